@@ -1,0 +1,5 @@
+"""The project's settings are in setup.cfg."""
+
+from setuptools import setup
+
+setup()

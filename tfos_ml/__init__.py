@@ -1,0 +1,53 @@
+"""TensorFlow and Keras training and inference as stages of a Spark ML pipeline.
+
+How the package is laid out; imports point downwards:
+
+=====================  ===============================================================
+``estimator, model``   the public stages, ``params`` what can be set on them
+``cluster/``           one barrier job: template, launcher (driver), node (executor),
+                       process, guardian, rendezvous, control
+``feed/``              Spark rows -> spool -> ``tf.data``; ``steps``: who trains what when
+``training/``          inside a node's TensorFlow process: main, context, export
+``inference/``         SavedModel -> Arrow UDF
+``schema, artifacts``  column <-> tensor; bytes to executors
+``errors``             every error, on one page
+=====================  ===============================================================
+
+Public names are loaded on first use, so that a node's TensorFlow process, which needs few of
+them, starts fast. ``import tfos_ml`` does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfos_ml.cluster.resolver import SparkClusterResolver
+    from tfos_ml.estimator import TFEstimator
+    from tfos_ml.feed.datafeed import DataFeed
+    from tfos_ml.model import TFModel
+    from tfos_ml.params import InputMode
+    from tfos_ml.training.context import NodeContext
+
+__version__ = "0.1.0"
+__all__ = ["DataFeed", "InputMode", "NodeContext", "SparkClusterResolver", "TFEstimator", "TFModel"]
+
+_HOMES = {
+    "DataFeed": "tfos_ml.feed.datafeed",
+    "InputMode": "tfos_ml.params",
+    "NodeContext": "tfos_ml.training.context",
+    "SparkClusterResolver": "tfos_ml.cluster.resolver",
+    "TFEstimator": "tfos_ml.estimator",
+    "TFModel": "tfos_ml.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tfos_ml' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,72 @@
+"""Bytes that travel from the driver to the executors without a shared filesystem.
+
+Small ones go along in the task itself; large ones are Spark artifacts, named by the hash of
+their content because Spark cannot replace an artifact. Spark deletes them with the session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INLINE_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Bytes that can be read on every executor.
+
+    Attributes
+    ----------
+    name : str
+        File name, unique to the content.
+    inline : bytes or None
+        The content itself, if it is small.
+    """
+
+    name: str
+    inline: bytes | None = None
+
+    def read(self) -> bytes:
+        """The content; on an executor."""
+        return self.inline if self.inline is not None else self.path().read_bytes()
+
+    def path(self) -> Path:
+        """The file that Spark delivered to this executor."""
+        from pyspark import SparkFiles
+
+        return Path(SparkFiles.get(self.name))
+
+
+def publish(spark: SparkSession, data: bytes, *, inline_up_to: int = INLINE_BYTES) -> Artifact:
+    """Make bytes available to all executors of a session, classic or Connect."""
+    name = f"tfos_ml-{hashlib.sha256(data).hexdigest()}"
+    if len(data) <= inline_up_to:
+        return Artifact(name, data)
+    if is_connect(spark):
+        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+            _add(spark, Path(directory) / name, data)
+    else:
+        # Executors fetch from where the file lies, so it has to stay: Spark's own temporary directory.
+        _add(spark, Path(spark.sparkContext._temp_dir) / name, data)
+    return Artifact(name)
+
+
+def _add(spark: SparkSession, path: Path, data: bytes) -> None:
+    if not path.exists():  # another thread may publish the same content
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
+            partial.write(data)
+        os.replace(partial.name, path)
+    spark.addArtifacts(str(path), file=True)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is a Spark Connect client, without a JVM of its own."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")

@@ -1,0 +1,182 @@
+"""Driver and nodes while a job runs: progress, metrics, "please stop", "I am gone".
+
+A small Arrow Flight server on the driver; JSON bodies, a random bearer token for each run.
+It only carries what is convenient to have early: the same facts come back with the job's
+result, so a node that cannot reach the driver trains on without it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import queue
+import secrets
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.flight as flight
+
+logger = logging.getLogger(__name__)
+CALL_TIMEOUT = 5.0
+PING_SECONDS = 0.5
+
+
+class _TokenMiddleware(flight.ServerMiddlewareFactory):
+    """Turns away every call that does not carry the run's token."""
+
+    def __init__(self, token: str):
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        received = (headers.get("authorization") or [""])[0]
+        if not hmac.compare_digest(received.encode(), self._expected):
+            raise flight.FlightUnauthenticatedError("wrong or missing token")
+
+
+class ControlServer(flight.FlightServerBase):  # type: ignore[misc]
+    """The driver's end: listens on `host` from construction until :meth:`close`.
+
+    Parameters
+    ----------
+    host : str
+        The driver's address as the executors know it; nothing else is listened on.
+    """
+
+    def __init__(self, host: str):
+        token = secrets.token_urlsafe(32)
+        super().__init__(f"grpc://{host}:0", middleware={"token": _TokenMiddleware(token)})
+        self.address = {"location": f"grpc://{host}:{self.port}", "token": token}
+        self._changed = threading.Condition()
+        self._present: set[int] = set()
+        self._progress: dict[int, dict[str, Any]] = {}
+        self._reports: list[dict[str, Any]] = []
+        self._stopping = False
+
+    def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
+        """Answer one call of a node."""
+        body = json.loads(action.body.to_pybytes())
+        rank = int(body["rank"])
+        with self._changed:
+            if action.type == "progress":
+                self._present.add(rank)
+                self._progress[rank] = body["progress"]
+                self._reports.extend(body["reports"])
+            elif action.type == "gone":
+                self._present.discard(rank)
+            else:
+                raise KeyError(f"unknown action {action.type!r}")
+            self._changed.notify_all()
+            return [json.dumps({"stop": self._stopping}).encode()]
+
+    def take_reports(self) -> list[dict[str, Any]]:
+        """Metrics that came since the last call."""
+        with self._changed:
+            reports, self._reports = self._reports, []
+            return reports
+
+    def progress(self) -> dict[int, dict[str, Any]]:
+        """The latest word of each node that has reported, by rank."""
+        with self._changed:
+            return dict(self._progress)
+
+    def stop_nodes(self) -> None:
+        """Answer the nodes' next calls with a request to stop."""
+        with self._changed:
+            self._stopping = True
+
+    def wait_gone(self, timeout: float) -> bool:
+        """Whether all nodes that were ever heard of are gone, within `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._present, timeout)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.shutdown()
+
+
+class ControlClient:
+    """A node's end of the control channel."""
+
+    def __init__(self, location: str, token: str):
+        self._client = flight.FlightClient(location)
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+        self._options = flight.FlightCallOptions(timeout=CALL_TIMEOUT, headers=headers)
+
+    def call(self, action: str, **body: Any) -> dict[str, Any]:
+        """Make one call; raises ``pyarrow.lib.ArrowException`` if the driver cannot be reached."""
+        results = self._client.do_action(flight.Action(action, json.dumps(body).encode()), self._options)
+        answer: dict[str, Any] = json.loads(next(iter(results)).body.to_pybytes())
+        return answer
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+class ProgressLink:
+    """Reports a node's progress to the driver from a thread, as long as the driver answers.
+
+    Parameters
+    ----------
+    client : ControlClient
+        Connection to the driver.
+    rank : int
+        The reporting node.
+    progress : callable
+        Returns the latest word of the node, a JSON-serialisable dict.
+    period : float, default 0.5
+        Seconds between two reports.
+    """
+
+    def __init__(
+        self, client: ControlClient, rank: int, progress: Callable[[], dict[str, Any]], period: float = PING_SECONDS
+    ):
+        self._client = client
+        self._rank = rank
+        self._progress = progress
+        self._period = period
+        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self.stop_asked = False
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def report(self, report: dict[str, Any]) -> None:
+        """Pass metrics on with the next call."""
+        self._reports.put(report)
+
+    def _run(self) -> None:
+        while self._ping():
+            if self._closed.wait(self._period):
+                self._ping()
+                return
+
+    def _ping(self) -> bool:
+        reports = []
+        while not self._reports.empty():
+            reports.append(self._reports.get())
+        try:
+            answer = self._client.call("progress", rank=self._rank, progress=self._progress(), reports=reports)
+        except Exception as error:  # whatever it is, training must not depend on it
+            logger.warning("Driver not reachable, training goes on without live progress: %s", error)
+            return False
+        self.stop_asked = bool(answer["stop"])
+        return True
+
+    def close(self) -> None:
+        """Send what is left, say goodbye and end the thread."""
+        self._closed.set()
+        self._thread.join(2 * CALL_TIMEOUT)
+        try:
+            self._client.call("gone", rank=self._rank)
+        except Exception as error:
+            logger.debug("Driver not reachable at the end: %s", error)
+        self._client.close()
+
+
+def period_for(cluster_size: int) -> float:
+    """Seconds between reports, so that the driver gets at most a few hundred a second."""
+    return max(PING_SECONDS, cluster_size / 200)

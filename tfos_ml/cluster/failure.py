@@ -1,0 +1,65 @@
+"""How a failure travels from a node to the driver.
+
+A node raises :class:`NodeFailure` in its Spark task, which ends the barrier stage. Spark
+carries only the text of the exception, so the text holds the failure a second time in a
+form the driver can read back into a typed error.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from dataclasses import asdict, dataclass
+
+from tfos_ml import errors
+
+_ENCODED = re.compile(r"<tfos_ml:([A-Za-z0-9+/=]+)>")
+_NODE_ERROR_FIELDS = ("role", "index", "host", "traceback", "log_tail", "exit_code", "signal")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What happened to a node.
+
+    `kind` is the name of a class in :mod:`tfos_ml.errors`; `collateral` marks what looks like
+    the consequence of another node's failure. The rest is as in ``errors.NodeError``.
+    """
+
+    kind: str
+    message: str
+    role: str = ""
+    index: int = -1
+    host: str = ""
+    traceback: str = ""
+    log_tail: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    collateral: bool = False
+
+    def to_error(self) -> errors.TfosMlError:
+        """The error to raise on the driver."""
+        cls = getattr(errors, self.kind)
+        if issubclass(cls, errors.NodeError):
+            return cls(self.message, **{name: getattr(self, name) for name in _NODE_ERROR_FIELDS})  # type: ignore[no-any-return]
+        where = f"{self.role}:{self.index} on {self.host}: " if self.role else ""
+        return cls(where + self.message)  # type: ignore[no-any-return]
+
+    def encode(self) -> str:
+        """One word of text that :func:`find_failure` can find among other text."""
+        return f"<tfos_ml:{base64.b64encode(zlib.compress(json.dumps(asdict(self)).encode())).decode()}>"
+
+
+class NodeFailure(Exception):  # noqa: N818  (it reports a Failure)
+    """Raised in the Spark task of a failed node; never seen by users."""
+
+    def __init__(self, failure: Failure):
+        self.failure = failure
+        super().__init__(f"{failure.to_error()}\n{failure.encode()}")
+
+
+def find_failure(text: str) -> Failure | None:
+    """The failure that a Spark error's text carries, if any."""
+    match = _ENCODED.search(text)
+    return Failure(**json.loads(zlib.decompress(base64.b64decode(match.group(1))))) if match else None

@@ -1,0 +1,271 @@
+"""The driver's side of a run: one barrier job, watched until it ends or is given up.
+
+The job is collected in a helper thread that carries our own job tag, so that the calling
+thread can be interrupted (Ctrl-C) and then cancels this job and no other.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml import errors
+from tfos_ml.artifacts import is_connect
+from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.failure import Failure, find_failure
+from tfos_ml.cluster.node import RESULT_SCHEMA, NodeTask, run_node
+from tfos_ml.cluster.preflight import check_settings, check_slots
+from tfos_ml.cluster.progress import Progress
+from tfos_ml.cluster.template import ClusterTemplate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
+POLL_SECONDS = 0.2
+CLEANUP_TIMEOUT = 10.0
+PORT_RETRIES = 2
+_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
+_LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What the nodes of a successful run brought home.
+
+    Attributes
+    ----------
+    reports : list of dict
+        One a node, by rank.
+    results : list of bytes
+        What the data feeds answered, one Arrow file a node that did.
+    model : bytes or None
+        The packed SavedModel, unless none was exported or it was published elsewhere.
+    """
+
+    reports: list[dict[str, Any]]
+    results: list[bytes]
+    model: bytes | None
+
+
+def launch(
+    spark: SparkSession,
+    rows: Callable[[], DataFrame],
+    task: NodeTask,
+    *,
+    max_restarts: int = 0,
+    verbose: int = 1,
+) -> RunResult:
+    """Run a cluster to its end.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Where.
+    rows : callable
+        Makes the DataFrame whose partition *i* goes to node *i*; called once an attempt.
+    task : NodeTask
+        What the nodes do.
+    max_restarts : int, default 0
+        How often a run that failed on its nodes is begun again.
+    verbose : int, default 1
+        As of :class:`Progress`.
+
+    Raises
+    ------
+    NotEnoughSlotsError, ClusterConfigError
+        Before any job starts.
+    NodeError
+        The first failure that happened.
+    EmptyDataError
+        If no row reached any node.
+    """
+    check_settings(spark)
+    check_slots(spark, task.template.size, task.reservation_timeout)
+    restarts = ports_taken = 0
+    while True:
+        settings = {**task.settings, "restart_count": restarts}
+        try:
+            return _Attempt(spark, replace(task, run_id=uuid.uuid4().hex[:12], settings=settings), verbose).run(rows())
+        except errors.PortTakenError as error:
+            ports_taken += 1
+            if ports_taken > PORT_RETRIES:
+                raise
+            logger.warning("Starting anew, because a reserved port was taken: %s", error.message)
+        except errors.NodeError as error:
+            restarts += 1
+            if restarts > max_restarts:
+                raise
+            logger.warning("Restart %d of %d, because a node failed: %s", restarts, max_restarts, error)
+
+
+class _Attempt:
+    """One barrier job."""
+
+    def __init__(self, spark: SparkSession, task: NodeTask, verbose: int):
+        self._spark = spark
+        self._task = task
+        self._size = task.template.size
+        self._tag = f"tfos_ml-{task.run_id}"
+        self._progress = Progress(verbose, self._size, task.settings["epochs"])
+        self._control: ControlServer | None = None
+        self._rows: list[Any] = []
+        self._error: BaseException | None = None
+        self._done = threading.Event()
+
+    def run(self, df: DataFrame) -> RunResult:
+        succeeded = False
+        try:
+            if not is_connect(self._spark):
+                self._control = ControlServer(self._spark.sparkContext._conf.get("spark.driver.host") or "localhost")
+            thread = self._collect(df)
+            try:
+                self._watch()
+                succeeded = self._error is None
+            except BaseException:
+                self._cancel()
+                thread.join(CLEANUP_TIMEOUT)
+                raise
+            if self._error is not None:
+                raise self._translate(self._error) from None
+            return self._read_rows()
+        finally:
+            self._progress.close(succeeded)
+            self._close_control()
+
+    def _collect(self, df: DataFrame) -> threading.Thread:
+        from pyspark import InheritableThread
+
+        job = df.mapInArrow(partial(run_node, replace(self._task, control=self._control_address())), RESULT_SCHEMA, barrier=True)
+
+        def collect() -> None:
+            try:
+                self._tag_jobs()
+                self._rows = job.collect()
+            except BaseException as error:  # raised to the caller by run()
+                self._error = error
+            finally:
+                self._done.set()
+
+        thread = InheritableThread(target=collect, session=self._spark, name=self._tag, daemon=True)
+        thread.start()
+        return thread
+
+    def _control_address(self) -> dict[str, str] | None:
+        return self._control.address if self._control is not None else None
+
+    def _tag_jobs(self) -> None:
+        if is_connect(self._spark):
+            self._spark.addTag(self._tag)
+        else:
+            self._spark.sparkContext.addJobTag(self._tag)
+
+    def _cancel(self) -> None:
+        if self._control is not None:
+            self._control.stop_nodes()
+        if is_connect(self._spark):
+            self._spark.interruptTag(self._tag)
+        else:
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+
+    def _watch(self) -> None:
+        """Show progress until the job has ended; give it up if it waits too long for slots."""
+        idle_since = time.monotonic()
+        while not self._done.wait(POLL_SECONDS):
+            nodes = self._show_progress()
+            if self._control is None or nodes or self._tasks_running():
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > self._task.reservation_timeout:
+                raise errors.ReservationTimeoutError(
+                    f"No task of the fit has run for reservationTimeout={self._task.reservation_timeout:g} s: its "
+                    f"{self._size} nodes wait for {self._size} free task slots, which other jobs hold. Wait for those "
+                    "jobs, cancel them, or raise reservationTimeout."
+                )
+        self._show_progress()
+
+    def _show_progress(self) -> int:
+        """Show what the nodes have reported; returns how many have."""
+        if self._control is None:
+            return 0
+        progress = self._control.progress()
+        self._progress.update(progress, self._control.take_reports())
+        return len(progress)
+
+    def _tasks_running(self) -> bool:
+        tracker = self._spark.sparkContext._jsc.sc().statusTracker()
+        for job in tracker.getJobIdsForTag(self._tag):
+            info = tracker.getJobInfo(job)
+            for stage in info.get().stageIds() if info.isDefined() else ():
+                stage_info = tracker.getStageInfo(stage)
+                if stage_info.isDefined() and stage_info.get().numActiveTasks() > 0:
+                    return True
+        return False
+
+    def _close_control(self) -> None:
+        """Wait until nothing of the nodes is left, then stop listening."""
+        if self._control is None:
+            return
+        self._control.stop_nodes()
+        if not self._control.wait_gone(CLEANUP_TIMEOUT):
+            logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
+        self._control.close()
+
+    def _translate(self, error: BaseException) -> BaseException:
+        """The typed error for what Spark reports; an error that is not the nodes' stays as it is."""
+        text = str(error)
+        failure = find_failure(text)
+        if failure is not None:
+            return failure.to_error()
+        if "SPARK_JOB_CANCELLED" in text or "OPERATION_CANCELED" in text:
+            return errors.FitCancelledError(f"The Spark job of the fit was cancelled: {text.splitlines()[1:2] or text}")
+        if _LOST.search(text):
+            return self._lost(text)
+        return error
+
+    def _lost(self, text: str) -> errors.TfosMlError:
+        task = _TASK.search(text)
+        template: ClusterTemplate = self._task.template
+        message = (
+            "the Spark Python worker or executor of the node died. If the host ran out of memory, raise "
+            f"spark.executor.memoryOverhead. Spark says: {_reason(text)}"
+        )
+        if task is None:
+            return errors.NodeLostError(message)
+        node = template.nodes[int(task.group(1))]
+        return Failure("NodeLostError", message, node.job_name, node.task_index, "unknown host").to_error()
+
+    def _read_rows(self) -> RunResult:
+        reports = {rank: json.loads(payload) for rank, payload in _joined(self._rows, "report")}
+        if not reports:
+            raise errors.EmptyDataError("The DataFrame has no rows, so no node was started. Check its filters and joins.")
+        if len(reports) != self._size:
+            missing = [n.label for n in self._task.template.nodes if n.rank not in reports]
+            raise errors.NodeLostError(f"{len(missing)} of {self._size} nodes did not report: {missing}")
+        if self._task.schema.columns and not sum(r["rows"] for r in reports.values()):
+            raise errors.EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
+        models = [payload for _, payload in _joined(self._rows, "model")]
+        results = [payload for _, payload in _joined(self._rows, "results")]
+        return RunResult([reports[rank] for rank in sorted(reports)], results, models[0] if models else None)
+
+
+def _joined(rows: Iterable[Any], kind: str) -> Iterator[tuple[int, bytes]]:
+    """The parts of one kind joined, by rank; a node's parts are in order."""
+    parts: dict[int, list[bytes]] = {}
+    for row in rows:
+        if row.kind == kind:
+            parts.setdefault(row.rank, []).append(row.payload)
+    for rank in sorted(parts):
+        yield rank, b"".join(parts[rank])
+
+
+def _reason(text: str) -> str:
+    lines = [line for line in text.splitlines() if _LOST.search(line)]
+    return lines[0].strip()[:500]

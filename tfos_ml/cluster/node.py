@@ -1,0 +1,452 @@
+"""A node, seen from its Spark task: CLAIM -> JOIN -> RUN -> STOP.
+
+The task is the supervisor of one TensorFlow process. It claims what the node needs (a spool,
+a guardian, a port, the process), joins the other nodes, runs (feeds rows, passes messages
+on, watches the process), and stops when all nodes that train have ended. What happened
+comes back as rows of ``RESULT_SCHEMA``, or as one ``NodeFailure``.
+
+The nodes that train are *active*; parameter servers, evaluators and workers that only
+serve a coordinator are *passive*: they are told when the active ones have ended.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import math
+import platform
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_ml import errors
+from tfos_ml.artifacts import Artifact
+from tfos_ml.cluster import control, export
+from tfos_ml.cluster.channel import Channel, ChannelClosedError
+from tfos_ml.cluster.failure import Failure, NodeFailure
+from tfos_ml.cluster.guardian import Guardian
+from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
+from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, read_cards
+from tfos_ml.cluster.template import ClusterTemplate, cluster_spec, tf_config
+from tfos_ml.feed import spool
+from tfos_ml.feed.feeder import Feeder
+from tfos_ml.schema import FeedSchema
+
+logger = logging.getLogger(__name__)
+RESULT_SCHEMA = "rank int, kind string, payload binary"
+PAYLOAD_BYTES = 1 << 20  # far below Spark Connect's limit of 4 MiB for an Arrow batch
+CHILD_MODULE = "tfos_ml.training.main"
+COLLATERAL_SECONDS = 5.0
+HEARTBEAT_TIMEOUT = 120.0
+SERVER_GRACE_SECONDS = 5.0
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """All that a task needs to become a node; the same for every node of a run.
+
+    Attributes
+    ----------
+    run_id : str
+        Unique to the run and attempt.
+    template : ClusterTemplate
+        The roles.
+    schema : FeedSchema
+        The columns of the rows.
+    payload : Artifact
+        The pickled train function and its arguments.
+    settings : dict
+        JSON-serialisable settings for the train function's context.
+    environment : dict of str to str
+        The user's ``nodeEnv``.
+    reservation_timeout, feed_timeout : float
+        Deadlines, in seconds.
+    export_dir : str or None
+        URI where the chief publishes its SavedModel; None brings it back with the results.
+    control : dict of str to str, or None
+        Address and token of the driver's control server, if there is one.
+    """
+
+    run_id: str
+    template: ClusterTemplate
+    schema: FeedSchema
+    payload: Artifact
+    settings: dict[str, Any]
+    environment: dict[str, str]
+    reservation_timeout: float
+    feed_timeout: float
+    export_dir: str | None
+    control: dict[str, str] | None
+
+
+def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function of the barrier stage: rows in, result rows out."""
+    from pyspark import BarrierTaskContext
+
+    node = Node(task, BarrierTaskContext.get())
+    try:
+        node.claim()
+        node.join()
+        node.run(batches)
+        yield from node.results()
+    except NodeFailure:
+        raise
+    except errors.TfosMlError as error:
+        raise node.failure(type(error).__name__, str(error)) from error
+    except spool.NoRoomError as error:
+        raise node.failure("SpoolFullError", str(error)) from error
+    finally:
+        node.stop()
+
+
+class Node:
+    """The state of one node's supervisor."""
+
+    def __init__(self, task: NodeTask, context: Any):
+        rank = context.partitionId()
+        self._task = task
+        self._role = task.template.nodes[rank]
+        self._host = context.getTaskInfos()[rank].address.rsplit(":", 1)[0]
+        self._threads = context.cpus()
+        self._rendezvous = Rendezvous(context, task.template.size)
+        self._active = rank in task.template.feed_ranks
+        self._is_server = not self._active and self._role.job_name != "evaluator"
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._exchange: Future[list[dict[str, Any]]] | None = None
+        self._barrier: str | None = None
+        self._agreed = False
+        self._cluster_done: float | None = None
+        self._ended = False
+        self._exited = False
+        self._failed: Failure | None = None
+        self._fail_at = math.inf
+        self._port = ReservedPort()
+        self._reports: list[dict[str, Any]] = []
+        self._exported: str | None = None
+        self._results: str | None = None
+        self._started = self._heard = time.monotonic()
+        self._link: control.ProgressLink | None = None
+        self._guardian: Guardian | None = None
+        self._child: ChildProcess | None = None
+
+    # CLAIM
+
+    def claim(self) -> None:
+        """Take what the node needs, and start its process: TensorFlow loads while the nodes meet."""
+        spool.sweep()
+        self._directories = spool.create()
+        marker = f"{self._task.run_id}-{self._role.rank}"
+        self._guardian = Guardian(marker, self._directories.all())
+        environment = child_environment(marker, self._threads, self._task.environment)
+        self._child = ChildProcess(CHILD_MODULE, environment, self._role.label)
+        self._guardian.guard(pid=self._child.pid)
+        self._channel = Channel(self._child.socket)
+        self._feeder = Feeder(self._task.schema, self._directories, self._channel)
+        threading.Thread(target=self._listen, name="messages", daemon=True).start()
+        if self._task.control:
+            self._guardian.guard(control=self._task.control, rank=self._role.rank)
+            client = control.ControlClient(**self._task.control)
+            period = control.period_for(self._task.template.size)
+            self._link = control.ProgressLink(client, self._role.rank, self._progress, period)
+
+    def _listen(self) -> None:
+        for message in self._channel:
+            self._messages.put(message)
+        self._messages.put(None)
+
+    def _progress(self) -> dict[str, Any]:
+        return {"rows": sum(self._feeder.rows.values()), "label": self._role.label}
+
+    # JOIN
+
+    def join(self) -> None:
+        """Meet the other nodes and hand the process all it needs to run the train function."""
+        packages = ("tensorflow", "tfos_ml")
+        versions = {name: importlib.metadata.version(name) for name in packages if _installed(name)}
+        versions["python"] = platform.python_version()
+        card = NodeCard(self._role.rank, self._role.label, self._host, self._port.number, versions)
+        meeting = self._rendezvous.join(card)
+        self._wait(
+            meeting.done,
+            self._task.reservation_timeout,
+            "ReservationTimeoutError",
+            f"the nodes did not all meet within reservationTimeout={self._task.reservation_timeout:g} s",
+        )
+        self._cards = read_cards(meeting.result())
+        addresses = [c.address for c in self._cards]
+        template = self._task.template
+        payload = Path(self._directories.disk) / "payload"
+        payload.write_bytes(self._task.payload.read())
+        self._send(
+            "start",
+            payload=str(payload),
+            directory=str(self._directories.disk),
+            rank=self._role.rank,
+            job_name=self._role.job_name,
+            task_index=self._role.task_index,
+            is_chief=self._role.rank == template.chief_rank,
+            feed_labels=[template.nodes[r].label for r in template.feed_ranks],
+            validation_labels=[template.nodes[r].label for r in template.validation_ranks],
+            label=self._role.label,
+            cluster_spec=cluster_spec(template, addresses),
+            tf_config=tf_config(template, self._role.rank, addresses),
+            schema=self._task.schema.to_json(),
+            feed_timeout=self._task.feed_timeout,
+            settings=self._task.settings,
+        )
+
+    # RUN
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Feed all rows, then watch until the process and all active nodes have ended."""
+        for batch in batches:
+            self._feeder.write(batch)
+            self._wait(
+                lambda: self._feeder.has_room() or self._reading_ended(),
+                self._task.feed_timeout,
+                "FeedTimeoutError",
+                f"the train function took no rows for feedTimeout={self._task.feed_timeout:g} s while "
+                "more were waiting. Read them with ctx.dataset() or ctx.get_data_feed(), end the feed with "
+                "feed.terminate(), or raise feedTimeout",
+            )
+            if self._reading_ended():
+                break
+        if not self._ended:
+            self._feeder.finish()
+        while not (self._ended and self._cluster_done):
+            self._pump(POLL_SECONDS)
+            if self._cluster_done and not self._active:
+                self._dismiss()
+
+    def _reading_ended(self) -> bool:
+        return self._ended or self._feeder.reading == "terminated"
+
+    def _dismiss(self) -> None:
+        """End a passive process whose cluster is done: servers soon, an evaluator when it is ready."""
+        assert self._cluster_done is not None
+        waited = time.monotonic() - self._cluster_done
+        if self._is_server:
+            self._ended = self._ended or waited > SERVER_GRACE_SECONDS
+        elif waited > self._task.feed_timeout:
+            raise self.failure(
+                "FeedTimeoutError",
+                f"the evaluator did not return within feedTimeout={self._task.feed_timeout:g} s of the end of "
+                "training. Return from it once ctx.should_stop() is true",
+            )
+
+    def _wait(self, ready: Callable[[], bool], timeout: float, kind: str, message: str) -> None:
+        deadline = time.monotonic() + timeout
+        self._pump(0)
+        while not ready():
+            if time.monotonic() > deadline:
+                raise self.failure(kind, message)
+            self._pump(POLL_SECONDS)
+
+    def _pump(self, timeout: float) -> None:
+        """Handle what has come from the process and from the other nodes; raise if the node failed."""
+        try:
+            message = self._messages.get(timeout=timeout) if timeout else self._messages.get_nowait()
+            while True:
+                self._handle(message)
+                message = self._messages.get_nowait()
+        except queue.Empty:
+            pass
+        if self._link is not None and self._link.stop_asked:
+            raise self.failure("FitCancelledError", "the driver asked the nodes to stop")
+        if self._exited:
+            self._check_failed()
+        elif time.monotonic() - self._heard > HEARTBEAT_TIMEOUT:
+            message_text = f"the process gave no sign of life for {HEARTBEAT_TIMEOUT:g} s (stopped, or stuck in C code)"
+            raise self.failure("NodeExitError", message_text)
+        self._converse()
+
+    def _handle(self, message: dict[str, Any] | None) -> None:
+        self._heard = time.monotonic()
+        if message is None:
+            self._process_ended()
+            return
+        match message.pop("type"):
+            case "alive":
+                pass
+            case "reading":
+                self._feeder.reading = message["how"]
+            case "released":
+                self._feeder.release(message["path"])
+            case "release_port":
+                self._port.release()
+                self._send("port_released")
+            case "barrier":
+                self._barrier = message["name"]
+            case "report":
+                self._report(message)
+            case "exported":
+                self._exported = message["directory"]
+            case "results":
+                self._results = message["path"]
+            case "failure":
+                self._failed = Failure(**message, role=self._role.job_name, index=self._role.task_index, host=self._host)
+            case unknown:
+                raise AssertionError(f"unknown message {unknown!r}")
+
+    def _report(self, report: dict[str, Any]) -> None:
+        report = {**report, "role": self._role.job_name, "label": self._role.label}
+        self._reports.append(report)
+        if self._link is not None:
+            self._link.report(report)
+
+    def _process_ended(self) -> None:
+        assert self._child is not None
+        self._child.wait(10)  # its end of the channel is closed; the exit follows at once
+        returncode = self._child.returncode
+        self._exited = True
+        if returncode == 0 and self._failed is None:
+            self._ended = True
+            return
+        if returncode is None:
+            raise self.failure("NodeExitError", "the process closed its channel but does not end")
+        code, signal_name, sentence = describe_exit(returncode)
+        failure = self._failed or self.failure("NodeExitError", f"the process {sentence}").failure
+        self._failed = replace(failure, exit_code=code, signal=signal_name, log_tail=self._child.log_tail())
+        may_be_collateral = self._task.template.size > 1 and (failure.collateral or signal_name == "SIGABRT")
+        self._fail_at = time.monotonic() + (COLLATERAL_SECONDS if may_be_collateral else 0)
+
+    def _check_failed(self) -> None:
+        """Raise the failure of the process, later if another node's failure may have caused it."""
+        if self._cluster_done and self._is_server:
+            self._ended = True  # a server may well lose its peers at the end
+        elif self._failed is not None and time.monotonic() >= self._fail_at:
+            raise NodeFailure(self._failed)
+
+    # RUN: the conversation of the nodes
+
+    def _converse(self) -> None:
+        """One exchange at a time: first what is needed to agree on the steps, then barriers and the end."""
+        if self._exchange is not None:
+            if self._exchange.done():
+                answers, self._exchange = self._exchange.result(), None
+                self._hear(answers)
+        elif not self._cluster_done:
+            word = self._next_word()
+            if word is not None:
+                self._exchange = self._rendezvous.exchange(word)
+
+    def _next_word(self) -> dict[str, Any] | None:
+        if not self._agreed:
+            return self._counts()
+        if not self._active:
+            return {"passive": True}
+        if self._ended:
+            return {"ended": True, "rows": sum(self._feeder.rows.values())}
+        return {"barrier": self._barrier} if self._barrier is not None else None
+
+    def _counts(self) -> dict[str, Any] | None:
+        if self._feeder.reading == "get_data_feed" or self._ended:
+            return {"counts": None, "why": "reads with ctx.get_data_feed()" if not self._ended else "has ended"}
+        return self._feeder.counts() if self._feeder.complete else None
+
+    def _hear(self, answers: list[dict[str, Any]]) -> None:
+        labels = [node.label for node in self._task.template.nodes]
+        if not self._agreed:
+            self._agreed = True
+            self._send("agreement", words=dict(zip(labels, answers, strict=True)))
+            return
+        active = {labels[r]: answers[r] for r in self._task.template.feed_ranks}
+        if all("ended" in word for word in active.values()):
+            self._total_rows = sum(word["rows"] for word in active.values())
+            self._cluster_done = time.monotonic()
+            self._send("cluster_done")
+        elif self._barrier is not None:
+            name, self._barrier = self._barrier, None
+            others = {label: word for label, word in active.items() if word.get("barrier") != name}
+            self._send("barrier", name=name, error=_barrier_error(name, others))
+
+    def _send(self, kind: str, **content: Any) -> None:
+        """Tell the process; if it is gone, its exit is what will be reported."""
+        try:
+            self._channel.send(kind, **content)
+        except ChannelClosedError:
+            pass
+
+    # STOP
+
+    def results(self) -> Iterator[pa.RecordBatch]:
+        """What the node brings home: its report, its results, its SavedModel."""
+        is_chief = self._role.rank == self._task.template.chief_rank
+        report = {
+            "label": self._role.label,
+            "address": self._cards[self._role.rank].address,
+            "rows": self._feeder.rows["train"],
+            "validation_rows": self._feeder.rows["validation"],
+            "bytes": self._feeder.bytes,
+            "seconds": time.monotonic() - self._started,
+            "metrics": self._reports,
+            "chief": is_chief,
+            "evaluator": self._role.job_name == "evaluator",
+        }
+        yield self._row("report", json.dumps(report).encode())
+        if self._results is not None:
+            yield from (self._row("results", part) for part in _parts(self._results))
+        if self._exported is None or not is_chief or not self._has_data():
+            return
+        if self._task.export_dir is not None:
+            export.publish(self._exported, self._task.export_dir, self._task.run_id)
+        else:
+            archive = export.pack(self._exported, self._directories.disk)
+            yield from (self._row("model", part) for part in _parts(archive))
+
+    def _has_data(self) -> bool:
+        return self._total_rows > 0 or not self._task.schema.columns
+
+    def _row(self, kind: str, payload: bytes) -> pa.RecordBatch:
+        columns = {"rank": pa.array([self._role.rank], pa.int32()), "kind": [kind], "payload": pa.array([payload], pa.binary())}
+        return pa.RecordBatch.from_pydict(columns)
+
+    def stop(self) -> None:
+        """Give everything back; the guardian does the same should this process be killed first."""
+        self._port.release()
+        try:
+            if self._guardian is not None:
+                self._guardian.finish()
+            if self._child is not None:
+                self._child.wait(10)
+                self._channel.close()
+        except Exception:  # what ended the node matters more, and is on its way to the driver
+            logger.exception("%s could not be cleaned up in time", self._role.label)
+        if self._link is not None:
+            self._link.close()
+
+    def failure(self, kind: str, message: str) -> NodeFailure:
+        """A failure of this node."""
+        tail = self._child.log_tail() if self._child is not None else ""
+        role = self._role
+        return NodeFailure(Failure(kind, message, role.job_name, role.task_index, self._host, log_tail=tail))
+
+
+def _installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _barrier_error(name: str, others: dict[str, dict[str, Any]]) -> str | None:
+    if not others:
+        return None
+    what = {label: "has ended" if "ended" in word else f"is at barrier {word.get('barrier')!r}" for label, word in others.items()}
+    return f"ctx.barrier({name!r}) must be reached by the chief and all workers, but: {what}"
+
+
+def _parts(path: str | Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while part := file.read(PAYLOAD_BYTES):
+            yield part

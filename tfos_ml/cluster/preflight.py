@@ -1,0 +1,100 @@
+"""Checks of the Spark session before a cluster is started: what would break the run is named."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tfos_ml.artifacts import is_connect
+from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
+_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
+
+
+def check_settings(spark: SparkSession) -> None:
+    """Refuse Spark settings under which a barrier stage with TensorFlow processes cannot run.
+
+    Raises
+    ------
+    ClusterConfigError
+        Names the setting, its value and what to set.
+    """
+    if _conf(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true":
+        raise ClusterConfigError(
+            "spark.dynamicAllocation.enabled=true: Spark refuses barrier jobs under dynamic allocation (SPARK-24942). "
+            "Start the session with spark.dynamicAllocation.enabled=false and a fixed spark.executor.instances."
+        )
+    memory = _conf(spark, "spark.executor.pyspark.memory", "")
+    if memory and _bytes(memory, default_unit="m") < MIN_PYSPARK_MEMORY:
+        raise ClusterConfigError(
+            f"spark.executor.pyspark.memory={memory} limits the address space of each node, and TensorFlow aborts "
+            f"below about 3 GiB. Unset it, or set it to {MIN_PYSPARK_MEMORY >> 30}g or more."
+        )
+    idle = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
+    kill = "spark.sql.execution.pyspark.udf.killOnIdleTimeout"
+    if _conf(spark, kill, "false").lower() == "true" and float(_conf(spark, idle, "0").rstrip("s") or 0) > 0:
+        raise ClusterConfigError(
+            f"{kill}=true with {idle}={_conf(spark, idle, '0')} would kill nodes while they train, since they return "
+            f"rows only at the end. Set {kill}=false."
+        )
+
+
+def check_slots(spark: SparkSession, needed: int, timeout: float) -> None:
+    """Refuse a cluster that Spark has too few task slots for.
+
+    Executors that the settings promise but that have not registered yet are waited for, for at
+    most `timeout` seconds. On Spark Connect slots cannot be counted, and nothing is checked.
+
+    Raises
+    ------
+    NotEnoughSlotsError
+        Says how many are needed and how many there are.
+    """
+    if is_connect(spark):
+        return
+    promised = _promised_slots(spark)
+    deadline = time.monotonic() + timeout
+    available = _registered_slots(spark)
+    while available < needed <= promised and time.monotonic() < deadline:
+        time.sleep(0.2)
+        available = _registered_slots(spark)
+    if available < needed:
+        raise NotEnoughSlotsError(
+            f"clusterSize={needed} needs {needed} task slots at once, but Spark has {available} "
+            f"(master {spark.sparkContext.master}, spark.task.cpus={_conf(spark, 'spark.task.cpus', '1')}). "
+            "Lower clusterSize, or start the session with more cores, for instance "
+            f".master('local[{needed}]') or more executors."
+        )
+
+
+def _registered_slots(spark: SparkSession) -> int:
+    jsc = spark.sparkContext._jsc.sc()
+    profile = jsc.resourceProfileManager().defaultResourceProfile()
+    return int(jsc.maxNumConcurrentTasks(profile))
+
+
+def _promised_slots(spark: SparkSession) -> int:
+    """Slots there will be once all executors have registered, as far as the settings tell."""
+    master = spark.sparkContext.master
+    if master.startswith("local-cluster["):
+        executors, cores, _ = (int(n) for n in master[len("local-cluster[") : -1].split(","))
+    else:
+        executors = int(_conf(spark, "spark.executor.instances", "0"))
+        cores = int(_conf(spark, "spark.executor.cores", "1"))
+    return executors * (cores // int(_conf(spark, "spark.task.cpus", "1")))
+
+
+def _conf(spark: SparkSession, name: str, default: str) -> str:
+    value = spark.conf.get(name, default)
+    return default if value is None else value
+
+
+def _bytes(text: str, default_unit: str) -> int:
+    """A size as Spark writes it ("2g", "512 m", "4gb") in bytes."""
+    digits = text.strip().lower().rstrip("b").rstrip("i").strip()
+    unit = digits[-1] if digits[-1].isalpha() else default_unit
+    return int(float(digits.rstrip("kmgtp").strip()) * _UNITS[unit])

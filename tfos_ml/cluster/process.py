@@ -1,0 +1,176 @@
+"""The TensorFlow process of a node: how it starts, what it says, how it ends.
+
+Started from the main thread of Spark's Python worker as a fresh interpreter in a session of
+its own, with a scrubbed environment. Its output is relayed to the executor's log; the last
+lines are kept for error messages.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import IO
+
+import psutil
+
+MARKER = "TFOS_ML_NODE"
+TAIL_LINES = 40
+_SECRET = ("PYTHON_WORKER_FACTORY_", "_PYSPARK_", "PYSPARK_GATEWAY", "SPARK_AUTH", "_SPARK_", "SPARK_CONNECT")
+_OURS_TO_SET = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHON_UDF_BATCH_SIZE", "TF_CONFIG")
+
+
+def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> dict[str, str]:
+    """Environment of a TensorFlow process.
+
+    Parameters
+    ----------
+    marker : str
+        Identifies the node; found in the environment of all descendants.
+    threads : int
+        CPU cores of the node's Spark task; sizes TensorFlow's and OpenMP's thread pools.
+    extra : mapping of str to str
+        The user's ``nodeEnv``, which wins over all else.
+    """
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_SECRET) and k not in _OURS_TO_SET}
+    kept.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(threads),
+        "TF_NUM_INTRAOP_THREADS": str(threads),
+        "TF_NUM_INTEROP_THREADS": str(max(2, threads)),
+        **extra,
+        MARKER: marker,
+    }
+
+
+class OutputRelay:
+    """Copies a process's output to this process's stderr, and keeps its last lines."""
+
+    def __init__(self, stream: IO[str], label: str):
+        self._stream = stream
+        self._label = label
+        self._tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self._thread = threading.Thread(target=self._relay, name=f"relay {label}", daemon=True)
+        self._thread.start()
+
+    def _relay(self) -> None:
+        with self._stream:
+            for line in self._stream:
+                self._tail.append(line)
+                sys.stderr.write(f"[{self._label}] {line}")
+
+    def tail(self, timeout: float = 1.0) -> str:
+        """The last lines, once the output has ended or `timeout` seconds have passed."""
+        self._thread.join(timeout)
+        return "".join(list(self._tail))
+
+
+class ChildProcess:
+    """A running ``python -m <module>`` with a socket to talk to it.
+
+    Parameters
+    ----------
+    module : str
+        Module to run.
+    environment : mapping of str to str
+        Its whole environment.
+    label : str
+        Prefix of its lines in the log.
+
+    Attributes
+    ----------
+    pid : int
+        Its process id, which is its session and process group too.
+    socket : socket.socket
+        Our end of the socket pair; the module's arguments are the other end's descriptor and our pid.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str], label: str):
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        self._relay = OutputRelay(self._process.stdout, label)
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def log_tail(self) -> str:
+        """The last lines it wrote."""
+        return self._relay.tail()
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it ended within `timeout` seconds."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def describe_exit(returncode: int) -> tuple[int | None, str | None, str]:
+    """Exit code, signal name and a sentence for a return code of ``subprocess``.
+
+    Examples
+    --------
+    >>> describe_exit(-11)
+    (None, 'SIGSEGV', 'was ended by SIGSEGV')
+    """
+    if returncode == -signal.SIGKILL or returncode == 128 + signal.SIGKILL:
+        hint = (
+            "was ended by SIGKILL. The kernel does this to a process that is out of memory (exit code 137): "
+            "raise spark.executor.memoryOverhead, use a smaller batchSize, or fewer nodes on a host"
+        )
+        return (None if returncode < 0 else returncode), "SIGKILL", hint
+    if returncode < 0:
+        name = signal.Signals(-returncode).name
+        return None, name, f"was ended by {name}"
+    return returncode, None, f"exited with code {returncode}"
+
+
+def kill_tree(pid: int | None, marker: str) -> None:
+    """End a process, its group, and whatever carries `marker` in its environment.
+
+    Descendants may have left the process group or been adopted by init, so the marker that
+    they inherited is looked for as well, until none is left.
+    """
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    for _ in range(10):
+        left = [p for p in psutil.process_iter() if p.pid != os.getpid() and _has_marker(p, marker)]
+        if not left:
+            return
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=1)
+
+
+def _has_marker(process: psutil.Process, marker: str) -> bool:
+    try:
+        return process.environ().get(MARKER) == marker and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, OSError):
+        return False

@@ -1,0 +1,68 @@
+"""What the driver shows while a fit runs: a bar on a terminal or in a notebook, or lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} epochs [{elapsed}{postfix}]"
+
+
+class Progress:
+    """Shows rows fed, epoch and metrics.
+
+    Parameters
+    ----------
+    verbose : int
+        0 shows nothing, 1 a progress bar, 2 a line per epoch.
+    nodes, epochs : int
+        Size of the cluster; number of epochs.
+    """
+
+    def __init__(self, verbose: int, nodes: int, epochs: int):
+        self._verbose = verbose
+        self._nodes = nodes
+        self._epochs = epochs
+        self._metrics: dict[str, str] = {}
+        self._bar: Any = None
+        if verbose == 1:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=epochs, desc=f"Starting {nodes} nodes", bar_format=BAR_FORMAT, file=sys.stderr, leave=True)
+
+    def update(self, progress: Mapping[int, Mapping[str, Any]], reports: Sequence[Mapping[str, Any]]) -> None:
+        """Show the latest word of the nodes, and metrics that are new."""
+        if self._verbose == 0:
+            return
+        rows = sum(p["rows"] for p in progress.values())
+        for report in reports:
+            self._show_report(report)
+        if self._bar is not None and progress:
+            self._bar.set_description(self._stage(len(progress), rows), refresh=False)
+            self._bar.set_postfix({"rows": f"{rows:,}", **self._metrics}, refresh=True)
+
+    def _stage(self, present: int, rows: int) -> str:
+        if self._metrics:
+            return "Training"
+        return f"Feeding {self._nodes} nodes" if present == self._nodes and rows else f"Starting {self._nodes} nodes"
+
+    def _show_report(self, report: Mapping[str, Any]) -> None:
+        self._metrics.update({name: f"{value:.4g}" for name, value in report["metrics"].items()})
+        epoch = report["epoch"]
+        if epoch is None:
+            return
+        if self._bar is not None:
+            self._bar.n = max(self._bar.n, min(self._epochs, epoch + 1))
+        else:
+            values = " - ".join(f"{name}: {value:.4g}" for name, value in report["metrics"].items())
+            print(f"Epoch {epoch + 1}/{self._epochs} [{report['label']}] {values}", flush=True)
+
+    def close(self, succeeded: bool) -> None:
+        """Leave the last state on the screen."""
+        if self._bar is not None:
+            self._bar.set_description("Trained" if succeeded else "Failed", refresh=False)
+            if succeeded:
+                self._bar.n = self._epochs
+            self._bar.refresh()
+            self._bar.close()

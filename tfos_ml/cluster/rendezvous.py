@@ -1,0 +1,113 @@
+"""Where the nodes meet: a reserved port each, and Spark's ``allGather`` to tell the others.
+
+No server of our own: the exchange runs over Spark's barrier coordinator and so inherits
+Spark's authentication and encryption. One exchange takes about a second, because Spark
+polls once a second; it blocks until *every* node has joined, so it runs in a thread beside
+the supervisor, which goes on watching its process.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from tfos_ml.errors import VersionMismatchError
+
+
+class BarrierContext(Protocol):
+    """What is used of ``pyspark.BarrierTaskContext``."""
+
+    def allGather(self, message: str = "") -> list[str]:  # noqa: N802
+        """Gather one message of each task."""
+        ...
+
+
+class ReservedPort:
+    """A TCP port held until just before TensorFlow binds it.
+
+    TensorFlow's gRPC server does not set ``SO_REUSEPORT``, so the port has to be free at that
+    moment.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.bind(("", 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Free the port; again is fine."""
+        self._socket.close()
+
+
+@dataclass(frozen=True)
+class NodeCard:
+    """What a node tells the others of itself when they meet."""
+
+    rank: int
+    label: str
+    host: str
+    port: int
+    versions: dict[str, str]
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"{self.host}:{self.port}"
+
+
+class Rendezvous:
+    """Exchanges of JSON messages between all nodes, one after the other.
+
+    Parameters
+    ----------
+    context : BarrierContext
+        Spark's, of this task.
+    size : int
+        Number of nodes.
+    """
+
+    def __init__(self, context: BarrierContext, size: int):
+        self._context = context
+        self._size = size
+
+    def exchange(self, message: dict[str, Any]) -> Future[list[dict[str, Any]]]:
+        """Send a message to all nodes; the future has those of all, by rank."""
+        future: Future[list[dict[str, Any]]] = Future()
+        if self._size == 1:
+            future.set_result([message])
+            return future
+        thread = threading.Thread(target=self._gather, args=(message, future), name="rendezvous", daemon=True)
+        thread.start()
+        return future
+
+    def _gather(self, message: dict[str, Any], future: Future[list[dict[str, Any]]]) -> None:
+        try:
+            future.set_result([json.loads(m) for m in self._context.allGather(json.dumps(message))])
+        except BaseException as error:  # handed to whoever waits for the future
+            future.set_exception(error)
+
+    def join(self, card: NodeCard) -> Future[list[dict[str, Any]]]:
+        """Tell the others who and where this node is."""
+        return self.exchange(asdict(card))
+
+
+def read_cards(messages: list[dict[str, Any]]) -> list[NodeCard]:
+    """The cards of all nodes, by rank.
+
+    Raises
+    ------
+    VersionMismatchError
+        If the nodes do not run the same versions; names them.
+    """
+    cards = sorted((NodeCard(**m) for m in messages), key=lambda card: card.rank)
+    for package in cards[0].versions:
+        found = {f"{c.label} on {c.host}": c.versions.get(package) for c in cards}
+        if len(set(found.values())) > 1:
+            raise VersionMismatchError(
+                f"The nodes run different versions of {package}: {found}. Install the same one on every host."
+            )
+    return cards

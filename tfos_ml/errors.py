@@ -1,0 +1,217 @@
+"""Every error tfos_ml raises, on one page.
+
+::
+
+    TfosMlError
+    ├── InvalidInputError            found on the driver, before any job starts
+    │   ├── ParamError               a Param's type or range
+    │   ├── ColumnNotFoundError      a column the DataFrame does not have
+    │   ├── ColumnTypeError          a column whose type no tensor can hold
+    │   ├── TrainFnPickleError       a train function that cannot be sent to the nodes
+    │   ├── ClusterConfigError       a Spark setting that would break the run
+    │   ├── NotEnoughSlotsError      more nodes than Spark has task slots
+    │   └── DestinationError         a directory that cannot be written or is in use
+    ├── DataError                    found in the data
+    │   ├── EmptyDataError           no rows at all
+    │   ├── NullValueError           a null where none is allowed
+    │   ├── ShapeError               rows that do not have the expected shape or dtype
+    │   └── UnevenDataError          too few rows to give every worker a batch in every step
+    ├── ModelError                   a SavedModel that is missing or does not fit
+    │   ├── NothingExportedError     the train function exported no model
+    │   └── SignatureError           names, dtypes or row counts differ from the signature
+    ├── FitCancelledError            the Spark job was cancelled
+    ├── ReservationTimeoutError      the nodes did not all start in time
+    └── NodeError                    one node failed: role, index, host, cause, log tail
+        ├── TrainFnError             the train function raised; carries its traceback
+        ├── NodeExitError            the TensorFlow process died: exit code or signal
+        ├── NodeLostError            the node's Spark task or Python worker died
+        ├── FeedTimeoutError         rows or room for rows did not come in time
+        ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
+        ├── SpoolFullError           no room left for the rows of a node
+        ├── VersionMismatchError     nodes run different versions of Python or TensorFlow
+        └── PortTakenError           the reserved port was taken before TensorFlow bound it
+
+The first failure that *happened* is the one raised; failures it caused in other
+nodes (broken collectives) are not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.errors import IllegalArgumentException
+
+
+class TfosMlError(Exception):
+    """Base class of every error raised by tfos_ml."""
+
+
+class InvalidInputError(TfosMlError, ValueError):
+    """Bad input, found on the driver before any Spark job started."""
+
+
+class ParamError(InvalidInputError):
+    """A Param has a value of the wrong type or out of range."""
+
+
+class ColumnNotFoundError(InvalidInputError, IllegalArgumentException):
+    """A named column is not in the DataFrame."""
+
+    def __init__(self, message: str):
+        IllegalArgumentException.__init__(self, message)
+
+    def __str__(self) -> str:
+        return str(self._message)
+
+
+class ColumnTypeError(InvalidInputError):
+    """A column has a type that no tensor can hold."""
+
+
+class TrainFnPickleError(InvalidInputError):
+    """The train function, or something it captures, cannot be pickled."""
+
+
+class ClusterConfigError(InvalidInputError):
+    """A Spark setting would break the run."""
+
+
+class NotEnoughSlotsError(InvalidInputError):
+    """The cluster has more nodes than Spark has task slots."""
+
+
+class DestinationError(InvalidInputError):
+    """A directory to be written to is in use or cannot be written."""
+
+
+class DataError(TfosMlError, ValueError):
+    """The rows themselves are at fault."""
+
+
+class EmptyDataError(DataError):
+    """The DataFrame has no rows."""
+
+
+class NullValueError(DataError):
+    """A null where the null policy allows none."""
+
+
+class ShapeError(DataError):
+    """Rows do not have the shape or dtype that is expected."""
+
+
+class UnevenDataError(DataError):
+    """Some worker would have no row in some step."""
+
+
+class ModelError(TfosMlError):
+    """A SavedModel is missing, unreadable or does not fit its use."""
+
+
+class NothingExportedError(ModelError):
+    """The train function exported no model, so there is nothing to transform with."""
+
+
+class SignatureError(ModelError, ValueError):
+    """Columns and a SavedModel's signature do not fit together."""
+
+
+class FitCancelledError(TfosMlError):
+    """The Spark job of a fit was cancelled from outside."""
+
+
+class ReservationTimeoutError(TfosMlError):
+    """The nodes of the cluster did not all start within ``reservationTimeout``."""
+
+
+class NodeError(TfosMlError):
+    """One node of the cluster failed.
+
+    Attributes
+    ----------
+    role : str
+        ``"worker"``, ``"chief"``, ``"ps"``, ...; empty if not known.
+    index : int
+        Index of the node within its role; -1 if not known.
+    host : str
+        Host the node ran on; empty if not known.
+    traceback : str
+        Traceback of the node's Python code; empty if there is none.
+    log_tail : str
+        The last lines the node's process wrote to stdout and stderr.
+    exit_code : int or None
+        Exit code of the process; None if it did not exit by itself.
+    signal : str or None
+        Name of the signal that ended the process, for instance ``"SIGKILL"``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        role: str = "",
+        index: int = -1,
+        host: str = "",
+        traceback: str = "",
+        log_tail: str = "",
+        exit_code: int | None = None,
+        signal: str | None = None,
+    ):
+        super().__init__(message)
+        self.message = message
+        self.role = role
+        self.index = index
+        self.host = host
+        self.traceback = traceback
+        self.log_tail = log_tail
+        self.exit_code = exit_code
+        self.signal = signal
+
+    def __str__(self) -> str:
+        where = f"{self.role}:{self.index} on {self.host}: " if self.role else ""
+        parts = [where + self.message]
+        if self.traceback:
+            parts.append(self.traceback.rstrip())
+        if self.log_tail:
+            parts.append("Last output of the node:\n" + self.log_tail.rstrip())
+        return "\n\n".join(parts)
+
+    def __reduce__(self) -> Any:
+        state = {k: v for k, v in self.__dict__.items() if k != "message"}
+        return _rebuild, (type(self), self.message, state)
+
+
+def _rebuild(cls: type[NodeError], message: str, state: dict[str, Any]) -> NodeError:
+    return cls(message, **state)
+
+
+class TrainFnError(NodeError):
+    """The train function raised an exception on one node."""
+
+
+class NodeExitError(NodeError):
+    """The TensorFlow process of one node died."""
+
+
+class NodeLostError(NodeError):
+    """The Spark task or Python worker that supervised a node died."""
+
+
+class FeedTimeoutError(NodeError):
+    """A node waited longer than ``feedTimeout`` for rows, or for room for rows."""
+
+
+class CollectiveCallError(NodeError):
+    """Nodes called ``ctx.dataset``, ``ctx.get_data_feed`` or ``ctx.barrier`` out of step."""
+
+
+class SpoolFullError(NodeError):
+    """Neither shared memory nor the local disk has room for the rows of a node."""
+
+
+class VersionMismatchError(NodeError):
+    """Nodes run different versions of Python or TensorFlow."""
+
+
+class PortTakenError(NodeError):
+    """Another process took the reserved port before TensorFlow could bind it."""

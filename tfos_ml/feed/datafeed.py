@@ -1,0 +1,184 @@
+"""``DataFeed``: rows as they arrive, for train functions that ask for them batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tfos_ml.cluster.channel import Channel
+from tfos_ml.errors import CollectiveCallError, ShapeError
+from tfos_ml.feed.spool import Chunk, read_chunk
+from tfos_ml.schema import ROW_COLUMN, Array, FeedSchema, concat_padded, to_numpy
+from tfos_ml.training.inbox import Inbox
+
+RESULT_COLUMN = "result"
+
+
+class DataFeed:
+    """A stream of this node's rows; made by ``ctx.get_data_feed()``.
+
+    Examples
+    --------
+    >>> feed = ctx.get_data_feed()                                  # doctest: +SKIP
+    >>> while not feed.should_stop():
+    ...     batch = feed.next_batch(64)
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        channel: Channel,
+        schema: FeedSchema,
+        epochs: int,
+        train_mode: bool,
+        directory: str,
+        pad_value: float,
+    ):
+        self._inbox = inbox
+        self._channel = channel
+        self._schema = schema
+        self._epochs = epochs
+        self._train_mode = train_mode
+        self._results_path = Path(directory) / "results.arrow"
+        self._pad_value = pad_value
+        self._batches = self._read()
+        self._batch: pa.RecordBatch | None = None
+        self._position = 0
+        self._terminated = False
+        self._unanswered: list[Array] = []
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """Batches of all epochs; a chunk is given back once it is read for the last time."""
+        kept: list[Chunk] = []
+        while (chunk := self._inbox.next_chunk("train")) is not None:
+            yield from read_chunk(chunk.path)
+            if self._epochs > 1:
+                kept.append(chunk)
+            else:
+                self._channel.send("released", path=chunk.path)
+        for epoch in range(1, self._epochs):
+            for chunk in kept:
+                yield from read_chunk(chunk.path)
+                if epoch == self._epochs - 1:
+                    self._channel.send("released", path=chunk.path)
+
+    def _available(self) -> bool:
+        """Make sure that the present batch has rows left; False at the end of the feed."""
+        while self._batch is None or self._position == len(self._batch):
+            self._batch, self._position = next(self._batches, None), 0
+            if self._batch is None:
+                return False
+        return True
+
+    def should_stop(self) -> bool:
+        """Whether there are no more rows; waits until that is known."""
+        return self._terminated or not self._available()
+
+    def next_batch(self, batch_size: int) -> list[tuple[Any, ...]] | dict[str, Array]:
+        """The next rows: `batch_size`, fewer only at the end of the feed, none after it.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows wanted, at least 1. A batch may hold rows of two epochs.
+
+        Returns
+        -------
+        list of tuple, or dict of str to numpy.ndarray
+            With ``inputMapping`` an array a column, by tensor name (labels under their own
+            names), of shape ``(rows, ...)``. Otherwise a list of rows, each a tuple of features,
+            label and weight; scalars are Python objects, arrays NumPy ones.
+
+        Raises
+        ------
+        FeedTimeoutError
+            If no row comes for ``feedTimeout`` seconds.
+        """
+        slices: list[pa.RecordBatch] = []
+        wanted = batch_size
+        while wanted and not self._terminated and self._available():
+            assert self._batch is not None
+            part = self._batch.slice(self._position, wanted)
+            self._position += len(part)
+            wanted -= len(part)
+            slices.append(part)
+        if not self._train_mode:
+            self._unanswered.extend(s.column(ROW_COLUMN).to_numpy() for s in slices)
+        return self._as_arrays(slices) if self._schema.named_features else self._as_rows(slices)
+
+    def _as_arrays(self, slices: Sequence[pa.RecordBatch]) -> dict[str, Array]:
+        arrays = {}
+        for i, spec in enumerate(self._schema.columns):
+            parts = [to_numpy(s.column(i), spec, self._pad_value) for s in slices]
+            arrays[spec.name] = concat_padded(parts, spec, self._pad_value) if parts else np.empty(0)
+        return arrays
+
+    def _as_rows(self, slices: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for part in slices:
+            columns = [self._row_values(part.column(i), i) for i in range(len(self._schema.columns))]
+            rows.extend(zip(*columns, strict=True))
+        return rows
+
+    def _row_values(self, array: pa.Array, column: int) -> Sequence[Any]:
+        spec = self._schema.columns[column]
+        if spec.ndim == 0:
+            values: list[Any] = array.to_pylist()
+            return values
+        return [to_numpy(array.slice(i, 1), spec, self._pad_value)[0] for i in range(len(array))]
+
+    def batch_results(self, results: Sequence[Any]) -> None:
+        """Answer rows that were read, one result each, in the order they were read.
+
+        ``fit`` gives them back as ``TFModel.results()``, in the order of the DataFrame.
+
+        Raises
+        ------
+        CollectiveCallError
+            If the feed was made for training.
+        ShapeError
+            If there are more results than rows that were read and not answered.
+        """
+        if self._train_mode:
+            raise CollectiveCallError("batch_results() needs ctx.get_data_feed(train_mode=False)")
+        waiting = np.concatenate(self._unanswered) if self._unanswered else np.zeros(0, dtype=np.int64)
+        if len(results) > len(waiting):
+            raise ShapeError(f"batch_results() got {len(results)} results, but {len(waiting)} rows wait for one")
+        if not len(results):
+            return
+        answered = pa.array(waiting[: len(results)])
+        self._unanswered = [waiting[len(results) :]]
+        batch = pa.RecordBatch.from_arrays([answered, _to_arrow(results)], [ROW_COLUMN, RESULT_COLUMN])
+        if self._writer is None:
+            self._writer = pa.ipc.new_file(str(self._results_path), batch.schema)
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        """Hand the results over; called when the train function has returned.
+
+        Raises
+        ------
+        ShapeError
+            If rows were read with ``train_mode=False`` and not answered.
+        """
+        unanswered = sum(map(len, self._unanswered))
+        if unanswered and not self._terminated:
+            raise ShapeError(f"{unanswered} rows were read with train_mode=False but not answered by batch_results()")
+        if self._writer is not None:
+            self._writer.close()
+            self._channel.send("results", path=str(self._results_path))
+
+    def terminate(self) -> None:
+        """Read no further: the rest of the rows is neither waited for nor kept."""
+        self._terminated = True
+        self._channel.send("reading", how="terminated")
+
+
+def _to_arrow(results: Sequence[Any]) -> pa.Array:
+    rows = [r.tolist() if isinstance(r, np.ndarray) else r for r in results]
+    return pa.array(rows)

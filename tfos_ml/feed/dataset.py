@@ -1,0 +1,188 @@
+"""Spool -> ``tf.data``: gathers rows in the agreed order and cuts them into agreed batches.
+
+Rows are handed to ``tf.data`` in blocks of a few thousand and cut there by ``rebatch``, which
+is as fast as data in memory; a generator of single rows is a hundred times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tfos_ml.feed.spool import CHUNK_BYTES, Chunk, read_chunk
+from tfos_ml.feed.steps import Int64s, global_indices, permute
+from tfos_ml.schema import ROW_COLUMN, Array, ColumnSpec, FeedSchema, concat_padded, to_numpy
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+BLOCK_ROWS = 8192
+BLOCK_BYTES = 16 << 20
+WINDOW_BYTES = 256 << 20
+
+
+class RowStore:
+    """All rows of one node, mapped from the spool.
+
+    Parameters
+    ----------
+    chunks : iterable of Chunk
+        The chunks; consumed at once.
+    schema : FeedSchema
+        The columns.
+    shapes : list of tuple of int or None
+        Shape of one row of each column; None where rows differ.
+    totals : numpy.ndarray of int64
+        Rows of all nodes by source partition.
+
+    Attributes
+    ----------
+    spilled : bool
+        Whether some rows are on disk rather than in shared memory.
+    """
+
+    def __init__(
+        self, chunks: Iterable[Chunk], schema: FeedSchema, shapes: list[tuple[int | None, ...]], totals: Int64s
+    ):
+        self.schema = schema
+        self.shapes = shapes
+        self.total = int(totals.sum())
+        self.spilled = False
+        self._batches: list[pa.RecordBatch] = []
+        for chunk in chunks:
+            self.spilled |= chunk.on_disk
+            self._batches.extend(read_chunk(chunk.path))
+        self._starts = np.cumsum([0] + [len(b) for b in self._batches])
+        ids = [b.column(ROW_COLUMN).to_numpy() for b in self._batches]
+        row_ids = np.concatenate(ids) if ids else np.zeros(0, dtype=np.int64)
+        self.indices = global_indices(row_ids, totals) if len(row_ids) else row_ids
+        self._views = [self._view(i) for i in range(len(schema.columns))]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def _view(self, column: int) -> list[Array | pa.Array]:
+        """Zero-copy NumPy views where rows are numbers of one shape, Arrow arrays elsewhere."""
+        spec, arrays = self.schema.columns[column], [b.column(column) for b in self._batches]
+        if spec.is_text or self.is_ragged(column):
+            return arrays
+        return [to_numpy(a, spec) for a in arrays]
+
+    def is_ragged(self, column: int) -> bool:
+        """Whether rows of a column differ in shape."""
+        return None in self.shapes[column]
+
+    def order(self, seed: int | None, epoch: int) -> Int64s:
+        """Positions of this node's rows in the order of training, shape ``(rows,)``."""
+        if seed is None:
+            return np.argsort(self.indices, kind="stable")
+        places = permute(self.indices, self.total, seed, epoch)
+        if not self.spilled:
+            return np.argsort(places, kind="stable")
+        windows = np.arange(len(self)) * self._row_bytes() // WINDOW_BYTES
+        shuffled = permute(np.arange(windows[-1] + 1), int(windows[-1]) + 1, seed, epoch)
+        return np.lexsort((places, shuffled[windows]))
+
+    def _row_bytes(self) -> int:
+        return max(1, sum(b.nbytes for b in self._batches) // max(1, len(self)))
+
+    def block_rows(self) -> int:
+        """Rows to gather at a time: thousands, but no more than a few megabytes."""
+        return max(1, min(BLOCK_ROWS, BLOCK_BYTES // self._row_bytes()))
+
+    def gather(self, rows: Int64s, pad_value: float) -> tuple[Array, ...]:
+        """The rows at some positions, one array a column, each of shape ``(len(rows), ...)``."""
+        batch_of = np.searchsorted(self._starts, rows, side="right") - 1
+        by_batch = np.argsort(batch_of, kind="stable")
+        touched, firsts = np.unique(batch_of[by_batch], return_index=True)
+        groups = [(int(t), group) for t, group in zip(touched, np.split(by_batch, firsts[1:]), strict=True)]
+        picks = [(t, group, rows[group] - self._starts[t]) for t, group in groups]
+        return tuple(self._gather_column(i, picks, len(rows), pad_value) for i in range(len(self._views)))
+
+    def _gather_column(self, column: int, picks: list[tuple[int, Int64s, Int64s]], rows: int, pad_value: float) -> Array:
+        spec, views = self.schema.columns[column], self._views[column]
+        parts = [self._take(views[batch], spec, wanted, pad_value) for batch, _, wanted in picks]
+        joined = concat_padded(parts, spec, pad_value)
+        placed = np.empty_like(joined)
+        placed[np.concatenate([group for _, group, _ in picks])] = joined
+        return placed
+
+    @staticmethod
+    def _take(view: Array | pa.Array, spec: ColumnSpec, wanted: Int64s, pad_value: float) -> Array:
+        if isinstance(view, pa.Array):
+            return to_numpy(view.take(pa.array(wanted)), spec, pad_value)
+        return np.take(view, wanted, axis=0)
+
+
+def blocks(store: RowStore, sizes: Int64s, order: Int64s, pad_value: float) -> Iterator[tuple[Array, ...]]:
+    """The rows of one pass in blocks; single batches where rows are padded to the batch's longest."""
+    total = int(sizes.sum())
+    if any(store.is_ragged(i) for i in range(len(store.shapes))):
+        cuts = np.concatenate([[0], np.cumsum(sizes)])
+    else:
+        cuts = np.append(np.arange(0, total, store.block_rows()), total)
+    for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+        yield store.gather(order[start:end], pad_value)
+
+
+def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, pad_value: float) -> tf.data.Dataset:
+    """A dataset of batches of the given sizes, with asserted cardinality.
+
+    Parameters
+    ----------
+    store : RowStore
+        The rows.
+    sizes : numpy.ndarray of int64, shape (steps,)
+        Sizes of the batches of one pass.
+    epochs : int
+        Passes in one iteration.
+    seed : int or None
+        Seed of the shuffle; None keeps the order. Each pass, also of a later iteration, is
+        shuffled anew.
+    pad_value : float
+        Fills rows shorter than the longest of their batch.
+    """
+    import tensorflow as tf
+
+    passes = iter(range(2**62))
+
+    def generate() -> Iterator[Any]:
+        for _ in range(epochs):
+            for block in blocks(store, sizes, store.order(seed, next(passes)), pad_value):
+                yield _structure(store.schema, block)
+
+    ragged = any(store.is_ragged(i) for i in range(len(store.shapes)))
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=_element_spec(store))
+    if not ragged:
+        dataset = dataset.rebatch(sizes if len(sizes) else 1)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(sizes) * epochs))
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _structure(schema: FeedSchema, values: tuple[Any, ...]) -> Any:
+    """Arrange one value a column as ``features``, ``(features, label)`` or ``(features, label, weight)``."""
+    by_role: dict[str, dict[str, Any]] = {"feature": {}, "label": {}, "weight": {}}
+    for spec, value in zip(schema.columns, values, strict=True):
+        by_role[spec.role][spec.name] = value
+    parts = [_one_or_all(by_role["feature"], schema.named_features)]
+    if by_role["label"]:
+        parts.append(_one_or_all(by_role["label"], schema.named_labels))
+    if by_role["weight"]:
+        parts.append(_one_or_all(by_role["weight"], named=False))
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _one_or_all(values: dict[str, Any], named: bool) -> Any:
+    return values if named else next(iter(values.values()))
+
+
+def _element_spec(store: RowStore) -> Any:
+    import tensorflow as tf
+
+    def spec(column: ColumnSpec, shape: tuple[int | None, ...]) -> tf.TensorSpec:
+        return tf.TensorSpec((None, *shape), tf.string if column.is_text else tf.as_dtype(column.dtype))
+
+    return _structure(store.schema, tuple(map(spec, store.schema.columns, store.shapes)))

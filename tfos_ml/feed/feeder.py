@@ -1,0 +1,111 @@
+"""The supervisor's side of the feed: Arrow batches of one task into its spool.
+
+Until the train function says how it reads, and while it streams, at most ``WINDOW_BYTES``
+(and one chunk) are outstanding; whoever feeds waits for room. ``ctx.dataset()`` needs all
+rows before the first step, so it lifts the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfos_ml.cluster.channel import Channel
+from tfos_ml.feed import spool
+from tfos_ml.feed.steps import pack_counts, partition_counts
+from tfos_ml.schema import ROW_COLUMN, Extents, FeedSchema, check_no_nulls, list_extents, merge_extents
+
+WINDOW_BYTES = 256 << 20
+VALIDATION_COLUMN = "validation"
+
+
+class Feeder:
+    """Writes rows to the spool and announces each chunk to the TensorFlow process.
+
+    Parameters
+    ----------
+    schema : FeedSchema
+        The columns; batches hold them by position, then the row ids, then, if there are
+        validation rows, a boolean that marks them.
+    directories : spool.SpoolDirectories
+        Where the spool is.
+    channel : Channel
+        To the TensorFlow process.
+    """
+
+    def __init__(self, schema: FeedSchema, directories: spool.SpoolDirectories, channel: Channel):
+        self._schema = schema
+        self._channel = channel
+        self._writers = {
+            name: spool.SpoolWriter(directories, name, lambda chunk, name=name: self._announce(name, chunk))  # type: ignore[misc]
+            for name in ("train", "validation")
+        }
+        self._outstanding: dict[str, int] = {}
+        self._counts = np.zeros(0, dtype=np.int64)
+        self._extents: list[Extents] = [[] for _ in schema.columns]
+        self.rows = {"train": 0, "validation": 0}
+        self.bytes = 0
+        self.reading: str | None = None
+        self.complete = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add the rows of one batch.
+
+        Raises
+        ------
+        NullValueError
+            If a value is null.
+        spool.NoRoomError
+            If they fit nowhere.
+        """
+        for spec, column in zip(self._schema.columns, batch.columns, strict=False):
+            check_no_nulls(column, spec)
+        if VALIDATION_COLUMN in batch.schema.names:
+            marked = batch.column(VALIDATION_COLUMN)
+            batch = batch.drop_columns([VALIDATION_COLUMN])
+            self._write("validation", batch.filter(marked))
+            batch = batch.filter(pc.invert(marked))
+        self._write("train", batch)
+
+    def _write(self, stream: str, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self.rows[stream] += batch.num_rows
+        self.bytes += batch.nbytes
+        found = partition_counts(batch.column(ROW_COLUMN).to_numpy())
+        grown = np.zeros(max(len(found), len(self._counts)), dtype=np.int64)
+        grown[: len(self._counts)] += self._counts
+        grown[: len(found)] += found
+        self._counts = grown
+        for i, spec in enumerate(self._schema.columns):
+            self._extents[i] = merge_extents([self._extents[i], list_extents(batch.column(i), spec.ndim)])
+        self._writers[stream].write(batch)
+
+    def _announce(self, stream: str, chunk: spool.Chunk) -> None:
+        self._outstanding[chunk.path] = chunk.size
+        self._channel.send("chunk", stream=stream, chunk=asdict(chunk))
+
+    def has_room(self) -> bool:
+        """Whether another batch may be written now."""
+        return self.reading == "dataset" or sum(self._outstanding.values()) < WINDOW_BYTES
+
+    def release(self, path: str) -> None:
+        """Delete a chunk that has been read for the last time."""
+        del self._outstanding[path]
+        Path(path).unlink()
+
+    def finish(self) -> None:
+        """Publish the last rows and announce the end of the input."""
+        for writer in self._writers.values():
+            writer.flush()
+        self.complete = True
+        self._channel.send("end_of_input")
+
+    def counts(self) -> dict[str, Any]:
+        """What the other nodes need to know to agree on the steps."""
+        return {"counts": pack_counts(self._counts), "rows": self.rows, "extents": self._extents}

@@ -1,0 +1,158 @@
+"""Which row is trained when: pure functions that every node computes alike.
+
+Before the shuffle each row gets an id, ``source partition << 33 | position in it``
+(``monotonically_increasing_id``). When all rows have arrived, the nodes exchange how many
+rows they have of each source partition; from that alone each node knows the *global index*
+of each of its rows, and all agree on the number of steps.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfos_ml.errors import UnevenDataError
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
+
+PARTITION_SHIFT = 33  # of Spark's monotonically_increasing_id
+
+
+def partition_counts(row_ids: Int64s) -> Int64s:
+    """Rows by source partition, shape ``(largest partition + 1,)``."""
+    return np.bincount(row_ids >> PARTITION_SHIFT).astype(np.int64)
+
+
+def pack_counts(counts: Int64s) -> str:
+    """Counts as short text that can travel in JSON."""
+    return base64.b64encode(zlib.compress(counts.astype("<i8").tobytes())).decode()
+
+
+def unpack_counts(text: str) -> Int64s:
+    """The counts that :func:`pack_counts` packed."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<i8")
+
+
+def total_counts(counts: Sequence[Int64s]) -> Int64s:
+    """Rows by source partition over all nodes."""
+    total = np.zeros(max(map(len, counts), default=0), dtype=np.int64)
+    for one in counts:
+        total[: len(one)] += one
+    return total
+
+
+def global_indices(row_ids: Int64s, totals: Int64s) -> Int64s:
+    """Index of each row in the whole DataFrame, given the rows of each source partition."""
+    offsets = np.concatenate([[0], np.cumsum(totals)[:-1]]).astype(np.int64)
+    position = row_ids & ((1 << PARTITION_SHIFT) - 1)
+    return offsets[row_ids >> PARTITION_SHIFT] + position
+
+
+def permute(indices: Int64s, total: int, seed: int, epoch: int) -> Int64s:
+    """Where a seeded permutation of ``range(total)`` sends each index, without listing it.
+
+    A Feistel network over the next power of four, walked until it falls into the range
+    (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains",
+    https://doi.org/10.1007/3-540-45760-7_9): every node finds the place of its own rows in
+    one shuffle of all rows, whatever the number of nodes.
+
+    Parameters
+    ----------
+    indices : numpy.ndarray of int64, shape (n,)
+        Distinct numbers in ``range(total)``.
+    total : int
+        Size of the permuted range.
+    seed, epoch : int
+        Select the permutation.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n,)
+        Distinct numbers in ``range(total)``.
+    """
+    half_bits = max(1, ((total - 1).bit_length() + 1) // 2)
+    keys = np.random.SeedSequence([seed & (2**64 - 1), epoch]).generate_state(4, np.uint64)
+    places = _feistel(indices.astype(np.uint64), half_bits, keys)
+    outside = places >= total
+    while outside.any():
+        places[outside] = _feistel(places[outside], half_bits, keys)
+        outside = places >= total
+    return places.astype(np.int64)
+
+
+def _feistel(values: UInt64s, half_bits: int, keys: UInt64s) -> UInt64s:
+    shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
+    left, right = values >> shift, values & mask
+    for key in keys:
+        left, right = right, left ^ (_mix(right ^ key) & mask)
+    return (left << shift) | right
+
+
+def _mix(values: UInt64s) -> UInt64s:
+    """The finaliser of splitmix64 (https://prng.di.unimi.it/splitmix64.c)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def agree_steps(rows: dict[str, int], batch_size: int, drop_remainder: bool) -> int:
+    """Number of batches that every worker makes of its rows.
+
+    Parameters
+    ----------
+    rows : dict of str to int
+        Rows by worker, for instance ``{"worker:0": 501, "worker:1": 499}``.
+    batch_size : int
+        Rows of a worker in one step.
+    drop_remainder : bool
+        Leave out what does not fill a batch on every worker.
+
+    Raises
+    ------
+    UnevenDataError
+        If some worker would have no row in some step.
+
+    Examples
+    --------
+    >>> agree_steps({"worker:0": 9, "worker:1": 8}, 4, drop_remainder=False)
+    3
+    """
+    if drop_remainder:
+        steps = min(rows.values()) // batch_size
+    else:
+        steps = -(-max(rows.values()) // batch_size)
+    fewest = min(rows, key=lambda worker: rows[worker])
+    if steps == 0 or rows[fewest] < steps:
+        advice = (
+            "Use fewer workers or a smaller batch."
+            if drop_remainder
+            else "Use fewer workers, a larger batch, or drop_remainder=True."
+        )
+        raise UnevenDataError(
+            f"{fewest} has {rows[fewest]} row(s), which cannot give every worker a batch in each of "
+            f"{max(steps, 1)} step(s) of {batch_size} row(s) a worker (drop_remainder={drop_remainder}). "
+            f"Rows by worker: {rows}. {advice}"
+        )
+    return steps
+
+
+def batch_sizes(rows: int, batch_size: int, steps: int, drop_remainder: bool) -> Int64s:
+    """Sizes of one worker's batches, shape ``(steps,)``, each at least 1.
+
+    Batches are full as long as a row remains for each later step.
+
+    Examples
+    --------
+    >>> batch_sizes(8, 4, 3, drop_remainder=False).tolist()
+    [4, 3, 1]
+    """
+    if drop_remainder:
+        return np.full(steps, batch_size, dtype=np.int64)
+    later = np.arange(steps - 1, -1, -1)
+    taken = np.minimum(np.arange(1, steps + 1) * batch_size, rows - later)
+    return np.diff(taken, prepend=0).astype(np.int64)

@@ -1,0 +1,1 @@
+"""SavedModels over the columns of a DataFrame."""

@@ -1,0 +1,153 @@
+"""SavedModels: what their signature says, and one loaded copy a process.
+
+The signature is kept as JSON beside the SavedModel, so that the driver can declare the
+schema of a transform without importing TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfos_ml.errors import ModelError, SignatureError
+
+SIGNATURE_FILE = "tfos_ml_signature.json"
+LOADED_MODELS = 4
+DEFAULT_SIGNATURE = "serving_default"
+DEFAULT_TAG = "serve"
+
+_loaded: OrderedDict[tuple[str, str, str], Any] = OrderedDict()
+"""The models this process used last; a documented cache of at most ``LOADED_MODELS``."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One input or output of a signature.
+
+    Attributes
+    ----------
+    dtype : str
+        TensorFlow's name of the dtype, for instance ``"float32"`` or ``"string"``.
+    shape : tuple of int or None, or None
+        Its shape, the batch first; None where a dimension, or the whole shape, is not known.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ", ".join("batch" if i == 0 else str(d or "?") for i, d in enumerate(self.shape))
+        return f"{self.dtype}({dims})"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of a SavedModel, by name."""
+
+    inputs: dict[str, TensorInfo]
+    outputs: dict[str, TensorInfo]
+
+    def __str__(self) -> str:
+        def line(tensors: dict[str, TensorInfo]) -> str:
+            return ", ".join(f"{name}: {info}" for name, info in tensors.items())
+
+        return f"inputs {{{line(self.inputs)}}}, outputs {{{line(self.outputs)}}}"
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form, for :meth:`from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Signature:
+        """The signature that :meth:`to_json` wrote."""
+
+        def tensors(named: Mapping[str, Any]) -> dict[str, TensorInfo]:
+            return {
+                name: TensorInfo(t["dtype"], None if t["shape"] is None else tuple(t["shape"])) for name, t in named.items()
+            }
+
+        return cls(tensors(data["inputs"]), tensors(data["outputs"]))
+
+
+def write_signature(directory: str, key: str) -> None:
+    """Read the signature `key` of a SavedModel and keep it beside it, if there is one of that name."""
+    signatures = {key: read_signature(directory, key).to_json()}
+    (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(signatures))
+
+
+def parse_signature(text: bytes, key: str) -> Signature | None:
+    """The signature that :func:`write_signature` kept, if it is the one of that name."""
+    signatures = json.loads(text)
+    return Signature.from_json(signatures[key]) if key in signatures else None
+
+
+def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str = DEFAULT_TAG) -> Signature:
+    """The signature of any SavedModel; imports TensorFlow, but does not load the model.
+
+    Raises
+    ------
+    ModelError
+        If there is no SavedModel with that tag and signature; says which there are.
+    """
+    import tensorflow as tf
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    path = Path(directory) / "saved_model.pb"
+    if not path.is_file():
+        raise ModelError(f"There is no SavedModel in {directory}: saved_model.pb is missing.")
+    saved = SavedModel.FromString(path.read_bytes())
+    tags = {frozenset(g.meta_info_def.tags): g for g in saved.meta_graphs}
+    graph = tags.get(frozenset(tag.split(",")))
+    if graph is None:
+        raise ModelError(f"The SavedModel in {directory} has no tags {tag!r}. It has: {[sorted(t) for t in tags]}")
+    if key not in graph.signature_def:
+        names = [n for n in graph.signature_def if not n.startswith("__")]
+        raise ModelError(f"The SavedModel in {directory} has no signature {key!r}. It has: {names}")
+
+    def info(tensor: Any) -> TensorInfo:
+        shape = tf.TensorShape(tensor.tensor_shape)
+        dims = None if shape.rank is None else tuple(shape.as_list())
+        return TensorInfo(tf.as_dtype(tensor.dtype).name, dims)
+
+    definition = graph.signature_def[key]
+    inputs = {name: info(t) for name, t in sorted(definition.inputs.items())}
+    return Signature(inputs, {name: info(t) for name, t in sorted(definition.outputs.items())})
+
+
+def load(directory: str | Path, key: str, tag: str) -> Callable[..., Mapping[str, Any]]:
+    """The function of a signature, loaded once in this process.
+
+    Parameters
+    ----------
+    directory : str or Path
+        A SavedModel; directories are taken to be named by their content.
+    key, tag : str
+        Which signature.
+
+    Returns
+    -------
+    callable
+        Takes tensors by input name, returns tensors by output name.
+    """
+    import tensorflow as tf
+
+    name = (str(directory), key, tag)
+    if name not in _loaded:
+        _loaded[name] = tf.saved_model.load(str(directory), tags=tag.split(","))
+        while len(_loaded) > LOADED_MODELS:
+            _loaded.popitem(last=False)
+    _loaded.move_to_end(name)
+    function: Callable[..., Mapping[str, Any]] = _loaded[name].signatures[key]
+    return function
+
+
+def one_name(kind: str, names: Mapping[str, Any], signature: Signature) -> str:
+    """The only name of several, or an error that shows the signature."""
+    if len(names) != 1:
+        mapping = "inputMapping" if kind == "input" else "outputMapping"
+        raise SignatureError(f"The model has {len(names)} {kind}s; bind each with {mapping}. Its signature: {signature}")
+    return next(iter(names))

@@ -1,0 +1,295 @@
+"""Params of the estimators and models: one table of constraints, one message format."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param.shared import (
+    HasFeaturesCol,
+    HasLabelCol,
+    HasPredictionCol,
+    HasSeed,
+    HasValidationIndicatorCol,
+    HasWeightCol,
+)
+
+from tfos_ml.errors import ParamError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class InputMode:
+    """Who reads the data.
+
+    Attributes
+    ----------
+    SPARK : str
+        Spark feeds the rows of the DataFrame to the nodes.
+    TENSORFLOW : str
+        The nodes read the DataFrame's files themselves, each its share (``ctx.files()``).
+    """
+
+    TENSORFLOW = "TENSORFLOW"
+    SPARK = "SPARK"
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _integer(least: int) -> tuple[str, Callable[[Any], bool]]:
+    return f"an integer of at least {least}", lambda v: _is_integer(v) and v >= least
+
+
+def _seconds(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and value > 0
+
+
+def _choice(*choices: str) -> tuple[str, Callable[[Any], bool]]:
+    return f"one of {choices}", lambda v: v in choices
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(_is_text(k) and _is_text(v) for k, v in value.items()) and bool(value)
+
+
+def _is_environment(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(_is_text(k) and isinstance(v, str) for k, v in value.items())
+
+
+_TEXT = ("a non-empty string", _is_text)
+_MAPPING = ("a non-empty dict of non-empty strings", _is_mapping)
+_BOOLEAN = ("True or False", lambda v: isinstance(v, bool))
+
+CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "featuresCol": _TEXT,
+    "labelCol": _TEXT,
+    "predictionCol": _TEXT,
+    "weightCol": _TEXT,
+    "validationIndicatorCol": _TEXT,
+    "inputMapping": _MAPPING,
+    "labelMapping": _MAPPING,
+    "outputMapping": _MAPPING,
+    "clusterSize": _integer(1),
+    "numPS": _integer(0),
+    "masterNode": _choice("chief", "master"),
+    "evalNode": _BOOLEAN,
+    "inputMode": _choice(InputMode.SPARK, InputMode.TENSORFLOW),
+    "epochs": _integer(1),
+    "steps": _integer(1),
+    "batchSize": _integer(1),
+    "shuffle": _BOOLEAN,
+    "seed": ("an integer", _is_integer),
+    "modelDir": _TEXT,
+    "exportDir": _TEXT,
+    "signatureDefKey": _TEXT,
+    "tagSet": _TEXT,
+    "reservationTimeout": ("a number of seconds above 0", _seconds),
+    "feedTimeout": ("a number of seconds above 0", _seconds),
+    "maxRestarts": _integer(0),
+    "nodeEnv": ("a dict of strings", _is_environment),
+    "nullPolicy": _choice("error", "skip", "keep"),
+    "padValue": ("a number", lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool)),
+    "verbose": ("0, 1 or 2", lambda v: _is_integer(v) and 0 <= v <= 2),
+}
+"""What each Param accepts, in words and as a test."""
+
+
+def check_value(name: str, value: Any) -> Any:
+    """Return `value` if Param `name` accepts it.
+
+    Raises
+    ------
+    ParamError
+        Otherwise; says what is accepted and what was received.
+    """
+    expected, accepts = CONSTRAINTS[name]
+    if not accepts(value):
+        raise ParamError(f"{name} must be {expected}. Received: {value!r} (of type {type(value).__name__})")
+    return value
+
+
+def _checked(name: str, converter: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        return converter(check_value(name, value))
+
+    return convert
+
+
+def _param(name: str, doc: str, converter: Callable[[Any], Any]) -> Param[Any]:
+    return Param(Params._dummy(), name, doc, _checked(name, converter))
+
+
+_int, _float, _text, _bool = (
+    TypeConverters.toInt,
+    TypeConverters.toFloat,
+    TypeConverters.toString,
+    TypeConverters.toBoolean,
+)
+
+
+class ParamsBase(Params):
+    """What all our stages share: setting and getting by name, with constraints."""
+
+    def _set_checked(self, **values: Any) -> Self:
+        """Set Params; those that come from pyspark's mixins are checked here."""
+        for name, value in values.items():
+            if value is not None and self.hasParam(name) and name in CONSTRAINTS:
+                check_value(name, value)
+        return self._set(**values)
+
+    def _get(self, name: str) -> Any:
+        """Value of a Param, None if it is neither set nor has a default."""
+        param = self.getParam(name)
+        return self.getOrDefault(param) if self.isDefined(param) else None
+
+    def check_params(self) -> None:
+        """Check all values again; a grid or ``copy(extra)`` may have brought in others."""
+        for param in self.params:
+            if param.name in CONSTRAINTS and self.isDefined(param):
+                check_value(param.name, self.getOrDefault(param))
+
+
+def accessors(*names: str) -> Callable[[type], type]:
+    """Class decorator: gives a class ``setX`` and ``getX`` for Params, with docstrings."""
+
+    def decorate(cls: type) -> type:
+        for name in names:
+            suffix = name[0].upper() + name[1:]
+            doc = getattr(cls, name).doc
+            if f"set{suffix}" not in vars(cls):
+                setattr(cls, f"set{suffix}", _setter(name, suffix, doc))
+            if not hasattr(cls, f"get{suffix}"):
+                setattr(cls, f"get{suffix}", _getter(name, suffix, doc))
+        return cls
+
+    return decorate
+
+
+def _setter(name: str, suffix: str, doc: str) -> Callable[[Any, Any], Any]:
+    def setter(self: Any, value: Any) -> Any:
+        return self._set_checked(**{name: value})
+
+    setter.__name__ = f"set{suffix}"
+    setter.__doc__ = f"Set ``{name}``: {doc}"
+    return setter
+
+
+def _getter(name: str, suffix: str, doc: str) -> Callable[[Any], Any]:
+    def getter(self: Any) -> Any:
+        return self.getOrDefault(self.getParam(name))
+
+    getter.__name__ = f"get{suffix}"
+    getter.__doc__ = f"Get ``{name}``: {doc}"
+    return getter
+
+
+class ScoringParams(ParamsBase, HasFeaturesCol, HasPredictionCol):
+    """Params of both the estimators and the models."""
+
+    inputMapping = _param("inputMapping", "{column: tensor name} for several inputs; replaces featuresCol", dict)
+    outputMapping = _param("outputMapping", "{output name: column} for several outputs; replaces predictionCol", dict)
+    batchSize = _param(
+        "batchSize", "global batch: rows a step over all workers; in transform, rows in one call of the model", _int
+    )
+    exportDir = _param("exportDir", "URI where the SavedModel is published, and read from", _text)
+    signatureDefKey = _param("signatureDefKey", "signature of the SavedModel", _text)
+    tagSet = _param("tagSet", "tags of the SavedModel, separated by commas", _text)
+    nullPolicy = _param(
+        "nullPolicy", "rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')", _text
+    )
+    padValue = _param("padValue", "fills rows of ragged columns up to the longest of their batch", _float)
+
+    def _set_scoring_defaults(self) -> None:
+        self._setDefault(
+            featuresCol="features",
+            predictionCol="prediction",
+            batchSize=100,
+            signatureDefKey="serving_default",
+            tagSet="serve",
+            nullPolicy="error",
+            padValue=0.0,
+        )
+
+
+SCORING_PARAMS = (
+    "featuresCol",
+    "predictionCol",
+    "inputMapping",
+    "outputMapping",
+    "batchSize",
+    "exportDir",
+    "signatureDefKey",
+    "tagSet",
+    "nullPolicy",
+    "padValue",
+)
+
+
+class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndicatorCol, HasSeed):
+    """Params of the estimators."""
+
+    labelMapping = _param("labelMapping", "{column: output name} for several labels; replaces labelCol", dict)
+    clusterSize = _param("clusterSize", "number of all nodes", _int)
+    numPS = _param("numPS", "number of parameter servers", _int)
+    masterNode = _param("masterNode", "job name of the chief, 'chief' or 'master'; unset: worker 0 is chief", _text)
+    evalNode = _param("evalNode", "whether one node is an evaluator", _bool)
+    inputMode = _param("inputMode", "InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files", _text)
+    epochs = _param("epochs", "passes over the data", _int)
+    steps = _param("steps", "steps to train, for train functions that count steps (args.steps)", _int)
+    shuffle = _param("shuffle", "whether each pass has a new, seeded order", _bool)
+    modelDir = _param("modelDir", "directory of checkpoints (ctx.checkpoint_dir)", _text)
+    reservationTimeout = _param("reservationTimeout", "seconds the nodes may take to start and meet", _float)
+    feedTimeout = _param("feedTimeout", "seconds a node may wait for rows, or rows for a node", _float)
+    maxRestarts = _param("maxRestarts", "how often a failed fit is run again (ctx.restart_count)", _int)
+    nodeEnv = _param("nodeEnv", "environment of the TensorFlow processes, set before TensorFlow is imported", dict)
+    verbose = _param("verbose", "0 silent, 1 progress bar, 2 a line per epoch", _int)
+
+    def _set_training_defaults(self) -> None:
+        self._set_scoring_defaults()
+        self._setDefault(
+            labelCol="label",
+            clusterSize=1,
+            numPS=0,
+            evalNode=False,
+            inputMode=InputMode.SPARK,
+            epochs=1,
+            shuffle=True,
+            reservationTimeout=600.0,
+            feedTimeout=600.0,
+            maxRestarts=0,
+            nodeEnv={},
+            verbose=1,
+        )
+
+
+TRAINING_PARAMS = (
+    *SCORING_PARAMS,
+    "labelCol",
+    "weightCol",
+    "validationIndicatorCol",
+    "seed",
+    "labelMapping",
+    "clusterSize",
+    "numPS",
+    "masterNode",
+    "evalNode",
+    "inputMode",
+    "epochs",
+    "steps",
+    "shuffle",
+    "modelDir",
+    "reservationTimeout",
+    "feedTimeout",
+    "maxRestarts",
+    "nodeEnv",
+    "verbose",
+)

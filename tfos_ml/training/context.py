@@ -1,0 +1,366 @@
+"""``NodeContext``: what the user's train function gets to know its node and reach its rows."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml import errors
+from tfos_ml.cluster.channel import Channel, Message
+from tfos_ml.feed.datafeed import DataFeed
+from tfos_ml.feed.dataset import RowStore, make_dataset
+from tfos_ml.feed.steps import agree_steps, batch_sizes, total_counts, unpack_counts
+from tfos_ml.schema import FeedSchema, fixed_shape, merge_extents
+from tfos_ml.training.inbox import Inbox
+from tfos_ml.training.paths import absolute_path
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfos_ml.cluster.resolver import SparkClusterResolver
+
+
+class NodeContext:
+    """One node of the cluster, as its train function sees it.
+
+    Made by tfos_ml and passed to ``trainFn(args, ctx)``.
+
+    Attributes
+    ----------
+    job_name : str
+        ``"worker"``, ``"chief"``, ``"master"``, ``"ps"`` or ``"evaluator"``.
+    task_index : int
+        Index of the node within its job.
+    executor_id : int
+        Rank of the node in the whole cluster.
+    worker_num, num_workers : int
+        Index among, and number of, the nodes that receive training rows; ``worker_num`` is -1
+        on nodes that receive none.
+    cluster_spec : dict of str to list of str
+        ``host:port`` of all nodes by job name.
+    is_chief : bool
+        Whether this node writes what is written once.
+    default_fs, working_dir : str
+        Default filesystem of the Spark cluster, and this process's directory.
+    checkpoint_dir : str or None
+        ``modelDir``, absolute.
+    restart_count : int
+        How many times this fit has been restarted.
+    batch_size, per_node_batch_size, epochs : int
+        The global batch, one node's share of it (at least 1), and the epochs asked for.
+
+    Examples
+    --------
+    >>> def train_fn(args, ctx):                                    # doctest: +SKIP
+    ...     for features, label in ctx.dataset(epochs=ctx.epochs):
+    ...         ...
+    ...     ctx.export_saved_model(model)
+    """
+
+    def __init__(self, start: Message, channel: Channel, messages: Iterator[Message]):
+        settings = start["settings"]
+        self.job_name: str = start["job_name"]
+        self.task_index: int = start["task_index"]
+        self.executor_id: int = start["rank"]
+        self.cluster_spec: dict[str, list[str]] = start["cluster_spec"]
+        self.is_chief: bool = start["is_chief"]
+        self.default_fs: str = settings["default_fs"]
+        self.working_dir: str = os.getcwd()
+        self.restart_count: int = settings["restart_count"]
+        self.batch_size: int = settings["batch_size"]
+        self.epochs: int = settings["epochs"]
+        self._label: str = start["label"]
+        self._feed_labels: list[str] = start["feed_labels"]
+        self._validation_labels: list[str] = start["validation_labels"]
+        self.num_workers: int = len(self._feed_labels)
+        self.worker_num: int = self._feed_labels.index(self._label) if self._label in self._feed_labels else -1
+        self.per_node_batch_size: int = max(1, self.batch_size // self.num_workers)
+        self.checkpoint_dir = self.absolute_path(settings["model_dir"]) if settings["model_dir"] else None
+        self._settings = settings
+        self._directory: str = start["directory"]
+        self._schema = FeedSchema.from_json(start["schema"])
+        self._channel = channel
+        self._inbox = Inbox(messages, start["feed_timeout"])
+        self._stores: dict[str, RowStore] | None = None
+        self._feed: DataFeed | None = None
+
+    # Rows
+
+    @property
+    def row_count(self) -> int:
+        """Number of training rows of all nodes; waits until all rows have arrived."""
+        return sum(self._rows("train").values())
+
+    @property
+    def validation_row_count(self) -> int:
+        """Number of validation rows of all nodes; waits until all rows have arrived."""
+        return sum(self._rows("validation").values())
+
+    def dataset(
+        self,
+        batch_size: int | None = None,
+        epochs: int | None = None,
+        shuffle: bool | None = None,
+        drop_remainder: bool = False,
+    ) -> tf.data.Dataset:
+        """This node's training rows as batches.
+
+        Every worker's dataset has the same, finite and asserted number of batches, and none is
+        empty: where a worker would have no row in a last step, it holds one back from the step
+        before. Within one pass every row of the DataFrame comes exactly once, on one worker.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            Rows of this node in one step; default ``per_node_batch_size``.
+        epochs : int, optional
+            Passes over the rows in one iteration; default 1.
+        shuffle : bool, optional
+            Default the Param ``shuffle``. The order is one seeded permutation of all rows, a new
+            one each pass and the same for every cluster size; where rows have spilled to disk,
+            only windows of 256 MiB are shuffled, and a warning says so. Without it, rows come in
+            the order of the DataFrame.
+        drop_remainder : bool, default False
+            Leave out, on every worker, what does not fill a batch on all of them.
+
+        Returns
+        -------
+        tf.data.Dataset
+            Of ``(features, label)``, with ``weightCol`` ``(features, label, weight)``, without a
+            label ``features`` alone. Each is a tensor of shape ``(batch,)`` for a scalar column
+            and one dimension more for each level of array, or with ``inputMapping`` or
+            ``labelMapping`` a dict of such tensors by name.
+
+        Raises
+        ------
+        EmptyDataError
+            If there is no row at all.
+        UnevenDataError
+            If some worker would have no row in some step, for instance when there are fewer
+            rows than workers.
+        CollectiveCallError
+            If this or another worker reads with :meth:`get_data_feed`.
+        """
+        batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
+        epochs = 1 if epochs is None else _positive("epochs", epochs)
+        steps = self._agreed_steps(batch_size, drop_remainder)
+        store = self._store("train")
+        sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
+        shuffle = self._settings["shuffle"] if shuffle is None else shuffle
+        if shuffle and store.spilled:
+            warnings.warn(
+                "Rows have spilled to disk: shuffle=True shuffles windows of 256 MiB, not all rows. "
+                "More memory, or more nodes, keep them in shared memory.",
+                stacklevel=2,
+            )
+        return make_dataset(store, sizes, epochs, self._settings["seed"] if shuffle else None, self._settings["pad_value"])
+
+    def validation_dataset(self, batch_size: int | None = None) -> tf.data.Dataset:
+        """This node's validation rows, one pass in order, as :meth:`dataset` has them.
+
+        With an evaluator, it has all of them; otherwise each worker has a share, and the numbers
+        of batches may differ.
+        """
+        batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
+        store = self._store("validation")
+        steps = -(-len(store) // batch_size)
+        sizes = batch_sizes(len(store), batch_size, steps, drop_remainder=False)
+        return make_dataset(store, sizes, 1, None, self._settings["pad_value"])
+
+    def steps_per_epoch(self, batch_size: int | None = None) -> int:
+        """Number of batches in one pass of :meth:`dataset`, the same on every worker."""
+        return self._agreed_steps(batch_size or self.per_node_batch_size, drop_remainder=False)
+
+    def get_data_feed(self, train_mode: bool = True) -> DataFeed:
+        """This node's training rows as they arrive, ``epochs`` times.
+
+        With one epoch at most 256 MiB and one chunk of 32 MiB are held for this node, in memory
+        or on disk; more epochs keep the rows for replay. Workers may get different numbers of
+        rows; nothing is promised about order.
+
+        Parameters
+        ----------
+        train_mode : bool, default True
+            Whether this is training; otherwise each row is read once, and every row read is
+            answered by :meth:`DataFeed.batch_results`.
+        """
+        if self._stores is not None:
+            raise errors.CollectiveCallError("ctx.get_data_feed() after ctx.dataset(): the rows are held for datasets")
+        if self._feed is None:
+            self._channel.send("reading", how="get_data_feed")
+            epochs = self.epochs if train_mode else 1
+            self._feed = DataFeed(
+                self._inbox, self._channel, self._schema, epochs, train_mode, self._directory, self._settings["pad_value"]
+            )
+        return self._feed
+
+    def files(self) -> list[str]:
+        """With ``InputMode.TENSORFLOW``, this worker's share of the DataFrame's files."""
+        if self.worker_num < 0:
+            return []
+        files: list[str] = self._settings["files"]
+        return files[self.worker_num :: self.num_workers]
+
+    def _words(self) -> dict[str, Any]:
+        if self._feed is not None:
+            raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
+        if self._stores is None:
+            self._channel.send("reading", how="dataset")
+        return self._inbox.agreement()
+
+    def _rows(self, stream: str) -> dict[str, int]:
+        words = self._words()
+        labels = self._feed_labels if stream == "train" else self._validation_labels
+        for label in labels:
+            if words[label]["counts"] is None:
+                raise errors.CollectiveCallError(
+                    f"rows cannot be counted and steps not agreed on, because {label} {words[label]['why']}. "
+                    "Let every chief and worker call ctx.dataset()"
+                )
+        return {label: words[label]["rows"][stream] for label in labels}
+
+    def _agreed_steps(self, batch_size: int, drop_remainder: bool) -> int:
+        rows = self._rows("train")
+        if self._label not in rows:
+            raise errors.CollectiveCallError(f"{self._label} receives no training rows; only {list(rows)} do")
+        if not any(rows.values()):
+            raise errors.EmptyDataError("the DataFrame has no rows to train on")
+        return agree_steps(rows, batch_size, drop_remainder)
+
+    def _store(self, stream: str) -> RowStore:
+        if self._stores is None:
+            words = [w for w in self._words().values() if w["counts"] is not None]
+            totals = total_counts([unpack_counts(w["counts"]) for w in words])
+            shapes = []
+            for i, spec in enumerate(self._schema.columns):
+                extents = merge_extents([tuple(e) for e in w["extents"][i]] for w in words)
+                shapes.append(fixed_shape(extents, spec.ndim))
+            self._stores = {
+                name: RowStore(iter(lambda: self._inbox.next_chunk(name), None), self._schema, shapes, totals)  # noqa: B023
+                for name in ("train", "validation")
+            }
+        return self._stores[stream]
+
+    # The cluster
+
+    def cluster_resolver(self) -> SparkClusterResolver:
+        """A ``tf.distribute`` cluster resolver of this cluster."""
+        from tfos_ml.cluster.resolver import SparkClusterResolver
+
+        return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index)
+
+    def tf_cluster_spec(self) -> tf.train.ClusterSpec:
+        """The cluster as ``tf.train.ClusterSpec``, without the evaluator, which is no member of it."""
+        import tensorflow as tf
+
+        return tf.train.ClusterSpec(self._training_spec())
+
+    def _training_spec(self) -> dict[str, list[str]]:
+        return {job: tasks for job, tasks in self.cluster_spec.items() if job != "evaluator"}
+
+    def start_server(self) -> tf.distribute.Server:
+        """Start this node's TensorFlow gRPC server, for parameter servers and their workers.
+
+        Raises
+        ------
+        tf.errors.UnknownError
+            If the port was taken meanwhile; the fit then starts anew.
+        """
+        import tensorflow as tf
+
+        spec = self.tf_cluster_spec()
+        return tf.distribute.Server(spec, job_name=self.job_name, task_index=self.task_index, protocol="grpc", start=True)
+
+    def wait(self) -> None:
+        """Wait until the nodes that train have ended; what a parameter server does."""
+        self._inbox.wait_cluster_done()
+
+    def should_stop(self) -> bool:
+        """Whether the nodes that train have ended; an evaluator then looks once more and returns."""
+        return self._inbox.cluster_done
+
+    def barrier(self, name: str) -> None:
+        """Wait until the chief and all workers have called ``barrier`` with the same name.
+
+        Raises
+        ------
+        CollectiveCallError
+            If one has ended or is at another barrier, or this node does not train.
+        """
+        if self._label not in self._feed_labels:
+            raise errors.CollectiveCallError(f"ctx.barrier() is for {self._feed_labels}, not for {self._label}")
+        self._words_for_barrier()
+        self._channel.send("barrier", name=name)
+        error = self._inbox.barrier()
+        if error:
+            raise errors.CollectiveCallError(error)
+
+    def _words_for_barrier(self) -> None:
+        """Row counts are agreed before the first barrier; one that comes earlier has all rows spooled."""
+        if self._feed is None and self._stores is None:
+            self._channel.send("reading", how="dataset")
+
+    def release_port(self) -> None:
+        """Free the reserved port for TensorFlow to bind; called before the train function already."""
+        self._channel.send("release_port")
+        self._inbox.port_released()
+
+    # Results
+
+    def report(self, metrics: dict[str, Any], epoch: int | None = None, step: int | None = None) -> None:
+        """Report metrics: shown on the driver at once, kept in ``TFModel.history``.
+
+        Parameters
+        ----------
+        metrics : dict of str to number
+            Scalars; tensors are converted.
+        epoch, step : int, optional
+            To what they belong, counted from 0.
+        """
+        values = {str(name): float(value) for name, value in metrics.items()}
+        epoch, step = (None if n is None else int(n) for n in (epoch, step))
+        self._channel.send("report", metrics=values, epoch=epoch, step=step)
+
+    def export_saved_model(self, model: Any, signatures: Any = None) -> str | None:
+        """Export the model that ``fit`` returns; on nodes other than the chief does nothing.
+
+        Parameters
+        ----------
+        model : keras.Model or tf.Module
+            A Keras model (built from the feature columns if it is not yet) is given a signature
+            of our own: inputs by ``inputMapping``'s tensor names (a single one: ``features``),
+            outputs by dict key, else layer name, else ``output_0``.
+        signatures : optional
+            As of ``tf.saved_model.save``; then the model is saved with just these.
+
+        Returns
+        -------
+        str or None
+            The SavedModel's directory until the node ends; None on other nodes.
+        """
+        if not self.is_chief:
+            return None
+        from tfos_ml.training.export import export_saved_model
+
+        path = os.path.join(self._directory, "saved_model")
+        shapes = None if self._stores is None else self._stores["train"].shapes
+        export_saved_model(model, path, self._schema, shapes, signatures, self._settings["signature_def_key"])
+        self._channel.send("exported", directory=path)
+        return path
+
+    def close(self) -> None:
+        """Hand over what the train function has left; called by tfos_ml when it has returned."""
+        if self._feed is not None:
+            self._feed.close()
+
+    def absolute_path(self, path: str) -> str:
+        """A path as all nodes understand it: relative ones are put on the default filesystem."""
+        return absolute_path(path, self.default_fs, self.working_dir)
+
+
+def _positive(name: str, value: Sequence[int] | int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise errors.ParamError(f"{name} must be a positive integer. Received: {value!r}")
+    return value

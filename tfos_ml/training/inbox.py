@@ -1,0 +1,101 @@
+"""What the supervisor tells the TensorFlow process, sorted so that each reader can wait for its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tfos_ml.cluster.channel import ChannelClosedError, Message
+from tfos_ml.errors import FeedTimeoutError
+from tfos_ml.feed.spool import Chunk
+
+STREAMS = ("train", "validation")
+
+
+class Inbox:
+    """Keeps what has come; a thread reads the channel.
+
+    Parameters
+    ----------
+    messages : iterator of dict
+        From the supervisor.
+    timeout : float
+        Seconds that any wait for a message may last.
+    """
+
+    def __init__(self, messages: Iterator[Message], timeout: float):
+        self._messages = messages
+        self._timeout = timeout
+        self._changed = threading.Condition()
+        self._closed = False
+        self._chunks: dict[str, deque[Chunk]] = {stream: deque() for stream in STREAMS}
+        self._barriers: deque[Message] = deque()
+        self._agreement: dict[str, Any] | None = None
+        self._end_of_input = False
+        self._port_released = False
+        self.cluster_done = False
+        threading.Thread(target=self._read, name="inbox", daemon=True).start()
+
+    def _read(self) -> None:
+        for message in self._messages:
+            with self._changed:
+                self._sort(message)
+                self._changed.notify_all()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _sort(self, message: Message) -> None:
+        match message.pop("type"):
+            case "chunk":
+                self._chunks[message["stream"]].append(Chunk(**message["chunk"]))
+            case "end_of_input":
+                self._end_of_input = True
+            case "agreement":
+                self._agreement = message["words"]
+            case "barrier":
+                self._barriers.append(message)
+            case "port_released":
+                self._port_released = True
+            case "cluster_done":
+                self.cluster_done = True
+
+    def _wait(self, ready: Callable[[], Any], what: str, timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not ready():
+                if self._closed:
+                    raise ChannelClosedError("the node's supervisor is gone")
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise FeedTimeoutError(f"{what} did not come within feedTimeout={self._timeout:g} s; raise feedTimeout")
+                self._changed.wait(left)
+
+    def next_chunk(self, stream: str) -> Chunk | None:
+        """The next chunk of a stream; None at the end of the input."""
+        chunks = self._chunks[stream]
+        self._wait(lambda: chunks or self._end_of_input, "more rows", self._timeout)
+        return chunks.popleft() if chunks else None
+
+    def agreement(self) -> dict[str, Any]:
+        """What all nodes said of their rows, by label."""
+        self._wait(lambda: self._agreement, "the row counts of all nodes", self._timeout)
+        assert self._agreement is not None
+        return self._agreement
+
+    def barrier(self) -> str | None:
+        """Wait until all have reached the barrier; returns what is wrong, if anything."""
+        self._wait(lambda: self._barriers, "the other nodes", self._timeout)
+        error: str | None = self._barriers.popleft()["error"]
+        return error
+
+    def port_released(self) -> None:
+        """Wait until the supervisor holds the port no longer."""
+        self._wait(lambda: self._port_released, "the reserved port", self._timeout)
+
+    def wait_cluster_done(self) -> None:
+        """Wait, as long as it takes, until the nodes that train have ended."""
+        self._wait(lambda: self.cluster_done, "", None)

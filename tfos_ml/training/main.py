@@ -1,0 +1,109 @@
+"""Entry point of a node's TensorFlow process: ``python -m tfos_ml.training.main <descriptor> <parent>``.
+
+Loads TensorFlow while the nodes meet, waits for the word to start, runs the user's train
+function, and says over the channel how it ended. No TensorFlow state is made before it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import Any
+
+from tfos_ml.cluster.channel import Channel, ChannelClosedError
+
+HEARTBEAT_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies (Linux, prctl(2))."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(1)
+
+
+def _beat(channel: Channel) -> None:
+    stop = threading.Event()
+    try:
+        while not stop.wait(HEARTBEAT_SECONDS):
+            channel.send("alive")
+    except ChannelClosedError:
+        pass
+
+
+def _run(channel: Channel) -> None:
+    import cloudpickle
+    import tensorflow as tf  # noqa: F401  (loaded here so that it overlaps the rendezvous)
+
+    from tfos_ml.training.context import NodeContext
+
+    messages = iter(channel)
+    start = next(messages)
+    with open(start["payload"], "rb") as file:
+        train_fn, args = cloudpickle.load(file)
+    if os.environ.get("TF_CONFIG") is None:
+        os.environ["TF_CONFIG"] = json.dumps(start["tf_config"])
+    context = NodeContext(start, channel, messages)
+    context.release_port()
+    train_fn(args, context)
+    context.close()
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    """The content of a ``failure`` message."""
+    from tfos_ml import errors
+
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)])
+    chain = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    before = "".join(traceback.format_exception(chain)) + "\nThe above led to:\n\n" if chain else ""
+    summary = "".join(traceback.format_exception_only(error)).strip()
+    ours = isinstance(error, errors.TfosMlError)
+    kind = type(error).__name__ if ours else "TrainFnError"
+    if "Could not start gRPC server" in str(error):
+        kind = "PortTakenError"
+    message = str(error) if ours else f"the train function raised {summary}"
+    return {"kind": kind, "message": message, "traceback": before + text + summary, "collateral": _is_collateral(error)}
+
+
+def _is_collateral(error: BaseException) -> bool:
+    """Whether an error looks like a collective broken by another node's end."""
+    import tensorflow as tf
+
+    broken = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    links: list[BaseException | None] = [error, error.__cause__, error.__context__]
+    return any(isinstance(link, broken) for link in links)
+
+
+def main(descriptor: int) -> int:
+    """Run one node's train function; returns the exit code."""
+    os.set_inheritable(descriptor, False)
+    channel = Channel(socket.socket(fileno=descriptor))
+    threading.Thread(target=_beat, args=(channel,), daemon=True).start()
+    try:
+        _run(channel)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except ChannelClosedError:
+        return 1
+    except BaseException as error:
+        channel.send("failure", **_failure(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    die_with(parent=int(sys.argv[2]))
+    code = main(int(sys.argv[1]))
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # TensorFlow's threads must not hold up, or crash, an exit whose result is known

@@ -1,0 +1,29 @@
+"""Paths that mean the same on every node."""
+
+from __future__ import annotations
+
+import getpass
+import re
+
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def absolute_path(path: str, default_fs: str, working_dir: str) -> str:
+    """An absolute path or URI for `path`.
+
+    URIs stay as they are; absolute paths are put on the default filesystem; relative ones into
+    the user's home there or, if it is the local filesystem, into `working_dir`.
+
+    Examples
+    --------
+    >>> absolute_path("/data/x", "hdfs://nn:8020", "/tmp")
+    'hdfs://nn:8020/data/x'
+    >>> absolute_path("x", "file:///", "/tmp")
+    '/tmp/x'
+    """
+    if _SCHEME.match(path):
+        return path
+    if default_fs.startswith("file:"):
+        return path if path.startswith("/") else f"{working_dir}/{path}"
+    root = default_fs.rstrip("/")
+    return f"{root}{path}" if path.startswith("/") else f"{root}/user/{getpass.getuser()}/{path}"
