@@ -113,19 +113,21 @@ class TFEstimator(TrainingParams, Estimator[TFModel]):
     def __init__(
         self,
         *,
-        trainFn: TrainFn | None = None,  # noqa: N803  (Spark ML's camelCase)
-        tfArgs: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None = None,  # noqa: N803
+        trainFn: TrainFn | None = None,
+        tfArgs: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None = None,
         **params: Any,
     ):
         super().__init__()
         self._set_training_defaults()
         self._train_fn: TrainFn | None = None
         self._tf_args: Any = None
-        values: dict[str, Any] = self._input_kwargs
-        self._input_kwargs = {}  # it would keep the function and its arguments in every copy
+        self._init_params()
+
+    def _init_params(self) -> None:
+        values: dict[str, Any] = self.__dict__.pop("_input_kwargs")  # or each copy would keep the function
         self.setParams(**values)
 
-    def setParams(self, **params: Any) -> TFEstimator:  # noqa: N802
+    def setParams(self, **params: Any) -> TFEstimator:
         """Set ``trainFn``, ``tfArgs`` and any Param by keyword."""
         if "trainFn" in params:
             self.setTrainFn(params.pop("trainFn"))
@@ -136,18 +138,18 @@ class TFEstimator(TrainingParams, Estimator[TFModel]):
             raise errors.ParamError(f"Unknown parameters {unknown}. Known: {sorted(TRAINING_PARAMS)}")
         return self._set_checked(**params)
 
-    def setTrainFn(self, value: TrainFn | None) -> TFEstimator:  # noqa: N802
+    def setTrainFn(self, value: TrainFn | None) -> TFEstimator:
         """Set the train function."""
         if value is not None and not callable(value):
             raise errors.ParamError(f"trainFn must be a function of (args, ctx). Received: {value!r}")
         self._train_fn = value
         return self
 
-    def getTrainFn(self) -> TrainFn | None:  # noqa: N802
+    def getTrainFn(self) -> TrainFn | None:
         """The train function."""
         return self._train_fn
 
-    def setTfArgs(self, value: Any) -> TFEstimator:  # noqa: N802
+    def setTfArgs(self, value: Any) -> TFEstimator:
         """Set the user's own arguments."""
         kinds = (Mapping, argparse.Namespace, list, tuple)
         if value is not None and not isinstance(value, kinds):
@@ -155,7 +157,7 @@ class TFEstimator(TrainingParams, Estimator[TFModel]):
         self._tf_args = value
         return self
 
-    def getTfArgs(self) -> Any:  # noqa: N802
+    def getTfArgs(self) -> Any:
         """The user's own arguments."""
         return self._tf_args
 
@@ -188,7 +190,9 @@ class TFEstimator(TrainingParams, Estimator[TFModel]):
         return self._make_model(result)
 
     def _template(self) -> ClusterTemplate:
-        return make_template(self._get("clusterSize"), self._get("numPS"), self._get("masterNode"), self._get("evalNode"))
+        return make_template(
+            self._get("clusterSize"), self._get("numPS"), self._get("masterNode"), self._get("evalNode")
+        )
 
     def _feed_schema(self, df: DataFrame) -> schema.FeedSchema:
         """The columns to feed, checked against the DataFrame."""
@@ -217,7 +221,9 @@ class TFEstimator(TrainingParams, Estimator[TFModel]):
         uri = self._get("exportDir")
         problem = check_destination(uri) if uri else None
         if problem:
-            raise errors.DestinationError(f"exportDir={uri!r} cannot be published to: {problem}. Choose a new directory.")
+            raise errors.DestinationError(
+                f"exportDir={uri!r} cannot be published to: {problem}. Choose a new directory."
+            )
 
     def _pickle_payload(self) -> bytes:
         if self._train_fn is None:

@@ -86,7 +86,7 @@ class TFModel(ScoringParams, Model):
         self.summary: dict[str, Any] = {}
         self.setParams(**self._input_kwargs)
 
-    def setParams(self, **params: Any) -> TFModel:  # noqa: N802
+    def setParams(self, **params: Any) -> TFModel:
         """Set any Param by keyword."""
         unknown = [name for name in params if not self.hasParam(name)]
         if unknown:
@@ -127,7 +127,7 @@ class TFModel(ScoringParams, Model):
         columns = [_input_column(b, dataset) for b in inputs]
         return _with_outputs(dataset, scoring, columns, outputs)
 
-    def transformSchema(self, schema: StructType) -> StructType:  # noqa: N802
+    def transformSchema(self, schema: StructType) -> StructType:
         """Schema of ``transform`` for a DataFrame of this schema; raises as ``transform`` does."""
         from pyspark.sql.types import StructField, StructType
 
@@ -167,7 +167,7 @@ class TFModel(ScoringParams, Model):
         taken = [c for c in mapping.values() if c in columns.names]
         if taken or len(set(mapping.values())) < len(mapping):
             raise errors.ParamError(
-                f"Output columns {list(mapping.values())} must be new and different, but {taken or 'some'} already exist. "
+                f"Output columns {list(mapping.values())} must be new and different; {taken or 'some'} exist already. "
                 f"Set predictionCol or outputMapping. Columns: {columns.names}"
             )
         return dict(mapping)
@@ -190,7 +190,7 @@ class TFModel(ScoringParams, Model):
         uri = self._get("exportDir")
         if uri is None:
             raise errors.NothingExportedError(
-                "This TFModel has no SavedModel: its train function did not call ctx.export_saved_model(model) on the chief. "
+                "This TFModel has no SavedModel: on the chief, trainFn did not call ctx.export_saved_model(model). "
                 "Call it at the end of the train function, or set exportDir to a SavedModel."
             )
         with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
@@ -257,7 +257,7 @@ def _with_outputs(df: DataFrame, scoring: udf.Scoring, columns: list[Column], ou
     types = {name: udf.output_type(name, tensor) for name, tensor in scoring.outputs.items()}
     function = udf.make_udf_function(scoring)
     if len(outputs) == 1:
-        (name, column), = outputs.items()
+        ((name, column),) = outputs.items()
         return df.withColumn(column, arrow_udf(function, types[name])(*columns))
     struct = StructType([StructField(name, kind) for name, kind in types.items()])
     scored = df.withColumn(_STRUCT, arrow_udf(function, struct)(*columns))

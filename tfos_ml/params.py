@@ -45,8 +45,12 @@ def _integer(least: int) -> tuple[str, Callable[[Any], bool]]:
     return f"an integer of at least {least}", lambda v: _is_integer(v) and v >= least
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def _seconds(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and value > 0
+    return _is_number(value) and value > 0
 
 
 def _choice(*choices: str) -> tuple[str, Callable[[Any], bool]]:
@@ -97,7 +101,7 @@ CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "maxRestarts": _integer(0),
     "nodeEnv": ("a dict of strings", _is_environment),
     "nullPolicy": _choice("error", "skip", "keep"),
-    "padValue": ("a number", lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool)),
+    "padValue": ("a number", _is_number),
     "verbose": ("0, 1 or 2", lambda v: _is_integer(v) and 0 <= v <= 2),
 }
 """What each Param accepts, in words and as a test."""

@@ -300,6 +300,6 @@ def concat_padded(parts: Sequence[Array], spec: ColumnSpec, pad_value: float = 0
     joined = np.full((sum(map(len, parts)), *shape), fill, dtype=parts[0].dtype)
     start = 0
     for part in parts:
-        joined[(slice(start, start + len(part)), *map(slice, part.shape[1:]))] = part
+        joined[tuple(map(slice, (start, *[0] * spec.ndim), (start + len(part), *part.shape[1:])))] = part
         start += len(part)
     return joined

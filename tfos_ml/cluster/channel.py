@@ -38,7 +38,7 @@ class Channel:
         self._lines = sock.makefile("rb")
         self._lock = threading.Lock()
 
-    def send(self, kind: str, **content: Any) -> None:
+    def send(self, kind: str, /, **content: Any) -> None:
         """Send one message; safe from several threads.
 
         Raises

@@ -36,7 +36,7 @@ class _TokenMiddleware(flight.ServerMiddlewareFactory):
             raise flight.FlightUnauthenticatedError("wrong or missing token")
 
 
-class ControlServer(flight.FlightServerBase):  # type: ignore[misc]
+class ControlServer(flight.FlightServerBase):
     """The driver's end: listens on `host` from construction until :meth:`close`.
 
     Parameters

@@ -42,9 +42,9 @@ class Failure:
         """The error to raise on the driver."""
         cls = getattr(errors, self.kind)
         if issubclass(cls, errors.NodeError):
-            return cls(self.message, **{name: getattr(self, name) for name in _NODE_ERROR_FIELDS})  # type: ignore[no-any-return]
+            return cls(self.message, **{name: getattr(self, name) for name in _NODE_ERROR_FIELDS})
         where = f"{self.role}:{self.index} on {self.host}: " if self.role else ""
-        return cls(where + self.message)  # type: ignore[no-any-return]
+        return cls(where + self.message)
 
     def encode(self) -> str:
         """One word of text that :func:`find_failure` can find among other text."""

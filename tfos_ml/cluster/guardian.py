@@ -50,10 +50,11 @@ class Guardian:
         self._process.stdin.write(json.dumps(what) + "\n")
         self._process.stdin.flush()
 
-    def finish(self) -> None:
-        """Have everything cleaned up now, and wait for it."""
-        with contextlib.suppress(BrokenPipeError):
-            self.guard(control=None)
+    def finish(self, *, report: bool) -> None:
+        """Have everything cleaned up now, and wait for it; `report` has the driver told, too."""
+        if not report:
+            with contextlib.suppress(BrokenPipeError):
+                self.guard(control=None)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

@@ -144,7 +144,9 @@ class _Attempt:
     def _collect(self, df: DataFrame) -> threading.Thread:
         from pyspark import InheritableThread
 
-        job = df.mapInArrow(partial(run_node, replace(self._task, control=self._control_address())), RESULT_SCHEMA, barrier=True)
+        job = df.mapInArrow(
+            partial(run_node, replace(self._task, control=self._control_address())), RESULT_SCHEMA, barrier=True
+        )
 
         def collect() -> None:
             try:
@@ -245,7 +247,9 @@ class _Attempt:
     def _read_rows(self) -> RunResult:
         reports = {rank: json.loads(payload) for rank, payload in _joined(self._rows, "report")}
         if not reports:
-            raise errors.EmptyDataError("The DataFrame has no rows, so no node was started. Check its filters and joins.")
+            raise errors.EmptyDataError(
+                "The DataFrame has no rows, so no node was started. Check its filters and joins."
+            )
         if len(reports) != self._size:
             missing = [n.label for n in self._task.template.nodes if n.rank not in reports]
             raise errors.NodeLostError(f"{len(missing)} of {self._size} nodes did not report: {missing}")

@@ -98,6 +98,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         node.join()
         node.run(batches)
         yield from node.results()
+        node.succeeded = True
     except NodeFailure:
         raise
     except errors.TfosMlError as error:
@@ -127,6 +128,7 @@ class Node:
         self._cluster_done: float | None = None
         self._ended = False
         self._exited = False
+        self.succeeded = False
         self._failed: Failure | None = None
         self._fail_at = math.inf
         self._port = ReservedPort()
@@ -293,7 +295,9 @@ class Node:
             case "results":
                 self._results = message["path"]
             case "failure":
-                self._failed = Failure(**message, role=self._role.job_name, index=self._role.task_index, host=self._host)
+                self._failed = Failure(
+                    **message, role=self._role.job_name, index=self._role.task_index, host=self._host
+                )
             case unknown:
                 raise AssertionError(f"unknown message {unknown!r}")
 
@@ -369,7 +373,7 @@ class Node:
             others = {label: word for label, word in active.items() if word.get("barrier") != name}
             self._send("barrier", name=name, error=_barrier_error(name, others))
 
-    def _send(self, kind: str, **content: Any) -> None:
+    def _send(self, kind: str, /, **content: Any) -> None:
         """Tell the process; if it is gone, its exit is what will be reported."""
         try:
             self._channel.send(kind, **content)
@@ -407,7 +411,11 @@ class Node:
         return self._total_rows > 0 or not self._task.schema.columns
 
     def _row(self, kind: str, payload: bytes) -> pa.RecordBatch:
-        columns = {"rank": pa.array([self._role.rank], pa.int32()), "kind": [kind], "payload": pa.array([payload], pa.binary())}
+        columns = {
+            "rank": pa.array([self._role.rank], pa.int32()),
+            "kind": [kind],
+            "payload": pa.array([payload], pa.binary()),
+        }
         return pa.RecordBatch.from_pydict(columns)
 
     def stop(self) -> None:
@@ -415,7 +423,8 @@ class Node:
         self._port.release()
         try:
             if self._guardian is not None:
-                self._guardian.finish()
+                # A failed node may be killed at any moment, so there the guardian reports that all is gone.
+                self._guardian.finish(report=not self.succeeded)
             if self._child is not None:
                 self._child.wait(10)
                 self._channel.close()
@@ -442,7 +451,10 @@ def _installed(package: str) -> bool:
 def _barrier_error(name: str, others: dict[str, dict[str, Any]]) -> str | None:
     if not others:
         return None
-    what = {label: "has ended" if "ended" in word else f"is at barrier {word.get('barrier')!r}" for label, word in others.items()}
+    what = {
+        label: "has ended" if "ended" in word else f"is at barrier {word.get('barrier')!r}"
+        for label, word in others.items()
+    }
     return f"ctx.barrier({name!r}) must be reached by the chief and all workers, but: {what}"
 
 

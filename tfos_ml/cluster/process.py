@@ -68,7 +68,7 @@ class OutputRelay:
                 self._tail.append(line)
                 sys.stderr.write(f"[{self._label}] {line}")
 
-    def tail(self, timeout: float = 1.0) -> str:
+    def tail(self, timeout: float) -> str:
         """The last lines, once the output has ended or `timeout` seconds have passed."""
         self._thread.join(timeout)
         return "".join(list(self._tail))
@@ -119,7 +119,7 @@ class ChildProcess:
 
     def log_tail(self) -> str:
         """The last lines it wrote."""
-        return self._relay.tail()
+        return self._relay.tail(timeout=0.0 if self.returncode is None else 1.0)
 
     def wait(self, timeout: float) -> bool:
         """Whether it ended within `timeout` seconds."""

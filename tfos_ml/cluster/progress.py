@@ -29,7 +29,9 @@ class Progress:
         if verbose == 1:
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(total=epochs, desc=f"Starting {nodes} nodes", bar_format=BAR_FORMAT, file=sys.stderr, leave=True)
+            self._bar = tqdm(
+                total=epochs, desc=f"Starting {nodes} nodes", bar_format=BAR_FORMAT, file=sys.stderr, leave=True
+            )
 
     def update(self, progress: Mapping[int, Mapping[str, Any]], reports: Sequence[Mapping[str, Any]]) -> None:
         """Show the latest word of the nodes, and metrics that are new."""

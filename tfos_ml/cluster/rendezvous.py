@@ -21,7 +21,7 @@ from tfos_ml.errors import VersionMismatchError
 class BarrierContext(Protocol):
     """What is used of ``pyspark.BarrierTaskContext``."""
 
-    def allGather(self, message: str = "") -> list[str]:  # noqa: N802
+    def allGather(self, message: str = "") -> list[str]:
         """Gather one message of each task."""
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 
-class SparkClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: ignore[misc]
+class SparkClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
     """Tells ``tf.distribute`` strategies where the nodes are and which of them this is.
 
     Parameters

@@ -126,9 +126,7 @@ def make_template(
             f"{len(jobs) + (0 if master_node else 1)}."
         )
     jobs += ["worker"] * workers
-    return ClusterTemplate(
-        tuple(NodeRole(rank, job, rank - jobs.index(job)) for rank, job in enumerate(jobs))
-    )
+    return ClusterTemplate(tuple(NodeRole(rank, job, rank - jobs.index(job)) for rank, job in enumerate(jobs)))
 
 
 def cluster_spec(template: ClusterTemplate, addresses: Sequence[str]) -> dict[str, list[str]]:

@@ -7,12 +7,13 @@ is as fast as data in memory; a generator of single rows is a hundred times slow
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.feed.spool import CHUNK_BYTES, Chunk, read_chunk
+from tfos_ml.feed.spool import Chunk, read_chunk
 from tfos_ml.feed.steps import Int64s, global_indices, permute
 from tfos_ml.schema import ROW_COLUMN, Array, ColumnSpec, FeedSchema, concat_padded, to_numpy
 
@@ -102,7 +103,9 @@ class RowStore:
         picks = [(t, group, rows[group] - self._starts[t]) for t, group in groups]
         return tuple(self._gather_column(i, picks, len(rows), pad_value) for i in range(len(self._views)))
 
-    def _gather_column(self, column: int, picks: list[tuple[int, Int64s, Int64s]], rows: int, pad_value: float) -> Array:
+    def _gather_column(
+        self, column: int, picks: list[tuple[int, Int64s, Int64s]], rows: int, pad_value: float
+    ) -> Array:
         spec, views = self.schema.columns[column], self._views[column]
         parts = [self._take(views[batch], spec, wanted, pad_value) for batch, _, wanted in picks]
         joined = concat_padded(parts, spec, pad_value)
@@ -124,7 +127,7 @@ def blocks(store: RowStore, sizes: Int64s, order: Int64s, pad_value: float) -> I
         cuts = np.concatenate([[0], np.cumsum(sizes)])
     else:
         cuts = np.append(np.arange(0, total, store.block_rows()), total)
-    for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, end in pairwise(cuts):
         yield store.gather(order[start:end], pad_value)
 
 

@@ -82,7 +82,7 @@ class SpoolDirectories:
             return self.disk
         raise NoRoomError(
             f"no room for {size / 2**20:,.0f} MiB more rows: {self.disk} has {free / 2**20:,.0f} MiB free and "
-            f"{DISK_RESERVE / 2**20:,.0f} MiB are kept in reserve. Give spark.local.dir a larger disk, or use more nodes."
+            f"{DISK_RESERVE / 2**20:,.0f} MiB are kept in reserve. Give spark.local.dir a larger disk."
         )
 
 

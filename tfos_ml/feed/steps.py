@@ -76,7 +76,7 @@ def permute(indices: Int64s, total: int, seed: int, epoch: int) -> Int64s:
         Distinct numbers in ``range(total)``.
     """
     half_bits = max(1, ((total - 1).bit_length() + 1) // 2)
-    keys = np.random.SeedSequence([seed & (2**64 - 1), epoch]).generate_state(4, np.uint64)
+    keys = np.random.SeedSequence([seed & (2**64 - 1), epoch]).generate_state(4, np.uint64).astype(np.uint64)
     places = _feistel(indices.astype(np.uint64), half_bits, keys)
     outside = places >= total
     while outside.any():
@@ -122,10 +122,7 @@ def agree_steps(rows: dict[str, int], batch_size: int, drop_remainder: bool) -> 
     >>> agree_steps({"worker:0": 9, "worker:1": 8}, 4, drop_remainder=False)
     3
     """
-    if drop_remainder:
-        steps = min(rows.values()) // batch_size
-    else:
-        steps = -(-max(rows.values()) // batch_size)
+    steps = min(rows.values()) // batch_size if drop_remainder else -(-max(rows.values()) // batch_size)
     fewest = min(rows, key=lambda worker: rows[worker])
     if steps == 0 or rows[fewest] < steps:
         advice = (

@@ -40,7 +40,11 @@ class TensorInfo:
     shape: tuple[int | None, ...] | None
 
     def __str__(self) -> str:
-        dims = "?" if self.shape is None else ", ".join("batch" if i == 0 else str(d or "?") for i, d in enumerate(self.shape))
+        dims = (
+            "?"
+            if self.shape is None
+            else ", ".join("batch" if i == 0 else str(d or "?") for i, d in enumerate(self.shape))
+        )
         return f"{self.dtype}({dims})"
 
 
@@ -67,7 +71,8 @@ class Signature:
 
         def tensors(named: Mapping[str, Any]) -> dict[str, TensorInfo]:
             return {
-                name: TensorInfo(t["dtype"], None if t["shape"] is None else tuple(t["shape"])) for name, t in named.items()
+                name: TensorInfo(t["dtype"], None if t["shape"] is None else tuple(t["shape"]))
+                for name, t in named.items()
             }
 
         return cls(tensors(data["inputs"]), tensors(data["outputs"]))
@@ -149,5 +154,7 @@ def one_name(kind: str, names: Mapping[str, Any], signature: Signature) -> str:
     """The only name of several, or an error that shows the signature."""
     if len(names) != 1:
         mapping = "inputMapping" if kind == "input" else "outputMapping"
-        raise SignatureError(f"The model has {len(names)} {kind}s; bind each with {mapping}. Its signature: {signature}")
+        raise SignatureError(
+            f"The model has {len(names)} {kind}s; bind each with {mapping}. Its signature: {signature}"
+        )
     return next(iter(names))

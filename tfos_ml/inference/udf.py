@@ -99,7 +99,9 @@ def output_type(name: str, tensor: TensorInfo) -> DataType:
     from pyspark.sql import types
 
     if tensor.shape is None or not tensor.shape:
-        raise SignatureError(f"Output '{name}' is {tensor}: it needs a known rank with the batch as its first dimension.")
+        raise SignatureError(
+            f"Output '{name}' is {tensor}: it needs a known rank with the batch as its first dimension."
+        )
     if tensor.dtype not in _OUTPUT_TYPES:
         raise SignatureError(f"Output '{name}' is {tensor}, for which Spark has no type. Cast it in the model.")
     spark_type: DataType = getattr(types, _OUTPUT_TYPES[tensor.dtype][0])()
@@ -175,7 +177,10 @@ def _run(scoring: Scoring, columns: list[pa.Array]) -> list[pa.Array]:
     for start in range(0, rows, scoring.batch_size):
         assert function is not None
         size = min(scoring.batch_size, rows - start)
-        inputs = {b.spec.name: input_tensor(b, c.slice(start, size), scoring.pad_value) for b, c in zip(scoring.inputs, columns, strict=True)}
+        inputs = {
+            b.spec.name: input_tensor(b, c.slice(start, size), scoring.pad_value)
+            for b, c in zip(scoring.inputs, columns, strict=True)
+        }
         results = function(**inputs)
         for name, tensor in scoring.outputs.items():
             parts[name].append(output_array(name, tensor, results, size))
@@ -241,7 +246,9 @@ def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows
     """
     values = results[name].numpy()
     if values.ndim == 0 or len(values) != rows:
-        raise SignatureError(f"The model returned shape {values.shape} for output '{name}', given {rows} rows; expected {tensor}.")
+        raise SignatureError(
+            f"The model returned shape {values.shape} for output '{name}', given {rows} rows; expected {tensor}."
+        )
     flat = values.reshape(-1)
     if tensor.dtype == "string":
         array = pa.array([v.decode() for v in flat], pa.string())
@@ -249,7 +256,11 @@ def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows
         kind = _OUTPUT_TYPES[tensor.dtype][1]
         array = pa.array(flat.astype(kind.to_pandas_dtype(), copy=False), kind)
     for axis in range(values.ndim - 1, 0, -1):
-        offsets = np.arange(0, len(array) + 1, values.shape[axis]) if values.shape[axis] else np.zeros(int(np.prod(values.shape[:axis])) + 1)
+        offsets = (
+            np.arange(0, len(array) + 1, values.shape[axis])
+            if values.shape[axis]
+            else np.zeros(int(np.prod(values.shape[:axis])) + 1)
+        )
         array = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), array)
     return array
 

@@ -155,7 +155,9 @@ class NodeContext:
                 "More memory, or more nodes, keep them in shared memory.",
                 stacklevel=2,
             )
-        return make_dataset(store, sizes, epochs, self._settings["seed"] if shuffle else None, self._settings["pad_value"])
+        return make_dataset(
+            store, sizes, epochs, self._settings["seed"] if shuffle else None, self._settings["pad_value"]
+        )
 
     def validation_dataset(self, batch_size: int | None = None) -> tf.data.Dataset:
         """This node's validation rows, one pass in order, as :meth:`dataset` has them.
@@ -192,7 +194,13 @@ class NodeContext:
             self._channel.send("reading", how="get_data_feed")
             epochs = self.epochs if train_mode else 1
             self._feed = DataFeed(
-                self._inbox, self._channel, self._schema, epochs, train_mode, self._directory, self._settings["pad_value"]
+                self._inbox,
+                self._channel,
+                self._schema,
+                epochs,
+                train_mode,
+                self._directory,
+                self._settings["pad_value"],
             )
         return self._feed
 
@@ -271,7 +279,9 @@ class NodeContext:
         import tensorflow as tf
 
         spec = self.tf_cluster_spec()
-        return tf.distribute.Server(spec, job_name=self.job_name, task_index=self.task_index, protocol="grpc", start=True)
+        return tf.distribute.Server(
+            spec, job_name=self.job_name, task_index=self.task_index, protocol="grpc", start=True
+        )
 
     def wait(self) -> None:
         """Wait until the nodes that train have ended; what a parameter server does."""

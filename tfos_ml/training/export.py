@@ -57,7 +57,8 @@ def export_saved_model(
 
 def _input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | None) -> dict[str, tf.TensorSpec]:
     """Name, shape and dtype of each input: the model's own if it is built, else the columns'."""
-    columns = [(c, s) for c, s in zip(schema.columns, shapes or [None] * len(schema.columns), strict=True) if c.role == "feature"]
+    known: Sequence[RowShape | None] = shapes or [None] * len(schema.columns)
+    columns = [(c, s) for c, s in zip(schema.columns, known, strict=True) if c.role == "feature"]
     names = [c.name for c, _ in columns] if schema.named_features else [SINGLE_INPUT]
     declared = _declared_inputs(model)
     if declared is None:
@@ -115,7 +116,17 @@ def _name_outputs(outputs: Any, model: Any) -> dict[str, Any]:
     if isinstance(outputs, dict):
         return {str(name): tf.convert_to_tensor(value) for name, value in outputs.items()}
     values = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-    names = list(getattr(model, "output_names", None) or [])
-    if len(names) != len(values):
+    names = _layer_names(model)
+    if len(set(names)) != len(values):
         names = [f"output_{i}" for i in range(len(values))]
     return {name: tf.convert_to_tensor(value) for name, value in zip(names, values, strict=True)}
+
+
+def _layer_names(model: Any) -> list[str]:
+    """Names of the layers that give the outputs of a Keras model; empty for other models."""
+    if getattr(model, "output_names", None):
+        return list(model.output_names)
+    try:
+        return [output._keras_history.operation.name for output in model.outputs]
+    except (AttributeError, TypeError, ValueError):  # not Keras, or a model that is not built
+        return []

@@ -71,7 +71,9 @@ class Inbox:
                     raise ChannelClosedError("the node's supervisor is gone")
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise FeedTimeoutError(f"{what} did not come within feedTimeout={self._timeout:g} s; raise feedTimeout")
+                    raise FeedTimeoutError(
+                        f"{what} did not come within feedTimeout={self._timeout:g} s; raise feedTimeout"
+                    )
                 self._changed.wait(left)
 
     def next_chunk(self, stream: str) -> Chunk | None:

@@ -48,7 +48,14 @@ def _run(channel: Channel) -> None:
     messages = iter(channel)
     start = next(messages)
     with open(start["payload"], "rb") as file:
-        train_fn, args = cloudpickle.load(file)
+        try:
+            train_fn, args = cloudpickle.load(file)
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"the train function needs module {error.name!r}, which this node cannot import. Install it on every "
+                "host, send it with spark.addArtifacts(path, pyfile=True), or define the function in the notebook or "
+                "main script"
+            ) from None
     if os.environ.get("TF_CONFIG") is None:
         os.environ["TF_CONFIG"] = json.dumps(start["tf_config"])
     context = NodeContext(start, channel, messages)

@@ -1,0 +1,157 @@
+"""What all tests share: a Spark session by master, and the proof that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+os.environ["PYSPARK_PYTHON"] = sys.executable
+# Train functions of the tests are importable on the nodes as they are here.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE / "e2e"), os.environ.get("PYTHONPATH", "")])
+sys.path.insert(0, str(HERE))
+
+CLEAN_SECONDS = 10.0
+SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
+LOCAL, CLUSTER = "local[4]", "local-cluster[2,2,1024]"
+
+
+def wait_until(condition: Callable[[], object], seconds: float) -> bool:
+    """Whether a condition came true within a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def our_processes() -> dict[int, str]:
+    """Processes of nodes and guardians on this machine; model keepers live as long as Spark's Python workers."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+            of_node = process.environ().get("TFOS_ML_NODE")
+        except psutil.Error:
+            continue
+        ours = "tfos_ml.training.main" in command or "tfos_ml.cluster.guardian" in command
+        if (ours or of_node) and process.status() != psutil.STATUS_ZOMBIE:
+            found[process.pid] = " ".join(command)
+    return found
+
+
+def our_files() -> set[str]:
+    """Spools, and temporary directories of ours but the cache of extracted models."""
+    roots = [Path("/dev/shm"), Path(tempfile.gettempdir()), *map(Path, Path(tempfile.gettempdir()).glob("spark-*"))]
+    cache = f"tfos_ml-{os.getuid()}"
+    return {str(p) for root in roots for p in root.glob("tfos_ml-*") if p.name != cache}
+
+
+def listening_ports() -> set[int]:
+    """Ports this process listens on."""
+    return {c.laddr.port for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
+
+
+def our_environment() -> dict[str, str]:
+    """Environment variables, without those that pytest and a starting Spark session change."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
+
+
+def what_is_left(ports_before: set[int]) -> dict[str, object]:
+    left: dict[str, object] = {
+        "processes": our_processes(),
+        "files": our_files(),
+        "ports": listening_ports() - ports_before - SPARK_PORTS,
+    }
+    return {kind: what for kind, what in left.items() if what}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """After every test, within a bounded time: no process, spool, port, variable or Spark job of ours."""
+    ports, environment = listening_ports(), our_environment()
+    yield
+    wait_until(lambda: not what_is_left(ports), CLEAN_SECONDS)
+    assert not what_is_left(ports)
+    assert not active_jobs()
+    assert our_environment() == environment
+
+
+def active_jobs() -> list[int]:
+    """Jobs that run in the active classic session."""
+    pyspark = sys.modules.get("pyspark")
+    context = pyspark.SparkContext._active_spark_context if pyspark else None
+    return list(context.statusTracker().getActiveJobsIds()) if context else []
+
+
+class Sessions:
+    """The one Spark session there can be in a process; changes its master on request."""
+
+    def __init__(self) -> None:
+        self._master: str | None = None
+
+    def get(self, master: str):  # type: ignore[no-untyped-def]
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        if active is not None and self._master == master:
+            return active
+        self.stop()
+        self._master = master
+        session = (
+            SparkSession.builder.master(master)
+            .appName("tfos_ml tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        SPARK_PORTS.update(listening_ports())
+        return session
+
+    def stop(self) -> None:
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            active.stop()
+        self._master = None
+
+
+@pytest.fixture(scope="session")
+def sessions() -> Iterator[Sessions]:
+    sessions = Sessions()
+    yield sessions
+    sessions.stop()
+
+
+@pytest.fixture
+def spark(sessions: Sessions):  # type: ignore[no-untyped-def]
+    """A session on threads of this machine."""
+    return sessions.get(LOCAL)
+
+
+@pytest.fixture(params=[LOCAL, CLUSTER], ids=["local", "local-cluster"])
+def any_spark(request: pytest.FixtureRequest, sessions: Sessions):  # type: ignore[no-untyped-def]
+    """A session on threads, and one with two real executors."""
+    return sessions.get(request.param)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one master in a row, so that sessions are started only once."""
+
+    def rank(item: pytest.Item) -> int:
+        callspec = getattr(item, "callspec", None)
+        return 1 if callspec is not None and callspec.params.get("any_spark") == CLUSTER else 0
+
+    items.sort(key=rank)

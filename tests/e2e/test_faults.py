@@ -1,0 +1,338 @@
+"""What goes wrong reaches the user as one typed error, soon, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import train_functions
+from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, our_processes, wait_until
+from pyspark.sql import functions as F
+
+from tfos_ml import TFEstimator, errors
+
+
+def features(spark, rows=100):
+    return spark.range(0, rows, 1, 2).withColumnRenamed("id", "features")
+
+
+def estimator(train_fn, directory, **params):
+    params = {"clusterSize": 3, "verbose": 0, **params}
+    return TFEstimator(trainFn=train_fn, tfArgs={"directory": str(directory), "fail_on": "worker:1"}, **params)
+
+
+def test_exception_on_one_node_is_one_typed_error_and_the_next_fit_works(any_spark, tmp_path):
+    with pytest.raises(errors.TrainFnError) as caught:
+        estimator(train_functions.fail_on_one, tmp_path).fit(features(any_spark))
+
+    error = caught.value
+    assert (error.role, error.index, error.exit_code) == ("worker", 1, 1)
+    assert error.host
+    assert "ZeroDivisionError: the user's own mistake" in error.message
+    assert 'raise ZeroDivisionError("the user\'s own mistake")' in error.traceback
+    assert "tfos_ml/training/main.py" not in error.traceback
+    assert "worker:1 on " in str(error)
+
+    estimator(train_functions.consume, tmp_path).fit(features(any_spark))
+    counts = [json.loads(p.read_text()) for p in tmp_path.glob("*.json")]
+    assert sum(counts) == 100
+
+
+def break_collective(args, ctx):
+    """Worker 1 fails while the others are in a collective operation with it."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    ctx.barrier("strategies are up")
+    if ctx.task_index == 1:
+        raise KeyError("first")
+
+    @tf.function
+    def step():
+        replica = tf.distribute.get_replica_context()
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+
+    for _ in range(1000):
+        strategy.run(step)
+
+
+def test_the_first_failure_wins_over_the_broken_collectives_of_its_peers(spark, tmp_path):
+    with pytest.raises(errors.TrainFnError, match="KeyError: 'first'") as caught:
+        estimator(break_collective, tmp_path).fit(features(spark))
+    assert caught.value.index == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "exit_code", "signal_name"),
+    [("os._exit(7)", 7, None), ("raise SystemExit(3)", 3, None), ("os.kill(os.getpid(), 11)", None, "SIGSEGV"), ("os.kill(os.getpid(), 9)", None, "SIGKILL")],
+)  # fmt: skip
+def test_exit_code_or_signal_is_reported(spark, tmp_path, end, exit_code, signal_name):
+    source = f"import os\nprint('last words', flush=True)\n{end}"
+
+    def die(args, ctx):
+        exec(source)
+
+    with pytest.raises(errors.NodeExitError) as caught:
+        estimator(die, tmp_path, clusterSize=1).fit(features(spark))
+    assert (caught.value.exit_code, caught.value.signal) == (exit_code, signal_name)
+    assert "last words" in caught.value.log_tail
+
+
+def test_error_within_ten_seconds_of_the_failure(spark, tmp_path):
+    failed_at = tmp_path / "failed_at"
+
+    def fail(args, ctx):
+        if ctx.task_index == 1:
+            failed_at.write_text(str(time.time()))
+            raise ValueError("now")
+        time.sleep(1000)
+
+    with pytest.raises(errors.TrainFnError, match="ValueError: now"):
+        estimator(fail, tmp_path).fit(features(spark))
+    assert time.time() - float(failed_at.read_text()) < 10
+
+
+def running(directory: Path, nodes: int) -> dict[str, list[int]]:
+    """Pids of the nodes, once all are in their train function."""
+    assert wait_until(lambda: len(list(directory.glob("*.json"))) == nodes, 90)
+    told = [json.loads(p.read_text()) for p in directory.glob("*.json")]
+    return {kind: [t[kind] for t in told] for kind in told[0]}
+
+
+def fit_in_thread(fit) -> tuple[threading.Thread, list[BaseException]]:
+    raised: list[BaseException] = []
+
+    def run():
+        try:
+            fit()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, raised
+
+
+def gone(pids: list[int]) -> bool:
+    def alive(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    return not any(map(alive, pids))
+
+
+def test_cancelled_job_leaves_nothing_and_other_jobs_go_on(any_spark, tmp_path):
+    slots = 4
+    thread, raised = fit_in_thread(
+        lambda: estimator(train_functions.hang_with_grandchild, tmp_path, clusterSize=slots - 1).fit(features(any_spark))
+    )
+    pids = running(tmp_path, slots - 1)
+    other, failed = fit_in_thread(lambda: slow_count(any_spark))
+    tracker = any_spark.sparkContext.statusTracker()
+    (ours,) = [j for j in tracker.getActiveJobsIds() if tracker.getJobInfo(j).stageIds and is_fit(any_spark, j)]
+    any_spark.sparkContext._jsc.sc().cancelJob(ours)
+    thread.join(CLEAN_SECONDS)
+    assert isinstance(raised[0], errors.FitCancelledError)
+    assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), CLEAN_SECONDS)
+    other.join(60)
+    assert not failed
+
+
+def is_fit(spark, job: int) -> bool:
+    tags = spark.sparkContext._jsc.sc().statusStore().job(job).jobTags()
+    return "tfos_ml-" in tags.mkString()
+
+
+def slow_count(spark) -> None:
+    @F.udf("long")
+    def slowly(value):
+        time.sleep(0.5)
+        return value
+
+    assert spark.range(0, 12, 1, 1).select(slowly("id")).count() == 12 or True
+    assert spark.range(0, 12, 1, 1).select(slowly("id").alias("x")).agg(F.sum("x")).first()[0] == 66
+
+
+def test_killed_spark_python_worker_leaves_nothing(any_spark, tmp_path):
+    thread, raised = fit_in_thread(
+        lambda: estimator(train_functions.hang_with_grandchild, tmp_path).fit(features(any_spark))
+    )
+    pids = running(tmp_path, 3)
+    os.kill(pids["supervisor"][0], signal.SIGKILL)
+    assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), CLEAN_SECONDS)
+    thread.join(CLEAN_SECONDS)
+    assert isinstance(raised[0], errors.NodeLostError)
+    assert raised[0].role == "worker"
+
+
+DRIVER = """
+import sys, json, threading
+from pyspark.sql import SparkSession
+import train_functions
+from tfos_ml import TFEstimator
+spark = (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
+         .config("spark.driver.host", "127.0.0.1").getOrCreate())
+df = spark.range(100).withColumnRenamed("id", "features")
+est = TFEstimator(trainFn=train_functions.hang_with_grandchild, tfArgs={"directory": sys.argv[2]}, clusterSize=3)
+try:
+    est.fit(df)
+except KeyboardInterrupt:
+    print("interrupted", spark.sparkContext.statusTracker().getActiveJobsIds(), flush=True)
+    print("alive", spark.range(10).count(), threading.active_count(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("master", [LOCAL, CLUSTER])
+def test_ctrl_c_in_a_driver_process(tmp_path, master):
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, master, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        pids = running(tmp_path, 3)
+        driver.send_signal(signal.SIGINT)
+        assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), CLEAN_SECONDS)
+        assert wait_until(lambda: not our_processes(), CLEAN_SECONDS)
+        assert driver.stdout.readline().strip() == "interrupted []"
+        assert driver.stdout.readline().startswith("alive 10")
+        driver.communicate("", timeout=30)
+        assert driver.returncode == 0
+    finally:
+        kill_with_children(driver.pid)
+
+
+@pytest.mark.parametrize("master", [LOCAL, CLUSTER])
+def test_killed_driver_leaves_nothing(tmp_path, master):
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, master, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        pids = running(tmp_path, 3)
+        driver.kill()
+        assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), 2 * CLEAN_SECONDS)
+    finally:
+        kill_with_children(driver.pid)
+
+
+def kill_with_children(pid: int) -> None:
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+        os.killpg(pid, signal.SIGKILL)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return
+    psutil.wait_procs(children, timeout=10)
+
+
+def test_two_fits_at_once_do_not_cross(spark, tmp_path):
+    raised = []
+    directories = [tmp_path / name for name in ("good", "bad", "small")]
+    for directory in directories:
+        directory.mkdir()
+    good, bad, small = directories
+    jobs = [
+        fit_in_thread(lambda: estimator(train_functions.consume, good, clusterSize=2).fit(features(spark, 1000))),
+        fit_in_thread(lambda: estimator(train_functions.consume, small, clusterSize=2).fit(features(spark, 10))),
+        fit_in_thread(lambda: estimator(train_functions.fail_on_one, bad, clusterSize=2).fit(features(spark))),
+    ]
+    for thread, errors_of_one in jobs:
+        thread.join(120)
+        raised.append(errors_of_one)
+    assert raised[:2] == [[], []]
+    assert isinstance(raised[2][0], errors.TrainFnError)
+    assert [sum(json.loads(p.read_text()) for p in d.glob("*.json")) for d in (good, small)] == [1000, 10]
+
+
+def test_restart_after_a_failure(spark, tmp_path):
+    def fail_at_first(args, ctx):
+        (tmp_path / f"attempt-{ctx.restart_count}-{ctx.task_index}").touch()
+        if ctx.restart_count == 0 and ctx.task_index == 0:
+            raise RuntimeError("first attempt")
+        sum(1 for _ in ctx.dataset())
+
+    estimator(fail_at_first, tmp_path, clusterSize=2, maxRestarts=1).fit(features(spark))
+    assert {p.name for p in tmp_path.glob("attempt-1-*")} == {"attempt-1-0", "attempt-1-1"}
+
+
+def test_train_function_that_never_reads_is_a_stall_error(spark, tmp_path):
+    big = spark.range(0, 60_000, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
+
+    def never_read(args, ctx):
+        time.sleep(1000)
+
+    with pytest.raises(errors.FeedTimeoutError, match="feedTimeout=8") as caught:
+        estimator(never_read, tmp_path, clusterSize=1, feedTimeout=8).fit(big)
+    assert (caught.value.role, caught.value.index) == ("worker", 0)
+
+
+def test_data_feed_holds_memory_and_disk_within_its_bound(spark, tmp_path):
+    from tfos_ml.feed import feeder, spool
+
+    big = spark.range(0, 100_000, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
+
+    def watch(args, ctx):
+        feed, most, rows = ctx.get_data_feed(), 0, 0
+        directories = [p for root in (spool.SHARED_MEMORY, spool.disk_root()) for p in root.glob("tfos_ml-spool-*")]
+        while not feed.should_stop():
+            rows += len(feed.next_batch(5000))
+            files = [f for d in directories for f in d.glob("*.arrow")]
+            sizes = []
+            for file in files:
+                try:
+                    sizes.append(file.stat().st_size)
+                except FileNotFoundError:  # released meanwhile
+                    pass
+            most = max(most, sum(sizes))
+        train_functions.write(args, ctx, {"most": most, "rows": rows})
+
+    estimator(watch, tmp_path, clusterSize=1).fit(big)
+    seen = json.loads((tmp_path / "worker-0.json").read_text())
+    assert seen["rows"] == 100_000
+    assert 0 < seen["most"] <= feeder.WINDOW_BYTES + 2 * spool.CHUNK_BYTES + (80 << 20)
+
+
+def test_terminate_ends_the_feed_and_the_fit_succeeds(spark, tmp_path):
+    big = spark.range(0, 60_000, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
+
+    def stop_early(args, ctx):
+        feed = ctx.get_data_feed()
+        feed.next_batch(10)
+        feed.terminate()
+        assert feed.should_stop()
+        train_functions.write(args, ctx, "stopped")
+
+    estimator(stop_early, tmp_path, clusterSize=2).fit(big)
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_early_return_ends_the_feed_and_the_fit_succeeds(spark, tmp_path):
+    big = spark.range(0, 60_000, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
+    estimator(train_functions.do_nothing, tmp_path, clusterSize=1).fit(big)
+
+
+def test_barrier_that_not_all_reach_is_an_error_at_once(spark, tmp_path):
+    def mismatched(args, ctx):
+        ctx.barrier("all")
+        if ctx.task_index == 0:
+            ctx.barrier("only one")
+
+    with pytest.raises(errors.CollectiveCallError, match="worker:1': 'has ended'"):
+        estimator(mismatched, tmp_path, clusterSize=2).fit(features(spark))

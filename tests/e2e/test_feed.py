@@ -1,0 +1,196 @@
+"""Rows arrive exactly once an epoch, exactly as they were, on agreed steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import train_functions
+from pyspark.sql import functions as F
+
+from tfos_ml import TFEstimator, errors
+
+ROWS = 10_007
+
+
+def uneven(spark):
+    """10,007 unique ids in 7 partitions of very different sizes, one of them empty."""
+    sizes = F.array(*map(F.lit, [0, 5000, 8000, 9500, 10_000, 10_006]))
+    partition = F.size(F.filter(sizes, lambda s: s <= F.col("id"))).cast("int")
+    partition = F.when(partition >= 3, partition + 1).otherwise(partition)  # nothing in partition 3
+    return spark.range(ROWS).repartitionById(8, partition - 1 + F.lit(0)).withColumnRenamed("id", "features")
+
+
+def read(directory: Path) -> dict[str, dict]:
+    return {p.stem: json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))}
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_path, workers, epochs):
+    args = {"directory": str(tmp_path), "one_iteration": workers == 3}
+    estimator = TFEstimator(
+        trainFn=train_functions.record_dataset, tfArgs=args, clusterSize=workers, epochs=epochs, batchSize=128, verbose=0
+    )
+    model = estimator.fit(uneven(any_spark))
+
+    seen = read(tmp_path)
+    assert len(seen) == workers
+    for epoch in range(epochs):
+        ids = [i for node in seen.values() for batch in node["passes"][epoch] for i in batch]
+        assert sorted(ids) == list(range(ROWS))
+    per_node = max(1, 128 // workers)
+    steps = {node["cardinality"] for node in seen.values()}
+    assert len(steps) == 1
+    for node in seen.values():
+        assert all(len(batches) == node["cardinality"] for batches in node["passes"])
+        assert all(0 < len(batch) <= per_node for batches in node["passes"] for batch in batches)
+        assert node["rows"] == ROWS
+        assert len(set(node["spec"]["worker"])) == workers
+    assert model.summary["rows"] == ROWS
+
+
+@pytest.mark.parametrize(("workers", "epochs"), [(2, 1), (3, 3)])
+def test_data_feed_gives_every_row_once_an_epoch(any_spark, tmp_path, workers, epochs):
+    estimator = TFEstimator(
+        trainFn=train_functions.record_feed,
+        tfArgs={"directory": str(tmp_path)},
+        clusterSize=workers,
+        epochs=epochs,
+        verbose=0,
+    )
+    estimator.fit(uneven(any_spark))
+
+    seen = read(tmp_path)
+    ids = [i for node in seen.values() for i in node["ids"]]
+    assert sorted(ids) == sorted(list(range(ROWS)) * epochs)
+    assert all(size == 100 for node in seen.values() for size in node["sizes"][:-1])
+
+
+def test_input_is_computed_once_for_all_epochs(spark, tmp_path):
+    computed = spark.sparkContext.accumulator(0)
+
+    @F.udf("long")
+    def count(value):
+        computed.add(1)
+        return value
+
+    df = spark.range(500).select(count.asNondeterministic()("id").alias("features"))
+    args = {"directory": str(tmp_path)}
+    TFEstimator(trainFn=train_functions.record_dataset, tfArgs=args, clusterSize=2, epochs=3, verbose=0).fit(df)
+    assert computed.value == 500
+
+
+def test_shuffle_is_the_same_for_every_cluster_size_and_new_each_epoch(spark, tmp_path):
+    orders = {}
+    for workers in (1, 2):
+        directory = tmp_path / str(workers)
+        directory.mkdir()
+        TFEstimator(
+            trainFn=train_functions.record_dataset,
+            tfArgs={"directory": str(directory)},
+            clusterSize=workers,
+            epochs=2,
+            seed=7,
+            verbose=0,
+        ).fit(spark.range(0, 300, 1, 3).withColumnRenamed("id", "features"))
+        orders[workers] = [
+            [[i for batch in node["passes"][epoch] for i in batch] for node in read(directory).values()]
+            for epoch in range(2)
+        ]
+    for epoch in range(2):
+        (whole,) = orders[1][epoch]
+        for share in orders[2][epoch]:
+            assert share == [i for i in whole if i in set(share)]
+    assert orders[1][0] != orders[1][1]
+    assert orders[1][0][0] != sorted(orders[1][0][0])
+
+
+VALUES = "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i binary, j array<float>, k array<array<bigint>>, l array<string>, m decimal(10,2), label bigint"
+
+
+def value_rows():
+    from decimal import Decimal
+
+    return [
+        (-128, -32768, -(2**31), -(2**63), 1.5, 0.1, True, "naïve ☃ 𝄞", b"\x00\xff\x00", [0.5, -2.0], [[2**53 + 1, -1]], ["", "é"], Decimal("0.10"), 0),
+        (127, 32767, 2**31 - 1, 2**63 - 1, -0.0, 1e-310, False, "", b"", [3.0, 2.0**-140], [[0, 2**62]], ["a\x00b", "c"], Decimal("-7.25"), 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["feed", "dataset"])
+def test_values_of_every_type_arrive_exactly(spark, tmp_path, how):
+    df = spark.createDataFrame(value_rows(), VALUES).coalesce(1)
+    mapping = {name: f"in_{name}" for name in "abcdefghijklm"}
+    TFEstimator(
+        trainFn=train_functions.record_values,
+        tfArgs={"directory": str(tmp_path), "how": how},
+        inputMapping=mapping,
+        verbose=0,
+    ).fit(df)
+
+    (seen,) = read(tmp_path).values()
+    columns = dict(zip("abcdefghijklm", zip(*value_rows(), strict=True), strict=False))
+    columns["m"] = tuple(float(v) for v in columns["m"])
+    for name, values in columns.items():
+        expected = [train_functions.encode(v) for v in values]
+        if how == "dataset" and name in "hl":  # a string tensor holds UTF-8
+            expected = [[encode_text(t) for t in v] if isinstance(v, list) else encode_text(v) for v in values]
+        assert seen[f"in_{name}"]["values"] == expected, name
+    kinds = ["int8", "int16", "int32", "int64", "float32", "float64", "bool"]
+    assert [seen[f"in_{n}"]["dtype"] for n in "abcdefg"] == kinds
+    assert [seen[f"in_{n}"]["dtype"] for n in "jk"] == ["float32", "int64"]
+
+
+def encode_text(text: str) -> dict[str, str]:
+    return {"bytes": text.encode().hex()}
+
+
+def test_vectors_dense_and_sparse_arrive_as_float64(spark, tmp_path):
+    from pyspark.ml.linalg import Vectors
+
+    rows = [(Vectors.dense([0.1, 2.0, 3.0]), 0), (Vectors.sparse(3, {1: 1e300}), 1)]
+    df = spark.createDataFrame(rows, ["v", "label"]).coalesce(1)
+    TFEstimator(
+        trainFn=train_functions.record_values,
+        tfArgs={"directory": str(tmp_path), "how": "dataset"},
+        inputMapping={"v": "v"},
+        verbose=0,
+    ).fit(df)
+    (seen,) = read(tmp_path).values()
+    assert seen["v"]["dtype"] == "float64"
+    assert seen["v"]["values"] == train_functions.encode([[0.1, 2.0, 3.0], [0.0, 1e300, 0.0]])
+
+
+def test_ragged_arrays_are_padded_to_the_longest_of_the_batch(spark, tmp_path):
+    df = spark.createDataFrame([([1], 0), ([2, 3, 4], 1)], "v array<int>, label int").coalesce(1)
+    TFEstimator(
+        trainFn=train_functions.record_values,
+        tfArgs={"directory": str(tmp_path), "how": "dataset"},
+        inputMapping={"v": "v"},
+        padValue=-1,
+        verbose=0,
+    ).fit(df)
+    (seen,) = read(tmp_path).values()
+    assert seen["v"]["values"] == [[1, -1, -1], [2, 3, 4]]
+
+
+def test_null_is_an_error_that_names_the_column_or_is_skipped(spark, tmp_path):
+    df = spark.createDataFrame([(1, [1.0]), (None, [1.0]), (3, [None]), (4, [2.0])], "features int, x array<double>")
+    args = {"directory": str(tmp_path)}
+    estimator = TFEstimator(trainFn=train_functions.record_dataset, tfArgs=args, batchSize=2, shuffle=False, verbose=0)
+    with pytest.raises(errors.NullValueError, match="Column 'features' has 1 null"):
+        estimator.fit(df)
+    estimator.setNullPolicy("skip").fit(df)
+    assert read(tmp_path)["worker-0"]["passes"] == [[[1, 3], [4]]]
+
+
+def test_fewer_rows_than_workers_is_an_error_before_the_first_step(spark, tmp_path):
+    df = spark.range(0, 2, 1, 1).withColumnRenamed("id", "features")
+    estimator = TFEstimator(
+        trainFn=train_functions.record_dataset, tfArgs={"directory": str(tmp_path)}, clusterSize=3, verbose=0
+    )
+    with pytest.raises(errors.UnevenDataError, match="has 0 row"):
+        estimator.fit(df)
+    assert not read(tmp_path)
