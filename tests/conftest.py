@@ -17,6 +17,8 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 # Train functions of the tests are importable on the nodes as they are here.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE / "e2e"), os.environ.get("PYTHONPATH", "")])
 sys.path.insert(0, str(HERE))
+SESSION = f"{os.getpid()}-{time.time()}"
+os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of these tests
 
 CLEAN_SECONDS = 10.0
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
@@ -39,6 +41,8 @@ def our_processes() -> dict[int, str]:
     for process in psutil.process_iter():
         try:
             command = process.cmdline()
+            if process.environ().get("TFOS_ML_TEST_SESSION") != SESSION:
+                continue
             of_node = process.environ().get("TFOS_ML_NODE")
         except psutil.Error:
             continue
@@ -52,7 +56,18 @@ def our_files() -> set[str]:
     """Spools, and temporary directories of ours but the cache of extracted models."""
     roots = [Path("/dev/shm"), Path(tempfile.gettempdir()), *map(Path, Path(tempfile.gettempdir()).glob("spark-*"))]
     cache = f"tfos_ml-{os.getuid()}"
-    return {str(p) for root in roots for p in root.glob("tfos_ml-*") if p.name != cache}
+    found = {p for root in roots for p in root.glob("tfos_ml-*") if p.name != cache}
+    return {str(p) for p in found if not of_another_session(p.name)}
+
+
+def of_another_session(name: str) -> bool:
+    """Whether a spool belongs to a live process that these tests did not start."""
+    if not name.startswith("tfos_ml-spool-"):
+        return False
+    try:
+        return psutil.Process(int(name.split("-")[3])).environ().get("TFOS_ML_TEST_SESSION") != SESSION
+    except psutil.Error:
+        return False
 
 
 def listening_ports() -> set[int]:

@@ -167,9 +167,12 @@ class ProgressLink:
         return True
 
     def close(self) -> None:
-        """Send what is left, say goodbye and end the thread."""
+        """Send what is left and end the thread."""
         self._closed.set()
         self._thread.join(2 * CALL_TIMEOUT)
+
+    def say_gone(self) -> None:
+        """Tell the driver that nothing of the node is left."""
         try:
             self._client.call("gone", rank=self._rank)
         except Exception as error:

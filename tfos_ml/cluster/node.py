@@ -421,6 +421,8 @@ class Node:
     def stop(self) -> None:
         """Give everything back; the guardian does the same should this process be killed first."""
         self._port.release()
+        if self._link is not None:
+            self._link.close()
         try:
             if self._guardian is not None:
                 # A failed node may be killed at any moment, so there the guardian reports that all is gone.
@@ -430,8 +432,8 @@ class Node:
                 self._channel.close()
         except Exception:  # what ended the node matters more, and is on its way to the driver
             logger.exception("%s could not be cleaned up in time", self._role.label)
-        if self._link is not None:
-            self._link.close()
+        if self._link is not None and self.succeeded:
+            self._link.say_gone()
 
     def failure(self, kind: str, message: str) -> NodeFailure:
         """A failure of this node."""

@@ -1,0 +1,204 @@
+"""Bad input is a typed error on the driver before any Spark job starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import train_functions
+from pyspark.errors import IllegalArgumentException
+from pyspark.sql import functions as F
+
+from tfos_ml import InputMode, TFEstimator, TFModel, errors
+
+
+@pytest.fixture
+def no_jobs(spark):
+    """Asserts that no Spark job was started."""
+    status = spark.sparkContext._jsc.sc().statusStore()
+    before = status.jobsList(None).size()
+    yield
+    assert status.jobsList(None).size() == before
+
+
+@pytest.fixture
+def df(spark):
+    return spark.range(10).select(F.col("id").alias("features"), (F.col("id") % 2).alias("label"))
+
+
+def fit(df, **params):
+    return TFEstimator(**{"trainFn": train_functions.do_nothing, "verbose": 0, **params}).fit(df)
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        ({"clusterSize": 9}, errors.NotEnoughSlotsError, "needs 9 task slots at once, but Spark has 4"),
+        ({"clusterSize": 2, "numPS": 2}, errors.ParamError, "leaves no worker"),
+        ({"clusterSize": 1, "evalNode": True}, errors.ParamError, "leaves no worker"),
+        ({"featuresCol": "feature"}, errors.ColumnNotFoundError, "'feature' does not exist. Did you mean 'features'"),
+        ({"labelCol": "target"}, errors.ColumnNotFoundError, r"Available columns: \['features', 'label'\]"),
+        ({"weightCol": "w"}, errors.ColumnNotFoundError, "Weight column 'w' does not exist"),
+        ({"validationIndicatorCol": "label"}, errors.ColumnTypeError, "must be boolean"),
+        ({"inputMapping": {"features": "x", "label": "x"}}, errors.ParamError, "Each tensor takes one column"),
+        ({"trainFn": None}, errors.ParamError, "trainFn is not set"),
+        ({"exportDir": "/proc/nowhere/model"}, errors.DestinationError, "cannot be written"),
+        ({"exportDir": "/etc"}, errors.DestinationError, "is not empty"),
+        ({"inputMode": InputMode.TENSORFLOW}, errors.EmptyDataError, "it has none"),
+    ],
+)
+def test_parameters_and_columns(no_jobs, df, params, error, message):
+    with pytest.raises(error, match=message):
+        fit(df, **params)
+
+
+@pytest.mark.parametrize("params", [{"clusterSize": 0}, {"epochs": 0}, {"batchSize": -1}, {"batchSize": 2.5}, {"numPS": -1}])
+def test_sizes_out_of_range_say_what_is_accepted(no_jobs, df, params):
+    ((name, value),) = params.items()
+    with pytest.raises(errors.ParamError, match=f"{name} must be an integer of at least .*Received: {value}"):
+        fit(df, **params)
+
+
+def test_param_map_values_are_checked_too(no_jobs, df):
+    estimator = TFEstimator(trainFn=train_functions.do_nothing)
+    with pytest.raises(errors.ParamError, match="clusterSize"):
+        estimator.fit(df, {estimator.clusterSize: 0})
+
+
+def test_missing_column_is_an_illegal_argument_as_everywhere_in_spark(df):
+    with pytest.raises(IllegalArgumentException, match="does not exist"):
+        fit(df, featuresCol="nope")
+
+
+@pytest.mark.parametrize("kind", ["map<string,int>", "struct<a:int>", "date", "timestamp", "array<map<int,int>>"])
+def test_unsupported_types(spark, no_jobs, kind):
+    df = spark.createDataFrame([], f"features {kind}")
+    with pytest.raises(errors.ColumnTypeError, match="Column 'features' has type .*no tensor can hold"):
+        fit(df)
+
+
+def test_duplicate_column(spark, no_jobs, df):
+    with pytest.raises(errors.ColumnNotFoundError, match="ambiguous"):
+        fit(df.select("features", "features"))
+
+
+def test_train_function_that_cannot_be_pickled_names_what_it_captures(no_jobs, df):
+    lock = threading.Lock()
+
+    def captures_lock(args, ctx):
+        lock.acquire()
+
+    with pytest.raises(errors.TrainFnPickleError, match="the captured variable 'lock' .*lock"):
+        fit(df, trainFn=captures_lock)
+    with pytest.raises(errors.TrainFnPickleError, match="tfArgs"):
+        fit(df, tfArgs={"x": lock})
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("condition", ["id < 0", "id > 10 + rand()"])
+def test_empty_dataframe(spark, adaptive, condition):
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        with pytest.raises(errors.EmptyDataError):
+            fit(spark.range(10).where(condition).withColumnRenamed("id", "features"), clusterSize=2)
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def export_anything(args, ctx):
+    import keras
+
+    ctx.get_data_feed().should_stop()
+    ctx.export_saved_model(keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]))
+
+
+def test_empty_dataframe_never_gives_a_model(spark, tmp_path):
+    target = tmp_path / "model"
+    with pytest.raises(errors.EmptyDataError):
+        fit(spark.range(0).withColumnRenamed("id", "features"), trainFn=export_anything, exportDir=str(target))
+    assert not target.exists()
+
+
+def test_nothing_exported_is_an_error_of_transform_not_of_fit(df):
+    model = fit(df)
+    with pytest.raises(errors.NothingExportedError, match="export_saved_model"):
+        model.transform(df)
+
+
+SETTINGS = """
+import os, sys
+from pyspark.sql import SparkSession
+from tfos_ml import TFEstimator
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+for pair in sys.argv[1:]:
+    builder = builder.config(*pair.split("=", 1))
+spark = builder.getOrCreate()
+try:
+    TFEstimator(trainFn=print, featuresCol="id").fit(spark.range(3))
+except Exception as error:
+    print(type(error).__name__, error)
+    print("jobs", spark.sparkContext._jsc.sc().statusStore().jobsList(None).size())
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["spark.dynamicAllocation.enabled=true"], "ClusterConfigError spark.dynamicAllocation.enabled=true: Spark refuses"),
+        (["spark.executor.pyspark.memory=2g"], "ClusterConfigError spark.executor.pyspark.memory=2g limits"),
+        (["spark.executor.pyspark.memory=512"], "ClusterConfigError spark.executor.pyspark.memory=512 limits"),
+        (
+            [
+                "spark.sql.execution.pyspark.udf.idleTimeoutSeconds=60",
+                "spark.sql.execution.pyspark.udf.killOnIdleTimeout=true",
+            ],
+            "ClusterConfigError spark.sql.execution.pyspark.udf.killOnIdleTimeout=true",
+        ),
+        (["spark.task.cpus=2"], None),
+    ],
+)
+def test_settings_that_would_break_a_run(settings, message):
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS, *settings], capture_output=True, text=True, env=dict(os.environ), timeout=120
+    )
+    if message is None:
+        assert "jobs" not in done.stdout
+    else:
+        assert message in done.stdout
+        assert "jobs 0" in done.stdout
+
+
+def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(spark, tmp_path):
+    @F.udf("long")
+    def hold(value):
+        import time
+
+        while not (tmp_path / "release").exists():
+            time.sleep(0.05)
+        return value
+
+    from pyspark import InheritableThread
+
+    holder = InheritableThread(target=lambda: spark.range(0, 3, 1, 3).select(hold("id")).collect(), session=spark)
+    holder.start()
+    try:
+        with pytest.raises(errors.ReservationTimeoutError, match="2 nodes wait for 2 free task slots"):
+            fit(spark.range(10).withColumnRenamed("id", "features"), clusterSize=2, reservationTimeout=3)
+    finally:
+        (tmp_path / "release").touch()
+        holder.join(60)
+
+
+def test_existing_output_column(spark, tmp_path, df):
+    model = TFModel(exportDir="/nowhere")
+    with pytest.raises(errors.ModelError, match="no SavedModel at exportDir='/nowhere'"):
+        model.transform(df)
+
+
+def test_import_does_not_import_tensorflow():
+    code = "import sys, tfos_ml; from tfos_ml import TFEstimator, TFModel; print('tensorflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "False"

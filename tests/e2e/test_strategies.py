@@ -1,0 +1,210 @@
+"""TensorFlow's distribution strategies on real processes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as F
+
+from tfos_ml import TFEstimator
+
+ROWS = 600
+
+
+def linear_data(spark):
+    """Rows of y = 3 a - 2 b + 1."""
+    a, b = F.col("id") % 7 / 7.0, F.col("id") % 5 / 5.0
+    df = spark.range(0, ROWS, 1, 3).select(a.alias("a"), b.alias("b"))
+    features = F.array("a", "b").cast("array<float>").alias("features")
+    return df.select(features, (3 * F.col("a") - 2 * F.col("b") + 1).cast("float").alias("label"))
+
+
+def train_synchronously(args, ctx):
+    """A custom loop under MultiWorkerMirroredStrategy, with a Keras 3 model."""
+    import keras
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=ctx.cluster_resolver() if args.resolver else None)
+    assert strategy.num_replicas_in_sync == ctx.num_workers
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1, name="y")])
+        optimizer = keras.optimizers.SGD(0.2)
+        optimizer.build(model.trainable_variables)
+
+    def replica_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(model(x, training=True)[:, 0] - y))
+        rows = tf.cast(tf.shape(x)[0], tf.float32)
+        rows = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows)
+        gradients = [g / rows for g in tape.gradient(loss, model.trainable_variables)]
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss / rows
+
+    @tf.function
+    def step(x, y):
+        return strategy.reduce("SUM", strategy.run(replica_step, args=(x, y)), axis=None)
+
+    for epoch in range(ctx.epochs):
+        loss = 0.0
+        for x, y in ctx.dataset():
+            loss = float(step(x, y))
+        ctx.report({"loss": loss}, epoch=epoch)
+    weights = [w.numpy().ravel().tolist() for w in model.weights]
+    with open(f"{args.directory}/{ctx.job_name}-{ctx.task_index}.json", "w") as file:
+        json.dump({"weights": weights, "is_chief": ctx.is_chief, "workers": ctx.num_workers}, file)
+    ctx.export_saved_model(model)
+
+
+@pytest.mark.parametrize(("size", "master"), [(2, None), (3, None), (2, "chief"), (3, "chief")])
+def test_synchronous_data_parallelism(any_spark, tmp_path, size, master):
+    estimator = TFEstimator(
+        trainFn=train_synchronously,
+        tfArgs={"directory": str(tmp_path), "resolver": master is None},
+        clusterSize=size,
+        epochs=8,
+        batchSize=32,
+        verbose=0,
+    )
+    if master:
+        estimator.setMasterNode(master)
+    df = linear_data(any_spark)
+    model = estimator.fit(df)
+
+    nodes = {p.stem: json.loads(p.read_text()) for p in tmp_path.glob("*.json")}
+    assert len(nodes) == size
+    first, *others = (node["weights"] for node in nodes.values())
+    assert all(weights == first for weights in others)
+    np.testing.assert_allclose(np.concatenate(first), [3, -2, 1], atol=0.15)
+    assert [name for name, node in nodes.items() if node["is_chief"]] == ["chief-0" if master else "worker-0"]
+    assert len(model.history["loss"]) == 8
+    assert model.history["loss"][-1] < model.history["loss"][0] / 10
+
+    scored = model.transform(df)
+    assert scored.columns == ["features", "label", "prediction"]
+    error = scored.select(F.max(F.abs(F.col("prediction")[0] - F.col("label")))).first()[0]
+    assert error < 0.3
+
+
+def train_with_parameter_server(args, ctx):
+    """ParameterServerStrategy: the chief coordinates, workers and ps serve."""
+    import tensorflow as tf
+
+    if ctx.job_name != "chief":
+        ctx.start_server()
+        ctx.wait()
+        return
+
+    strategy = tf.distribute.ParameterServerStrategy(ctx.cluster_resolver())
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        weights = tf.Variable(tf.zeros([2]))
+        bias = tf.Variable(0.0)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.linalg.matvec(x, weights) + bias - y))
+        for variable, gradient in zip([weights, bias], tape.gradient(loss, [weights, bias]), strict=True):
+            variable.assign_sub(0.2 * gradient)
+        return loss
+
+    losses = []
+    for epoch in range(ctx.epochs):
+        pending = [coordinator.schedule(step, args=(x, y)) for x, y in ctx.dataset()]
+        coordinator.join()
+        losses = [float(loss.fetch()) for loss in pending]
+        ctx.report({"loss": sum(losses) / len(losses)}, epoch=epoch)
+    where = {weights.device, bias.device}
+    assert all("/job:ps" in device for device in where), where
+    final = [*weights.numpy().tolist(), float(bias.numpy())]
+
+    module = tf.Module()
+    module.weights, module.bias = tf.Variable(final[:2]), tf.Variable(final[2])
+    serve = tf.function(lambda features: {"y": tf.linalg.matvec(features, module.weights) + module.bias})
+    signature = serve.get_concrete_function(features=tf.TensorSpec([None, 2], tf.float32, "features"))
+    module.serve = serve
+    ctx.export_saved_model(module, signatures={"serving_default": signature})
+
+
+def test_parameter_server_strategy(any_spark):
+    estimator = TFEstimator(
+        trainFn=train_with_parameter_server,
+        clusterSize=4,
+        numPS=1,
+        masterNode="chief",
+        epochs=10,
+        batchSize=32,
+        verbose=0,
+    )
+    df = linear_data(any_spark)
+    model = estimator.fit(df)
+
+    rows = {node["label"]: node["rows"] for node in model.summary["nodes"]}
+    assert rows == {"ps:0": 0, "chief:0": ROWS, "worker:0": 0, "worker:1": 0}
+    assert model.history["loss"][-1] < 0.01
+    error = model.transform(df).select(F.max(F.abs(F.col("prediction") - F.col("label")))).first()[0]
+    assert error < 0.3
+
+
+def train_and_evaluate(args, ctx):
+    """The chief writes checkpoints, the evaluator follows them on the validation rows."""
+    import time
+
+    import tensorflow as tf
+
+    slope, epoch_number = tf.Variable(0.0), tf.Variable(-1, dtype=tf.int64)
+    checkpoint = tf.train.Checkpoint(slope=slope, epoch=epoch_number)
+    if ctx.job_name == "evaluator":
+        data = [(x.numpy(), y.numpy()) for x, y in ctx.validation_dataset()]
+        seen = None
+        while True:
+            last_look = ctx.should_stop()
+            latest = tf.train.latest_checkpoint(ctx.checkpoint_dir)
+            if latest and latest != seen:
+                checkpoint.restore(latest).expect_partial()
+                squares = [(float(slope) * x - y) ** 2 for x, y in data]
+                ctx.report({"mse": float(np.mean(np.concatenate(squares)))}, epoch=int(epoch_number))
+                seen = latest
+            if last_look:
+                return
+            time.sleep(0.1)
+
+    for epoch in range(ctx.epochs):
+        for x, y in ctx.dataset():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(slope * x - y))
+            slope.assign_sub(0.1 * tape.gradient(loss, slope))
+        epoch_number.assign(epoch)
+        if ctx.is_chief:
+            checkpoint.write(f"{ctx.checkpoint_dir}/partial")
+            tf.train.CheckpointManager(checkpoint, ctx.checkpoint_dir, max_to_keep=2).save(epoch)
+        ctx.report({"loss": float(loss)}, epoch=epoch)
+        ctx.barrier(f"epoch {epoch}")
+
+
+def test_evaluator_follows_checkpoints(any_spark, tmp_path):
+    x = (F.col("id") % 10) / 10.0
+    df = any_spark.range(0, 200, 1, 2).select(
+        x.cast("float").alias("features"), (4 * x).cast("float").alias("label"), (F.col("id") % 5 == 0).alias("held_out")
+    )
+    estimator = TFEstimator(
+        trainFn=train_and_evaluate,
+        clusterSize=3,
+        masterNode="chief",
+        evalNode=True,
+        validationIndicatorCol="held_out",
+        modelDir=str(tmp_path),
+        epochs=4,
+        batchSize=20,
+        verbose=0,
+    )
+    model = estimator.fit(df)
+
+    nodes = {node["label"]: (node["rows"], node["validation_rows"]) for node in model.summary["nodes"]}
+    assert nodes["evaluator:0"] == (0, 40)
+    assert nodes["chief:0"][0] + nodes["worker:0"][0] == 160
+    assert len(model.history["loss"]) == 4
+    assert model.history["eval_mse"][-1] < 0.1
