@@ -21,6 +21,7 @@ SESSION = f"{os.getpid()}-{time.time()}"
 os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of these tests
 
 CLEAN_SECONDS = 10.0
+ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
 LOCAL, CLUSTER = "local[4]", "local-cluster[2,2,1024]"
 
@@ -76,8 +77,8 @@ def listening_ports() -> set[int]:
 
 
 def our_environment() -> dict[str, str]:
-    """Environment variables, without those that pytest and a starting Spark session change."""
-    return {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
+    """Environment variables that our code could change; TensorFlow's import sets some of its own."""
+    return {k: v for k, v in os.environ.items() if k in ENVIRONMENT or k.startswith(("TF_C", "TFOS", "KERAS"))}
 
 
 def what_is_left(ports_before: set[int]) -> dict[str, object]:

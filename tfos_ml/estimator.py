@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 from pyspark import keyword_only
 from pyspark.ml import Estimator
-from pyspark.sql import functions as F  # noqa: N812  (as everywhere in Spark's docs)
+from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
 from tfos_ml.artifacts import is_connect, publish
@@ -22,6 +22,7 @@ from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.steps import PARTITION_SHIFT
 from tfos_ml.model import TFModel
 from tfos_ml.params import TRAINING_PARAMS, InputMode, TrainingParams, accessors
+from tfos_ml.training import sources
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -102,7 +103,7 @@ class TFEstimator(TrainingParams, Estimator[TFModel]):
     ...     import keras
     ...     model = keras.Sequential([keras.layers.Dense(1)])
     ...     model.compile("sgd", "mse")
-    ...     model.fit(ctx.dataset(epochs=ctx.epochs), verbose=0)
+    ...     model.fit(ctx.dataset(epochs=ctx.epochs), shuffle=False, verbose=0)
     ...     ctx.export_saved_model(model)
     >>> estimator = TFEstimator(trainFn=train_fn, epochs=3, batchSize=32)
     >>> model = estimator.fit(df)                                   # doctest: +SKIP
@@ -229,13 +230,14 @@ class TFEstimator(TrainingParams, Estimator[TFModel]):
         if self._train_fn is None:
             raise errors.ParamError("trainFn is not set. Pass TFEstimator(trainFn=...), a function of (args, ctx).")
         try:
-            data: bytes = cloudpickle.dumps((self._train_fn, self._merged_args()))
-            return data
+            pickled = cloudpickle.dumps((self._train_fn, self._merged_args()))
         except Exception as error:
             raise errors.TrainFnPickleError(
                 f"trainFn cannot be sent to the nodes: {_culprit(self._train_fn, self._tf_args)} cannot be pickled "
                 f"({type(error).__name__}: {error}). Create it inside the function instead."
             ) from error
+        payload: bytes = cloudpickle.dumps((sources.collect(self._train_fn), pickled))
+        return payload
 
     def _merged_args(self) -> TrainArgs:
         """Params set explicitly over tfArgs, and tfArgs over defaults of Params."""

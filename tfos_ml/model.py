@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import keyword_only
 from pyspark.ml import Model
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
 from tfos_ml.artifacts import publish

@@ -181,7 +181,7 @@ def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str = "float64")
 
 def no_nulls(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
     """Whether a row has no null in any of some columns, at any level of nesting."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
 
     condition = F.lit(True)
     for spec in specs:
@@ -194,7 +194,7 @@ def no_nulls(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
 
 def _all_elements(column: Column, ndim: int) -> Column:
     """Whether an array has no null at any level."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
 
     if ndim == 1:
         return F.forall(column, lambda x: x.isNotNull())

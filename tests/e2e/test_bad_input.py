@@ -55,7 +55,9 @@ def test_parameters_and_columns(no_jobs, df, params, error, message):
         fit(df, **params)
 
 
-@pytest.mark.parametrize("params", [{"clusterSize": 0}, {"epochs": 0}, {"batchSize": -1}, {"batchSize": 2.5}, {"numPS": -1}])
+@pytest.mark.parametrize(
+    "params", [{"clusterSize": 0}, {"epochs": 0}, {"batchSize": -1}, {"batchSize": 2.5}, {"numPS": -1}]
+)
 def test_sizes_out_of_range_say_what_is_accepted(no_jobs, df, params):
     ((name, value),) = params.items()
     with pytest.raises(errors.ParamError, match=f"{name} must be an integer of at least .*Received: {value}"):
@@ -147,7 +149,10 @@ except Exception as error:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["spark.dynamicAllocation.enabled=true"], "ClusterConfigError spark.dynamicAllocation.enabled=true: Spark refuses"),
+        (
+            ["spark.dynamicAllocation.enabled=true"],
+            "ClusterConfigError spark.dynamicAllocation.enabled=true: Spark refuses",
+        ),
         (["spark.executor.pyspark.memory=2g"], "ClusterConfigError spark.executor.pyspark.memory=2g limits"),
         (["spark.executor.pyspark.memory=512"], "ClusterConfigError spark.executor.pyspark.memory=512 limits"),
         (

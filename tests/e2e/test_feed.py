@@ -31,7 +31,12 @@ def read(directory: Path) -> dict[str, dict]:
 def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_path, workers, epochs):
     args = {"directory": str(tmp_path), "one_iteration": workers == 3}
     estimator = TFEstimator(
-        trainFn=train_functions.record_dataset, tfArgs=args, clusterSize=workers, epochs=epochs, batchSize=128, verbose=0
+        trainFn=train_functions.record_dataset,
+        tfArgs=args,
+        clusterSize=workers,
+        epochs=epochs,
+        batchSize=128,
+        verbose=0,
     )
     model = estimator.fit(uneven(any_spark))
 
@@ -107,16 +112,23 @@ def test_shuffle_is_the_same_for_every_cluster_size_and_new_each_epoch(spark, tm
     assert orders[1][0][0] != sorted(orders[1][0][0])
 
 
-VALUES = "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i binary, j array<float>, k array<array<bigint>>, l array<string>, m decimal(10,2), label bigint"
+VALUES = (
+    "a tinyint, b smallint, c int, d bigint, e float, f double, g boolean, h string, i binary, "
+    "j array<float>, k array<array<bigint>>, l array<string>, m decimal(10,2), label bigint"
+)
 
 
 def value_rows():
     from decimal import Decimal
 
-    return [
-        (-128, -32768, -(2**31), -(2**63), 1.5, 0.1, True, "naïve ☃ 𝄞", b"\x00\xff\x00", [0.5, -2.0], [[2**53 + 1, -1]], ["", "é"], Decimal("0.10"), 0),
-        (127, 32767, 2**31 - 1, 2**63 - 1, -0.0, 1e-310, False, "", b"", [3.0, 2.0**-140], [[0, 2**62]], ["a\x00b", "c"], Decimal("-7.25"), 1),
-    ]  # fmt: skip
+    scalars = [
+        (-128, -32768, -(2**31), -(2**63), 1.5, 0.1, True),
+        (127, 32767, 2**31 - 1, 2**63 - 1, -0.0, 1e-310, False),
+    ]
+    text = [("naïve ☃ 𝄞", b"\x00\xff\x00"), ("", b"")]
+    arrays = [([0.5, -2.0], [[2**53 + 1, -1]], ["", "é"]), ([3.0, 2.0**-140], [[0, 2**62]], ["a\x00b", "c"])]
+    decimals_and_labels = [(Decimal("0.10"), 0), (Decimal("-7.25"), 1)]
+    return [a + b + c + d for a, b, c, d in zip(scalars, text, arrays, decimals_and_labels, strict=True)]
 
 
 @pytest.mark.parametrize("how", ["feed", "dataset"])

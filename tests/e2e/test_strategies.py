@@ -26,7 +26,9 @@ def train_synchronously(args, ctx):
     import keras
     import tensorflow as tf
 
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=ctx.cluster_resolver() if args.resolver else None)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        cluster_resolver=ctx.cluster_resolver() if args.resolver else None
+    )
     assert strategy.num_replicas_in_sync == ctx.num_workers
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -86,6 +88,30 @@ def test_synchronous_data_parallelism(any_spark, tmp_path, size, master):
     assert scored.columns == ["features", "label", "prediction"]
     error = scored.select(F.max(F.abs(F.col("prediction")[0] - F.col("label")))).first()[0]
     assert error < 0.3
+
+
+def export_batch_normalization(args, ctx):
+    """Variables that TensorFlow can only read, and save, on all workers together."""
+    import keras
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.BatchNormalization(name="normal")])
+        counter = tf.Variable(
+            1.0, synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM
+        )
+    module = tf.Module()
+    module.model, module.counter = model, counter
+    module.serve = tf.function(lambda features: {"y": model(features, training=False) * module.counter.read_value()})
+    signature = module.serve.get_concrete_function(features=tf.TensorSpec([None, 2], tf.float32, "features"))
+    ctx.export_saved_model(module, signatures={"serving_default": signature})
+
+
+def test_export_of_variables_that_are_synchronized_on_read(spark):
+    df = linear_data(spark)
+    model = TFEstimator(trainFn=export_batch_normalization, clusterSize=2, verbose=0).fit(df)
+    assert model.transform(df).count() == ROWS
 
 
 def train_with_parameter_server(args, ctx):
@@ -188,7 +214,9 @@ def train_and_evaluate(args, ctx):
 def test_evaluator_follows_checkpoints(any_spark, tmp_path):
     x = (F.col("id") % 10) / 10.0
     df = any_spark.range(0, 200, 1, 2).select(
-        x.cast("float").alias("features"), (4 * x).cast("float").alias("label"), (F.col("id") % 5 == 0).alias("held_out")
+        x.cast("float").alias("features"),
+        (4 * x).cast("float").alias("label"),
+        (F.col("id") % 5 == 0).alias("held_out"),
     )
     estimator = TFEstimator(
         trainFn=train_and_evaluate,

@@ -166,7 +166,7 @@ class Node:
         self._messages.put(None)
 
     def _progress(self) -> dict[str, Any]:
-        return {"rows": sum(self._feeder.rows.values()), "label": self._role.label}
+        return {"rows": sum(self._feeder.rows.values()), "complete": self._feeder.complete}
 
     # JOIN
 
@@ -210,7 +210,7 @@ class Node:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Feed all rows, then watch until the process and all active nodes have ended."""
-        for batch in batches:
+        for batch in batches if self._task.schema.columns else ():
             self._feeder.write(batch)
             self._wait(
                 lambda: self._feeder.has_room() or self._reading_ended(),
@@ -280,7 +280,7 @@ class Node:
             case "alive":
                 pass
             case "reading":
-                self._feeder.reading = message["how"]
+                self._feeder.reading, self._feeder.keeps_rows = message["how"], message["keeps_rows"]
             case "released":
                 self._feeder.release(message["path"])
             case "release_port":

@@ -23,15 +23,15 @@ class Progress:
     def __init__(self, verbose: int, nodes: int, epochs: int):
         self._verbose = verbose
         self._nodes = nodes
+        self._count = f"{nodes} node{'s' if nodes > 1 else ''}"
         self._epochs = epochs
         self._metrics: dict[str, str] = {}
         self._bar: Any = None
         if verbose == 1:
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(
-                total=epochs, desc=f"Starting {nodes} nodes", bar_format=BAR_FORMAT, file=sys.stderr, leave=True
-            )
+            self._bar = tqdm(total=epochs, bar_format=BAR_FORMAT, file=sys.stderr)
+            self._bar.set_description_str(f"Starting {self._count}")
 
     def update(self, progress: Mapping[int, Mapping[str, Any]], reports: Sequence[Mapping[str, Any]]) -> None:
         """Show the latest word of the nodes, and metrics that are new."""
@@ -41,13 +41,16 @@ class Progress:
         for report in reports:
             self._show_report(report)
         if self._bar is not None and progress:
-            self._bar.set_description(self._stage(len(progress), rows), refresh=False)
+            self._bar.set_description_str(self._stage(progress), refresh=False)
             self._bar.set_postfix({"rows": f"{rows:,}", **self._metrics}, refresh=True)
 
-    def _stage(self, present: int, rows: int) -> str:
+    def _stage(self, progress: Mapping[int, Mapping[str, Any]]) -> str:
         if self._metrics:
             return "Training"
-        return f"Feeding {self._nodes} nodes" if present == self._nodes and rows else f"Starting {self._nodes} nodes"
+        if len(progress) < self._nodes or not any(p["rows"] for p in progress.values()):
+            return f"Starting {self._count}"
+        fed = all(p["complete"] for p in progress.values())
+        return "Waiting for the first report" if fed else f"Feeding {self._count}"
 
     def _show_report(self, report: Mapping[str, Any]) -> None:
         self._metrics.update({name: f"{value:.4g}" for name, value in report["metrics"].items()})
@@ -63,7 +66,7 @@ class Progress:
     def close(self, succeeded: bool) -> None:
         """Leave the last state on the screen."""
         if self._bar is not None:
-            self._bar.set_description("Trained" if succeeded else "Failed", refresh=False)
+            self._bar.set_description_str("Trained" if succeeded else "Failed", refresh=False)
             if succeeded:
                 self._bar.n = self._epochs
             self._bar.refresh()

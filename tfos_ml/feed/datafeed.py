@@ -176,7 +176,7 @@ class DataFeed:
     def terminate(self) -> None:
         """Read no further: the rest of the rows is neither waited for nor kept."""
         self._terminated = True
-        self._channel.send("reading", how="terminated")
+        self._channel.send("reading", how="terminated", keeps_rows=False)
 
 
 def _to_arrow(results: Sequence[Any]) -> pa.Array:

@@ -1,8 +1,8 @@
 """The supervisor's side of the feed: Arrow batches of one task into its spool.
 
 Until the train function says how it reads, and while it streams, at most ``WINDOW_BYTES``
-(and one chunk) are outstanding; whoever feeds waits for room. ``ctx.dataset()`` needs all
-rows before the first step, so it lifts the bound.
+(and one chunk) are outstanding; whoever feeds waits for room. ``ctx.dataset()``, which needs
+all rows before the first step, and feeds of several epochs lift the bound.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Feeder:
         self.rows = {"train": 0, "validation": 0}
         self.bytes = 0
         self.reading: str | None = None
+        self.keeps_rows = False
         self.complete = False
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -92,7 +93,7 @@ class Feeder:
 
     def has_room(self) -> bool:
         """Whether another batch may be written now."""
-        return self.reading == "dataset" or sum(self._outstanding.values()) < WINDOW_BYTES
+        return self.keeps_rows or sum(self._outstanding.values()) < WINDOW_BYTES
 
     def release(self, path: str) -> None:
         """Delete a chunk that has been read for the last time."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tfos_ml.errors import ModelError, SignatureError
+from tfos_ml.quiet import import_tensorflow
 
 SIGNATURE_FILE = "tfos_ml_signature.json"
 LOADED_MODELS = 4
@@ -98,6 +99,7 @@ def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str
     ModelError
         If there is no SavedModel with that tag and signature; says which there are.
     """
+    import_tensorflow()
     import tensorflow as tf
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -138,6 +140,7 @@ def load(directory: str | Path, key: str, tag: str) -> Callable[..., Mapping[str
     callable
         Takes tensors by input name, returns tensors by output name.
     """
+    import_tensorflow()
     import tensorflow as tf
 
     name = (str(directory), key, tag)

@@ -142,6 +142,12 @@ class NodeContext:
             rows than workers.
         CollectiveCallError
             If this or another worker reads with :meth:`get_data_feed`.
+
+        Notes
+        -----
+        Last batches may differ in size from worker to worker. A ``tf.function`` with collective
+        operations must not be traced anew for each size, or the workers' collectives no longer
+        match: give it ``input_signature=dataset.element_spec``.
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
@@ -191,8 +197,8 @@ class NodeContext:
         if self._stores is not None:
             raise errors.CollectiveCallError("ctx.get_data_feed() after ctx.dataset(): the rows are held for datasets")
         if self._feed is None:
-            self._channel.send("reading", how="get_data_feed")
             epochs = self.epochs if train_mode else 1
+            self._channel.send("reading", how="get_data_feed", keeps_rows=epochs > 1)
             self._feed = DataFeed(
                 self._inbox,
                 self._channel,
@@ -215,7 +221,7 @@ class NodeContext:
         if self._feed is not None:
             raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
         if self._stores is None:
-            self._channel.send("reading", how="dataset")
+            self._channel.send("reading", how="dataset", keeps_rows=True)
         return self._inbox.agreement()
 
     def _rows(self, stream: str) -> dict[str, int]:
@@ -301,16 +307,13 @@ class NodeContext:
         """
         if self._label not in self._feed_labels:
             raise errors.CollectiveCallError(f"ctx.barrier() is for {self._feed_labels}, not for {self._label}")
-        self._words_for_barrier()
+        if self._feed is None and self._stores is None:
+            # Row counts are agreed on before the first barrier; if need be, all rows are spooled for it.
+            self._channel.send("reading", how="dataset", keeps_rows=True)
         self._channel.send("barrier", name=name)
         error = self._inbox.barrier()
         if error:
             raise errors.CollectiveCallError(error)
-
-    def _words_for_barrier(self) -> None:
-        """Row counts are agreed before the first barrier; one that comes earlier has all rows spooled."""
-        if self._feed is None and self._stores is None:
-            self._channel.send("reading", how="dataset")
 
     def release_port(self) -> None:
         """Free the reserved port for TensorFlow to bind; called before the train function already."""
@@ -334,7 +337,7 @@ class NodeContext:
         self._channel.send("report", metrics=values, epoch=epoch, step=step)
 
     def export_saved_model(self, model: Any, signatures: Any = None) -> str | None:
-        """Export the model that ``fit`` returns; on nodes other than the chief does nothing.
+        """Export the model that ``fit`` returns; to be called on every node, kept on the chief.
 
         Parameters
         ----------
@@ -348,15 +351,23 @@ class NodeContext:
         Returns
         -------
         str or None
-            The SavedModel's directory until the node ends; None on other nodes.
+            On the chief the SavedModel's directory, which lives as long as the node; else None.
+
+        Notes
+        -----
+        Other nodes save only models with variables of a ``tf.distribute`` strategy, for which
+        TensorFlow needs all workers, and throw the copy away.
         """
-        if not self.is_chief:
+        from tfos_ml.training.export import export_saved_model, is_distributed
+
+        if not self.is_chief and not is_distributed(model):
             return None
-        from tfos_ml.training.export import export_saved_model
 
         path = os.path.join(self._directory, "saved_model")
         shapes = None if self._stores is None else self._stores["train"].shapes
         export_saved_model(model, path, self._schema, shapes, signatures, self._settings["signature_def_key"])
+        if not self.is_chief:
+            return None
         self._channel.send("exported", directory=path)
         return path
 

@@ -55,6 +55,12 @@ def export_saved_model(
     write_signature(path, signature_key)
 
 
+def is_distributed(model: Any) -> bool:
+    """Whether a model has variables that belong to a ``tf.distribute`` strategy."""
+    values = [getattr(v, "value", v) for v in getattr(model, "variables", ())]
+    return any(getattr(v, "distribute_strategy", None) is not None for v in values)
+
+
 def _input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | None) -> dict[str, tf.TensorSpec]:
     """Name, shape and dtype of each input: the model's own if it is built, else the columns'."""
     known: Sequence[RowShape | None] = shapes or [None] * len(schema.columns)

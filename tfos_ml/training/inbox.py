@@ -31,6 +31,7 @@ class Inbox:
         self._timeout = timeout
         self._changed = threading.Condition()
         self._closed = False
+        self._heard = time.monotonic()
         self._chunks: dict[str, deque[Chunk]] = {stream: deque() for stream in STREAMS}
         self._barriers: deque[Message] = deque()
         self._agreement: dict[str, Any] | None = None
@@ -42,6 +43,7 @@ class Inbox:
     def _read(self) -> None:
         for message in self._messages:
             with self._changed:
+                self._heard = time.monotonic()
                 self._sort(message)
                 self._changed.notify_all()
         with self._changed:
@@ -64,12 +66,13 @@ class Inbox:
                 self.cluster_done = True
 
     def _wait(self, ready: Callable[[], Any], what: str, timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        """Wait until `ready`, for as long as something comes at least every `timeout` seconds."""
+        waiting_since = time.monotonic()
         with self._changed:
             while not ready():
                 if self._closed:
                     raise ChannelClosedError("the node's supervisor is gone")
-                left = None if deadline is None else deadline - time.monotonic()
+                left = None if timeout is None else max(waiting_since, self._heard) + timeout - time.monotonic()
                 if left is not None and left <= 0:
                     raise FeedTimeoutError(
                         f"{what} did not come within feedTimeout={self._timeout:g} s; raise feedTimeout"

@@ -18,6 +18,8 @@ import traceback
 from typing import Any
 
 from tfos_ml.cluster.channel import Channel, ChannelClosedError
+from tfos_ml.quiet import import_tensorflow
+from tfos_ml.training import sources
 
 HEARTBEAT_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -41,15 +43,18 @@ def _beat(channel: Channel) -> None:
 
 def _run(channel: Channel) -> None:
     import cloudpickle
-    import tensorflow as tf  # noqa: F401  (loaded here so that it overlaps the rendezvous)
 
     from tfos_ml.training.context import NodeContext
+
+    import_tensorflow()  # now, so that it overlaps the rendezvous
 
     messages = iter(channel)
     start = next(messages)
     with open(start["payload"], "rb") as file:
         try:
-            train_fn, args = cloudpickle.load(file)
+            source_lines, pickled = cloudpickle.load(file)
+            sources.install(source_lines)
+            train_fn, args = cloudpickle.loads(pickled)
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"the train function needs module {error.name!r}, which this node cannot import. Install it on every "

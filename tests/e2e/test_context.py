@@ -1,0 +1,227 @@
+"""What the train function gets: arguments, context, environment; and what it can say."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import linecache
+
+import pytest
+from pyspark.sql import functions as F
+
+from tfos_ml import InputMode, TFEstimator, errors
+
+
+def frame(spark, rows=60):
+    return spark.range(0, rows, 1, 3).withColumnRenamed("id", "features")
+
+
+def fit(spark, train_fn, **params):
+    return TFEstimator(trainFn=train_fn, verbose=0, **params).fit(frame(spark))
+
+
+def test_explicit_params_over_tf_args_over_defaults(spark, tmp_path):
+    target = tmp_path / "args.json"
+
+    def look(args, ctx):
+        seen = {name: args[name] for name in ("epochs", "batchSize", "steps", "mine", "modelDir")}
+        target.write_text(json.dumps({**seen, "epochs_here": args.epochs}))
+
+    fit(spark, look, tfArgs={"epochs": 7, "batchSize": 8, "mine": "x"}, batchSize=9)
+    expected = {"epochs": 7, "batchSize": 9, "steps": None, "mine": "x", "modelDir": None, "epochs_here": 7}
+    assert json.loads(target.read_text()) == expected
+
+
+@pytest.mark.parametrize("tf_args", [argparse.Namespace(lr=0.5), {"lr": 0.5}, ["--lr", "0.5"]])
+def test_tf_args_in_all_forms(spark, tmp_path, tf_args):
+    target = tmp_path / "lr"
+
+    def look(args, ctx):
+        target.write_text(str(args.lr if "lr" in args else float(args.argv[1])))
+
+    fit(spark, look, tfArgs=tf_args)
+    assert target.read_text() == "0.5"
+
+
+def test_context_of_every_role(spark, tmp_path):
+    def look(args, ctx):
+        import os
+
+        names = ["job_name", "task_index", "executor_id", "worker_num", "is_chief", "per_node_batch_size", "epochs"]
+        seen = {name: getattr(ctx, name) for name in names}
+        seen["tf_config"] = json.loads(os.environ["TF_CONFIG"])
+        seen["tf_jobs"] = ctx.tf_cluster_spec().jobs
+        seen["master"] = ctx.cluster_resolver().master("worker", 0)
+        seen["checkpoint_dir"] = ctx.checkpoint_dir
+        (tmp_path / f"{ctx.executor_id}.json").write_text(json.dumps(seen))
+
+    fit(spark, look, clusterSize=4, masterNode="chief", evalNode=True, batchSize=10, epochs=2, modelDir=str(tmp_path))
+    nodes = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert [(n["job_name"], n["task_index"]) for n in nodes] == [
+        ("chief", 0),
+        ("evaluator", 0),
+        ("worker", 0),
+        ("worker", 1),
+    ]
+    assert [n["worker_num"] for n in nodes] == [0, -1, 1, 2]
+    assert [n["is_chief"] for n in nodes] == [True, False, False, False]
+    assert {n["per_node_batch_size"] for n in nodes} == {3}
+    assert sorted(nodes[0]["tf_jobs"]) == sorted(nodes[0]["tf_config"]["cluster"]) == ["chief", "worker"]
+    assert list(nodes[1]["tf_config"]["cluster"]) == ["evaluator"]
+    assert nodes[3]["tf_config"]["task"] == {"type": "worker", "index": 1}
+    assert nodes[0]["master"] == "grpc://" + nodes[0]["tf_config"]["cluster"]["worker"][0]
+    assert nodes[2]["checkpoint_dir"] == str(tmp_path)
+
+
+def test_files_are_shared_out_with_input_mode_tensorflow(spark, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    out.mkdir()
+    spark.range(0, 100, 1, 5).write.parquet(str(data))
+
+    def look(args, ctx):
+        (out / str(ctx.worker_num)).write_text(json.dumps(ctx.files()))
+
+    df = spark.read.parquet(str(data))
+    TFEstimator(trainFn=look, clusterSize=2, inputMode=InputMode.TENSORFLOW, verbose=0).fit(df)
+    shares = [json.loads(p.read_text()) for p in out.iterdir()]
+    assert sorted(f for share in shares for f in share) == sorted(df.inputFiles())
+    assert sorted(map(len, shares)) == [2, 3]
+
+
+def test_validation_rows_are_kept_apart(spark, tmp_path):
+    df = frame(spark).withColumn("held_out", F.col("features") >= 50)
+
+    def look(args, ctx):
+        train = [int(i) for batch in ctx.dataset() for i in batch]
+        held_out = [int(i) for batch in ctx.validation_dataset(batch_size=3) for i in batch]
+        seen = {"train": train, "held_out": held_out, "counts": [ctx.row_count, ctx.validation_row_count]}
+        (tmp_path / str(ctx.worker_num)).write_text(json.dumps(seen))
+
+    TFEstimator(trainFn=look, clusterSize=2, validationIndicatorCol="held_out", verbose=0).fit(df)
+    nodes = [json.loads(p.read_text()) for p in tmp_path.iterdir()]
+    assert sorted(i for n in nodes for i in n["train"]) == list(range(50))
+    assert sorted(i for n in nodes for i in n["held_out"]) == list(range(50, 60))
+    assert all(n["counts"] == [50, 10] for n in nodes)
+
+
+def test_weights_and_named_labels(spark, tmp_path):
+    df = frame(spark).withColumn("y", F.col("features") * 2).withColumn("w", F.lit(0.5))
+
+    def look(args, ctx):
+        x, y, w = next(iter(ctx.dataset(batch_size=4, shuffle=False)))
+        seen = {"x": x["in"].numpy().tolist(), "y": y["out"].numpy().tolist(), "w": w.numpy().tolist()}
+        (tmp_path / "seen").write_text(json.dumps(seen))
+
+    TFEstimator(trainFn=look, inputMapping={"features": "in"}, labelMapping={"y": "out"}, weightCol="w", verbose=0).fit(
+        df
+    )
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert seen == {"x": [0, 1, 2, 3], "y": [0, 2, 4, 6], "w": [0.5] * 4}
+
+
+def test_batch_results_come_back_in_the_order_of_the_dataframe(any_spark):
+    def square(args, ctx):
+        feed = ctx.get_data_feed(train_mode=False)
+        while not feed.should_stop():
+            feed.batch_results([row[0] ** 2 for row in feed.next_batch(7)])
+
+    model = TFEstimator(trainFn=square, clusterSize=2, verbose=0).fit(frame(any_spark))
+    assert model.results() == [i**2 for i in range(60)]
+
+
+def test_rows_read_but_not_answered_are_an_error(spark):
+    def forget(args, ctx):
+        ctx.get_data_feed(train_mode=False).next_batch(5)
+
+    with pytest.raises(errors.ShapeError, match="5 rows were read"):
+        fit(spark, forget)
+
+
+def test_dataset_after_data_feed_is_an_error(spark):
+    def both(args, ctx):
+        ctx.get_data_feed()
+        ctx.dataset()
+
+    with pytest.raises(errors.CollectiveCallError, match="being streamed"):
+        fit(spark, both)
+
+
+def test_drop_remainder_and_steps_per_epoch(spark, tmp_path):
+    def look(args, ctx):
+        sizes = [int(b.shape[0]) for b in ctx.dataset(batch_size=16, drop_remainder=True)]
+        (tmp_path / str(ctx.worker_num)).write_text(
+            json.dumps([sizes, ctx.steps_per_epoch(16), ctx.steps_per_epoch(30)])
+        )
+
+    fit(spark, look, clusterSize=2)
+    assert [json.loads(p.read_text()) for p in tmp_path.iterdir()] == [[[16], 2, 1]] * 2
+
+
+def test_environment_of_the_process(spark, tmp_path, monkeypatch):
+    def look(args, ctx):
+        import os
+
+        (tmp_path / "env").write_text(json.dumps(dict(os.environ)))
+
+    fit(spark, look, nodeEnv={"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3"})
+    seen = json.loads((tmp_path / "env").read_text())
+    assert seen["MY_SETTING"] == "1"
+    assert (seen["TF_NUM_INTRAOP_THREADS"], seen["OMP_NUM_THREADS"]) == ("3", "1")
+    secret = [k for k in seen if "SECRET" in k or "TOKEN" in k or k.startswith("_PYSPARK")]
+    assert secret == []
+
+
+def test_source_of_a_notebook_function_is_there_for_autograph_and_tracebacks(spark):
+    cell = """
+def train(args, ctx):
+    import tensorflow as tf
+
+    @tf.function
+    def double_until(x, limit):
+        while x < limit:  # over tensors: works only if AutoGraph has the source
+            x = x * 2
+        return x
+
+    ctx.report({"x": double_until(tf.constant(1), tf.constant(100))})
+    raise LookupError("shown with its source line")
+"""
+    name = "/tmp/ipykernel_1/cell.py"
+    linecache.cache[name] = (len(cell), None, cell.splitlines(True), name)  # as IPython does
+    scope = {"__name__": "__main__"}
+    exec(compile(cell, name, "exec"), scope)
+    with pytest.raises(errors.TrainFnError, match="LookupError") as caught:
+        fit(spark, scope["train"])
+    assert 'raise LookupError("shown with its source line")' in caught.value.traceback
+
+
+def test_reports_become_history(spark):
+    def tell(args, ctx):
+        for epoch in range(3):
+            for step in range(2):
+                ctx.report({"loss": 10 * epoch + step}, epoch=epoch, step=step)
+        ctx.report({"done": 1})
+
+    model = fit(spark, tell, clusterSize=2)
+    assert model.history == {"loss": [1.0, 11.0, 21.0], "done": [1.0]}
+    assert model.summary["rows"] == 60
+    assert [n["label"] for n in model.summary["nodes"]] == ["worker:0", "worker:1"]
+
+
+def test_evaluator_that_does_not_return_is_an_error(spark):
+    def stay(args, ctx):
+        import time
+
+        if ctx.job_name == "evaluator":
+            time.sleep(1000)
+
+    with pytest.raises(errors.FeedTimeoutError, match="evaluator did not return within feedTimeout=2") as caught:
+        fit(spark, stay, clusterSize=2, evalNode=True, feedTimeout=2)
+    assert caught.value.role == "evaluator"
+
+
+def test_server_that_serves_for_ever_is_ended_with_the_cluster(spark):
+    def serve(args, ctx):
+        if ctx.job_name == "ps":
+            ctx.start_server().join()
+
+    assert fit(spark, serve, clusterSize=2, numPS=1).summary["rows"] == 60

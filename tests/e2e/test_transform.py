@@ -1,0 +1,286 @@
+"""TFModel.transform and what surrounds it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+from conftest import CLEAN_SECONDS, wait_until
+from pyspark.ml import Pipeline
+from pyspark.ml.feature import VectorAssembler
+from pyspark.sql import functions as F
+
+from tfos_ml import TFEstimator, TFModel, errors
+from tfos_ml.inference import saved_model, udf
+from tfos_ml.inference.udf import make_udf_function
+
+MAKE_MODELS = """
+import sys
+import tensorflow as tf
+
+def save(name, function, **inputs):
+    module = tf.Module()
+    module.weight = tf.Variable(2.0)
+    module.serve = tf.function(lambda **tensors: function(module, **tensors))
+    specs = {k: tf.TensorSpec(shape, dtype, k) for k, (shape, dtype) in inputs.items()}
+    tf.saved_model.save(module, f"{sys.argv[1]}/{name}", signatures=module.serve.get_concrete_function(**specs))
+
+save("double", lambda m, x: {"y": m.weight * x}, x=([None], tf.float32))
+sums = lambda m, x: {"total": tf.reduce_sum(x, [1, 2]), "rows": tf.reduce_sum(x, 2), "same": x}
+save("matrix", sums, x=([None, 2, 3], tf.float32))
+join = lambda m, s, n: {"out": tf.strings.join([s, tf.strings.as_string(n)]), "long": n + 1}
+save("text", join, s=([None], tf.string), n=([None], tf.int64))
+save("short", lambda m, x: {"y": x[:-1]}, x=([None], tf.float32))
+save("ragged", lambda m, x: {"n": tf.reduce_sum(x, 1)}, x=([None, None], tf.int32))
+"""
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """SavedModels made elsewhere, by plain TensorFlow in another process."""
+    directory = tmp_path_factory.mktemp("models")
+    subprocess.run([sys.executable, "-c", MAKE_MODELS, str(directory)], check=True, capture_output=True, timeout=120)
+    return directory
+
+
+@pytest.fixture
+def numbers(any_spark):
+    return any_spark.range(0, 1000, 1, 5).select("id", F.col("id").cast("float").alias("features"))
+
+
+def test_keeps_columns_and_declares_the_schema(numbers, models):
+    scored = TFModel(exportDir=str(models / "double")).transform(numbers)
+    assert scored.schema.simpleString() == "struct<id:bigint,features:float,prediction:float>"
+    assert scored.where("prediction != 2 * id").count() == 0
+    assert scored.count() == 1000
+
+
+def test_is_lazy(numbers, models):
+    store = numbers.sparkSession.sparkContext._jsc.sc().statusStore()
+    before = store.jobsList(None).size()
+    TFModel(exportDir=str(models / "double")).transform(numbers)
+    assert store.jobsList(None).size() == before
+
+
+def test_empty_dataframe_gives_an_empty_result(numbers, models):
+    model = TFModel(exportDir=str(models / "double"))
+    assert model.transform(numbers.where("id < 0")).collect() == []
+    assert model.transform(numbers.limit(0)).columns == ["id", "features", "prediction"]
+
+
+def test_several_outputs_and_a_flat_column_for_a_matrix(spark, models):
+    df = spark.createDataFrame([([1.0, 2.0, 3.0, 4.0, 5.0, 6.0],)], "x array<double>")
+    model = TFModel(exportDir=str(models / "matrix"), inputMapping={"x": "x"})
+    model.setOutputMapping({"total": "t", "rows": "r", "same": "s"})
+    scored = model.transform(df)
+    assert scored.schema.simpleString() == "struct<x:array<double>,t:float,r:array<float>,s:array<array<float>>>"
+    row = scored.first()
+    assert (row.t, row.r, row.s) == (21.0, [6.0, 15.0], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def test_text_and_integers(spark, models):
+    df = spark.createDataFrame([("naïve ", 7), ("☃", -(2**62))], "a string, b bigint")
+    model = TFModel(
+        exportDir=str(models / "text"), inputMapping={"a": "s", "b": "n"}, outputMapping={"out": "o", "long": "l"}
+    )
+    rows = model.transform(df).select("o", "l").collect()
+    assert [tuple(r) for r in rows] == [("naïve 7", 8), ("☃-4611686018427387904", -(2**62) + 1)]
+
+
+def test_vectors_dense_and_sparse(spark, models):
+    from pyspark.ml.linalg import Vectors
+
+    rows = [(Vectors.dense(range(6)),), (Vectors.sparse(6, {5: 2.0}),)]
+    model = TFModel(exportDir=str(models / "matrix"), featuresCol="v", outputMapping={"total": "t"})
+    assert [r.t for r in model.transform(spark.createDataFrame(rows, ["v"])).collect()] == [15.0, 2.0]
+
+
+def test_ragged_rows_are_padded(spark, models):
+    df = spark.createDataFrame([([1, 2, 3],), ([],), ([4],)], "features array<int>").coalesce(1)
+    assert [r.prediction for r in TFModel(exportDir=str(models / "ragged")).transform(df).collect()] == [6, 0, 4]
+
+
+@pytest.mark.parametrize("policy", ["error", "skip", "keep"])
+def test_null_policy(spark, models, policy):
+    df = spark.createDataFrame([(1, 1.0), (2, None), (3, 3.0)], "id int, features float").coalesce(1)
+    scored = TFModel(exportDir=str(models / "double"), nullPolicy=policy).transform(df)
+    if policy == "error":
+        with pytest.raises(Exception, match="Column 'features' has 1 null value"):
+            scored.collect()
+    else:
+        expected = {"skip": [(1, 2.0), (3, 6.0)], "keep": [(1, 2.0), (2, None), (3, 6.0)]}
+        assert [(r.id, r.prediction) for r in scored.collect()] == expected[policy]
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "message"),
+    [
+        (
+            "cast(id as string) as features",
+            "double",
+            r"Column 'features' holds string, but input 'x' expects float32\(batch\)",
+        ),
+        ("id as nothing", "double", "Feature column 'features' does not exist"),
+        ("id as features, id as prediction", "double", r"\['prediction'\] exist already"),
+    ],
+)
+def test_misfits_are_found_on_the_driver(spark, models, column, name, message):
+    df = spark.range(3).selectExpr(*column.split(", "))
+    with pytest.raises(errors.TfosMlError, match=message):
+        TFModel(exportDir=str(models / name)).transform(df)
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "message"),
+    [
+        ("array(id)", "matrix", r"rows of shape \(1,\), but input 'x' expects float32\(batch, 2, 3\)"),
+        ("16777217L", "double", r"\(int64\) has values that float32 cannot hold"),
+        ("cast(id as float)", "short", r"returned shape \(2,\) for output 'y', given 3 rows"),
+    ],
+)
+def test_misfits_of_the_rows_are_errors_never_misaligned_rows(spark, models, column, name, message):
+    df = spark.range(0, 3, 1, 1).selectExpr(f"{column} as features")
+    outputs = {"total": "t"} if name == "matrix" else {"y": "t"}
+    with pytest.raises(Exception, match=message):
+        TFModel(exportDir=str(models / name), outputMapping=outputs).transform(df).collect()
+
+
+def test_wrong_names_show_the_signature_beside_the_columns(spark, models):
+    model = TFModel(exportDir=str(models / "double"), inputMapping={"id": "z"})
+    with pytest.raises(errors.SignatureError, match=r"inputs \{x: float32\(batch\)\}.*Columns: \['id'\]"):
+        model.transform(spark.range(1))
+    with pytest.raises(errors.SignatureError, match="has 2 outputs; bind each with outputMapping"):
+        TFModel(exportDir=str(models / "text"), inputMapping={"a": "s", "b": "n"}).transform(
+            spark.sql("select 'x' a, 1L b")
+        )
+
+
+def test_model_is_extracted_once_a_host_and_loaded_once_a_worker(any_spark, models):
+    model = TFModel(exportDir=str(models / "double"))
+    df = any_spark.range(0, 400, 1, 8).select(F.col("id").cast("float").alias("features"))
+    captured = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(udf, "make_udf_function", lambda scoring: captured.append(scoring) or make_udf_function(scoring))
+        model.transform(df).collect()
+    (scoring,) = captured
+
+    def count_loads(batches):
+        """Score as transform does, in a real worker, and count what TensorFlow loads."""
+        import pandas as pd
+        import tensorflow as tf
+
+        loads, load = [], tf.saved_model.load
+        tf.saved_model.load = lambda directory, tags: loads.append(directory) or load(directory, tags)
+        try:
+            for batch in batches:
+                for _ in range(3):
+                    udf.score_batch(scoring, [batch.column(0)])
+        finally:
+            tf.saved_model.load = load
+        inodes = {os.stat(d).st_ino for d, _, _ in saved_model._loaded}
+        yield pa.RecordBatch.from_pandas(
+            pd.DataFrame({"loads": [len(loads)], "inode": list(inodes), "pid": os.getpid()})
+        )
+
+    seen = df.mapInArrow(count_loads, "loads long, inode long, pid long").collect()
+    loads = {}
+    for row in seen:
+        loads[row.pid] = loads.get(row.pid, 0) + row.loads
+    assert len(loads) > 1
+    assert set(loads.values()) <= {0, 1}
+    assert len({row.inode for row in seen}) == 1
+
+
+def test_extracted_model_goes_when_its_users_are_gone(sessions, spark, models):
+    root = Path(tempfile.gettempdir()) / f"tfos_ml-{os.getuid()}"
+    TFModel(exportDir=str(models / "double")).transform(spark.range(3).selectExpr("float(id) features")).collect()
+    assert list(root.glob("tfos_ml-*"))
+    sessions.stop()
+    assert wait_until(lambda: not root.exists(), CLEAN_SECONDS)
+    assert wait_until(lambda: not keepers(), CLEAN_SECONDS)
+
+
+def keepers() -> list[int]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "tfos_ml.inference.cache" in process.cmdline():
+                found.append(process.pid)
+    return found
+
+
+def train_keras(args, ctx):
+    import keras
+
+    keras.utils.set_random_seed(0)
+    inputs = {"a": keras.layers.Input((1,), name="a"), "b": keras.layers.Input((2,), name="b")}
+    hidden = keras.layers.Concatenate()(list(inputs.values()))
+    outputs = {"up": keras.layers.Dense(1, name="one")(hidden), "down": keras.layers.Dense(2, name="two")(hidden)}
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    ctx.export_saved_model(model)
+
+
+def test_fit_and_transform_in_a_pipeline_with_several_inputs_and_outputs(any_spark):
+    df = any_spark.range(0, 20, 1, 2).select(
+        F.col("id").cast("double").alias("x"), F.array(F.lit(1.0), F.col("id") / 10).alias("y")
+    )
+    estimator = TFEstimator(
+        trainFn=train_keras,
+        inputMapping={"v": "a", "y": "b"},
+        outputMapping={"up": "u", "down": "d"},
+        verbose=0,
+    )
+    fitted = Pipeline(stages=[VectorAssembler(inputCols=["x"], outputCol="v"), estimator]).fit(df)
+    scored = fitted.transform(df)
+    assert scored.columns == ["x", "y", "v", "u", "d"]
+    assert scored.count() == 20
+
+    model = fitted.stages[-1]
+    assert model.uid == estimator.uid
+    row = scored.orderBy("x").collect()[7]
+    here = model.predict({"v": np.array([[7.0]]), "y": np.array([[1.0, 0.7]])})
+    np.testing.assert_allclose(here["up"][0], row.u, rtol=1e-6)
+    np.testing.assert_allclose(here["down"][0], row.d, rtol=1e-6)
+    assert set(model.signature().inputs) == {"a", "b"}
+
+
+def export_constant(args, ctx):
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.serve = tf.function(lambda features: {"y": features * 0 + args.value})
+    signature = module.serve.get_concrete_function(features=tf.TensorSpec([None], tf.float32, "features"))
+    ctx.export_saved_model(module, signatures={"serving_default": signature})
+
+
+def test_export_dir_is_published_whole_and_read_back(spark, tmp_path):
+    target = tmp_path / "models" / "v1"
+    df = spark.range(4).select(F.col("id").cast("float").alias("features"))
+    estimator = TFEstimator(trainFn=export_constant, tfArgs={"value": 5.0}, exportDir=str(target), verbose=0)
+    model = estimator.fit(df)
+    assert (target / "saved_model.pb").is_file()
+    assert [p.name for p in target.parent.iterdir()] == ["v1"]
+    assert {r.prediction for r in model.transform(df).collect()} == {5.0}
+    assert {r.prediction for r in TFModel(exportDir=str(target)).transform(df).collect()} == {5.0}
+
+    with pytest.raises(errors.DestinationError, match="exists and is not empty"):
+        estimator.fit(df)
+
+
+def test_two_models_in_one_pipeline(spark):
+    df = spark.range(4).select(F.col("id").cast("float").alias("features"))
+    stages = [
+        TFEstimator(trainFn=export_constant, tfArgs={"value": v}, predictionCol=f"p{v:.0f}", verbose=0)
+        for v in (1.0, 2.0)
+    ]
+    scored = Pipeline(stages=stages).fit(df).transform(df)
+    assert [tuple(r) for r in scored.select("p1", "p2").distinct().collect()] == [(1.0, 2.0)]

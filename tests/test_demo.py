@@ -1,0 +1,43 @@
+"""The demo, as ``make demo`` runs it: trains, predicts, draws and says where things are."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+DEMO = Path(__file__).parents[1] / "examples" / "digits.py"
+
+
+@pytest.mark.timeout(240)
+def test_demo_trains_predicts_and_draws(tmp_path):
+    # Act
+    demo = subprocess.run(
+        [sys.executable, str(DEMO), "--output", "pictures"], cwd=tmp_path, capture_output=True, text=True, timeout=220
+    )
+
+    # Assert
+    assert demo.returncode == 0, demo.stderr
+    assert_accurate(demo.stdout)
+    assert "15/15 epochs" in demo.stderr
+    assert_picture(tmp_path / "pictures" / "training.png")
+    assert_picture(tmp_path / "pictures" / "digits.png")
+    last_line = demo.stdout.splitlines()[-1]
+    assert "pictures/training.png" in last_line
+    assert "Next:" in last_line
+
+
+def assert_accurate(text):
+    found = re.search(r"Accuracy on (\d+) held-out digits: ([\d.]+)", text)
+    assert found, text
+    assert int(found[1]) > 300
+    assert float(found[2]) >= 0.95
+
+
+def assert_picture(path):
+    """A picture of a useful size that is not of one colour."""
+    pixels = matplotlib.image.imread(path)
+    assert min(pixels.shape[:2]) > 300
+    assert pixels[..., :3].std() > 0.1

@@ -1,0 +1,54 @@
+"""The quickstart notebook: runs from start to end, and is kept with its outputs."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "01_quickstart.ipynb"
+CELL_TIMEOUT = 170
+
+
+@pytest.mark.timeout(240)
+def test_notebook_runs_from_start_to_end(tmp_path):
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    clear(notebook)
+
+    # Act: raises CellExecutionError if a cell fails
+    NotebookClient(
+        notebook, timeout=CELL_TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+
+    # Assert
+    assert_shows_results(notebook)
+
+
+def test_notebook_is_kept_with_its_outputs():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+
+    nbformat.validate(notebook)
+    assert_shows_results(notebook)
+    assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
+    assert "stderr" not in {output.get("name") for output in outputs(notebook)}
+
+
+def clear(notebook):
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+
+
+def outputs(notebook):
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def assert_shows_results(notebook):
+    shown = outputs(notebook)
+    assert "error" not in {output.output_type for output in shown}
+    printed = "".join(output.text for output in shown if output.output_type == "stream")
+    accuracy = re.search(r"Accuracy on \d+ held-out digits: ([\d.]+)", printed)
+    assert accuracy, printed
+    assert float(accuracy[1]) >= 0.95
+    assert sum("image/png" in output.get("data", {}) for output in shown) == 2

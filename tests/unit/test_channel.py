@@ -1,0 +1,119 @@
+import itertools
+import socket
+import threading
+
+import pytest
+
+from tfos_ml.cluster.channel import Channel, ChannelClosedError
+
+
+@pytest.fixture
+def ends():
+    """A channel and the bare socket at its other end."""
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    yield channel, theirs
+    channel.close()
+    theirs.close()
+
+
+@pytest.fixture
+def channels():
+    pair = [Channel(end) for end in socket.socketpair()]
+    yield pair
+    for channel in pair:
+        channel.close()
+
+
+def test_messages_arrive_in_order_with_their_content(channels):
+    sender, receiver = channels
+    for number in range(200):
+        sender.send("count", number=number, text="zeile\n é", nested={"a": [1, None]})
+    sender.close()
+    expected = {"type": "count", "text": "zeile\n é", "nested": {"a": [1, None]}}
+    assert list(receiver) == [{**expected, "number": number} for number in range(200)]
+
+
+def test_both_directions_work_at_once(channels):
+    first, second = channels
+    first.send("ping")
+    second.send("pong")
+    assert next(iter(first)) == {"type": "pong"}
+    assert next(iter(second)) == {"type": "ping"}
+
+
+def test_concurrent_senders_do_not_mix_their_messages(channels):
+    sender, receiver = channels
+
+    def send(who):
+        for number in range(50):
+            sender.send("count", who=who, number=number, filler="x" * 5000)
+
+    threads = [threading.Thread(target=send, args=(who,)) for who in range(8)]
+    for thread in threads:
+        thread.start()
+    received = list(itertools.islice(receiver, 8 * 50))
+    for thread in threads:
+        thread.join(10)
+    for who in range(8):
+        assert [m["number"] for m in received if m["who"] == who] == list(range(50))
+
+
+def test_sending_to_a_peer_that_is_gone_is_an_error(ends):
+    channel, peer = ends
+    peer.close()
+    with pytest.raises(ChannelClosedError, match="the peer is gone"):
+        channel.send("hello")
+
+
+def test_sending_on_a_channel_closed_here_is_an_error(ends):
+    channel, _ = ends
+    channel.close()
+    with pytest.raises(ChannelClosedError):
+        channel.send("hello")
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("seconds", [0.2, 1])
+def test_a_peer_that_never_reads_counts_as_gone_after_the_timeout(seconds):
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, send_timeout=seconds)
+    try:
+        with pytest.raises(ChannelClosedError):
+            channel.send("much", filler="x" * (8 << 20))
+    finally:
+        channel.close()
+        theirs.close()
+
+
+def test_reading_ends_when_the_peer_closes(ends):
+    channel, peer = ends
+    peer.sendall(b'{"type": "last"}\n')
+    peer.close()
+    assert list(channel) == [{"type": "last"}]
+
+
+def test_half_a_line_at_the_end_is_ignored(ends):
+    channel, peer = ends
+    peer.sendall(b'{"type": "whole"}\n{"type": "ha')
+    peer.close()
+    assert list(channel) == [{"type": "whole"}]
+
+
+def test_last_words_arrive_from_a_peer_that_left_messages_unread(ends):
+    channel, peer = ends
+    channel.send("unread")
+    peer.sendall(b'{"type": "failure"}\n')
+    peer.close()
+    assert list(channel) == [{"type": "failure"}]
+
+
+def test_close_wakes_a_reader(ends):
+    channel, _ = ends
+    received = []
+    reader = threading.Thread(target=lambda: received.extend(channel))
+    reader.start()
+    channel.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert received == []

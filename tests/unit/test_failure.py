@@ -1,0 +1,141 @@
+import inspect
+import pickle
+import re
+
+import pytest
+from pyspark.errors import IllegalArgumentException
+
+from tfos_ml import errors
+from tfos_ml.cluster.failure import Failure, NodeFailure, find_failure
+
+TREE = {
+    name: cls
+    for name, cls in vars(errors).items()
+    if inspect.isclass(cls) and cls.__module__ == errors.__name__ and issubclass(cls, Exception)
+}
+NODE_ERRORS = [name for name, cls in TREE.items() if issubclass(cls, errors.NodeError)]
+OTHER_ERRORS = [name for name in TREE if name not in NODE_ERRORS]
+DETAILS = {
+    "role": "worker",
+    "index": 2,
+    "host": "host-7",
+    "traceback": 'Traceback:\n  File "é.py"\nValueError: 🎉',
+    "log_tail": "line 1\nline 2\n",
+    "exit_code": 3,
+    "signal": None,
+}
+FAILURE = Failure("TrainFnError", "the train function raised ValueError: 🎉\n<&>", **DETAILS, collateral=True)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "{}",
+        "org.apache.spark.SparkException: Job aborted\n\tat Foo\n{}\n\n\tat java.lang.Thread.run(Thread.java:840)",
+        "<tfos_ml> tfos_ml: < {}{} <tfos_ml:",
+        "an object <tfos_ml:spool> of ours: {}",
+    ],
+    ids=["alone", "in a stack trace", "twice", "behind a look-alike"],
+)
+def test_failure_is_found_inside_noise(noise):
+    assert find_failure(noise.replace("{}", FAILURE.encode())) == FAILURE
+
+
+@pytest.mark.parametrize("text", ["", "Job aborted due to stage failure", "<tfos_ml:>", "<tfos_ml:spool>"])
+def test_text_without_a_failure_has_none(text):
+    assert find_failure(text) is None
+
+
+def test_encoded_failure_is_one_word():
+    assert re.fullmatch(r"\S+", FAILURE.encode())
+
+
+def test_exception_of_the_spark_task_carries_the_failure():
+    raised = NodeFailure(FAILURE)
+    assert find_failure(str(raised)) == FAILURE
+    assert "worker:2 on host-7: the train function raised ValueError" in str(raised)
+
+
+@pytest.mark.parametrize("kind", NODE_ERRORS)
+def test_node_error_is_rebuilt_with_its_attributes(kind):
+    error = Failure(kind, "it broke", **DETAILS).to_error()
+    assert type(error) is TREE[kind]
+    assert error.message == "it broke"
+    assert {name: getattr(error, name) for name in DETAILS} == DETAILS
+
+
+@pytest.mark.parametrize("kind", OTHER_ERRORS)
+def test_other_error_is_rebuilt_with_the_node_in_its_message(kind):
+    error = Failure(kind, "it broke", role="worker", index=2, host="host-7").to_error()
+    assert type(error) is TREE[kind]
+    assert str(error) == "worker:2 on host-7: it broke"
+
+
+@pytest.mark.parametrize("kind", OTHER_ERRORS)
+def test_failure_of_an_unknown_node_has_the_bare_message(kind):
+    assert str(Failure(kind, "it broke").to_error()) == "it broke"
+
+
+@pytest.mark.parametrize("kind", NODE_ERRORS)
+def test_node_error_survives_pickling(kind):
+    error = TREE[kind]("it broke", **DETAILS)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is TREE[kind]
+    assert vars(copy) == vars(error) == {"message": "it broke", **DETAILS}
+    assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize("kind", OTHER_ERRORS)
+def test_other_error_survives_pickling(kind):
+    copy = pickle.loads(pickle.dumps(TREE[kind]("it broke")))
+    assert type(copy) is TREE[kind]
+    assert str(copy) == "it broke"
+
+
+def test_node_error_tells_who_what_and_the_last_output():
+    text = str(errors.TrainFnError("it broke", **DETAILS))
+    assert text.startswith("worker:2 on host-7: it broke\n\nTraceback:")
+    assert text.endswith("Last output of the node:\nline 1\nline 2")
+
+
+def test_node_error_of_an_unknown_node_is_its_message():
+    assert str(errors.NodeLostError("it broke")) == "it broke"
+
+
+def documented_tree():
+    """``{name: name of the parent}`` as drawn at the top of the module."""
+    parents, path = {}, []
+    for line in errors.__doc__.splitlines():
+        found = re.match(r"    ((?:[│ ]   |[├└]── )*)([A-Z]\w+)", line)
+        if found:
+            depth = len(found.group(1)) // 4
+            path[depth:] = [found.group(2)]
+            parents[found.group(2)] = path[depth - 1] if depth else None
+    return parents
+
+
+def test_every_error_is_in_the_tree_and_the_tree_has_no_other():
+    assert sorted(documented_tree()) == sorted(TREE)
+
+
+@pytest.mark.parametrize(("name", "parent"), [(n, p) for n, p in documented_tree().items() if p])
+def test_error_is_a_child_of_what_the_tree_says(name, parent):
+    assert TREE[parent] in TREE[name].__bases__
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (errors.InvalidInputError, ValueError),
+        (errors.DataError, ValueError),
+        (errors.SignatureError, ValueError),
+        (errors.ColumnNotFoundError, IllegalArgumentException),
+    ],
+)
+def test_error_can_be_caught_as_what_users_know(error, builtin):
+    assert issubclass(error, builtin)
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_every_error_is_documented(name):
+    assert TREE[name].__doc__

@@ -1,0 +1,186 @@
+import argparse
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tfos_ml
+from tfos_ml import InputMode, TFEstimator, TFModel
+from tfos_ml.errors import ParamError
+from tfos_ml.params import CONSTRAINTS, SCORING_PARAMS, TRAINING_PARAMS
+
+TEXTS = (["x", "with space"], ["", 1, b"x", ["x"]])
+FLAGS = ([True, False], [0, 1, "true", np.True_])
+MAPPINGS = ([{"a": "b"}, {"a": "b", "c": "d"}], [{}, {"": "b"}, {"a": ""}, {"a": 1}, {1: "a"}, [("a", "b")], "a"])
+SECONDS = ([1, 0.5, 1e9, np.float32(2)], [0, -1, float("nan"), True, "10"])
+
+
+def integers(least):
+    good = [least, least + 1, 10**6, np.int64(least + 2)]
+    return good, [least - 1, -(10**6), least + 0.5, float(least), str(least), True, [least]]
+
+
+VALUES = {
+    **dict.fromkeys(["featuresCol", "labelCol", "predictionCol", "weightCol", "validationIndicatorCol"], TEXTS),
+    **dict.fromkeys(["modelDir", "exportDir", "signatureDefKey", "tagSet"], TEXTS),
+    **dict.fromkeys(["inputMapping", "labelMapping", "outputMapping"], MAPPINGS),
+    **dict.fromkeys(["clusterSize", "epochs", "steps", "batchSize"], integers(1)),
+    **dict.fromkeys(["numPS", "maxRestarts"], integers(0)),
+    **dict.fromkeys(["evalNode", "shuffle"], FLAGS),
+    **dict.fromkeys(["reservationTimeout", "feedTimeout"], SECONDS),
+    "masterNode": (["chief", "master"], ["", "worker", "Chief", 1, ["chief"]]),
+    "inputMode": ([InputMode.SPARK, InputMode.TENSORFLOW], ["spark", "", 0, None.__class__]),
+    "seed": ([0, -1, 2**62, np.int64(3)], [1.0, "1", True]),
+    "nodeEnv": ([{}, {"A": "1"}, {"A": ""}], [{"A": 1}, {"": "x"}, {1: "x"}, "A=1", [("A", "1")]]),
+    "nullPolicy": (["error", "skip", "keep"], ["drop", "", True, 0]),
+    "padValue": ([0, -1.5, np.float32(2), float("nan")], ["0", True, [0], 1j]),
+    "verbose": ([0, 1, 2, np.int64(1)], [-1, 3, 0.0, "1", True]),
+}
+GOOD = [(name, value) for name, (good, _) in VALUES.items() for value in good]
+BAD = [(name, value) for name, (_, bad) in VALUES.items() for value in bad]
+ACCESSORS = [(TFEstimator, n) for n in TRAINING_PARAMS] + [(TFModel, n) for n in SCORING_PARAMS]
+
+
+def suffix(name):
+    return name[0].upper() + name[1:]
+
+
+def label(value):
+    return value.__name__ if isinstance(value, type) else repr(value)
+
+
+def same(received, value):
+    return received == value or (received != received and value != value)
+
+
+def test_every_constraint_is_tested_here():
+    assert sorted(VALUES) == sorted(CONSTRAINTS)
+
+
+def test_every_param_has_a_constraint():
+    assert sorted(CONSTRAINTS) == sorted(p.name for p in TFEstimator().params) == sorted(TRAINING_PARAMS)
+    assert sorted(SCORING_PARAMS) == sorted(p.name for p in TFModel().params)
+
+
+@pytest.mark.parametrize(("name", "value"), GOOD, ids=label)
+def test_good_value_is_taken_and_given_back(name, value):
+    estimator = TFEstimator(**{name: value})
+    assert same(getattr(estimator, f"get{suffix(name)}")(), value)
+    estimator.check_params()
+
+
+@pytest.mark.parametrize(("name", "value"), BAD, ids=label)
+def test_bad_value_is_refused_in_one_format(name, value):
+    with pytest.raises(ParamError) as caught:
+        TFEstimator(**{name: value})
+    assert str(caught.value).startswith(f"{name} must be {CONSTRAINTS[name][0]}. Received: {value!r}")
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, bad[0]) for name, (_, bad) in VALUES.items()], ids=label)
+def test_bad_value_is_refused_by_the_setter_and_in_a_grid(name, value):
+    estimator = TFEstimator()
+    with pytest.raises(ParamError, match=f"^{name} must be"):
+        getattr(estimator, f"set{suffix(name)}")(value)
+    copy = estimator.copy({estimator.getParam(name): value})
+    with pytest.raises(ParamError, match=f"^{name} must be"):
+        copy.check_params()
+
+
+@pytest.mark.parametrize(("stage", "name"), ACCESSORS, ids=label)
+def test_every_param_has_a_documented_setter_and_getter(stage, name):
+    value = VALUES[name][0][0]
+    instance = stage()
+    setter, getter = getattr(instance, f"set{suffix(name)}"), getattr(instance, f"get{suffix(name)}")
+    assert setter(value) is instance
+    assert getter() == value
+    assert name in setter.__doc__
+    assert getter.__doc__
+
+
+@pytest.mark.parametrize(("stage", "name"), [(s, n) for s, n in ACCESSORS if n in CONSTRAINTS], ids=label)
+def test_default_value_meets_the_constraint(stage, name):
+    instance = stage()
+    if instance.hasDefault(name):
+        CONSTRAINTS[name][1](instance.getOrDefault(name))
+    instance.check_params()
+
+
+@pytest.mark.parametrize("stage", [TFEstimator, TFModel])
+def test_unknown_keyword_is_refused_with_the_known_ones(stage):
+    with pytest.raises(ParamError, match=r"Unknown parameters \['epoch'\]\. Known: \['batchSize',"):
+        stage(epoch=3)
+
+
+@pytest.mark.parametrize("stage", [TFEstimator, TFModel])
+def test_positional_arguments_are_refused(stage):
+    with pytest.raises(TypeError, match="keyword"):
+        stage("features")
+
+
+def test_unset_params_have_no_value():
+    estimator = TFEstimator(weightCol=None)
+    assert not estimator.isDefined(estimator.weightCol)
+
+
+def test_seed_is_stable_between_instances():
+    assert TFEstimator().getSeed() == TFEstimator().getSeed()
+
+
+class TestTrainFunction:
+    def test_is_kept(self):
+        estimator = TFEstimator(trainFn=print)
+        assert estimator.getTrainFn() is print
+        assert estimator.copy().getTrainFn() is print
+
+    @pytest.mark.parametrize("value", [1, "print", {}])
+    def test_must_be_callable(self, value):
+        with pytest.raises(ParamError, match="trainFn must be a function .* Received"):
+            TFEstimator(trainFn=value)
+
+    @pytest.mark.parametrize("value", [{"a": 1}, argparse.Namespace(a=1), ["--a", "1"], ("--a",), None])
+    def test_takes_arguments_of_any_usual_kind(self, value):
+        assert TFEstimator(tfArgs=value).getTfArgs() == value
+
+    @pytest.mark.parametrize("value", ["--a 1", 1, {1, 2}])
+    def test_refuses_other_arguments(self, value):
+        with pytest.raises(ParamError, match="tfArgs must be .* Received"):
+            TFEstimator(tfArgs=value)
+
+
+LOADED = """
+import json, sys
+import tfos_ml
+from tfos_ml import TFEstimator, TFModel
+TFEstimator(trainFn=print, epochs=2), TFModel(exportDir="/models/x")
+print(json.dumps([m for m in ("tensorflow", "keras", "mlflow") if m in sys.modules]))
+"""
+
+
+def test_neither_import_nor_construction_loads_tensorflow():
+    output = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert json.loads(output.stdout) == []
+
+
+def test_public_names():
+    assert sorted(tfos_ml.__all__) == [
+        "DataFeed",
+        "InputMode",
+        "NodeContext",
+        "SparkClusterResolver",
+        "TFEstimator",
+        "TFModel",
+    ]
+
+
+@pytest.mark.parametrize("name", tfos_ml.__all__)
+def test_public_name_is_a_documented_class(name):
+    assert getattr(tfos_ml, name).__name__ == name
+    assert getattr(tfos_ml, name).__doc__
+    assert name in dir(tfos_ml)
+
+
+def test_other_names_are_no_attributes():
+    with pytest.raises(AttributeError, match="no attribute 'TFEstimater'"):
+        _ = tfos_ml.TFEstimater

@@ -1,0 +1,275 @@
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfos_ml.cluster.guardian import Guardian
+from tfos_ml.cluster.process import MARKER, TAIL_LINES, ChildProcess, child_environment, describe_exit, kill_tree
+
+DEADLINE = 10.0
+
+
+def ends(pid, seconds=DEADLINE):
+    """Whether a process, ours or not, ends within a deadline."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def lives(pid):
+    return not ends(pid, seconds=0)
+
+
+@pytest.fixture
+def start():
+    """Starts processes; ends those of a test that are left."""
+    started = []
+
+    def start(command, marker=None, **options):
+        environment = {**os.environ, MARKER: marker} if marker else None
+        started.append(
+            subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate(timeout=DEADLINE)
+
+
+class TestKillTree:
+    def test_ends_a_child_and_its_group(self, start):
+        child = start(["sh", "-c", "sleep 600 & echo $!; wait"], start_new_session=True)
+        grandchild = int(child.stdout.readline())
+        kill_tree(child.pid, "no such marker")
+        assert ends(child.pid)
+        assert ends(grandchild)
+        assert child.wait(DEADLINE) == -signal.SIGKILL
+
+    def test_finds_a_grandchild_in_a_session_of_its_own_by_the_marker(self, start):
+        child = start(["sh", "-c", "setsid sleep 600 & echo $!; wait"], marker="m-1", start_new_session=True)
+        grandchild = int(child.stdout.readline())
+        kill_tree(child.pid, "m-1")
+        assert ends(child.pid)
+        assert ends(grandchild)
+
+    def test_finds_an_orphan_by_the_marker_alone(self, start):
+        parent = start(["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], marker="m-2")
+        orphan = int(parent.stdout.readline())
+        parent.wait(DEADLINE)
+        assert lives(orphan)
+        kill_tree(None, "m-2")
+        assert ends(orphan)
+
+    def test_ends_a_process_that_was_stopped(self, start):
+        child = start(["sleep", "600"], marker="m-3", start_new_session=True)
+        child.send_signal(signal.SIGSTOP)
+        kill_tree(None, "m-3")
+        assert ends(child.pid)
+
+    def test_spares_processes_of_other_nodes(self, start):
+        other = start(["sleep", "600"], marker="m-40", start_new_session=True)
+        kill_tree(None, "m-4")
+        assert lives(other.pid)
+
+    def test_of_a_process_that_is_gone_does_nothing(self, start):
+        child = start(["true"], start_new_session=True)
+        child.wait(DEADLINE)
+        kill_tree(child.pid, "m-5")
+
+
+@pytest.mark.parametrize(
+    ("returncode", "code", "name", "sentence"),
+    [
+        (0, 0, None, "exited with code 0"),
+        (3, 3, None, "exited with code 3"),
+        (-11, None, "SIGSEGV", "was ended by SIGSEGV"),
+        (-6, None, "SIGABRT", "was ended by SIGABRT"),
+        (-15, None, "SIGTERM", "was ended by SIGTERM"),
+        (-9, None, "SIGKILL", "was ended by SIGKILL"),
+        (137, 137, "SIGKILL", "was ended by SIGKILL"),
+    ],
+)
+def test_exit_is_described(returncode, code, name, sentence):
+    found = describe_exit(returncode)
+    assert found[:2] == (code, name)
+    assert found[2].startswith(sentence)
+
+
+@pytest.mark.parametrize("number", range(1, signal.NSIG))
+def test_death_by_any_signal_is_described(number):
+    code, name, sentence = describe_exit(-number)
+    assert code is None
+    assert name in sentence
+
+
+@pytest.mark.parametrize("returncode", [-9, 137])
+def test_exit_that_may_be_out_of_memory_names_the_setting(returncode):
+    assert "spark.executor.memoryOverhead" in describe_exit(returncode)[2]
+
+
+class TestChildEnvironment:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "PYTHON_WORKER_FACTORY_SECRET",
+            "PYTHON_WORKER_FACTORY_PORT",
+            "_PYSPARK_DRIVER_CONN_INFO_PATH",
+            "_PYSPARK_DRIVER_CALLBACK_HOST",
+            "PYSPARK_GATEWAY_SECRET",
+            "_SPARK_AUTH_SECRET",
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN",
+            "TF_CONFIG",
+        ],
+    )
+    def test_leaves_out_what_spark_keeps_to_itself(self, name, monkeypatch):
+        monkeypatch.setenv(name, "s3cret")
+        environment = child_environment("m", 1, {})
+        assert name not in environment
+        assert "s3cret" not in environment.values()
+
+    def test_keeps_everything_else(self, monkeypatch):
+        monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+        assert child_environment("m", 1, {})["HADOOP_CONF_DIR"] == "/etc/hadoop"
+
+    def test_sizes_thread_pools_by_the_cores_of_the_task(self, monkeypatch):
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        environment = child_environment("m", 4, {})
+        for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+            assert environment[name] == "4"
+
+    def test_user_wins_over_all_but_the_marker(self):
+        extra = {"OMP_NUM_THREADS": "7", "TF_CONFIG": "{}", MARKER: "mine"}
+        assert child_environment("m", 1, extra) == {**child_environment("m", 1, {}), **extra, MARKER: "m"}
+
+    def test_child_imports_what_this_process_can(self, tmp_path, monkeypatch, start):
+        (tmp_path / "only_here.py").write_text("print('found')")
+        monkeypatch.syspath_prepend(tmp_path)
+        child = start([sys.executable, "-m", "only_here"], marker="m-6")
+        assert child.wait(DEADLINE) != 0
+        command = [sys.executable, "-m", "only_here"]
+        output = subprocess.run(command, env=child_environment("m", 1, {}), capture_output=True, text=True)
+        assert output.stdout == "found\n"
+
+
+class TestChildProcess:
+    @pytest.fixture
+    def run(self, tmp_path, monkeypatch):
+        """Runs the text of a module in a child process."""
+        children = []
+
+        def run(text):
+            (tmp_path / "child_module.py").write_text(text)
+            monkeypatch.syspath_prepend(tmp_path)
+            children.append(ChildProcess("child_module", child_environment("m-7", 1, {}), "worker:0"))
+            return children[-1]
+
+        yield run
+        for child in children:
+            kill_tree(child.pid, "m-7")
+            child.wait(DEADLINE)
+            child.log_tail()
+            child.socket.close()
+
+    def test_has_the_other_end_of_the_socket_and_our_pid(self, run):
+        child = run("import socket, sys; socket.socket(fileno=int(sys.argv[1])).sendall(sys.argv[2].encode())")
+        assert child.socket.makefile().read() == str(os.getpid())
+        assert child.wait(DEADLINE)
+        assert child.returncode == 0
+
+    def test_keeps_the_last_lines_of_both_outputs(self, run):
+        child = run("import sys\nfor i in range(100): print(i)\nsys.stderr.write('last words'); sys.exit(3)")
+        assert child.wait(DEADLINE)
+        assert child.returncode == 3
+        lines = child.log_tail().splitlines()
+        assert lines == [*map(str, range(101 - TAIL_LINES, 100)), "last words"]
+
+    def test_output_that_is_no_utf8_does_no_harm(self, run):
+        child = run(r"import sys; sys.stdout.buffer.write(b'\xff bad\n')")
+        assert child.wait(DEADLINE)
+        assert child.log_tail() == "\N{REPLACEMENT CHARACTER} bad\n"
+
+    def test_lines_are_relayed_with_the_label(self, run, capsys):
+        child = run("print('hello')")
+        assert child.wait(DEADLINE)
+        child.log_tail()
+        assert capsys.readouterr().err == "[worker:0] hello\n"
+
+    def test_is_a_session_of_its_own(self, run):
+        child = run("import sys; sys.stdin.read(); import select; select.select([], [], [])")
+        assert os.getsid(child.pid) == child.pid
+        assert child.returncode is None
+        assert not child.wait(0)
+
+
+SUPERVISOR = """
+import os, subprocess, sys
+from tfos_ml.cluster.guardian import Guardian
+from tfos_ml.cluster.process import MARKER
+
+guardian = Guardian("g-1", [sys.argv[1], sys.argv[1] + "/not there"])
+silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+child = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: "g-1"}, start_new_session=True, **silent)
+guardian.guard(pid=child.pid)
+print(child.pid, guardian._process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+class TestGuardian:
+    @pytest.fixture
+    def directory(self, tmp_path):
+        made = tmp_path / "spool"
+        made.mkdir()
+        (made / "chunk").write_text("rows")
+        return made
+
+    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None], ids=["SIGKILL", "SIGTERM", "exit"])
+    def test_cleans_up_however_its_supervisor_ends(self, start, directory, how):
+        supervisor = start([sys.executable, "-c", SUPERVISOR, str(directory)])
+        child, guardian = map(int, supervisor.stdout.readline().split())
+        assert lives(child)
+        assert lives(guardian)
+        if how is None:
+            supervisor.stdin.close()
+        else:
+            supervisor.send_signal(how)
+        assert ends(supervisor.pid)
+        assert ends(guardian)
+        assert ends(child)
+        assert not directory.exists()
+
+    def test_outlives_a_signal_to_the_group_of_its_supervisor(self, start, directory):
+        supervisor = start([sys.executable, "-c", SUPERVISOR, str(directory)], start_new_session=True)
+        child, guardian = map(int, supervisor.stdout.readline().split())
+        os.killpg(supervisor.pid, signal.SIGKILL)
+        assert ends(guardian)
+        assert ends(child)
+        assert not directory.exists()
+
+    def test_finish_has_everything_cleaned_up_on_return(self, start, directory):
+        guardian = Guardian("g-2", [str(directory)])
+        child = start(["sleep", "600"], marker="g-2", start_new_session=True)
+        guardian.finish()
+        assert not lives(child.pid)
+        assert not directory.exists()
+
+    def test_deletes_nothing_else(self, directory):
+        neighbour = Path(f"{directory}-2")
+        neighbour.mkdir()
+        Guardian("g-3", [str(directory)]).finish()
+        assert neighbour.is_dir()

@@ -1,0 +1,118 @@
+import itertools
+
+import pytest
+
+from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
+from tfos_ml.errors import ParamError
+
+
+def expected_jobs(size, num_ps, master, evaluator):
+    """The job names by rank, or None where nobody is left to train."""
+    jobs = num_ps * ["ps"] + [master] * bool(master) + ["evaluator"] * evaluator
+    workers = size - len(jobs)
+    return jobs + workers * ["worker"] if workers >= 0 and (workers or master) else None
+
+
+CASES = list(itertools.product(range(1, 7), range(7), [None, "chief", "master"], [False, True]))
+VALID = [case for case in CASES if expected_jobs(*case)]
+INVALID = [case for case in CASES if not expected_jobs(*case)]
+
+
+def ranks_of(template, *jobs):
+    return tuple(n.rank for n in template.nodes if n.job_name in jobs)
+
+
+def addresses_of(template):
+    return [f"host{n.rank}:{2000 + n.rank}" for n in template.nodes]
+
+
+def refusal(case):
+    with pytest.raises(ParamError) as caught:
+        make_template(*case)
+    return str(caught.value)
+
+
+class TestEveryValidCluster:
+    def test_roles_come_in_the_order_ps_chief_evaluator_worker(self):
+        for case in VALID:
+            template = make_template(*case)
+            assert [n.job_name for n in template.nodes] == expected_jobs(*case), case
+            assert template.size == case[0], case
+
+    def test_ranks_and_task_indices_are_contiguous(self):
+        for case in VALID:
+            template = make_template(*case)
+            assert [n.rank for n in template.nodes] == list(range(template.size)), case
+            for job in {n.job_name for n in template.nodes}:
+                indices = [n.task_index for n in template.nodes if n.job_name == job]
+                assert indices == list(range(len(indices))), case
+
+    def test_chief_is_the_named_one_or_else_worker_0(self):
+        for case in VALID:
+            template = make_template(*case)
+            assert template.nodes[template.chief_rank].label == f"{case[2] or 'worker'}:0", case
+
+    def test_training_rows_go_to_who_runs_the_training_program(self):
+        for case in VALID:
+            _, num_ps, master, _ = case
+            template = make_template(*case)
+            coordinator = [master] if num_ps and master else ["chief", "master", "worker"]
+            assert template.feed_ranks == ranks_of(template, *coordinator), case
+
+    def test_validation_rows_go_to_the_evaluator_or_else_to_who_trains(self):
+        for case in VALID:
+            template = make_template(*case)
+            evaluators = ranks_of(template, "evaluator")
+            assert template.evaluator_rank == (evaluators[0] if evaluators else None), case
+            assert template.validation_ranks == (evaluators or template.feed_ranks), case
+
+    def test_cluster_spec_has_every_address_once(self):
+        for case in VALID:
+            template = make_template(*case)
+            addresses = addresses_of(template)
+            spec = cluster_spec(template, addresses)
+            assert sorted(a for tasks in spec.values() for a in tasks) == sorted(addresses), case
+            for node in template.nodes:
+                assert spec[node.job_name][node.task_index] == addresses[node.rank], case
+
+    def test_tf_config_names_the_task_and_keeps_the_evaluator_apart(self):
+        for case in VALID:
+            template = make_template(*case)
+            addresses = addresses_of(template)
+            training = {job: tasks for job, tasks in cluster_spec(template, addresses).items() if job != "evaluator"}
+            for node in template.nodes:
+                alone = {"evaluator": [addresses[node.rank]]}
+                assert tf_config(template, node.rank, addresses) == {
+                    "cluster": alone if node.job_name == "evaluator" else training,
+                    "task": {"type": node.job_name, "index": node.task_index},
+                }, case
+
+
+class TestEveryInvalidCluster:
+    def test_is_refused_with_its_values(self):
+        for case in INVALID:
+            size, num_ps, master, evaluator = case
+            text = refusal(case)
+            for value in (f"clusterSize={size}", f"numPS={num_ps}", f"masterNode={master!r}", f"evalNode={evaluator}"):
+                assert value in text, case
+
+    def test_works_with_the_recommended_size_and_none_below(self):
+        for case in INVALID:
+            recommended = int(refusal(case).rstrip(".").rsplit(" ", 1)[1])
+            make_template(recommended, *case[1:])
+            refusal((recommended - 1, *case[1:]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cluster_size": 0}, "clusterSize .* 0"),
+        ({"cluster_size": -3}, "clusterSize .* -3"),
+        ({"cluster_size": 2, "num_ps": -1}, "numPS .* -1"),
+        ({"cluster_size": 2, "master_node": "boss"}, "masterNode .* 'boss'"),
+        ({"cluster_size": 2, "master_node": ""}, "masterNode .* ''"),
+    ],
+)
+def test_value_out_of_range_is_named(arguments, message):
+    with pytest.raises(ParamError, match=message):
+        make_template(**arguments)
