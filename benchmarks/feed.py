@@ -62,6 +62,7 @@ def drain(batches):
 
 
 def seconds_of_drain(df: DataFrame) -> float:
+    """Wall time of the bare drain."""
     start = time.perf_counter()
     counted = df.repartition(NODES).mapInArrow(drain, "rows long", barrier=True).collect()
     taken = time.perf_counter() - start
@@ -84,6 +85,7 @@ def train_from_dataset(args, ctx):
 
 
 def seconds_of_fit(df: DataFrame, train_fn) -> float:
+    """Wall time of a fit, start-up included."""
     estimator = TFEstimator(trainFn=train_fn, inputMapping={"features": "x"}, clusterSize=NODES, verbose=0)
     start = time.perf_counter()
     model = estimator.fit(df)

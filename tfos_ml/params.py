@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.ml.param import Param, Params, TypeConverters
+from pyspark.ml.param import Param, Params
 from pyspark.ml.param.shared import (
     HasFeaturesCol,
     HasLabelCol,
@@ -132,23 +132,19 @@ def _param(name: str, doc: str, converter: Callable[[Any], Any]) -> Param[Any]:
     return Param(Params._dummy(), name, doc, _checked(name, converter))
 
 
-_int, _float, _text, _bool = (
-    TypeConverters.toInt,
-    TypeConverters.toFloat,
-    TypeConverters.toString,
-    TypeConverters.toBoolean,
-)
+_int, _float, _text, _bool = int, float, str, bool  # converters of values that have been checked
 
 
 class ParamsBase(Params):
     """What all our stages share: setting and getting by name, with constraints."""
 
     def _set_checked(self, **values: Any) -> Self:
-        """Set Params; those that come from pyspark's mixins are checked here."""
-        for name, value in values.items():
-            if value is not None and self.hasParam(name) and name in CONSTRAINTS:
+        """Set Params, all but those that are None; those of pyspark's mixins are checked here."""
+        given = {name: value for name, value in values.items() if value is not None}
+        for name, value in given.items():
+            if name in CONSTRAINTS:
                 check_value(name, value)
-        return self._set(**values)
+        return self._set(**given)
 
     def _get(self, name: str) -> Any:
         """Value of a Param, None if it is neither set nor has a default."""

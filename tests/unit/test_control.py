@@ -205,6 +205,8 @@ class TestProgressLink:
         link.report({"loss": 1.0})
         link.report({"loss": 0.5})
         link.close()
+        assert not server.wait_gone(0)
+        link.say_gone()
         assert server.progress() == {4: {"rows": 11}}
         assert server.take_reports() == [{"loss": 1.0}, {"loss": 0.5}]
         assert server.wait_gone(0)

@@ -48,7 +48,9 @@ def start():
     yield start
     for process in started:
         process.kill()
-        process.communicate(timeout=DEADLINE)
+        process.wait(DEADLINE)
+        process.stdin.close()
+        process.stdout.close()
 
 
 class TestKillTree:
@@ -245,7 +247,7 @@ class TestGuardian:
         assert lives(child)
         assert lives(guardian)
         if how is None:
-            supervisor.stdin.close()
+            supervisor.communicate(timeout=DEADLINE)
         else:
             supervisor.send_signal(how)
         assert ends(supervisor.pid)
@@ -264,12 +266,12 @@ class TestGuardian:
     def test_finish_has_everything_cleaned_up_on_return(self, start, directory):
         guardian = Guardian("g-2", [str(directory)])
         child = start(["sleep", "600"], marker="g-2", start_new_session=True)
-        guardian.finish()
+        guardian.finish(report=False)
         assert not lives(child.pid)
         assert not directory.exists()
 
     def test_deletes_nothing_else(self, directory):
         neighbour = Path(f"{directory}-2")
         neighbour.mkdir()
-        Guardian("g-3", [str(directory)]).finish()
+        Guardian("g-3", [str(directory)]).finish(report=False)
         assert neighbour.is_dir()

@@ -33,7 +33,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket, send_timeout: float = 60.0):
         self._sock = sock
-        deadline = struct.pack("ll", int(send_timeout), 0)
+        deadline = struct.pack("ll", int(send_timeout), int(send_timeout % 1 * 1e6))  # a struct timeval
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, deadline)
         self._lines = sock.makefile("rb")
         self._lock = threading.Lock()

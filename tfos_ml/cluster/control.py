@@ -61,9 +61,10 @@ class ControlServer(flight.FlightServerBase):
         rank = int(body["rank"])
         with self._changed:
             if action.type == "progress":
+                progress, reports = body["progress"], list(body["reports"])
                 self._present.add(rank)
-                self._progress[rank] = body["progress"]
-                self._reports.extend(body["reports"])
+                self._progress[rank] = progress
+                self._reports.extend(reports)
             elif action.type == "gone":
                 self._present.discard(rank)
             else:
@@ -93,8 +94,10 @@ class ControlServer(flight.FlightServerBase):
             return self._changed.wait_for(lambda: not self._present, timeout)
 
     def close(self) -> None:
-        """Stop listening."""
-        self.shutdown()
+        """Stop listening; strangers that hold connections open do not hold this up."""
+        thread = threading.Thread(target=self.shutdown, name="control shutdown", daemon=True)
+        thread.start()
+        thread.join(CALL_TIMEOUT)
 
 
 class ControlClient:

@@ -61,5 +61,9 @@ class NodeFailure(Exception):  # noqa: N818  (it reports a Failure)
 
 def find_failure(text: str) -> Failure | None:
     """The failure that a Spark error's text carries, if any."""
-    match = _ENCODED.search(text)
-    return Failure(**json.loads(zlib.decompress(base64.b64decode(match.group(1))))) if match else None
+    for word in _ENCODED.findall(text):
+        try:
+            return Failure(**json.loads(zlib.decompress(base64.b64decode(word))))
+        except (ValueError, TypeError, zlib.error):  # it only looks like one
+            continue
+    return None

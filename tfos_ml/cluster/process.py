@@ -145,7 +145,8 @@ def describe_exit(returncode: int) -> tuple[int | None, str | None, str]:
         )
         return (None if returncode < 0 else returncode), "SIGKILL", hint
     if returncode < 0:
-        name = signal.Signals(-returncode).name
+        known = -returncode in set(signal.Signals)
+        name = signal.Signals(-returncode).name if known else f"signal {-returncode}"  # realtime signals have none
         return None, name, f"was ended by {name}"
     return returncode, None, f"exited with code {returncode}"
 
