@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 BLOCK_ROWS = 8192
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 8 << 20
 WINDOW_BYTES = 256 << 20
 
 
@@ -107,17 +107,24 @@ class RowStore:
         self, column: int, picks: list[tuple[int, Int64s, Int64s]], rows: int, pad_value: float
     ) -> Array:
         spec, views = self.schema.columns[column], self._views[column]
-        parts = [self._take(views[batch], spec, wanted, pad_value) for batch, _, wanted in picks]
+        if views and isinstance(views[0], np.ndarray):
+            return _gather_numbers(views, picks, rows)
+        parts = [to_numpy(views[batch].take(pa.array(wanted)), spec, pad_value) for batch, _, wanted in picks]
         joined = concat_padded(parts, spec, pad_value)
         placed = np.empty_like(joined)
         placed[np.concatenate([group for _, group, _ in picks])] = joined
         return placed
 
-    @staticmethod
-    def _take(view: Array | pa.Array, spec: ColumnSpec, wanted: Int64s, pad_value: float) -> Array:
-        if isinstance(view, pa.Array):
-            return to_numpy(view.take(pa.array(wanted)), spec, pad_value)
-        return np.take(view, wanted, axis=0)
+
+def _gather_numbers(views: list[Array], picks: list[tuple[int, Int64s, Int64s]], rows: int) -> Array:
+    """Rows of fixed shape: a view where they lie side by side, else one copy."""
+    if len(picks) == 1 and (np.diff(picks[0][2]) == 1).all():
+        batch, _, wanted = picks[0]
+        return views[batch][wanted[0] : wanted[-1] + 1]
+    gathered = np.empty((rows, *views[0].shape[1:]), dtype=views[0].dtype)
+    for batch, group, wanted in picks:
+        gathered[group] = views[batch][wanted]
+    return gathered
 
 
 def blocks(store: RowStore, sizes: Int64s, order: Int64s, pad_value: float) -> Iterator[tuple[Array, ...]]:

@@ -1,0 +1,60 @@
+"""What a person sees on the driver while a fit runs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tfos_ml import TFEstimator
+
+
+def report_two_epochs(args, ctx):
+    for epoch in range(2):
+        rows = sum(int(b.shape[0]) for b in ctx.dataset())
+        ctx.report({"loss": 0.5 / (epoch + 1), "rows_here": rows}, epoch=epoch)
+
+
+def fit(spark, verbose):
+    df = spark.range(200).withColumnRenamed("id", "features")
+    return TFEstimator(trainFn=report_two_epochs, clusterSize=2, epochs=2, verbose=verbose).fit(df)
+
+
+def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys):
+    fit(spark, verbose=1)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Starting 2 nodes" in shown.err
+    last = re.split("[\r\n]", shown.err.strip())[-1]
+    assert last.startswith("Trained")
+    assert "2/2 epochs" in last
+    assert "rows=200" in last
+    assert "loss=0.25" in last
+
+
+def test_a_line_per_epoch(spark, capsys):
+    fit(spark, verbose=2)
+    lines = capsys.readouterr().out.splitlines()
+    for node in ("worker:0", "worker:1"):
+        mine = [line for line in lines if f"[{node}]" in line]
+        assert [line.split(" [")[0] for line in mine] == ["Epoch 1/2", "Epoch 2/2"]
+        assert mine[1].endswith("loss: 0.25 - rows_here: 100")
+
+
+def test_silence(spark, capsys):
+    model = fit(spark, verbose=0)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "")
+    assert model.history["loss"] == [0.5, 0.25]
+
+
+def fail(args, ctx):
+    raise RuntimeError("no")
+
+
+def test_failed_fit_does_not_end_on_a_full_bar(spark, capsys):
+    with pytest.raises(Exception, match="RuntimeError: no"):
+        TFEstimator(trainFn=fail, epochs=3).fit(spark.range(9).withColumnRenamed("id", "features"))
+    last = re.split("[\r\n]", capsys.readouterr().err.strip())[-1]
+    assert last.startswith("Failed")
+    assert "0/3 epochs" in last
