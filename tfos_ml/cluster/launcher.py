@@ -12,16 +12,17 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.artifacts import is_connect
+from tfos_ml.cluster import results
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.failure import Failure, find_failure
-from tfos_ml.cluster.node import RESULT_SCHEMA, NodeTask, run_node
+from tfos_ml.cluster.node import NodeTask, run_node
 from tfos_ml.cluster.preflight import check_settings, check_slots
 from tfos_ml.cluster.progress import Progress
 from tfos_ml.cluster.template import ClusterTemplate
@@ -145,7 +146,7 @@ class _Attempt:
         from pyspark import InheritableThread
 
         job = df.mapInArrow(
-            partial(run_node, replace(self._task, control=self._control_address())), RESULT_SCHEMA, barrier=True
+            partial(run_node, replace(self._task, control=self._control_address())), results.RESULT_SCHEMA, barrier=True
         )
 
         def collect() -> None:
@@ -245,7 +246,7 @@ class _Attempt:
         return Failure("NodeLostError", message, node.job_name, node.task_index, "unknown host").to_error()
 
     def _read_rows(self) -> RunResult:
-        reports = {rank: json.loads(payload) for rank, payload in _joined(self._rows, "report")}
+        reports = {rank: json.loads(payload) for rank, payload in results.joined(self._rows, "report")}
         if not reports:
             raise errors.EmptyDataError(
                 "The DataFrame has no rows, so no node was started. Check its filters and joins."
@@ -255,19 +256,9 @@ class _Attempt:
             raise errors.NodeLostError(f"{len(missing)} of {self._size} nodes did not report: {missing}")
         if self._task.schema.columns and not sum(r["rows"] for r in reports.values()):
             raise errors.EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
-        models = [payload for _, payload in _joined(self._rows, "model")]
-        results = [payload for _, payload in _joined(self._rows, "results")]
-        return RunResult([reports[rank] for rank in sorted(reports)], results, models[0] if models else None)
-
-
-def _joined(rows: Iterable[Any], kind: str) -> Iterator[tuple[int, bytes]]:
-    """The parts of one kind joined, by rank; a node's parts are in order."""
-    parts: dict[int, list[bytes]] = {}
-    for row in rows:
-        if row.kind == kind:
-            parts.setdefault(row.rank, []).append(row.payload)
-    for rank in sorted(parts):
-        yield rank, b"".join(parts[rank])
+        models = [payload for _, payload in results.joined(self._rows, "model")]
+        answers = [payload for _, payload in results.joined(self._rows, "results")]
+        return RunResult([reports[rank] for rank in sorted(reports)], answers, models[0] if models else None)
 
 
 def _reason(text: str) -> str:

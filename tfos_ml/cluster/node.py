@@ -3,7 +3,7 @@
 The task is the supervisor of one TensorFlow process. It claims what the node needs (a spool,
 a guardian, a port, the process), joins the other nodes, runs (feeds rows, passes messages
 on, watches the process), and stops when all nodes that train have ended. What happened
-comes back as rows of ``RESULT_SCHEMA``, or as one ``NodeFailure``.
+comes back as result rows, or as one ``NodeFailure``.
 
 The nodes that train are *active*; parameter servers, evaluators and workers that only
 serve a coordinator are *passive*: they are told when the active ones have ended.
@@ -11,16 +11,13 @@ serve a coordinator are *passive*: they are told when the active ones have ended
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import logging
 import math
-import platform
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,20 +26,19 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.artifacts import Artifact
-from tfos_ml.cluster import control, export
+from tfos_ml.cluster import control, export, results
 from tfos_ml.cluster.channel import Channel, ChannelClosedError
+from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.guardian import Guardian
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
-from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, read_cards
+from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
 from tfos_ml.cluster.template import ClusterTemplate, cluster_spec, tf_config
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.schema import FeedSchema
 
 logger = logging.getLogger(__name__)
-RESULT_SCHEMA = "rank int, kind string, payload binary"
-PAYLOAD_BYTES = 1 << 20  # far below Spark Connect's limit of 4 MiB for an Arrow batch
 CHILD_MODULE = "tfos_ml.training.main"
 COLLATERAL_SECONDS = 5.0
 HEARTBEAT_TIMEOUT = 120.0
@@ -122,10 +118,8 @@ class Node:
         self._active = rank in task.template.feed_ranks
         self._is_server = not self._active and self._role.job_name != "evaluator"
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._exchange: Future[list[dict[str, Any]]] | None = None
-        self._barrier: str | None = None
-        self._agreed = False
-        self._cluster_done: float | None = None
+        self._conversation = Conversation(self._rendezvous, task.template, rank, self._send)
+        self._cards: list[NodeCard] = []
         self._ended = False
         self._exited = False
         self.succeeded = False
@@ -152,7 +146,7 @@ class Node:
         self._child = ChildProcess(CHILD_MODULE, environment, self._role.label)
         self._guardian.guard(pid=self._child.pid)
         self._channel = Channel(self._child.socket)
-        self._feeder = Feeder(self._task.schema, self._directories, self._channel)
+        self._feeder = Feeder(self._task.schema, self._directories, self._send)
         threading.Thread(target=self._listen, name="messages", daemon=True).start()
         if self._task.control:
             self._guardian.guard(control=self._task.control, rank=self._role.rank)
@@ -172,10 +166,7 @@ class Node:
 
     def join(self) -> None:
         """Meet the other nodes and hand the process all it needs to run the train function."""
-        packages = ("tensorflow", "tfos_ml")
-        versions = {name: importlib.metadata.version(name) for name in packages if _installed(name)}
-        versions["python"] = platform.python_version()
-        card = NodeCard(self._role.rank, self._role.label, self._host, self._port.number, versions)
+        card = NodeCard(self._role.rank, self._role.label, self._host, self._port.number, local_versions())
         meeting = self._rendezvous.join(card)
         self._wait(
             meeting.done,
@@ -224,9 +215,9 @@ class Node:
                 break
         if not self._ended:
             self._feeder.finish()
-        while not (self._ended and self._cluster_done):
+        while not (self._ended and self._conversation.done_since):
             self._pump(POLL_SECONDS)
-            if self._cluster_done and not self._active:
+            if self._conversation.done_since and not self._active:
                 self._dismiss()
 
     def _reading_ended(self) -> bool:
@@ -234,8 +225,8 @@ class Node:
 
     def _dismiss(self) -> None:
         """End a passive process whose cluster is done: servers soon, an evaluator when it is ready."""
-        assert self._cluster_done is not None
-        waited = time.monotonic() - self._cluster_done
+        assert self._conversation.done_since is not None
+        waited = time.monotonic() - self._conversation.done_since
         if self._is_server:
             self._ended = self._ended or waited > SERVER_GRACE_SECONDS
         elif waited > self._task.feed_timeout:
@@ -269,7 +260,9 @@ class Node:
         elif time.monotonic() - self._heard > HEARTBEAT_TIMEOUT:
             message_text = f"the process gave no sign of life for {HEARTBEAT_TIMEOUT:g} s (stopped, or stuck in C code)"
             raise self.failure("NodeExitError", message_text)
-        self._converse()
+        if self._cards:
+            rows = sum(self._feeder.rows.values())
+            self._conversation.advance(self._counts, rows if self._ended else None)
 
     def _handle(self, message: dict[str, Any] | None) -> None:
         self._heard = time.monotonic()
@@ -287,7 +280,7 @@ class Node:
                 self._port.release()
                 self._send("port_released")
             case "barrier":
-                self._barrier = message["name"]
+                self._conversation.reach_barrier(message["name"])
             case "report":
                 self._report(message)
             case "exported":
@@ -325,53 +318,16 @@ class Node:
 
     def _check_failed(self) -> None:
         """Raise the failure of the process, later if another node's failure may have caused it."""
-        if self._cluster_done and self._is_server:
+        if self._conversation.done_since and self._is_server:
             self._ended = True  # a server may well lose its peers at the end
         elif self._failed is not None and time.monotonic() >= self._fail_at:
             raise NodeFailure(self._failed)
 
-    # RUN: the conversation of the nodes
-
-    def _converse(self) -> None:
-        """One exchange at a time: first what is needed to agree on the steps, then barriers and the end."""
-        if self._exchange is not None:
-            if self._exchange.done():
-                answers, self._exchange = self._exchange.result(), None
-                self._hear(answers)
-        elif not self._cluster_done:
-            word = self._next_word()
-            if word is not None:
-                self._exchange = self._rendezvous.exchange(word)
-
-    def _next_word(self) -> dict[str, Any] | None:
-        if not self._agreed:
-            return self._counts()
-        if not self._active:
-            return {"passive": True}
-        if self._ended:
-            return {"ended": True, "rows": sum(self._feeder.rows.values())}
-        return {"barrier": self._barrier} if self._barrier is not None else None
-
     def _counts(self) -> dict[str, Any] | None:
+        """What the other nodes need to agree on the steps, or why they cannot; None if not known yet."""
         if self._feeder.reading == "get_data_feed" or self._ended:
             return {"counts": None, "why": "reads with ctx.get_data_feed()" if not self._ended else "has ended"}
         return self._feeder.counts() if self._feeder.complete else None
-
-    def _hear(self, answers: list[dict[str, Any]]) -> None:
-        labels = [node.label for node in self._task.template.nodes]
-        if not self._agreed:
-            self._agreed = True
-            self._send("agreement", words=dict(zip(labels, answers, strict=True)))
-            return
-        active = {labels[r]: answers[r] for r in self._task.template.feed_ranks}
-        if all("ended" in word for word in active.values()):
-            self._total_rows = sum(word["rows"] for word in active.values())
-            self._cluster_done = time.monotonic()
-            self._send("cluster_done")
-        elif self._barrier is not None:
-            name, self._barrier = self._barrier, None
-            others = {label: word for label, word in active.items() if word.get("barrier") != name}
-            self._send("barrier", name=name, error=_barrier_error(name, others))
 
     def _send(self, kind: str, /, **content: Any) -> None:
         """Tell the process; if it is gone, its exit is what will be reported."""
@@ -396,27 +352,20 @@ class Node:
             "chief": is_chief,
             "evaluator": self._role.job_name == "evaluator",
         }
-        yield self._row("report", json.dumps(report).encode())
+        rank = self._role.rank
+        yield results.row(rank, "report", json.dumps(report).encode())
         if self._results is not None:
-            yield from (self._row("results", part) for part in _parts(self._results))
+            yield from results.rows_of_file(rank, "results", self._results)
         if self._exported is None or not is_chief or not self._has_data():
             return
         if self._task.export_dir is not None:
             export.publish(self._exported, self._task.export_dir, self._task.run_id)
         else:
             archive = export.pack(self._exported, self._directories.disk)
-            yield from (self._row("model", part) for part in _parts(archive))
+            yield from results.rows_of_file(rank, "model", archive)
 
     def _has_data(self) -> bool:
-        return self._total_rows > 0 or not self._task.schema.columns
-
-    def _row(self, kind: str, payload: bytes) -> pa.RecordBatch:
-        columns = {
-            "rank": pa.array([self._role.rank], pa.int32()),
-            "kind": [kind],
-            "payload": pa.array([payload], pa.binary()),
-        }
-        return pa.RecordBatch.from_pydict(columns)
+        return self._conversation.total_rows > 0 or not self._task.schema.columns
 
     def stop(self) -> None:
         """Give everything back; the guardian does the same should this process be killed first."""
@@ -440,27 +389,3 @@ class Node:
         tail = self._child.log_tail() if self._child is not None else ""
         role = self._role
         return NodeFailure(Failure(kind, message, role.job_name, role.task_index, self._host, log_tail=tail))
-
-
-def _installed(package: str) -> bool:
-    try:
-        importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _barrier_error(name: str, others: dict[str, dict[str, Any]]) -> str | None:
-    if not others:
-        return None
-    what = {
-        label: "has ended" if "ended" in word else f"is at barrier {word.get('barrier')!r}"
-        for label, word in others.items()
-    }
-    return f"ctx.barrier({name!r}) must be reached by the chief and all workers, but: {what}"
-
-
-def _parts(path: str | Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while part := file.read(PAYLOAD_BYTES):
-            yield part

@@ -8,7 +8,9 @@ the supervisor, which goes on watching its process.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import platform
 import socket
 import threading
 from concurrent.futures import Future
@@ -57,6 +59,17 @@ class NodeCard:
     def address(self) -> str:
         """``host:port``."""
         return f"{self.host}:{self.port}"
+
+
+def local_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that all nodes must have alike; read without importing them."""
+    versions = {"python": platform.python_version()}
+    for package in ("tensorflow", "tfos_ml"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # not installed, but found on the path
+            versions[package] = "unknown"
+    return versions
 
 
 class Rendezvous:

@@ -7,6 +7,7 @@ all rows before the first step, and feeds of several epochs lift the bound.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.cluster.channel import Channel
 from tfos_ml.feed import spool
 from tfos_ml.feed.steps import pack_counts, partition_counts
 from tfos_ml.schema import ROW_COLUMN, Extents, FeedSchema, check_no_nulls, list_extents, merge_extents
@@ -34,13 +34,13 @@ class Feeder:
         validation rows, a boolean that marks them.
     directories : spool.SpoolDirectories
         Where the spool is.
-    channel : Channel
-        To the TensorFlow process.
+    tell : callable
+        Tells the TensorFlow process, ``tell(kind, **content)``.
     """
 
-    def __init__(self, schema: FeedSchema, directories: spool.SpoolDirectories, channel: Channel):
+    def __init__(self, schema: FeedSchema, directories: spool.SpoolDirectories, tell: Callable[..., None]):
         self._schema = schema
-        self._channel = channel
+        self._tell = tell
         self._writers = {
             name: spool.SpoolWriter(directories, name, lambda chunk, name=name: self._announce(name, chunk))  # type: ignore[misc]
             for name in ("train", "validation")
@@ -89,7 +89,7 @@ class Feeder:
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size
-        self._channel.send("chunk", stream=stream, chunk=asdict(chunk))
+        self._tell("chunk", stream=stream, chunk=asdict(chunk))
 
     def has_room(self) -> bool:
         """Whether another batch may be written now."""
@@ -105,7 +105,7 @@ class Feeder:
         for writer in self._writers.values():
             writer.flush()
         self.complete = True
-        self._channel.send("end_of_input")
+        self._tell("end_of_input")
 
     def counts(self) -> dict[str, Any]:
         """What the other nodes need to know to agree on the steps."""

@@ -1,0 +1,43 @@
+"""The rows of the barrier job: what nodes bring home, written by them and read by the driver.
+
+A node's report, results and SavedModel travel as binary payloads in parts far below Spark
+Connect's limit of 4 MiB for an Arrow batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+RESULT_SCHEMA = "rank int, kind string, payload binary"
+PAYLOAD_BYTES = 1 << 20
+
+
+def row(rank: int, kind: str, payload: bytes) -> pa.RecordBatch:
+    """One row of ``RESULT_SCHEMA``."""
+    columns = {
+        "rank": pa.array([rank], pa.int32()),
+        "kind": [kind],
+        "payload": pa.array([payload], pa.binary()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def rows_of_file(rank: int, kind: str, path: str | Path) -> Iterator[pa.RecordBatch]:
+    """A file as rows, a part each, in order."""
+    with open(path, "rb") as file:
+        while part := file.read(PAYLOAD_BYTES):
+            yield row(rank, kind, part)
+
+
+def joined(rows: Iterable[Any], kind: str) -> Iterator[tuple[int, bytes]]:
+    """The payloads of one kind, parts joined, each with its node's rank; by rank."""
+    parts: dict[int, list[bytes]] = {}
+    for one in rows:
+        if one.kind == kind:
+            parts.setdefault(one.rank, []).append(one.payload)
+    for rank in sorted(parts):
+        yield rank, b"".join(parts[rank])
