@@ -116,6 +116,8 @@ class Node:
         self._threads = context.cpus()
         self._rendezvous = Rendezvous(context, task.template.size)
         self._active = rank in task.template.feed_ranks
+        self._is_chief = rank == task.template.chief_rank
+        self._is_shown = self._is_chief or self._role.job_name == "evaluator"
         self._is_server = not self._active and self._role.job_name != "evaluator"
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._conversation = Conversation(self._rendezvous, task.template, rank, self._send)
@@ -186,7 +188,7 @@ class Node:
             rank=self._role.rank,
             job_name=self._role.job_name,
             task_index=self._role.task_index,
-            is_chief=self._role.rank == template.chief_rank,
+            is_chief=self._is_chief,
             feed_labels=[template.nodes[r].label for r in template.feed_ranks],
             validation_labels=[template.nodes[r].label for r in template.validation_ranks],
             label=self._role.label,
@@ -295,7 +297,7 @@ class Node:
                 raise AssertionError(f"unknown message {unknown!r}")
 
     def _report(self, report: dict[str, Any]) -> None:
-        report = {**report, "role": self._role.job_name, "label": self._role.label}
+        report = {**report, "label": self._role.label, "shown": self._is_shown}
         self._reports.append(report)
         if self._link is not None:
             self._link.report(report)
@@ -340,7 +342,6 @@ class Node:
 
     def results(self) -> Iterator[pa.RecordBatch]:
         """What the node brings home: its report, its results, its SavedModel."""
-        is_chief = self._role.rank == self._task.template.chief_rank
         report = {
             "label": self._role.label,
             "address": self._cards[self._role.rank].address,
@@ -349,14 +350,14 @@ class Node:
             "bytes": self._feeder.bytes,
             "seconds": time.monotonic() - self._started,
             "metrics": self._reports,
-            "chief": is_chief,
+            "chief": self._is_chief,
             "evaluator": self._role.job_name == "evaluator",
         }
         rank = self._role.rank
         yield results.row(rank, "report", json.dumps(report).encode())
         if self._results is not None:
             yield from results.rows_of_file(rank, "results", self._results)
-        if self._exported is None or not is_chief or not self._has_data():
+        if self._exported is None or not self._is_chief or not self._has_data():
             return
         if self._task.export_dir is not None:
             export.publish(self._exported, self._task.export_dir, self._task.run_id)

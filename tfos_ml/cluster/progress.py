@@ -39,7 +39,8 @@ class Progress:
             return
         rows = sum(p["rows"] for p in progress.values())
         for report in reports:
-            self._show_report(report)
+            if report["shown"]:  # of the chief and the evaluator, as in TFModel.history
+                self._show_report(report)
         if self._bar is not None and progress:
             self._bar.set_description_str(self._stage(progress), refresh=False)
             self._bar.set_postfix({"rows": f"{rows:,}", **self._metrics}, refresh=True)

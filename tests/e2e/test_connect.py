@@ -1,0 +1,45 @@
+"""Fit, transform and errors through Spark Connect, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import train_functions
+from pyspark.sql import SparkSession, functions as F
+from tfos_ml import TFEstimator, errors
+
+spark = SparkSession.builder.remote("local[4]").config("spark.ui.enabled", "false").getOrCreate()
+df = spark.range(0, 100, 1, 3).select(F.col("id").cast("float").alias("features"))
+
+def train(args, ctx):
+    import tensorflow as tf
+
+    rows = sum(int(batch.shape[0]) for batch in ctx.dataset())
+    ctx.report({"rows_here": rows}, epoch=0)
+    module = tf.Module()
+    module.serve = tf.function(lambda features: {"y": features + rows})
+    specs = tf.TensorSpec([None], tf.float32, "features")
+    ctx.export_saved_model(module, signatures={"serving_default": module.serve.get_concrete_function(features=specs)})
+
+model = TFEstimator(trainFn=train, clusterSize=2, verbose=0).fit(df)
+print("history", model.history, "rows", model.summary["rows"])
+print("scored", model.transform(df).agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
+try:
+    args = {"fail_on": "worker:1"}
+    TFEstimator(trainFn=train_functions.fail_on_one, tfArgs=args, clusterSize=2, verbose=0).fit(df)
+except errors.TrainFnError as error:
+    print("error", error.role, error.index, error.message)
+spark.stop()
+"""
+
+
+def test_fit_transform_and_errors_on_spark_connect():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=170)
+    lines = done.stdout.splitlines()
+    assert lines == [
+        "history {'rows_here': [50.0]} rows 100",
+        "scored 5000.0",
+        "error worker 1 the train function raised ZeroDivisionError: the user's own mistake",
+    ], done.stderr[-3000:]
