@@ -9,15 +9,21 @@ export PYTHONDONTWRITEBYTECODE := 1
 
 install: java $(VENV)/.installed
 
-# Java 17 or newer; Debian's headless JRE is enough.
-java:
-	@java -version >/dev/null 2>&1 || { \
-	  command -v apt-get >/dev/null || { echo "Java 17 or newer is missing: install a JRE and run make again." >&2; exit 1; }; \
-	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q --no-install-recommends openjdk-17-jre-headless; }
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+APT := $(SUDO) apt-get install -y -q --no-install-recommends
 
+# Java 17 or newer; a headless JRE is enough. Newer Debian releases have 21 only.
+java:
+	@major=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p'); \
+	if [ "$${major:-0}" -ge 17 ]; then exit 0; fi; \
+	if ! command -v apt-get >/dev/null; then \
+	  echo "Spark needs Java 17 or newer, found: $${major:-none}. Install a JRE and run make again." >&2; exit 1; \
+	fi; \
+	$(SUDO) apt-get update -q && { $(APT) openjdk-17-jre-headless || $(APT) openjdk-21-jre-headless; }
+
+# Debian and Ubuntu have venv in a package of its own.
 $(VENV)/.installed: setup.cfg setup.py
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { command -v apt-get >/dev/null && $(APT) python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -e '.[connect,demo,dev]'
 	@touch $@

@@ -104,10 +104,6 @@ class FeedSchema:
     named_features: bool = False
     named_labels: bool = False
 
-    def of_role(self, role: str) -> tuple[ColumnSpec, ...]:
-        """The columns of one role."""
-        return tuple(c for c in self.columns if c.role == role)
-
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form, for :meth:`from_json`."""
         return asdict(self)

@@ -59,6 +59,7 @@ def numbers(any_spark):
 def test_keeps_columns_and_declares_the_schema(numbers, models):
     scored = TFModel(exportDir=str(models / "double")).transform(numbers)
     assert scored.schema.simpleString() == "struct<id:bigint,features:float,prediction:float>"
+    assert TFModel(exportDir=str(models / "double")).transformSchema(numbers.schema).names == scored.columns
     assert scored.where("prediction != 2 * id").count() == 0
     assert scored.count() == 1000
 

@@ -25,7 +25,6 @@ from tfos_ml.cluster.failure import Failure, find_failure
 from tfos_ml.cluster.node import NodeTask, run_node
 from tfos_ml.cluster.preflight import check_settings, check_slots
 from tfos_ml.cluster.progress import Progress
-from tfos_ml.cluster.template import ClusterTemplate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +34,7 @@ POLL_SECONDS = 0.2
 CLEANUP_TIMEOUT = 10.0
 PORT_RETRIES = 2
 _TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED")
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
 
 
@@ -130,14 +130,15 @@ class _Attempt:
             thread = self._collect(df)
             try:
                 self._watch()
-                succeeded = self._error is None
             except BaseException:
                 self._cancel()
                 thread.join(CLEANUP_TIMEOUT)
                 raise
             if self._error is not None:
                 raise self._translate(self._error) from None
-            return self._read_rows()
+            result = self._read_rows()
+            succeeded = True
+            return result
         finally:
             self._progress.close(succeeded)
             self._close_control()
@@ -227,22 +228,18 @@ class _Attempt:
         failure = find_failure(text)
         if failure is not None:
             return failure.to_error()
-        if "SPARK_JOB_CANCELLED" in text or "OPERATION_CANCELED" in text:
-            return errors.FitCancelledError(f"The Spark job of the fit was cancelled: {text.splitlines()[1:2] or text}")
-        if _LOST.search(text):
-            return self._lost(text)
-        return error
-
-    def _lost(self, text: str) -> errors.TfosMlError:
-        task = _TASK.search(text)
-        template: ClusterTemplate = self._task.template
+        if _CANCELLED.search(text):
+            return errors.FitCancelledError(
+                f"The Spark job of the fit was cancelled. Spark says: {_line(_CANCELLED, text)}"
+            )
+        task = _TASK.search(text)  # the barrier stage; a failure of the input's own stages is not ours
+        if task is None or not _LOST.search(text):
+            return error
         message = (
             "the Spark Python worker or executor of the node died. If the host ran out of memory, raise "
-            f"spark.executor.memoryOverhead. Spark says: {_reason(text)}"
+            f"spark.executor.memoryOverhead. Spark says: {_line(_LOST, text)}"
         )
-        if task is None:
-            return errors.NodeLostError(message)
-        node = template.nodes[int(task.group(1))]
+        node = self._task.template.nodes[int(task.group(1))]
         return Failure("NodeLostError", message, node.job_name, node.task_index, "unknown host").to_error()
 
     def _read_rows(self) -> RunResult:
@@ -261,6 +258,6 @@ class _Attempt:
         return RunResult([reports[rank] for rank in sorted(reports)], answers, models[0] if models else None)
 
 
-def _reason(text: str) -> str:
-    lines = [line for line in text.splitlines() if _LOST.search(line)]
-    return lines[0].strip()[:500]
+def _line(pattern: re.Pattern[str], text: str) -> str:
+    """The first line of a text in which a pattern is found."""
+    return next(line for line in text.splitlines() if pattern.search(line)).strip(" :")[:500]
