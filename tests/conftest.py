@@ -168,6 +168,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def rank(item: pytest.Item) -> int:
         callspec = getattr(item, "callspec", None)
-        return 1 if callspec is not None and callspec.params.get("any_spark") == CLUSTER else 0
+        parameter = callspec is not None and callspec.params.get("any_spark") == CLUSTER
+        return 1 if parameter or "several_executors" in item.name else 0
 
     items.sort(key=rank)

@@ -222,10 +222,9 @@ def test_ctrl_c_in_a_driver_process(tmp_path, master):
         kill_with_children(driver.pid)
 
 
-@pytest.mark.parametrize("master", [LOCAL, CLUSTER])
-def test_killed_driver_leaves_nothing(tmp_path, master):
+def test_killed_driver_leaves_nothing(tmp_path):
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, master, str(tmp_path)],
+        [sys.executable, "-c", DRIVER, CLUSTER, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import CLUSTER
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator
@@ -61,7 +62,15 @@ def train_synchronously(args, ctx):
 
 
 @pytest.mark.parametrize(("size", "master"), [(2, None), (3, None), (2, "chief"), (3, "chief")])
-def test_synchronous_data_parallelism(any_spark, tmp_path, size, master):
+def test_synchronous_data_parallelism(spark, tmp_path, size, master):
+    train_and_score(spark, tmp_path, size, master)
+
+
+def test_synchronous_data_parallelism_on_several_executors(sessions, tmp_path):
+    train_and_score(sessions.get(CLUSTER), tmp_path, size=3, master=None)
+
+
+def train_and_score(spark, tmp_path, size, master):
     estimator = TFEstimator(
         trainFn=train_synchronously,
         tfArgs={"directory": str(tmp_path), "resolver": master is None},
@@ -72,7 +81,7 @@ def test_synchronous_data_parallelism(any_spark, tmp_path, size, master):
     )
     if master:
         estimator.setMasterNode(master)
-    df = linear_data(any_spark)
+    df = linear_data(spark)
     model = estimator.fit(df)
 
     nodes = {p.stem: json.loads(p.read_text()) for p in tmp_path.glob("*.json")}
