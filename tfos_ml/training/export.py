@@ -6,6 +6,7 @@ carry the tensor names of ``inputMapping`` and outputs dict keys or layer names.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,7 +107,8 @@ def _serving_function(model: Any, specs: dict[str, tf.TensorSpec]) -> Any:
         len(specs) > 1 and not isinstance(getattr(model, "_inputs_struct", None), (list, tuple))
     )
 
-    def serve(**inputs: Any) -> dict[str, Any]:
+    def serve(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        inputs = {**dict(zip(specs, args, strict=False)), **kwargs}
         given: Any = inputs
         if not takes_dict:
             given = next(iter(inputs.values())) if len(inputs) == 1 else [inputs[name] for name in specs]
@@ -114,7 +116,12 @@ def _serving_function(model: Any, specs: dict[str, tf.TensorSpec]) -> Any:
         return _name_outputs(outputs, model)
 
     named = {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in specs.items()}
-    return tf.function(serve).get_concrete_function(**named)
+    if not all(name.isidentifier() for name in named):
+        return tf.function(serve, autograph=False).get_concrete_function(**named)
+    # Traced anew when saved: variables of a strategy cannot be saved in a function traced before.
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in named]
+    serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return tf.function(serve, input_signature=list(named.values()), autograph=False)
 
 
 def _name_outputs(outputs: Any, model: Any) -> dict[str, Any]:
