@@ -5,9 +5,10 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+import pyarrow as pa
 from pyarrow import fs
 
-from tfos_ml.errors import ModelError
+from tfos_ml.errors import DestinationError, ModelError
 
 
 def pack(directory: str, destination: Path) -> Path:
@@ -36,7 +37,9 @@ def publish(directory: str, uri: str, run_id: str) -> None:
     try:
         fs.copy_files(directory, partial, fs.LocalFileSystem(), filesystem)
         if filesystem.get_file_info(path).type == fs.FileType.Directory:
-            filesystem.delete_dir(path)  # empty: the driver has checked
+            if filesystem.get_file_info(fs.FileSelector(path)):
+                raise DestinationError(f"exportDir={uri!r} has been filled by somebody else since the fit began")
+            filesystem.delete_dir(path)
         filesystem.move(partial, path)
     except BaseException:
         if filesystem.get_file_info(partial).type != fs.FileType.NotFound:
@@ -60,7 +63,10 @@ def fetch(uri: str, directory: str) -> None:
 
 def check_destination(uri: str) -> str | None:
     """Why nothing can be published at a URI, or None if it can."""
-    filesystem, path = fs.FileSystem.from_uri(uri)
+    try:
+        filesystem, path = fs.FileSystem.from_uri(uri)
+    except (pa.ArrowException, ValueError) as error:
+        return f"it is no absolute path and no URI that pyarrow.fs understands ({error})"
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.File:
         return "it is a file"

@@ -81,8 +81,9 @@ class Signature:
 
 def write_signature(directory: str, key: str) -> None:
     """Read the signature `key` of a SavedModel and keep it beside it, if there is one of that name."""
-    signatures = {key: read_signature(directory, key).to_json()}
-    (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(signatures))
+    if key in _graph(directory, DEFAULT_TAG).signature_def:
+        signatures = {key: read_signature(directory, key).to_json()}
+        (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(signatures))
 
 
 def parse_signature(text: bytes, key: str) -> Signature | None:
@@ -99,18 +100,9 @@ def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str
     ModelError
         If there is no SavedModel with that tag and signature; says which there are.
     """
-    import_tensorflow()
+    graph = _graph(directory, tag)
     import tensorflow as tf
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    path = Path(directory) / "saved_model.pb"
-    if not path.is_file():
-        raise ModelError(f"There is no SavedModel in {directory}: saved_model.pb is missing.")
-    saved = SavedModel.FromString(path.read_bytes())
-    tags = {frozenset(g.meta_info_def.tags): g for g in saved.meta_graphs}
-    graph = tags.get(frozenset(tag.split(",")))
-    if graph is None:
-        raise ModelError(f"The SavedModel in {directory} has no tags {tag!r}. It has: {[sorted(t) for t in tags]}")
     if key not in graph.signature_def:
         names = [n for n in graph.signature_def if not n.startswith("__")]
         raise ModelError(f"The SavedModel in {directory} has no signature {key!r}. It has: {names}")
@@ -123,6 +115,26 @@ def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str
     definition = graph.signature_def[key]
     inputs = {name: info(t) for name, t in sorted(definition.inputs.items())}
     return Signature(inputs, {name: info(t) for name, t in sorted(definition.outputs.items())})
+
+
+def _graph(directory: str | Path, tag: str) -> Any:
+    """The ``MetaGraphDef`` of a SavedModel that has just these tags."""
+    import_tensorflow()
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    path = Path(directory) / "saved_model.pb"
+    if not path.is_file():
+        raise ModelError(f"There is no SavedModel in {directory}: saved_model.pb is missing.")
+    try:
+        saved = SavedModel.FromString(path.read_bytes())
+    except DecodeError as error:
+        raise ModelError(f"{path} is not a SavedModel, or is damaged: {error}") from error
+    tags = {frozenset(g.meta_info_def.tags): g for g in saved.meta_graphs}
+    graph = tags.get(frozenset(tag.split(",")))
+    if graph is None:
+        raise ModelError(f"The SavedModel in {directory} has no tags {tag!r}. It has: {[sorted(t) for t in tags]}")
+    return graph
 
 
 def load(directory: str | Path, key: str, tag: str) -> Callable[..., Mapping[str, Any]]:

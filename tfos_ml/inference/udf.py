@@ -203,7 +203,11 @@ def array_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> A
     """A batch of values of a column as the tensor `name`; raises as :func:`input_tensor`."""
     import tensorflow as tf
 
-    if tensor.dtype != "string":
+    is_text = values.dtype.kind in "OSU"
+    if is_text != (tensor.dtype == "string"):
+        kind = "text" if is_text else str(values.dtype)
+        raise ShapeError(f"Column '{column}' holds {kind}, but input '{name}' expects {tensor}.")
+    if not is_text:
         values = _cast_exactly(values, np.dtype(tf.as_dtype(tensor.dtype).as_numpy_dtype), column, name, tensor)
     return tf.constant(_fit_shape(values, column, name, tensor), dtype=tensor.dtype)
 
@@ -212,9 +216,14 @@ def _cast_exactly(values: Array, dtype: np.dtype[Any], column: str, name: str, t
     """Cast where no value changes; float64 to a narrower float is rounded."""
     if values.dtype == dtype:
         return values
-    cast = values.astype(dtype)
-    rounds = values.dtype == np.float64 and dtype.kind in "fV"
-    if not rounds and not np.array_equal(cast.astype(values.dtype), values, equal_nan=values.dtype.kind == "f"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = values.astype(dtype)
+        if values.dtype == np.float64 and dtype.kind in "fV":
+            same = np.array_equal(np.isfinite(cast), np.isfinite(values))
+        else:
+            back = np.array_equal(cast.astype(values.dtype), values, equal_nan=values.dtype.kind == "f")
+            same = back and np.array_equal(cast < 0, values < 0)  # a negative number may not wrap round
+    if not same:
         raise ShapeError(
             f"Column '{column}' ({values.dtype}) has values that {tensor.dtype} cannot hold; input '{name}' expects "
             f"{tensor}. Cast the column yourself if the loss is meant."

@@ -77,15 +77,18 @@ def _input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | No
             f"The model has {len(declared)} inputs ({[d.name for d in declared]}), but the features are {names}. "
             "Name each input's column with inputMapping."
         )
-    by_name = {d.name: d for d in declared}
-    ordered = [by_name[n] for n in names] if set(names) == set(by_name) else declared
-    return {name: tf.TensorSpec(d.shape, d.dtype, name) for name, d in zip(names, ordered, strict=True)}
+    own_names = [d.name for d in declared]
+    if set(names) == set(own_names):
+        names = own_names  # the model takes them in its own order
+    return {name: tf.TensorSpec(d.shape, d.dtype, name) for name, d in zip(names, declared, strict=True)}
 
 
 def _declared_inputs(model: Any) -> list[tf.TensorSpec] | dict[str, tf.TensorSpec] | None:
     """The inputs of a functional or sequential Keras model that is built, None otherwise."""
-    inputs = getattr(model, "_inputs_struct", None) or getattr(model, "inputs", None)
-    if not inputs:
+    inputs = getattr(model, "_inputs_struct", None)
+    if inputs is None:
+        inputs = getattr(model, "inputs", None)
+    if inputs is None or (isinstance(inputs, (list, tuple, dict)) and not inputs):
         return None
     if isinstance(inputs, dict):
         return {name: tf.TensorSpec(t.shape, t.dtype, name) for name, t in inputs.items()}

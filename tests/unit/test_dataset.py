@@ -1,0 +1,308 @@
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tfos_ml.feed import dataset as dataset_module
+from tfos_ml.feed import spool
+from tfos_ml.feed.dataset import RowStore, make_dataset
+from tfos_ml.feed.spool import SpoolDirectories, SpoolWriter
+from tfos_ml.feed.steps import PARTITION_SHIFT, batch_sizes, permute
+from tfos_ml.schema import ROW_COLUMN, ColumnSpec, FeedSchema, fixed_shape, list_extents
+
+SEED = 11
+TOTALS = [13, 0, 20, 4]
+TOTAL = sum(TOTALS)
+ROW_IDS = [(p << PARTITION_SHIFT) + i for p, n in enumerate(TOTALS) for i in range(n)]
+INDEX = FeedSchema((ColumnSpec("features", "n", "feature", "int64", 0),))
+
+
+@pytest.fixture
+def make_store(tmp_path, monkeypatch):
+    """Spools columns, by default in chunks of a few rows, and opens them as a store."""
+    monkeypatch.setattr(spool, "free_memory", lambda: 1 << 50)
+    counter = itertools.count()
+
+    def make_store(schema, columns, row_ids, totals=TOTALS, rows_a_chunk=5, on_disk=False):
+        names = [f"c{i}" for i in range(len(columns))]
+        table = pa.table([*columns, pa.array(row_ids, pa.int64())], names=[*names, ROW_COLUMN])
+        memory, disk = tmp_path / f"memory-{next(counter)}", tmp_path / f"disk-{next(counter)}"
+        memory.mkdir()
+        disk.mkdir()
+        chunks = []
+        writer = SpoolWriter(SpoolDirectories(None if on_disk else memory, disk), "train", chunks.append)
+        for batch in table.to_batches(max_chunksize=rows_a_chunk):
+            writer.write(batch)
+            writer.flush()
+        extents = [list_extents(c, s.ndim) for c, s in zip(columns, schema.columns, strict=True)]
+        shapes = [fixed_shape(e, s.ndim) for e, s in zip(extents, schema.columns, strict=True)]
+        return RowStore(chunks, schema, shapes, np.array(totals))
+
+    return make_store
+
+
+@pytest.fixture
+def index_store(make_store):
+    """The rows of one of some workers, in the disorder of their arrival; each is its index in the DataFrame."""
+
+    def index_store(worker=0, workers=1, **options):
+        mine = np.random.default_rng(worker).permutation(np.arange(TOTAL)[worker::workers])
+        return make_store(INDEX, [pa.array(mine)], [ROW_IDS[i] for i in mine], **options)
+
+    return index_store
+
+
+def dataset(store, batch=4, epochs=1, seed=SEED, pad_value=0.0):
+    steps = -(-len(store) // batch)
+    return make_dataset(store, batch_sizes(len(store), batch, steps, False), epochs, seed, pad_value)
+
+
+def batches(dataset):
+    return list(dataset.as_numpy_iterator())
+
+
+def rows(dataset):
+    return np.concatenate(batches(dataset)).tolist()
+
+
+class TestOrder:
+    @pytest.mark.parametrize("batch", [1, 4, TOTAL, 1000])
+    @pytest.mark.parametrize("seed", [None, SEED])
+    def test_every_row_comes_exactly_once_a_pass(self, index_store, seed, batch):
+        order = rows(dataset(index_store(), batch=batch, epochs=3, seed=seed))
+        for epoch in range(3):
+            assert sorted(order[epoch * TOTAL : (epoch + 1) * TOTAL]) == list(range(TOTAL))
+
+    def test_without_a_seed_rows_keep_the_order_of_the_dataframe(self, index_store):
+        assert rows(dataset(index_store(), seed=None, epochs=2)) == [*range(TOTAL)] * 2
+
+    def test_with_a_seed_rows_come_in_the_agreed_order(self, index_store):
+        agreed = [np.argsort(permute(np.arange(TOTAL), TOTAL, SEED, epoch)) for epoch in range(2)]
+        assert rows(dataset(index_store(), epochs=2)) == np.concatenate(agreed).tolist()
+
+    def test_each_pass_has_an_order_of_its_own(self, index_store):
+        repeated = dataset(index_store(), epochs=2)
+        order = [*rows(repeated), *rows(repeated)]
+        passes = {tuple(order[i * TOTAL : (i + 1) * TOTAL]) for i in range(4)}
+        assert len(passes) == 4
+
+    def test_passes_are_the_same_whether_in_one_iteration_or_several(self, index_store):
+        one_by_one = dataset(index_store())
+        assert rows(dataset(index_store(), epochs=3)) == [r for _ in range(3) for r in rows(one_by_one)]
+
+    def test_seed_decides(self, index_store):
+        assert rows(dataset(index_store(), seed=1)) == rows(dataset(index_store(), seed=1))
+        assert rows(dataset(index_store(), seed=1)) != rows(dataset(index_store(), seed=2))
+
+    @pytest.mark.parametrize("workers", [2, 3, 5])
+    @pytest.mark.parametrize("seed", [None, SEED])
+    def test_order_is_the_same_for_any_split_over_workers(self, index_store, seed, workers):
+        whole = rows(dataset(index_store(), epochs=2, seed=seed))
+        for worker in range(workers):
+            mine = set(range(TOTAL)[worker::workers])
+            share = rows(dataset(index_store(worker, workers), epochs=2, seed=seed))
+            assert share == [row for row in whole if row in mine]
+
+    def test_order_does_not_depend_on_how_rows_are_chunked(self, index_store):
+        orders = {tuple(rows(dataset(index_store(rows_a_chunk=n)))) for n in (1, 5, 1000)}
+        assert len(orders) == 1
+
+
+class TestBatches:
+    def test_have_the_agreed_sizes_in_every_pass(self, index_store):
+        agreed = make_dataset(index_store(), np.array([20, 10, 5, 1, 1]), 2, SEED, 0.0)
+        assert [len(b) for b in batches(agreed)] == [20, 10, 5, 1, 1] * 2
+
+    def test_leave_out_rows_that_no_size_asks_for(self, index_store):
+        short = rows(make_dataset(index_store(), np.array([10, 10]), 1, SEED, 0.0))
+        assert short == rows(dataset(index_store()))[:20]
+
+    @pytest.mark.parametrize(("batch", "epochs", "steps"), [(4, 1, 10), (4, 3, 30), (1000, 2, 2), (1, 1, TOTAL)])
+    def test_number_is_known_beforehand(self, index_store, batch, epochs, steps):
+        found = dataset(index_store(), batch=batch, epochs=epochs)
+        assert found.cardinality() == steps
+        assert len(batches(found)) == steps
+
+    @pytest.mark.parametrize("block_rows", [1, 3, 7, 36])
+    def test_do_not_depend_on_the_size_of_blocks(self, index_store, monkeypatch, block_rows):
+        expected = [b.tolist() for b in batches(dataset(index_store(), epochs=2))]
+        monkeypatch.setattr(dataset_module, "BLOCK_ROWS", block_rows)
+        assert [b.tolist() for b in batches(dataset(index_store(), epochs=2))] == expected
+
+    def test_no_rows_make_no_batches(self, make_store):
+        empty = dataset(make_store(INDEX, [pa.array([], pa.int64())], [], totals=[3]))
+        assert empty.cardinality() == 0
+        assert batches(empty) == []
+
+    def test_a_large_row_is_a_block_of_its_own(self, index_store, monkeypatch):
+        monkeypatch.setattr(dataset_module, "BLOCK_BYTES", 1)
+        assert index_store().block_rows() == 1
+        assert sorted(rows(dataset(index_store()))) == list(range(TOTAL))
+
+
+def one_smaller(large, small, count):
+    """Sizes of `count` windows of which any one is smaller than the others."""
+    return [[small if i == at else large for i in range(count)] for at in range(count)]
+
+
+class TestSpilledRows:
+    def test_are_marked(self, index_store):
+        assert not index_store().spilled
+        assert index_store(on_disk=True).spilled
+
+    def test_come_exactly_once_window_by_window(self, index_store, monkeypatch):
+        monkeypatch.setattr(dataset_module, "WINDOW_BYTES", 10 * 16)
+        store = index_store(on_disk=True)
+        arrived = rows(make_dataset(index_store(), np.array([TOTAL]), 1, None, 0.0))
+        order = rows(dataset(store, epochs=2))
+        assert sorted(order[:TOTAL]) == sorted(order[TOTAL:]) == arrived
+        assert order[:TOTAL] != order[TOTAL:]
+        windows = store.order(SEED, 0) // 10
+        assert [len(list(group)) for _, group in itertools.groupby(windows)] in one_smaller(10, 7, count=4)
+
+    def test_keep_the_order_of_the_dataframe_without_a_seed(self, index_store):
+        assert rows(dataset(index_store(on_disk=True), seed=None)) == list(range(TOTAL))
+
+
+def spec(name, role, dtype, ndim=0):
+    return ColumnSpec(name, name, role, dtype, ndim)
+
+
+IDS = list(range(4))
+X = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]], pa.list_(pa.float32()))
+Y = pa.array([0, 1, 2, 3], pa.int32())
+W = pa.array([0.5, 1.0, 1.5, 2.0], pa.float64())
+ROLES = {
+    "features alone": ((spec("features", "feature", "float32", 1),), [X], False, False, "x"),
+    "label": ((spec("features", "feature", "float32", 1), spec("label", "label", "int32")), [X, Y], False, False, "xy"),
+    "weight": (
+        (
+            spec("features", "feature", "float32", 1),
+            spec("label", "label", "int32"),
+            spec("weight", "weight", "float64"),
+        ),
+        [X, Y, W],
+        False,
+        False,
+        "xyw",
+    ),
+    "named": (
+        (
+            spec("a", "feature", "float32", 1),
+            spec("b", "feature", "float64"),
+            spec("p", "label", "int32"),
+            spec("q", "label", "float64"),
+            spec("weight", "weight", "float64"),
+        ),
+        [X, W, Y, W, W],
+        True,
+        True,
+        "named",
+    ),
+    "one named feature": ((spec("a", "feature", "int32"),), [Y], True, False, "one"),
+}
+
+
+@pytest.mark.parametrize("case", ROLES.values(), ids=ROLES)
+def test_structure_follows_the_roles_of_the_columns(make_store, case):
+    columns, arrays, named_features, named_labels, kind = case
+    store = make_store(FeedSchema(columns, named_features, named_labels), arrays, IDS, totals=[4], rows_a_chunk=3)
+    found = dataset(store, batch=4, seed=None)
+    x, y, w = X.to_pylist(), Y.to_pylist(), W.to_pylist()
+    expected = {
+        "x": x,
+        "xy": (x, y),
+        "xyw": (x, y, w),
+        "named": ({"a": x, "b": w}, {"p": y, "q": w}, w),
+        "one": {"a": y},
+    }[kind]
+    import tensorflow as tf
+
+    (batch,) = batches(found)
+    assert tf.nest.map_structure(lambda v: v.tolist(), batch) == expected
+    assert tf.nest.map_structure(lambda s: s.dtype.name, found.element_spec) == tf.nest.map_structure(
+        lambda v: v.dtype.name, batch
+    )
+
+
+@pytest.mark.parametrize("seed", [None, SEED])
+def test_columns_of_a_row_stay_together(make_store, seed):
+    columns = (spec("features", "feature", "float32", 1), spec("label", "label", "int32"))
+    store = make_store(FeedSchema(columns), [X, Y], IDS, totals=[4], rows_a_chunk=2)
+    for features, labels in batches(dataset(store, batch=3, epochs=4, seed=seed)):
+        assert features.tolist() == [X.to_pylist()[label] for label in labels]
+
+
+DTYPES = ["int8", "int16", "int32", "int64", "float32", "float64", "bool"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("ndim", "shape"), [(0, ()), (1, (2,)), (2, (2, 1))])
+def test_element_spec_tells_dtype_and_shape(make_store, dtype, ndim, shape):
+    values = np.arange(4 * int(np.prod(shape))).reshape(4, *shape).astype(dtype)
+    array = pa.array(values.tolist(), nested(pa.from_numpy_dtype(dtype), ndim))
+    schema = FeedSchema((spec("features", "feature", dtype, ndim),))
+    found = dataset(make_store(schema, [array], IDS, totals=[4]), seed=None)
+    assert found.element_spec.dtype.name == dtype
+    assert found.element_spec.shape.as_list() == [None, *shape]
+    assert batches(found)[0].tolist() == values.tolist()
+
+
+def nested(kind, ndim):
+    for _ in range(ndim):
+        kind = pa.list_(kind)
+    return kind
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [("string", ["grüße 🎉", "", "a\0b", "x" * 1000]), ("binary", [b"\0", b"", b"\xff\xfe\0\0", b"x" * 1000])],
+)
+def test_text_arrives_byte_by_byte(make_store, dtype, values):
+    schema = FeedSchema((spec("features", "feature", dtype),))
+    store = make_store(schema, [pa.array(values)], IDS, totals=[4], rows_a_chunk=3)
+    found = dataset(store, seed=None)
+    assert found.element_spec.dtype.name == "string"
+    assert rows(found) == [v.encode() if isinstance(v, str) else v for v in values]
+
+
+class TestRagged:
+    LISTS = pa.array([[1], [2, 3, 4], [], [5, 6]], pa.list_(pa.int64()))
+
+    def test_rows_are_padded_to_the_longest_of_their_batch(self, make_store):
+        schema = FeedSchema((spec("features", "feature", "int64", 1), spec("label", "label", "int32")))
+        store = make_store(schema, [self.LISTS, Y], IDS, totals=[4], rows_a_chunk=1)
+        found = dataset(store, batch=2, seed=None, epochs=2, pad_value=-1)
+        assert found.element_spec[0].shape.as_list() == [None, None]
+        assert found.cardinality() == 4
+        first, second = ([[1, -1, -1], [2, 3, 4]], [0, 1]), ([[-1, -1], [5, 6]], [2, 3])
+        assert [(x.tolist(), y.tolist()) for x, y in batches(found)] == [first, second] * 2
+
+    def test_batches_have_the_agreed_sizes(self, make_store):
+        schema = FeedSchema((spec("features", "feature", "int64", 1),))
+        store = make_store(schema, [self.LISTS], IDS, totals=[4])
+        assert [len(b) for b in batches(make_dataset(store, np.array([2, 1, 1]), 2, SEED, 0.0))] == [2, 1, 1] * 2
+
+    def test_shuffled_rows_keep_their_elements(self, make_store):
+        schema = FeedSchema((spec("features", "feature", "int64", 1),))
+        store = make_store(schema, [self.LISTS], IDS, totals=[4], rows_a_chunk=2)
+        found = [[n for n in row if n >= 0] for b in batches(dataset(store, batch=3, pad_value=-1)) for row in b]
+        assert sorted(found) == sorted(self.LISTS.to_pylist())
+
+    @pytest.mark.parametrize(
+        ("dtype", "lists", "padded"),
+        [
+            ("string", [["a"], ["b", "é"]], [[b"a", b""], [b"b", "é".encode()]]),
+            ("binary", [[b"\0"], [b"b", b"c"]], [[b"\0", b""], [b"b", b"c"]]),
+            ("float32", [[1.0], [2.0, 3.0]], [[1.0, 9.0], [2.0, 3.0]]),
+            ("bool", [[True], [True, True]], [[True, True], [True, True]]),
+        ],
+    )
+    def test_every_kind_of_element_can_be_padded(self, make_store, dtype, lists, padded):
+        schema = FeedSchema((spec("features", "feature", dtype, 1),))
+        store = make_store(schema, [pa.array(lists)], [0, 1], totals=[2], rows_a_chunk=1)
+        if dtype == "float32":
+            store = make_store(schema, [pa.array(lists, pa.list_(pa.float32()))], [0, 1], totals=[2], rows_a_chunk=1)
+        (batch,) = batches(dataset(store, batch=2, seed=None, pad_value=9.0))
+        assert batch.tolist() == padded

@@ -1,0 +1,397 @@
+import contextlib
+import json
+import resource
+import tarfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfos_ml.cluster.export import check_destination, fetch, pack, publish
+from tfos_ml.errors import ModelError
+from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature, TensorInfo, parse_signature, read_signature
+from tfos_ml.schema import ColumnSpec, FeedSchema
+from tfos_ml.training.export import export_saved_model
+
+KEY = "serving_default"
+FLAT = ColumnSpec("features", "pixels", "feature", "float32", 1)
+LABEL = ColumnSpec("label", "label", "label", "int32", 0)
+SINGLE = FeedSchema((FLAT, LABEL)), [(4,), ()]
+PAIR = (
+    FeedSchema(
+        (ColumnSpec("left", "l", "feature", "float32", 1), ColumnSpec("right", "r", "feature", "float32", 1), LABEL),
+        named_features=True,
+    ),
+    [(2,), (3,), ()],
+)
+ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
+LEFT, RIGHT = ROWS[:, :2], ROWS[:, 1:]
+
+
+def floats(*inner):
+    return TensorInfo("float32", (None, *inner))
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Exports a model; returns its signature and its outputs for inputs by name."""
+
+    def export(model, columns=SINGLE, signatures=None, key=KEY, **inputs):
+        path = str(tmp_path / "saved_model")
+        export_saved_model(model, path, *columns, signatures, key)
+        function = tf.saved_model.load(path).signatures[key]
+        outputs = {name: value.numpy() for name, value in function(**map_constants(inputs)).items()}
+        return read_signature(path, key), outputs
+
+    return export
+
+
+def map_constants(inputs):
+    return {name: tf.constant(value) for name, value in inputs.items()}
+
+
+def two_inputs(kind):
+    """A functional model that takes two inputs as a dict or as a list, and what it takes."""
+    left, right = keras.Input((2,), name="left"), keras.Input((3,), name="right")
+    joined = keras.layers.Dense(2, name="joined")(keras.layers.Concatenate()([left, right]))
+    return keras.Model({"left": left, "right": right} if kind == "dict" else [left, right], joined)
+
+
+class Doubling(keras.Model):
+    """Subclassed; called with one tensor or a dict of several."""
+
+    def __init__(self, answer=lambda y: y):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+        self.answer = answer
+
+    def call(self, inputs):
+        if isinstance(inputs, dict):
+            inputs = keras.ops.concatenate([inputs["left"], inputs["right"]], axis=1)
+        return self.answer(self.dense(inputs))
+
+
+class Scale(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = tf.Variable(3.0)
+
+    def __call__(self, features):
+        if isinstance(features, dict):
+            return {"sum": tf.reduce_sum(features["left"], 1) + tf.reduce_sum(features["right"], 1)}
+        return features * self.factor
+
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, "words")])
+    def lengths(self, words):
+        return {"length": tf.strings.length(words)}
+
+
+class TestSignatureNames:
+    def test_functional_model_has_input_features_and_its_layer_as_output(self, export):
+        given = keras.Input((4,), name="anything")
+        model = keras.Model(given, keras.layers.Dense(2, name="scores")(given))
+        signature, outputs = export(model, features=ROWS)
+        assert signature == Signature({"features": floats(4)}, {"scores": floats(2)})
+        np.testing.assert_allclose(outputs["scores"], model(ROWS), rtol=1e-6)
+
+    def test_functional_model_of_named_features_has_their_names(self, export):
+        named = FeedSchema((ColumnSpec("image", "pixels", "feature", "float32", 1),), named_features=True), [(4,)]
+        given = keras.Input((4,), name="image")
+        signature, _ = export(keras.Model(given, keras.layers.Dense(1, name="y")(given)), named, image=ROWS)
+        assert signature == Signature({"image": floats(4)}, {"y": floats(1)})
+
+    @pytest.mark.parametrize("kind", ["dict", "list"])
+    def test_several_inputs_have_the_names_of_the_mapping(self, export, kind):
+        model = two_inputs(kind)
+        signature, outputs = export(model, PAIR, left=LEFT, right=RIGHT)
+        assert signature == Signature({"left": floats(2), "right": floats(3)}, {"joined": floats(2)})
+        expected = model({"left": LEFT, "right": RIGHT} if kind == "dict" else [LEFT, RIGHT])
+        np.testing.assert_allclose(outputs["joined"], expected, rtol=1e-6)
+
+    def test_inputs_in_another_order_than_the_columns_are_matched_by_name(self, export):
+        left, right = keras.Input((2,), name="left"), keras.Input((3,), name="right")
+        model = keras.Model([right, left], keras.layers.Concatenate(name="y")([right, left]))
+        _, outputs = export(model, PAIR, left=LEFT, right=RIGHT)
+        assert outputs["y"].tolist() == np.concatenate([RIGHT, LEFT], axis=1).tolist()
+
+    def test_list_of_inputs_with_names_of_their_own_is_matched_by_position(self, export):
+        first, second = keras.Input((2,), name="first"), keras.Input((3,), name="second")
+        model = keras.Model([first, second], keras.layers.Concatenate(name="y")([first, second]))
+        signature, outputs = export(model, PAIR, left=LEFT, right=RIGHT)
+        assert list(signature.inputs) == ["left", "right"]
+        assert outputs["y"].tolist() == np.concatenate([LEFT, RIGHT], axis=1).tolist()
+
+    def test_several_outputs_have_the_names_of_their_layers(self, export):
+        given = keras.Input((4,))
+        heads = [keras.layers.Dense(units, name=name)(given) for units, name in ((1, "price"), (3, "kind"))]
+        signature, _ = export(keras.Model(given, heads), features=ROWS)
+        assert signature.outputs == {"price": floats(1), "kind": floats(3)}
+
+    def test_outputs_in_a_dict_have_its_keys(self, export):
+        given = keras.Input((4,))
+        heads = {"cost": keras.layers.Dense(1, name="a")(given), "class": keras.layers.Dense(3, name="b")(given)}
+        signature, _ = export(keras.Model(given, heads), features=ROWS)
+        assert signature.outputs == {"cost": floats(1), "class": floats(3)}
+
+    def test_two_outputs_of_one_layer_are_numbered(self, export):
+        given = keras.Input((4,))
+        layer = keras.layers.Dense(4, name="same")
+        first = layer(given)
+        signature, _ = export(keras.Model(given, [first, layer(first)]), features=ROWS)
+        assert signature.outputs == {"output_0": floats(4), "output_1": floats(4)}
+
+    def test_sequential_model_that_is_built(self, export):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="scores")])
+        signature, outputs = export(model, features=ROWS)
+        assert signature == Signature({"features": floats(4)}, {"scores": floats(2)})
+        np.testing.assert_allclose(outputs["scores"], model(ROWS), rtol=1e-6)
+
+    def test_sequential_model_that_is_not_built_takes_shape_and_dtype_of_the_columns(self, export):
+        model = keras.Sequential([keras.layers.Dense(2, name="scores")])
+        signature, outputs = export(model, features=ROWS)
+        assert signature == Signature({"features": floats(4)}, {"scores": floats(2)})
+        np.testing.assert_allclose(outputs["scores"], model(ROWS), rtol=1e-6)
+
+    @pytest.mark.parametrize("built", [False, True])
+    def test_subclassed_model(self, export, built):
+        model = Doubling()
+        if built:
+            model(ROWS)
+        signature, outputs = export(model, features=ROWS)
+        assert signature == Signature({"features": floats(4)}, {"output_0": floats(2)})
+        np.testing.assert_allclose(outputs["output_0"], model(ROWS), rtol=1e-6)
+
+    def test_subclassed_model_of_several_inputs_is_called_with_a_dict(self, export):
+        model = Doubling(lambda y: {"twice": 2 * y})
+        signature, outputs = export(model, PAIR, left=LEFT, right=RIGHT)
+        assert signature == Signature({"left": floats(2), "right": floats(3)}, {"twice": floats(2)})
+        np.testing.assert_allclose(outputs["twice"], model({"left": LEFT, "right": RIGHT})["twice"], rtol=1e-6)
+
+    def test_subclassed_model_without_known_shapes_has_open_dimensions(self, export):
+        model = Doubling()
+        model(ROWS)
+        signature, _ = export(model, (SINGLE[0], None), features=ROWS)
+        assert signature.inputs == {"features": floats(None)}
+
+    def test_plain_module(self, export):
+        signature, outputs = export(Scale(), features=ROWS)
+        assert signature == Signature({"features": floats(4)}, {"output_0": floats(4)})
+        assert outputs["output_0"].tolist() == (3 * ROWS).tolist()
+
+    def test_plain_module_of_several_inputs(self, export):
+        signature, outputs = export(Scale(), PAIR, left=LEFT, right=RIGHT)
+        assert signature == Signature({"left": floats(2), "right": floats(3)}, {"sum": floats()})
+        assert outputs["sum"].tolist() == (LEFT.sum(1) + RIGHT.sum(1)).tolist()
+
+    def test_key_is_the_callers(self, export):
+        signature, _ = export(Scale(), key="scale", features=ROWS)
+        assert list(signature.inputs) == ["features"]
+
+    def test_signatures_of_the_users_own_are_taken_as_they_are(self, export):
+        module = Scale()
+        signature, outputs = export(module, signatures=module.lengths, words=["a", "bcd"])
+        assert signature == Signature(
+            {"words": TensorInfo("string", (None,))}, {"length": TensorInfo("int32", (None,))}
+        )
+        assert outputs["length"].tolist() == [1, 3]
+
+    def test_training_behaviour_is_left_out(self, export):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.9, name="y")])
+        _, outputs = export(model, features=ROWS)
+        assert outputs["y"].tolist() == ROWS.tolist()
+
+    @pytest.mark.parametrize(
+        ("dtype", "ndim", "shape", "tensor"),
+        [
+            ("string", 0, (), TensorInfo("string", (None,))),
+            ("binary", 1, (2,), TensorInfo("string", (None, 2))),
+            ("int64", 1, (None,), TensorInfo("int64", (None, None))),
+            ("bool", 0, (), TensorInfo("bool", (None,))),
+            ("float64", 2, (2, 3), TensorInfo("float64", (None, 2, 3))),
+        ],
+    )
+    def test_columns_of_any_type_become_inputs(self, tmp_path, dtype, ndim, shape, tensor):
+        class Same(tf.Module):
+            def __call__(self, features):
+                return tf.identity(features)
+
+        columns = FeedSchema((ColumnSpec("features", "c", "feature", dtype, ndim),))
+        export_saved_model(Same(), str(tmp_path / "m"), columns, [shape], None, KEY)
+        assert read_signature(tmp_path / "m") == Signature({"features": tensor}, {"output_0": tensor})
+
+
+class TestWrittenSignature:
+    def test_equals_what_is_read_from_the_model(self, export, tmp_path):
+        signature, _ = export(Scale(), features=ROWS)
+        text = (tmp_path / "saved_model" / SIGNATURE_FILE).read_bytes()
+        assert parse_signature(text, KEY) == signature
+        assert parse_signature(text, "other") is None
+
+    def test_survives_json(self):
+        signature = Signature({"a": floats(2), "b": TensorInfo("string", None)}, {"y": floats(None)})
+        assert Signature.from_json(json.loads(json.dumps(signature.to_json()))) == signature
+
+    def test_reads_well(self):
+        signature = Signature({"a": floats(2, None), "b": TensorInfo("string", None)}, {"y": floats()})
+        assert str(signature) == "inputs {a: float32(batch, 2, ?), b: string(?)}, outputs {y: float32(batch)}"
+
+    def test_own_signatures_under_other_keys_are_saved_with_just_these(self, tmp_path):
+        module = Scale()
+        export_saved_model(module, str(tmp_path / "m"), *SINGLE, {"lengths": module.lengths}, KEY)
+        assert list(read_signature(tmp_path / "m", "lengths").outputs) == ["length"]
+
+
+class TestExportErrors:
+    def test_module_that_cannot_be_called_needs_signatures(self, tmp_path):
+        with pytest.raises(ModelError, match=r"A Module cannot be called, so it needs signatures="):
+            export_saved_model(tf.Module(), str(tmp_path / "m"), *SINGLE, None, KEY)
+
+    def test_model_of_more_inputs_than_features_names_both(self, tmp_path):
+        with pytest.raises(ModelError, match=r"2 inputs \(\['left', 'right'\]\), but the features are \['features'\]"):
+            export_saved_model(two_inputs("list"), str(tmp_path / "m"), *SINGLE, None, KEY)
+
+
+class TestReadSignatureErrors:
+    @pytest.fixture(scope="class")
+    def saved(self, tmp_path_factory):
+        directory = tmp_path_factory.mktemp("models") / "m"
+        export_saved_model(Scale(), str(directory), *SINGLE, None, KEY)
+        return directory
+
+    @pytest.mark.parametrize("make", [lambda p: p / "none", lambda p: p], ids=["missing", "empty"])
+    def test_directory_without_a_model_is_named(self, tmp_path, make):
+        directory = make(tmp_path)
+        with pytest.raises(ModelError, match=f"There is no SavedModel in {directory}"):
+            read_signature(directory)
+
+    def test_wrong_tag_is_answered_with_the_tags_there_are(self, saved):
+        with pytest.raises(ModelError, match=r"has no tags 'train,gpu'\. It has: \[\['serve'\]\]"):
+            read_signature(saved, KEY, "train,gpu")
+
+    def test_wrong_key_is_answered_with_the_keys_there_are(self, saved):
+        with pytest.raises(ModelError, match=r"has no signature 'scale'\. It has: \['serving_default'\]"):
+            read_signature(saved, "scale")
+
+    def test_file_that_is_no_model_is_named(self, tmp_path):
+        (tmp_path / "saved_model.pb").write_bytes(b"\xff" * 100)
+        with pytest.raises(ModelError, match=str(tmp_path)):
+            read_signature(tmp_path)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """What a SavedModel looks like."""
+    made = tmp_path / "source"
+    (made / "variables").mkdir(parents=True)
+    (made / "assets").mkdir()
+    (made / "saved_model.pb").write_bytes(b"graph")
+    (made / "variables" / "variables.data").write_bytes(bytes(1 << 20))
+    return made
+
+
+def contents(directory):
+    return {str(p.relative_to(directory)): p.read_bytes() if p.is_file() else None for p in directory.rglob("*")}
+
+
+@contextlib.contextmanager
+def full_disk(room):
+    """No file may grow beyond `room` bytes: writing fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class TestPublish:
+    @pytest.mark.parametrize("target", ["models/a/1", "with space/ü", "trailing/"])
+    @pytest.mark.parametrize("scheme", ["", "file://"])
+    def test_whole_model_appears_at_the_target(self, source, tmp_path, target, scheme):
+        if scheme and " " in target:
+            target = "with%20space/%C3%BC"
+        publish(str(source), f"{scheme}{tmp_path}/out/{target}", "run1")
+        written = tmp_path / "out" / target.replace("%20", " ").replace("%C3%BC", "ü")
+        assert contents(written) == contents(source)
+        assert list(written.parent.iterdir()) == [written]
+
+    def test_empty_directory_is_replaced(self, source, tmp_path):
+        target = tmp_path / "out"
+        target.mkdir()
+        publish(str(source), str(target), "run1")
+        assert contents(target) == contents(source)
+
+    def test_failed_copy_leaves_nothing(self, source, tmp_path):
+        target = tmp_path / "out" / "model"
+        target.parent.mkdir()
+        with full_disk(room=1 << 16), pytest.raises(OSError, match="too large"):
+            publish(str(source), str(target), "run1")
+        assert list(target.parent.iterdir()) == []
+
+    def test_failed_copy_leaves_an_empty_target_empty(self, source, tmp_path):
+        target = tmp_path / "out"
+        target.mkdir()
+        with full_disk(room=1 << 16), pytest.raises(OSError, match="too large"):
+            publish(str(source), str(target), "run1")
+        assert list(target.iterdir()) == []
+        assert not list(tmp_path.glob("*.partial-*"))
+
+    def test_what_another_run_has_published_meanwhile_is_kept(self, source, tmp_path):
+        target = tmp_path / "out"
+        target.mkdir()
+        (target / "theirs").write_text("kept")
+        with pytest.raises(Exception):  # noqa: B017, PT011  (which one is not promised)
+            publish(str(source), str(target), "run1")
+        assert contents(target) == {"theirs": b"kept"}
+        assert not list(tmp_path.glob("*.partial-*"))
+
+    def test_missing_source_leaves_nothing(self, tmp_path):
+        with pytest.raises(OSError, match="none"):
+            publish(str(tmp_path / "none"), str(tmp_path / "out" / "model"), "run1")
+        assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+    def test_published_model_can_be_fetched(self, source, tmp_path):
+        publish(str(source), str(tmp_path / "out"), "run1")
+        fetch(f"file://{tmp_path}/out", str(tmp_path / "back"))
+        assert contents(tmp_path / "back") == contents(source)
+
+    @pytest.mark.parametrize("what", ["nothing", "a file"])
+    def test_fetching_what_is_no_directory_is_an_error(self, tmp_path, what):
+        if what == "a file":
+            (tmp_path / "model").write_text("x")
+        with pytest.raises(ModelError, match=f"There is no SavedModel at exportDir='{tmp_path}/model'"):
+            fetch(str(tmp_path / "model"), str(tmp_path / "back"))
+
+
+def test_packed_model_unpacks_to_the_same(source, tmp_path):
+    archive = pack(str(source), tmp_path)
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path / "back", filter="data")
+    assert contents(tmp_path / "back") == contents(source)
+
+
+class TestCheckDestination:
+    @pytest.mark.parametrize("target", ["new", "deep/er/new", "empty"])
+    def test_new_or_empty_directory_is_fine(self, tmp_path, target):
+        (tmp_path / "empty").mkdir()
+        assert check_destination(str(tmp_path / target)) is None
+        assert check_destination(f"file://{tmp_path / target}") is None
+
+    def test_directory_in_use_is_refused(self, source):
+        assert check_destination(str(source)) == "it exists and is not empty"
+
+    def test_file_is_refused(self, source):
+        assert check_destination(str(source / "saved_model.pb")) == "it is a file"
+
+    def test_place_that_cannot_be_written_is_refused(self, source):
+        assert check_destination(str(source / "saved_model.pb" / "below")).startswith("it cannot be written: ")
+        assert check_destination("/proc/new").startswith("it cannot be written: ")
+
+    @pytest.mark.parametrize("uri", ["relative/path", "nosuchscheme://host/path", ""])
+    def test_what_is_no_uri_is_refused(self, uri):
+        assert isinstance(check_destination(uri), str)
+
+    def test_leaves_no_probe_behind(self, tmp_path):
+        check_destination(str(tmp_path / "new"))
+        assert list(tmp_path.iterdir()) == []
