@@ -18,8 +18,8 @@ def uneven(spark):
     """10,007 unique ids in 7 partitions of very different sizes, one of them empty."""
     sizes = F.array(*map(F.lit, [0, 5000, 8000, 9500, 10_000, 10_006]))
     partition = F.size(F.filter(sizes, lambda s: s <= F.col("id"))).cast("int")
-    partition = F.when(partition >= 3, partition + 1).otherwise(partition)  # nothing in partition 3
-    return spark.range(ROWS).repartitionById(8, partition - 1 + F.lit(0)).withColumnRenamed("id", "features")
+    partition = F.when(partition >= 3, partition + 1).otherwise(partition)  # one stays empty
+    return spark.range(ROWS).repartitionById(7, partition - 1).withColumnRenamed("id", "features")
 
 
 def read(directory: Path) -> dict[str, dict]:
