@@ -18,7 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class NodeTask:
     reservation_timeout: float
     feed_timeout: float
     export_dir: str | None
-    control: dict[str, str] | None
+    control: dict[str, str] | None = field(repr=False)  # holds the run's token
 
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ is as fast as data in memory; a generator of single rows is a hundred times slow
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -157,11 +157,12 @@ def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, 
     """
     import tensorflow as tf
 
-    passes = iter(range(2**62))
+    iterations = count()  # numbered as they begin: one that is given up does not put workers out of step
 
     def generate() -> Iterator[Any]:
-        for _ in range(epochs):
-            for block in blocks(store, sizes, store.order(seed, next(passes)), pad_value):
+        first = next(iterations) * epochs
+        for epoch in range(first, first + epochs):
+            for block in blocks(store, sizes, store.order(seed, epoch), pad_value):
                 yield _structure(store.schema, block)
 
     ragged = any(store.is_ragged(i) for i in range(len(store.shapes)))

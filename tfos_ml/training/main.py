@@ -78,7 +78,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
     chain = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     before = "".join(traceback.format_exception(chain)) + "\nThe above led to:\n\n" if chain else ""
     summary = "".join(traceback.format_exception_only(error)).strip()
-    ours = isinstance(error, errors.TfosMlError)
+    ours = type(error).__module__ == errors.__name__  # a user's own subclass is not known on the driver
     kind = type(error).__name__ if ours else "TrainFnError"
     if "Could not start gRPC server" in str(error):
         kind = "PortTakenError"
