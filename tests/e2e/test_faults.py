@@ -199,16 +199,21 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("master", [LOCAL, CLUSTER])
-def test_ctrl_c_in_a_driver_process(tmp_path, master):
-    driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, master, str(tmp_path)],
+def start_driver(master: str, directory: Path) -> subprocess.Popen[str]:
+    """A driver process with a fit that hangs; it ends at the end of its stdin."""
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVER, master, str(directory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
     )
+
+
+@pytest.mark.parametrize("master", [LOCAL, CLUSTER])
+def test_ctrl_c_in_a_driver_process(tmp_path, master):
+    driver = start_driver(master, tmp_path)
     try:
         pids = running(tmp_path, 3)
         driver.send_signal(signal.SIGINT)
@@ -223,13 +228,7 @@ def test_ctrl_c_in_a_driver_process(tmp_path, master):
 
 
 def test_killed_driver_leaves_nothing(tmp_path):
-    driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, CLUSTER, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    driver = start_driver(CLUSTER, tmp_path)
     try:
         pids = running(tmp_path, 3)
         driver.kill()
