@@ -96,7 +96,8 @@ def nothing_left() -> Iterator[None]:
     """After every test, within a bounded time: no process, spool, port, variable or Spark job of ours."""
     ports, environment = listening_ports(), our_environment()
     yield
-    gc.collect()  # a TFModel's extracted copy lives as long as the object
+    if what_is_left(ports):
+        gc.collect()  # a TFModel's extracted copy lives as long as the object
     wait_until(lambda: not what_is_left(ports), CLEAN_SECONDS)
     assert not what_is_left(ports)
     assert not active_jobs()
