@@ -26,16 +26,18 @@ if TYPE_CHECKING:
     from tfos_ml.cluster.resolver import SparkClusterResolver
     from tfos_ml.estimator import TFEstimator
     from tfos_ml.feed.datafeed import DataFeed
+    from tfos_ml.keras_estimator import KerasEstimator
     from tfos_ml.model import TFModel
     from tfos_ml.params import InputMode
     from tfos_ml.training.context import NodeContext
 
 __version__ = "0.1.0"
-__all__ = ["DataFeed", "InputMode", "NodeContext", "SparkClusterResolver", "TFEstimator", "TFModel"]
+__all__ = ["DataFeed", "InputMode", "KerasEstimator", "NodeContext", "SparkClusterResolver", "TFEstimator", "TFModel"]
 
 _HOMES = {
     "DataFeed": "tfos_ml.feed.datafeed",
     "InputMode": "tfos_ml.params",
+    "KerasEstimator": "tfos_ml.keras_estimator",
     "NodeContext": "tfos_ml.training.context",
     "SparkClusterResolver": "tfos_ml.cluster.resolver",
     "TFEstimator": "tfos_ml.estimator",

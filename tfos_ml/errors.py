@@ -26,6 +26,7 @@
         ├── NodeExitError            the TensorFlow process died: exit code or signal
         ├── NodeLostError            the node's Spark task or Python worker died
         ├── FeedTimeoutError         rows or room for rows did not come in time
+        ├── NonFiniteLossError       the loss became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
         ├── SpoolFullError           no room left for the rows of a node
         ├── VersionMismatchError     nodes run different versions of Python or TensorFlow
@@ -203,6 +204,10 @@ class FeedTimeoutError(NodeError):
 
 class CollectiveCallError(NodeError):
     """Nodes called ``ctx.dataset``, ``ctx.get_data_feed`` or ``ctx.barrier`` out of step."""
+
+
+class NonFiniteLossError(NodeError):
+    """The loss of a Keras model became NaN or infinite; raised for the node where it began."""
 
 
 class SpoolFullError(NodeError):

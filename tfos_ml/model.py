@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -20,9 +21,10 @@ from tfos_ml import errors, schema
 from tfos_ml.artifacts import publish
 from tfos_ml.cluster.export import fetch, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
+from tfos_ml.heads import HEAD_FILE, Head
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.saved_model import Signature
-from tfos_ml.params import SCORING_PARAMS, ScoringParams, accessors
+from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,10 +35,14 @@ if TYPE_CHECKING:
 
 
 _STRUCT = "__tfos_ml_outputs"
+_VECTORS = (udf.RAW, udf.PROBABILITY)
 
 
-@accessors(*SCORING_PARAMS)
-class TFModel(ScoringParams, Model):
+_PARAMS = (*SCORING_PARAMS, *CLASSIFIER_PARAMS)
+
+
+@accessors(*_PARAMS)
+class TFModel(ScoringParams, ClassifierParams, Model):
     """Runs a SavedModel over the rows of a DataFrame.
 
     What ``TFEstimator.fit`` returns; or, with ``exportDir``, any SavedModel.
@@ -51,6 +57,10 @@ class TFModel(ScoringParams, Model):
         ``{column: tensor name}``; replaces ``featuresCol``.
     outputMapping : dict of str to str, optional
         ``{output name: column}``; replaces ``predictionCol``.
+    rawPredictionCol, probabilityCol : str, default "rawPrediction", "probability"
+        Vectors, written by models of ``KerasEstimator`` that tell classes apart; empty for none.
+    threshold : float, default 0.5
+        Probability above which a model with one sigmoid unit predicts class 1.
     batchSize : int, default 100
         Rows in one call of the model, at most.
     signatureDefKey, tagSet : str, default "serving_default", "serve"
@@ -79,6 +89,7 @@ class TFModel(ScoringParams, Model):
     def __init__(self, **params: Any):
         super().__init__()
         self._set_scoring_defaults()
+        self._set_classifier_defaults()
         self._archive: bytes | None = None
         self._extracted: tuple[str, tempfile.TemporaryDirectory[str]] | None = None
         self._results: list[bytes] = []
@@ -90,7 +101,7 @@ class TFModel(ScoringParams, Model):
         """Set any Param by keyword."""
         unknown = [name for name in params if not self.hasParam(name)]
         if unknown:
-            raise errors.ParamError(f"Unknown parameters {unknown}. Known: {sorted(SCORING_PARAMS)}")
+            raise errors.ParamError(f"Unknown parameters {unknown}. Known: {sorted(_PARAMS)}")
         return self._set_checked(**params)
 
     @classmethod
@@ -105,13 +116,16 @@ class TFModel(ScoringParams, Model):
             "seconds": max(r["seconds"] for r in result.reports),
             "nodes": result.reports,
         }
+        chief = next(r for r in result.reports if r["chief"])
+        model.summary.update({k: chief[k] for k in ("steps", "epoch_seconds") if k in chief})
         return model
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         self.check_params()
         archive, signature = self._packed(), self.signature()
         inputs = self._bind_inputs(signature, dataset.schema)
-        outputs = self._bind_outputs(signature, dataset.schema)
+        head = self._head()
+        outputs, columns_of = self._bind_outputs(signature, dataset.schema, head)
         if self._get("nullPolicy") == "skip":
             dataset = dataset.where(schema.no_nulls(dataset, [b.spec for b in inputs]))
         scoring = udf.Scoring(
@@ -123,18 +137,25 @@ class TFModel(ScoringParams, Model):
             batch_size=self._get("batchSize"),
             null_policy=self._get("nullPolicy"),
             pad_value=self._get("padValue"),
+            head=head,
+            threshold=self._get("threshold"),
         )
         columns = [_input_column(b, dataset) for b in inputs]
-        return _with_outputs(dataset, scoring, columns, outputs)
+        return _with_outputs(dataset, scoring, columns, columns_of)
 
     def transformSchema(self, schema: StructType) -> StructType:
         """Schema of ``transform`` for a DataFrame of this schema; raises as ``transform`` does."""
+        from pyspark.ml.linalg import VectorUDT
         from pyspark.sql.types import StructField, StructType
 
         signature = self.signature()
         self._bind_inputs(signature, schema)
-        outputs = self._bind_outputs(signature, schema)
-        fields = [StructField(c, udf.output_type(name, signature.outputs[name])) for name, c in outputs.items()]
+        head = self._head()
+        outputs, columns = self._bind_outputs(signature, schema, head)
+        kinds = udf.output_fields({name: signature.outputs[name] for name in outputs}, head)
+        fields = [
+            StructField(column, VectorUDT() if field in _VECTORS else kinds[field]) for field, column in columns.items()
+        ]
         return StructType([*schema.fields, *fields])
 
     def _bind_inputs(self, signature: Signature, columns: StructType) -> tuple[udf.InputBinding, ...]:
@@ -156,31 +177,59 @@ class TFModel(ScoringParams, Model):
         mapping: dict[str, str] | None = self._get("inputMapping")
         return mapping or {self._get("featuresCol"): saved_model.one_name("input", signature.inputs, signature)}
 
-    def _bind_outputs(self, signature: Signature, columns: StructType) -> dict[str, str]:
-        """``{output name: column}`` of the outputs that are wanted."""
+    def _bind_outputs(
+        self, signature: Signature, columns: StructType, head: Head | None
+    ) -> tuple[list[str], dict[str, str]]:
+        """The outputs that are wanted, and the new column of each field of ``udf.output_fields``."""
         mapping = self._get("outputMapping")
         if mapping is None:
-            mapping = {saved_model.one_name("output", signature.outputs, signature): self._get("predictionCol")}
-        unknown = [name for name in mapping if name not in signature.outputs]
+            output = saved_model.one_name("output", signature.outputs, signature)
+            outputs, bound = [output], {output: self._get("predictionCol")}
+            if head is not None:
+                fields = udf.output_fields({output: signature.outputs[output]}, head)
+                wanted = {
+                    udf.RAW: self._get("rawPredictionCol"),
+                    udf.PROBABILITY: self._get("probabilityCol"),
+                    udf.PREDICTION: self._get("predictionCol"),
+                }
+                bound = {f: wanted.get(f, self._get("predictionCol")) for f in fields}
+                bound = {field: column for field, column in bound.items() if column}
+        else:
+            outputs, bound = list(mapping), dict(mapping)
+        unknown = [name for name in outputs if name not in signature.outputs]
         if unknown:
             raise errors.SignatureError(f"The model has no outputs {unknown}. Its signature: {signature}")
-        taken = [c for c in mapping.values() if c in columns.names]
-        if taken or len(set(mapping.values())) < len(mapping):
+        new = list(bound.values())
+        taken = [c for c in new if c in columns.names]
+        if taken or len(set(new)) < len(new):
             raise errors.ParamError(
-                f"Output columns {list(mapping.values())} must be new and different; {taken or 'some'} exist already. "
-                f"Set predictionCol or outputMapping. Columns: {columns.names}"
+                f"Output columns {new} must be new and different; {taken or 'some'} exist already. "
+                f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {columns.names}"
             )
-        return dict(mapping)
+        return outputs, bound
+
+    def _head(self) -> Head | None:
+        """What the only output means; None if nothing is known or ``outputMapping`` names what is wanted."""
+        if self._get("outputMapping") is not None:
+            return None
+        content = self._read_member(HEAD_FILE)
+        return None if content is None else Head(**json.loads(content))
+
+    def _read_member(self, name: str) -> bytes | None:
+        """A small file that lies beside the SavedModel, if it is there."""
+        with tarfile.open(fileobj=io.BytesIO(self._packed())) as tar:
+            if name not in tar.getnames():
+                return None
+            file = tar.extractfile(name)
+            return file.read() if file else None
 
     def signature(self) -> Signature:
         """Inputs and outputs of the SavedModel, by name, with dtype and shape."""
-        archive, key = self._packed(), self._get("signatureDefKey")
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            if saved_model.SIGNATURE_FILE in tar.getnames():
-                file = tar.extractfile(saved_model.SIGNATURE_FILE)
-                known = saved_model.parse_signature(file.read() if file else b"{}", key)
-                if known is not None:
-                    return known
+        key = self._get("signatureDefKey")
+        content = self._read_member(saved_model.SIGNATURE_FILE)
+        known = None if content is None else saved_model.parse_signature(content, key)
+        if known is not None:
+            return known
         return saved_model.read_signature(self.saved_model_dir(), key, self._get("tagSet"))
 
     def _packed(self) -> bytes:
@@ -249,20 +298,30 @@ def _input_column(binding: udf.InputBinding, df: DataFrame) -> Column:
     return schema.spark_column(binding.spec, df, "float32" if narrow else "float64")
 
 
-def _with_outputs(df: DataFrame, scoring: udf.Scoring, columns: list[Column], outputs: dict[str, str]) -> DataFrame:
+def _with_outputs(df: DataFrame, scoring: udf.Scoring, inputs: list[Column], columns: dict[str, str]) -> DataFrame:
     """Append the outputs; several come as one struct, so that the model runs once a row."""
     from pyspark.sql.functions import arrow_udf
     from pyspark.sql.types import StructField, StructType
 
-    types = {name: udf.output_type(name, tensor) for name, tensor in scoring.outputs.items()}
+    fields = udf.output_fields(scoring.outputs, scoring.head)
     function = udf.make_udf_function(scoring)
-    if len(outputs) == 1:
-        ((name, column),) = outputs.items()
-        return df.withColumn(column, arrow_udf(function, types[name])(*columns))
-    struct = StructType([StructField(name, kind) for name, kind in types.items()])
-    scored = df.withColumn(_STRUCT, arrow_udf(function, struct)(*columns))
+    if len(fields) == 1:
+        ((name, kind),) = fields.items()
+        return df.withColumn(columns[name], arrow_udf(function, kind)(*inputs))
+    struct = StructType([StructField(name, kind) for name, kind in fields.items()])
+    scored = df.withColumn(_STRUCT, arrow_udf(function, struct)(*inputs))
     kept = [F.col(f"`{c}`") for c in df.columns]
-    return scored.select(*kept, *(F.col(_STRUCT)[name].alias(column) for name, column in outputs.items()))
+    return scored.select(*kept, *(_field(name, scoring.head).alias(column) for name, column in columns.items()))
+
+
+def _field(name: str, head: Head | None) -> Column:
+    """One field of the struct; those that are vectors to Spark ML as vectors."""
+    from pyspark.ml.functions import array_to_vector
+
+    field = F.col(_STRUCT)[name]
+    if head is None or not head.is_classifier or name not in _VECTORS:
+        return field
+    return F.when(field.isNotNull(), array_to_vector(field))
 
 
 def _history(reports: list[dict[str, Any]]) -> dict[str, list[float]]:

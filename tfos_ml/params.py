@@ -11,7 +11,10 @@ from pyspark.ml.param.shared import (
     HasFeaturesCol,
     HasLabelCol,
     HasPredictionCol,
+    HasProbabilityCol,
+    HasRawPredictionCol,
     HasSeed,
+    HasThreshold,
     HasValidationIndicatorCol,
     HasWeightCol,
 )
@@ -69,6 +72,23 @@ def _is_environment(value: Any) -> bool:
     return isinstance(value, Mapping) and all(_is_text(k) and isinstance(v, str) for k, v in value.items())
 
 
+def _is_names(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(map(_is_text, value))
+
+
+def _is_class_weight(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and bool(value)
+        and all(_is_integer(k) or (isinstance(k, str) and k.isdigit()) for k in value)
+        and all(_is_number(w) and w >= 0 for w in value.values())
+    )
+
+
+def _class_weight(value: Mapping[Any, Any]) -> dict[int, float]:
+    return {int(k): float(w) for k, w in value.items()}  # keys that were saved as JSON are strings
+
+
 _TEXT = ("a non-empty string", _is_text)
 _MAPPING = ("a non-empty dict of non-empty strings", _is_mapping)
 _BOOLEAN = ("True or False", lambda v: isinstance(v, bool))
@@ -81,6 +101,7 @@ CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "validationIndicatorCol": _TEXT,
     "inputMapping": _MAPPING,
     "labelMapping": _MAPPING,
+    "weightMapping": _MAPPING,
     "outputMapping": _MAPPING,
     "clusterSize": _integer(1),
     "numPS": _integer(0),
@@ -102,6 +123,15 @@ CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "nodeEnv": ("a dict of strings", _is_environment),
     "nullPolicy": _choice("error", "skip", "keep"),
     "padValue": ("a number", _is_number),
+    "rawPredictionCol": ("a string, empty for no such column", lambda v: isinstance(v, str)),
+    "probabilityCol": ("a string, empty for no such column", lambda v: isinstance(v, str)),
+    "threshold": ("a number from 0 to 1", lambda v: _is_number(v) and 0 <= v <= 1),
+    "modelArgs": ("a dict with strings for keys", lambda v: isinstance(v, Mapping) and all(map(_is_text, v))),
+    "validationSplit": ("a number of at least 0 and below 1", lambda v: _is_number(v) and 0 <= v < 1),
+    "classWeight": ("a non-empty dict of class number to weight of at least 0", _is_class_weight),
+    "adaptLayers": ("a non-empty list of layer names", _is_names),
+    "adaptRows": _integer(1),
+    "initialModel": _TEXT,
     "verbose": ("0, 1 or 2", lambda v: _is_integer(v) and 0 <= v <= 2),
 }
 """What each Param accepts, in words and as a test."""
@@ -234,9 +264,20 @@ SCORING_PARAMS = (
 )
 
 
+class ClassifierParams(ParamsBase, HasRawPredictionCol, HasProbabilityCol, HasThreshold):
+    """Params of classification; without effect on other models."""
+
+    def _set_classifier_defaults(self) -> None:
+        self._setDefault(rawPredictionCol="rawPrediction", probabilityCol="probability", threshold=0.5)
+
+
+CLASSIFIER_PARAMS = ("rawPredictionCol", "probabilityCol", "threshold")
+
+
 class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndicatorCol, HasSeed):
     """Params of the estimators."""
 
+    weightMapping = _param("weightMapping", "{column: output name} for weights by output; replaces weightCol", dict)
     labelMapping = _param("labelMapping", "{column: output name} for several labels; replaces labelCol", dict)
     clusterSize = _param("clusterSize", "number of all nodes", _int)
     numPS = _param("numPS", "number of parameter servers", _int)
@@ -278,6 +319,7 @@ TRAINING_PARAMS = (
     "validationIndicatorCol",
     "seed",
     "labelMapping",
+    "weightMapping",
     "clusterSize",
     "numPS",
     "masterNode",
@@ -292,4 +334,34 @@ TRAINING_PARAMS = (
     "maxRestarts",
     "nodeEnv",
     "verbose",
+)
+
+
+class KerasParams(TrainingParams, ClassifierParams):
+    """Params of KerasEstimator alone."""
+
+    modelArgs = _param("modelArgs", "keyword arguments of the model function", dict)
+    validationSplit = _param("validationSplit", "fraction of the rows to validate on, chosen by seed", _float)
+    classWeight = _param("classWeight", "{class: weight}, multiplied into weightCol", _class_weight)
+    adaptLayers = _param("adaptLayers", "names of preprocessing layers to adapt on the training rows", list)
+    adaptRows = _param("adaptRows", "rows to adapt them on, at most; unset: all", _int)
+    initialModel = _param(
+        "initialModel", "weights to start from: .keras or .weights.h5 file, or a fit's exportDir", _text
+    )
+
+    def _set_keras_defaults(self) -> None:
+        self._set_training_defaults()
+        self._set_classifier_defaults()
+        self._setDefault(modelArgs={}, validationSplit=0.0)
+
+
+KERAS_PARAMS = (
+    *TRAINING_PARAMS,
+    *CLASSIFIER_PARAMS,
+    "modelArgs",
+    "validationSplit",
+    "classWeight",
+    "adaptLayers",
+    "adaptRows",
+    "initialModel",
 )

@@ -96,13 +96,18 @@ class FeedSchema:
     ----------
     columns : tuple of ColumnSpec
         All columns.
-    named_features, named_labels : bool
-        Whether features (labels) are a dict by tensor name rather than a single tensor.
+    named_features, named_labels, named_weights : bool
+        Whether features (labels, weights) are a dict by tensor name rather than a single tensor.
     """
 
     columns: tuple[ColumnSpec, ...]
     named_features: bool = False
     named_labels: bool = False
+    named_weights: bool = False
+
+    def of(self, role: str) -> list[int]:
+        """Positions of the columns of one role."""
+        return [i for i, spec in enumerate(self.columns) if spec.role == role]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form, for :meth:`from_json`."""
@@ -112,7 +117,7 @@ class FeedSchema:
     def from_json(cls, data: Mapping[str, Any]) -> FeedSchema:
         """The schema that :meth:`to_json` wrote."""
         columns = tuple(ColumnSpec(**c) for c in data["columns"])
-        return cls(columns, data["named_features"], data["named_labels"])
+        return cls(columns, data["named_features"], data["named_labels"], data["named_weights"])
 
 
 def column_spec(schema: StructType, column: str, name: str, role: str) -> ColumnSpec:

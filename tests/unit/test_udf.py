@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 from pyspark.sql import types as t
 
+from tfos_ml.casting import TensorInfo
 from tfos_ml.errors import ShapeError, SignatureError
-from tfos_ml.inference.saved_model import TensorInfo
 from tfos_ml.inference.udf import (
     InputBinding,
     array_tensor,

@@ -129,6 +129,7 @@ class Node:
         self._fail_at = math.inf
         self._port = ReservedPort()
         self._reports: list[dict[str, Any]] = []
+        self._facts: dict[str, Any] = {}
         self._exported: str | None = None
         self._results: str | None = None
         self._started = self._heard = time.monotonic()
@@ -192,6 +193,7 @@ class Node:
             feed_labels=[template.nodes[r].label for r in template.feed_ranks],
             validation_labels=[template.nodes[r].label for r in template.validation_ranks],
             label=self._role.label,
+            run_id=self._task.run_id,
             cluster_spec=cluster_spec(template, addresses),
             tf_config=tf_config(template, self._role.rank, addresses),
             schema=self._task.schema.to_json(),
@@ -285,6 +287,8 @@ class Node:
                 self._conversation.reach_barrier(message["name"])
             case "report":
                 self._report(message)
+            case "summary":
+                self._facts = message["facts"]
             case "exported":
                 self._exported = message["directory"]
             case "results":
@@ -352,6 +356,7 @@ class Node:
             "metrics": self._reports,
             "chief": self._is_chief,
             "evaluator": self._role.job_name == "evaluator",
+            **self._facts,
         }
         rank = self._role.rank
         yield results.row(rank, "report", json.dumps(report).encode())

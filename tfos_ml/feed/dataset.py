@@ -90,18 +90,34 @@ class RowStore:
     def _row_bytes(self) -> int:
         return max(1, sum(b.nbytes for b in self._batches) // max(1, len(self)))
 
+    def byte_sum(self, column: int) -> Int64s:
+        """Sum over the bytes of a column's values, whatever the order of the rows; shape ``(1,)``."""
+        total = 0
+        for batch in self._batches:
+            values = batch.column(column)
+            for _ in range(self.schema.columns[column].ndim):
+                values = values.flatten()
+            total += _byte_sum(values)
+        return np.array([total % 2**62], dtype=np.int64)
+
     def block_rows(self) -> int:
         """Rows to gather at a time: thousands, but no more than a few megabytes."""
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES // self._row_bytes()))
 
     def gather(self, rows: Int64s, pad_value: float) -> tuple[Array, ...]:
         """The rows at some positions, one array a column, each of shape ``(len(rows), ...)``."""
+        if not len(rows):
+            return tuple(map(self._no_rows, range(len(self._views))))
         batch_of = np.searchsorted(self._starts, rows, side="right") - 1
         by_batch = np.argsort(batch_of, kind="stable")
         touched, firsts = np.unique(batch_of[by_batch], return_index=True)
         groups = [(int(t), group) for t, group in zip(touched, np.split(by_batch, firsts[1:]), strict=True)]
         picks = [(t, group, rows[group] - self._starts[t]) for t, group in groups]
         return tuple(self._gather_column(i, picks, len(rows), pad_value) for i in range(len(self._views)))
+
+    def _no_rows(self, column: int) -> Array:
+        spec, shape = self.schema.columns[column], [d or 0 for d in self.shapes[column]]
+        return np.empty((0, *shape), dtype=object if spec.is_text else spec.dtype)
 
     def _gather_column(
         self, column: int, picks: list[tuple[int, Int64s, Int64s]], rows: int, pad_value: float
@@ -114,6 +130,14 @@ class RowStore:
         placed = np.empty_like(joined)
         placed[np.concatenate([group for _, group, _ in picks])] = joined
         return placed
+
+
+def _byte_sum(values: pa.Array) -> int:
+    if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+        data, offsets = values.buffers()[2], np.frombuffer(values.buffers()[1], np.int32)[values.offset :]
+        used = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[len(values)]] if len(values) else b""
+        return int(np.sum(used, dtype=np.int64)) + len(used)
+    return int(np.sum(values.to_numpy(zero_copy_only=False).view(np.uint8), dtype=np.int64))
 
 
 def _gather_numbers(views: list[Array], picks: list[tuple[int, Int64s, Int64s]], rows: int) -> Array:
@@ -182,7 +206,7 @@ def _structure(schema: FeedSchema, values: tuple[Any, ...]) -> Any:
     if by_role["label"]:
         parts.append(_one_or_all(by_role["label"], schema.named_labels))
     if by_role["weight"]:
-        parts.append(_one_or_all(by_role["weight"], named=False))
+        parts.append(_one_or_all(by_role["weight"], schema.named_weights))
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tfos_ml.casting import TensorInfo
 from tfos_ml.errors import ModelError, SignatureError
 from tfos_ml.quiet import import_tensorflow
 
@@ -23,30 +24,6 @@ DEFAULT_TAG = "serve"
 
 _loaded: OrderedDict[tuple[str, str, str], Any] = OrderedDict()
 """The models this process used last; a documented cache of at most ``LOADED_MODELS``."""
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """One input or output of a signature.
-
-    Attributes
-    ----------
-    dtype : str
-        TensorFlow's name of the dtype, for instance ``"float32"`` or ``"string"``.
-    shape : tuple of int or None, or None
-        Its shape, the batch first; None where a dimension, or the whole shape, is not known.
-    """
-
-    dtype: str
-    shape: tuple[int | None, ...] | None
-
-    def __str__(self) -> str:
-        dims = (
-            "?"
-            if self.shape is None
-            else ", ".join("batch" if i == 0 else str(d or "?") for i, d in enumerate(self.shape))
-        )
-        return f"{self.dtype}({dims})"
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.artifacts import Artifact
-from tfos_ml.errors import NullValueError, ShapeError, SignatureError
+from tfos_ml.casting import TensorInfo, fit_to_tensor
+from tfos_ml.errors import NullValueError, SignatureError
+from tfos_ml.heads import Head, classify
 from tfos_ml.inference import cache, saved_model
-from tfos_ml.inference.saved_model import TensorInfo
 from tfos_ml.schema import Array, ColumnSpec, count_nulls, to_numpy
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ class Scoring:
         ``"error"`` or ``"keep"``; rows to skip never get here.
     pad_value : float
         Fills ragged rows.
+    head : Head or None
+        What the only output means; None leaves outputs as they are.
+    threshold : float
+        Of a binary head.
     """
 
     model: Artifact
@@ -86,6 +91,33 @@ class Scoring:
     batch_size: int
     null_policy: str
     pad_value: float
+    head: Head | None = None
+    threshold: float = 0.5
+
+
+RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
+
+
+def output_fields(outputs: Mapping[str, TensorInfo], head: Head | None) -> dict[str, DataType]:
+    """What the UDF returns, by name: the outputs, or what a head makes of the only one.
+
+    Raises
+    ------
+    SignatureError
+        If an output has no Spark type.
+    """
+    from pyspark.sql.types import ArrayType, DoubleType
+
+    if head is not None and head.is_classifier:
+        return {RAW: ArrayType(DoubleType()), PROBABILITY: ArrayType(DoubleType()), PREDICTION: DoubleType()}
+    types = {name: output_type(name, tensor) for name, tensor in outputs.items()}
+    if head is not None and _is_one_number(next(iter(outputs.values()))):
+        return {PREDICTION: DoubleType()}
+    return types
+
+
+def _is_one_number(tensor: TensorInfo) -> bool:
+    return tensor.shape is not None and tensor.dtype != "string" and tensor.shape[1:] in ((), (1,))
 
 
 def output_type(name: str, tensor: TensorInfo) -> DataType:
@@ -142,7 +174,9 @@ def score_batch(scoring: Scoring, columns: list[pa.Array]) -> pa.Array:
         outputs = [o.take(places) for o in outputs]
     if any(len(o) != rows for o in outputs):
         raise SignatureError(f"The outputs have {[len(o) for o in outputs]} rows for {rows} rows of input")
-    return outputs[0] if len(outputs) == 1 else pa.StructArray.from_arrays(outputs, list(scoring.outputs))
+    if len(outputs) == 1:
+        return outputs[0]
+    return pa.StructArray.from_arrays(outputs, list(output_fields(scoring.outputs, scoring.head)))
 
 
 def _valid_rows(scoring: Scoring, columns: list[pa.Array]) -> pa.Array | None:
@@ -171,8 +205,11 @@ def _has_no_null(row: pa.Array, ndim: int) -> bool:
 
 def _run(scoring: Scoring, columns: list[pa.Array]) -> list[pa.Array]:
     """Call the model on slices of at most ``batch_size`` rows."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
     rows = len(columns[0])
-    parts: dict[str, list[pa.Array]] = {name: [] for name in scoring.outputs}
+    fields = output_fields(scoring.outputs, scoring.head)
+    parts: dict[str, list[pa.Array]] = {name: [] for name in fields}
     function = saved_model.load(cache.extracted(scoring.model), scoring.signature_key, scoring.tag) if rows else None
     for start in range(0, rows, scoring.batch_size):
         assert function is not None
@@ -182,9 +219,23 @@ def _run(scoring: Scoring, columns: list[pa.Array]) -> list[pa.Array]:
             for b, c in zip(scoring.inputs, columns, strict=True)
         }
         results = function(**inputs)
-        for name, tensor in scoring.outputs.items():
-            parts[name].append(output_array(name, tensor, results, size))
-    return [pa.concat_arrays(p) if p else pa.array([], arrow_output_type(scoring.outputs[n])) for n, p in parts.items()]
+        for name, array in _output_arrays(scoring, fields, results, size).items():
+            parts[name].append(array)
+    return [pa.concat_arrays(p) if p else pa.array([], to_arrow_type(fields[n])) for n, p in parts.items()]
+
+
+def _output_arrays(
+    scoring: Scoring, fields: Mapping[str, DataType], results: Mapping[str, Any], rows: int
+) -> dict[str, pa.Array]:
+    if list(fields) == list(scoring.outputs):
+        return {name: output_array(name, tensor, results, rows) for name, tensor in scoring.outputs.items()}
+    ((name, tensor),) = scoring.outputs.items()
+    values = checked_output(name, tensor, results, rows)
+    assert scoring.head is not None
+    if not scoring.head.is_classifier:
+        return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
+    arrays = classify(values, scoring.head, scoring.threshold)
+    return {name: nested_array(values, pa.float64()) for name, values in arrays.items()}
 
 
 def input_tensor(binding: InputBinding, column: pa.Array, pad_value: float) -> Any:
@@ -203,67 +254,43 @@ def array_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> A
     """A batch of values of a column as the tensor `name`; raises as :func:`input_tensor`."""
     import tensorflow as tf
 
-    is_text = values.dtype.kind in "OSU"
-    if is_text != (tensor.dtype == "string"):
-        kind = "text" if is_text else str(values.dtype)
-        raise ShapeError(f"Column '{column}' holds {kind}, but input '{name}' expects {tensor}.")
-    if not is_text:
-        values = _cast_exactly(values, np.dtype(tf.as_dtype(tensor.dtype).as_numpy_dtype), column, name, tensor)
-    return tf.constant(_fit_shape(values, column, name, tensor), dtype=tensor.dtype)
+    return tf.constant(fit_to_tensor(values, column, name, tensor), dtype=tensor.dtype)
 
 
-def _cast_exactly(values: Array, dtype: np.dtype[Any], column: str, name: str, tensor: TensorInfo) -> Array:
-    """Cast where no value changes; float64 to a narrower float is rounded."""
-    if values.dtype == dtype:
-        return values
-    with np.errstate(invalid="ignore", over="ignore"):
-        cast = values.astype(dtype)
-        if values.dtype == np.float64 and dtype.kind in "fV":
-            same = np.array_equal(np.isfinite(cast), np.isfinite(values))
-        else:
-            back = np.array_equal(cast.astype(values.dtype), values, equal_nan=values.dtype.kind == "f")
-            same = back and np.array_equal(cast < 0, values < 0)  # a negative number may not wrap round
-    if not same:
-        raise ShapeError(
-            f"Column '{column}' ({values.dtype}) has values that {tensor.dtype} cannot hold; input '{name}' expects "
-            f"{tensor}. Cast the column yourself if the loss is meant."
-        )
-    return cast
-
-
-def _fit_shape(values: Array, column: str, name: str, tensor: TensorInfo) -> Array:
-    """Reshape flat rows to the tensor's fixed dimensions, row-major; scalars to ``(batch, 1)``."""
-    expected = tensor.shape
-    if expected is None:
-        return values
-    inner, got = expected[1:], values.shape[1:]
-    if len(inner) == len(got) and all(e in (None, g) for e, g in zip(inner, got, strict=True)):
-        return values
-    flat = len(got) <= 1 and None not in inner
-    if flat and int(np.prod(got)) == int(np.prod([d or 0 for d in inner])):
-        return values.reshape(len(values), *(d or 0 for d in inner))
-    raise ShapeError(f"Column '{column}' has rows of shape {got}, but input '{name}' expects {tensor}.")
-
-
-def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int) -> pa.Array:
-    """One output tensor as an Arrow array of `rows` rows.
+def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int) -> Array:
+    """One output as NumPy values.
 
     Raises
     ------
     SignatureError
         If the model returned another number of rows.
     """
-    values = results[name].numpy()
+    values: Array = results[name].numpy()
     if values.ndim == 0 or len(values) != rows:
         raise SignatureError(
             f"The model returned shape {values.shape} for output '{name}', given {rows} rows; expected {tensor}."
         )
-    flat = values.reshape(-1)
-    if tensor.dtype == "string":
-        array = pa.array([v.decode() for v in flat], pa.string())
+    return values
+
+
+def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int) -> pa.Array:
+    """One output tensor as an Arrow array of `rows` rows; raises as :func:`checked_output`."""
+    values = checked_output(name, tensor, results, rows)
+    if tensor.dtype != "string":
+        return nested_array(values, _OUTPUT_TYPES[tensor.dtype][1])
+    try:
+        texts = [v.decode() for v in values.reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise SignatureError(f"Output '{name}' returned bytes that are no UTF-8 text: {error}") from None
+    return nested_array(values, pa.string(), texts)
+
+
+def nested_array(values: Array, kind: pa.DataType, flat: list[str] | None = None) -> pa.Array:
+    """Values of shape ``(rows, ...)`` as an Arrow array, a list for each dimension but the first."""
+    if flat is None:
+        array = pa.array(values.reshape(-1).astype(kind.to_pandas_dtype(), copy=False), kind)
     else:
-        kind = _OUTPUT_TYPES[tensor.dtype][1]
-        array = pa.array(flat.astype(kind.to_pandas_dtype(), copy=False), kind)
+        array = pa.array(flat, kind)
     for axis in range(values.ndim - 1, 0, -1):
         offsets = (
             np.arange(0, len(array) + 1, values.shape[axis])
@@ -272,11 +299,3 @@ def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows
         )
         array = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), array)
     return array
-
-
-def arrow_output_type(tensor: TensorInfo) -> pa.DataType:
-    """Arrow type of an output, as :func:`output_type` declares it to Spark."""
-    kind = _OUTPUT_TYPES[tensor.dtype][1]
-    for _ in (tensor.shape or ())[1:]:
-        kind = pa.list_(kind)
-    return kind

@@ -48,6 +48,8 @@ class NodeContext:
         ``modelDir``, absolute.
     restart_count : int
         How many times this fit has been restarted.
+    run_id : str
+        The same on all nodes of one attempt of a fit, and of no other.
     batch_size, per_node_batch_size, epochs : int
         The global batch, one node's share of it (at least 1), and the epochs asked for.
 
@@ -58,6 +60,8 @@ class NodeContext:
     ...         ...
     ...     ctx.export_saved_model(model)
     """
+
+    # settings and schema, too, are public to tfos_ml itself.
 
     def __init__(self, start: Message, channel: Channel, messages: Iterator[Message]):
         settings = start["settings"]
@@ -78,9 +82,10 @@ class NodeContext:
         self.worker_num: int = self._feed_labels.index(self._label) if self._label in self._feed_labels else -1
         self.per_node_batch_size: int = max(1, self.batch_size // self.num_workers)
         self.checkpoint_dir = self.absolute_path(settings["model_dir"]) if settings["model_dir"] else None
-        self._settings = settings
+        self.settings = settings
+        self.run_id: str = start["run_id"]
         self._directory: str = start["directory"]
-        self._schema = FeedSchema.from_json(start["schema"])
+        self.schema = FeedSchema.from_json(start["schema"])
         self._channel = channel
         self._inbox = Inbox(messages, start["feed_timeout"])
         self._stores: dict[str, RowStore] | None = None
@@ -152,9 +157,9 @@ class NodeContext:
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
         steps = self._agreed_steps(batch_size, drop_remainder)
-        store = self._store("train")
+        store = self.row_store("train")
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
-        shuffle = self._settings["shuffle"] if shuffle is None else shuffle
+        shuffle = self.settings["shuffle"] if shuffle is None else shuffle
         if shuffle and store.spilled:
             warnings.warn(
                 "Rows have spilled to disk: shuffle=True shuffles windows of 256 MiB, not all rows. "
@@ -162,7 +167,7 @@ class NodeContext:
                 stacklevel=2,
             )
         return make_dataset(
-            store, sizes, epochs, self._settings["seed"] if shuffle else None, self._settings["pad_value"]
+            store, sizes, epochs, self.settings["seed"] if shuffle else None, self.settings["pad_value"]
         )
 
     def validation_dataset(self, batch_size: int | None = None) -> tf.data.Dataset:
@@ -172,10 +177,10 @@ class NodeContext:
         of batches may differ.
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
-        store = self._store("validation")
+        store = self.row_store("validation")
         steps = -(-len(store) // batch_size)
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder=False)
-        return make_dataset(store, sizes, 1, None, self._settings["pad_value"])
+        return make_dataset(store, sizes, 1, None, self.settings["pad_value"])
 
     def steps_per_epoch(self, batch_size: int | None = None) -> int:
         """Number of batches in one pass of :meth:`dataset`, the same on every worker."""
@@ -202,11 +207,11 @@ class NodeContext:
             self._feed = DataFeed(
                 self._inbox,
                 self._channel,
-                self._schema,
+                self.schema,
                 epochs,
                 train_mode,
                 self._directory,
-                self._settings["pad_value"],
+                self.settings["pad_value"],
             )
         return self._feed
 
@@ -214,7 +219,7 @@ class NodeContext:
         """With ``InputMode.TENSORFLOW``, this worker's share of the DataFrame's files."""
         if self.worker_num < 0:
             return []
-        files: list[str] = self._settings["files"]
+        files: list[str] = self.settings["files"]
         return files[self.worker_num :: self.num_workers]
 
     def _words(self) -> dict[str, Any]:
@@ -243,16 +248,17 @@ class NodeContext:
             raise errors.EmptyDataError("the DataFrame has no rows to train on")
         return agree_steps(rows, batch_size, drop_remainder)
 
-    def _store(self, stream: str) -> RowStore:
+    def row_store(self, stream: str) -> RowStore:
+        """All rows of this node of one stream, ``"train"`` or ``"validation"``; for tfos_ml itself."""
         if self._stores is None:
             words = [w for w in self._words().values() if w["counts"] is not None]
             totals = total_counts([unpack_counts(w["counts"]) for w in words])
             shapes = []
-            for i, spec in enumerate(self._schema.columns):
+            for i, spec in enumerate(self.schema.columns):
                 extents = merge_extents([tuple(e) for e in w["extents"][i]] for w in words)
                 shapes.append(fixed_shape(extents, spec.ndim))
             self._stores = {
-                name: RowStore(iter(lambda: self._inbox.next_chunk(name), None), self._schema, shapes, totals)  # noqa: B023
+                name: RowStore(iter(lambda: self._inbox.next_chunk(name), None), self.schema, shapes, totals)  # noqa: B023
                 for name in ("train", "validation")
             }
         return self._stores[stream]
@@ -336,6 +342,10 @@ class NodeContext:
         epoch, step = (None if n is None else int(n) for n in (epoch, step))
         self._channel.send("report", metrics=values, epoch=epoch, step=step)
 
+    def summarize(self, facts: dict[str, Any]) -> None:
+        """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serialisable."""
+        self._channel.send("summary", facts=facts)
+
     def export_saved_model(self, model: Any, signatures: Any = None) -> str | None:
         """Export the model that ``fit`` returns; to be called on every node, kept on the chief.
 
@@ -365,7 +375,7 @@ class NodeContext:
 
         path = os.path.join(self._directory, "saved_model")
         shapes = None if self._stores is None else self._stores["train"].shapes
-        export_saved_model(model, path, self._schema, shapes, signatures, self._settings["signature_def_key"])
+        export_saved_model(model, path, self.schema, shapes, signatures, self.settings["signature_def_key"])
         if not self.is_chief:
             return None
         self._channel.send("exported", directory=path)

@@ -51,7 +51,7 @@ def export_saved_model(
         If the model has no signature and none can be made.
     """
     if signatures is None:
-        signatures = {signature_key: _serving_function(model, _input_specs(model, schema, shapes))}
+        signatures = {signature_key: _serving_function(model, input_specs(model, schema, shapes))}
     tf.saved_model.save(model, path, signatures=signatures)
     write_signature(path, signature_key)
 
@@ -62,12 +62,12 @@ def is_distributed(model: Any) -> bool:
     return any(getattr(v, "distribute_strategy", None) is not None for v in values)
 
 
-def _input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | None) -> dict[str, tf.TensorSpec]:
+def input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | None) -> dict[str, tf.TensorSpec]:
     """Name, shape and dtype of each input: the model's own if it is built, else the columns'."""
     known: Sequence[RowShape | None] = shapes or [None] * len(schema.columns)
     columns = [(c, s) for c, s in zip(schema.columns, known, strict=True) if c.role == "feature"]
     names = [c.name for c, _ in columns] if schema.named_features else [SINGLE_INPUT]
-    declared = _declared_inputs(model)
+    declared = declared_inputs(model)
     if declared is None:
         return {name: _column_spec(c, s) for name, (c, s) in zip(names, columns, strict=True)}
     if isinstance(declared, dict):
@@ -83,7 +83,7 @@ def _input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | No
     return {name: tf.TensorSpec(d.shape, d.dtype, name) for name, d in zip(names, declared, strict=True)}
 
 
-def _declared_inputs(model: Any) -> list[tf.TensorSpec] | dict[str, tf.TensorSpec] | None:
+def declared_inputs(model: Any) -> list[tf.TensorSpec] | dict[str, tf.TensorSpec] | None:
     """The inputs of a functional or sequential Keras model that is built, None otherwise."""
     inputs = getattr(model, "_inputs_struct", None)
     if inputs is None:
@@ -102,19 +102,22 @@ def _column_spec(column: ColumnSpec, shape: RowShape | None) -> tf.TensorSpec:
     return tf.TensorSpec((None, *(shape if shape is not None else [None] * column.ndim)), dtype, name)
 
 
+def arrange_inputs(model: Any, inputs: dict[str, Any]) -> Any:
+    """Inputs by name, in the model's order, as what the model is called with: one, a list or a dict."""
+    struct = getattr(model, "_inputs_struct", None)
+    if isinstance(struct, dict) or (len(inputs) > 1 and not isinstance(struct, (list, tuple))):
+        return inputs
+    return next(iter(inputs.values())) if len(inputs) == 1 else list(inputs.values())
+
+
 def _serving_function(model: Any, specs: dict[str, tf.TensorSpec]) -> Any:
     if not callable(model):
         raise ModelError(f"A {type(model).__name__} cannot be called, so it needs signatures=. Give it a __call__.")
     is_keras = hasattr(model, "trainable_variables") and hasattr(model, "compute_output_shape")
-    takes_dict = isinstance(getattr(model, "_inputs_struct", None), dict) or (
-        len(specs) > 1 and not isinstance(getattr(model, "_inputs_struct", None), (list, tuple))
-    )
 
     def serve(*args: Any, **kwargs: Any) -> dict[str, Any]:
         inputs = {**dict(zip(specs, args, strict=False)), **kwargs}
-        given: Any = inputs
-        if not takes_dict:
-            given = next(iter(inputs.values())) if len(inputs) == 1 else [inputs[name] for name in specs]
+        given = arrange_inputs(model, {name: inputs[name] for name in specs})
         outputs = model(given, training=False) if is_keras else model(given)
         return _name_outputs(outputs, model)
 
@@ -132,17 +135,16 @@ def _name_outputs(outputs: Any, model: Any) -> dict[str, Any]:
     if isinstance(outputs, dict):
         return {str(name): tf.convert_to_tensor(value) for name, value in outputs.items()}
     values = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-    names = _layer_names(model)
-    if len(set(names)) != len(values):
-        names = [f"output_{i}" for i in range(len(values))]
+    names = output_layer_names(model, len(values))
     return {name: tf.convert_to_tensor(value) for name, value in zip(names, values, strict=True)}
 
 
-def _layer_names(model: Any) -> list[str]:
-    """Names of the layers that give the outputs of a Keras model; empty for other models."""
-    if getattr(model, "output_names", None):
-        return list(model.output_names)
-    try:
-        return [output._keras_history.operation.name for output in model.outputs]
-    except (AttributeError, TypeError, ValueError):  # not Keras, or a model that is not built
-        return []
+def output_layer_names(model: Any, count: int) -> list[str]:
+    """Names of the layers that give a model's outputs, else ``output_0``, ``output_1``..."""
+    names: list[str] = list(getattr(model, "output_names", None) or ())
+    if not names:
+        try:
+            names = [output._keras_history.operation.name for output in model.outputs]
+        except (AttributeError, TypeError, ValueError):  # not Keras, or a model that is not built
+            names = []
+    return names if len(set(names)) == count else [f"output_{i}" for i in range(count)]

@@ -1,0 +1,329 @@
+"""One worker of a Keras training without Spark: ``python keras_worker.py OUT RANK PORT[,PORT...] [CASE...]``.
+
+Everything below the Spark task is real: spool, row store, TensorFlow's collectives, Model.fit.
+Trains all cases one after another and writes weights and logs to OUT; also holds the cases.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pyarrow as pa
+
+BATCH, EPOCHS, ROWS = 64, 3, 1003
+
+
+def dense_data():
+    random = np.random.RandomState(3)
+    x = random.randn(ROWS, 13).astype("f")
+    y = (x @ random.randn(13) + 0.1 * random.randn(ROWS)).astype("f")
+    return {"x": x, "y": y, "w": random.uniform(0.2, 2, ROWS).astype("f"), "val": np.arange(ROWS) % 7 == 3}
+
+
+def class_data():
+    data = dense_data()
+    return {**data, "y": (data["y"] > 0).astype("f"), "w": None}
+
+
+def image_data():
+    random = np.random.RandomState(4)
+    x = random.rand(961, 8, 8).astype("f")
+    return {"x": x, "y": (x.mean((1, 2)) > 0.5).astype("i8"), "w": None, "val": None}
+
+
+def token_data(every_step=False):
+    random = np.random.RandomState(5)
+    lengths = random.randint(1, 9, ROWS)
+    x = np.zeros((ROWS, 8), "i8")
+    for i, n in enumerate(lengths):
+        x[i, :n] = random.randint(1, 20_000, n)
+    y = (np.where(x > 0, x % 3, 0)).astype("f") if every_step else (x.sum(1) % 2).astype("f")
+    return {"x": x, "y": y, "w": None, "val": None, "lengths": lengths}
+
+
+def step_data():
+    return token_data(every_step=True)
+
+
+def two_output_data():
+    data = dense_data()
+    return {**data, "y": {"a": data["y"], "b": np.abs(data["y"])}, "w": None}
+
+
+def dense_model(optimizer, loss="mse", metrics=("mae",), weighted=True, width=13, **compiled):
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.layers.Input((width,), name="x"),
+            keras.layers.Dense(16, activation="tanh", kernel_regularizer=keras.regularizers.L2(1e-3)),
+            keras.layers.Dense(1, activity_regularizer=keras.regularizers.L2(1e-3)),
+        ]
+    )
+    extra = {"weighted_metrics": ["mae"]} if weighted else {}
+    model.compile(optimizer, loss, metrics=list(metrics), **extra, **compiled)
+    return model
+
+
+def schedule():
+    import keras
+
+    return keras.optimizers.schedules.ExponentialDecay(0.02, 10, 0.8)
+
+
+def own_train_step():
+    import keras
+    import tensorflow as tf
+
+    class OwnStep(keras.Sequential):
+        def train_step(self, data):
+            x, y, w = keras.utils.unpack_x_y_sample_weight(data)
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True), sample_weight=w)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"own_loss": loss}
+
+    model = OwnStep([keras.layers.Input((13,), name="x"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+    return model
+
+
+def embedding(optimizer, dtype=None):
+    import keras
+
+    x = keras.layers.Input((None,), name="x", dtype="int64")
+    hidden = keras.layers.Embedding(20_000, 16, mask_zero=True)(x)
+    y = keras.layers.Dense(1, activation="sigmoid")(keras.layers.GlobalAveragePooling1D()(hidden))
+    model = keras.Model(x, y)
+    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def lstm(every_step):
+    import keras
+
+    x = keras.layers.Input((None,), name="x", dtype="int64")
+    hidden = keras.layers.Embedding(20_000, 4, mask_zero=True)(x)
+    hidden = keras.layers.LSTM(6, return_sequences=every_step)(hidden)
+    model = keras.Model(
+        x, keras.layers.Reshape((-1,))(keras.layers.Dense(1)(hidden)) if every_step else keras.layers.Dense(1)(hidden)
+    )
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    return model
+
+
+def masked_steps():
+    import keras
+
+    x = keras.layers.Input((None,), name="x", dtype="int64")
+    hidden = keras.layers.Embedding(20_000, 4, mask_zero=True)(x)
+    hidden = keras.layers.LSTM(6, return_sequences=True)(hidden)
+    model = keras.Model(x, keras.layers.Dense(3)(hidden))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+    return model
+
+
+def convolution():
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.layers.Input((8, 8), name="x"),
+            keras.layers.Reshape((8, 8, 1)),
+            keras.layers.Conv2D(4, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(2, activation="softmax"),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def classifier():
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((13,), name="x"), keras.layers.Dense(1, activation="sigmoid")])
+    names = ("AUC", "Precision", "Recall")
+    metrics = [getattr(keras.metrics, name)() for name in names]
+    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=[*metrics, "accuracy"])
+    return model
+
+
+def two_outputs():
+    import keras
+
+    x = keras.layers.Input((13,), name="x")
+    hidden = keras.layers.Dense(8, activation="tanh")(x)
+    model = keras.Model(x, [keras.layers.Dense(1, name="a")(hidden), keras.layers.Dense(1, name="b")(hidden)])
+    loss = {"a": "mse", "b": keras.losses.MeanAbsoluteError(reduction="sum")}
+    model.compile(keras.optimizers.Adam(0.01), loss, loss_weights={"a": 1.0, "b": 0.02}, metrics={"a": ["mae"]})
+    return model
+
+
+def optimizer(name, *args, **options):
+    import keras
+
+    return getattr(keras.optimizers, name)(*args, **options)
+
+
+def loss(name, **options):
+    import keras
+
+    return getattr(keras.losses, name)(**options)
+
+
+CASES = {
+    "sgd_momentum_clipped": (dense_data, lambda: dense_model(optimizer("SGD", 0.05, momentum=0.9, clipnorm=1.0))),
+    "adam": (dense_data, lambda: dense_model(optimizer("Adam", 0.01))),
+    "adamw_schedule": (dense_data, lambda: dense_model(optimizer("AdamW", schedule(), weight_decay=0.01))),
+    "rmsprop": (dense_data, lambda: dense_model(optimizer("RMSprop", 0.01))),
+    "global_clipnorm": (dense_data, lambda: dense_model(optimizer("SGD", 0.05, global_clipnorm=0.5))),
+    "accumulation": (dense_data, lambda: dense_model(optimizer("Adam", 0.01, gradient_accumulation_steps=3))),
+    "steps_per_execution": (dense_data, lambda: dense_model(optimizer("Adam", 0.01), steps_per_execution=4)),
+    "ema": (dense_data, lambda: dense_model(optimizer("Adam", 0.01, use_ema=True, ema_momentum=0.9))),
+    "own_train_step": (dense_data, own_train_step),
+    "loss_sum": (dense_data, lambda: dense_model(optimizer("SGD", 1e-3), loss("MeanSquaredError", reduction="sum"))),
+    "loss_mean_with_sample_weight": (
+        dense_data,
+        lambda: dense_model(optimizer("Adam", 0.01), loss("MeanSquaredError", reduction="mean_with_sample_weight")),
+    ),
+    "embedding_sgd": (token_data, lambda: embedding(optimizer("SGD", 0.5))),
+    "embedding_adam": (token_data, lambda: embedding(optimizer("Adam", 0.01))),
+    "lstm_masked": (token_data, lambda: lstm(every_step=False)),
+    "lstm_masked_steps": (step_data, masked_steps),
+    "convolution_idle_worker": (image_data, convolution),
+    "classifier_metrics": (class_data, classifier),
+    "two_outputs": (two_output_data, two_outputs),
+    "shuffle": (dense_data, lambda: dense_model(optimizer("Adam", 0.01))),
+}
+
+
+def make(case):
+    """Data and model of a case; the model is the same in every process."""
+    import keras
+
+    data, model = CASES[case]
+    keras.utils.set_random_seed(1)
+    return data(), model()
+
+
+def columns_of(data):
+    """The columns of a case as Arrow arrays by (name, role), ragged where the case is."""
+    lengths = data.get("lengths")
+
+    def arrow(values):
+        if values.ndim == 1:
+            return pa.array(values)
+        if lengths is not None:
+            return pa.array([row[:n] for row, n in zip(values, lengths, strict=True)])
+        return pa.array(values.tolist(), pa.list_(pa.list_(pa.float32())) if values.ndim == 3 else None).cast(
+            pa.list_(pa.float32()) if values.ndim == 2 else pa.list_(pa.list_(pa.float32()))
+        )
+
+    labels = data["y"] if isinstance(data["y"], dict) else {"label": data["y"]}
+    columns = {("x", "feature"): arrow(data["x"])}
+    columns.update({(name, "label"): arrow(values) for name, values in labels.items()})
+    if data["w"] is not None:
+        columns["weight", "weight"] = arrow(data["w"])
+    return columns
+
+
+def worker_context(data, rank, size, shuffle, directory):
+    """What fit_model asks of a NodeContext, over a spool with the rows of one worker."""
+    from tfos_ml.feed import spool
+    from tfos_ml.feed.dataset import RowStore
+    from tfos_ml.schema import ROW_COLUMN, ColumnSpec, FeedSchema, fixed_shape, list_extents
+
+    columns = columns_of(data)
+    specs, shapes = [], []
+    for (name, role), values in columns.items():
+        kind, ndim = values.type, 0
+        while pa.types.is_list(kind):
+            kind, ndim = kind.value_type, ndim + 1
+        specs.append(
+            ColumnSpec(
+                name,
+                name,
+                role,
+                str(kind).replace("float", "float32").replace("double", "float64")
+                if str(kind) in ("float", "double")
+                else str(kind),
+                ndim,
+            )
+        )
+        shapes.append(fixed_shape(list_extents(values, ndim), ndim))
+    schema = FeedSchema(tuple(specs), False, isinstance(data["y"], dict))
+    rows = len(data["x"])
+    table = pa.RecordBatch.from_arrays(
+        [*columns.values(), pa.array(np.arange(rows))], [*(f"c{i}" for i in range(len(specs))), ROW_COLUMN]
+    )
+    validates = np.zeros(rows, bool) if data["val"] is None else data["val"]
+    stores = {}
+    for name, chosen in (("train", ~validates), ("validation", validates)):
+        mine = np.flatnonzero(chosen)[rank::size]
+        chunks = []
+        writer = spool.SpoolWriter(directory, name, chunks.append)
+        writer.write(table.take(pa.array(mine)))
+        writer.flush()
+        stores[name] = RowStore(chunks, schema, shapes, np.array([rows]))
+    logs = []
+    return SimpleNamespace(
+        schema=schema,
+        settings={"pad_value": 0, "shuffle": shuffle, "seed": 11, "validates": bool(validates.any())},
+        row_store=stores.__getitem__,
+        row_count=int((~validates).sum()),
+        validation_row_count=int(validates.sum()),
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        is_chief=rank == 0,
+        checkpoint_dir=None,
+        run_id="run",
+        logs=logs,
+        report=lambda values, epoch: logs.append(values),
+        summarize=lambda facts: None,
+    )
+
+
+def main(out, rank, ports, cases):
+    from tfos_ml.feed import spool
+    from tfos_ml.heads import Head
+    from tfos_ml.training.allreduce import WorkerGroup
+    from tfos_ml.training.describe import describe
+    from tfos_ml.training.keras_fit import KerasFit, fit_model
+    from tfos_ml.training.model_source import ModelSource
+
+    size = len(ports)
+    if size > 1:
+        cluster = {"worker": [f"127.0.0.1:{p}" for p in ports]}
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
+    group = WorkerGroup.start(rank, size, timeout=60.0)
+    for case in cases:
+        data, model = make(case)
+        source = ModelSource(function=lambda case=case: make(case)[1])
+        with tempfile.TemporaryDirectory(prefix="tfos_ml-test-") as directory:
+            ctx = worker_context(
+                data, rank, size, case == "shuffle", spool.SpoolDirectories(Path(directory), Path(directory))
+            )
+            model = fit_model(KerasFit(source, describe(model), Head()), ctx, group)
+        weights = {f"w{i}": w for i, w in enumerate(model.get_weights())}
+        np.savez(f"{out}/{case}-{size}-{rank}.npz", **weights)
+        if rank == 0:
+            Path(f"{out}/{case}-{size}.json").write_text(json.dumps(ctx.logs))
+        print(case, "done", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), sys.argv[4:] or list(CASES))
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,173 @@
+"""What both estimators share: columns and Params -> one barrier job -> a TFModel."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.ml import Estimator
+from pyspark.sql import functions as F
+
+from tfos_ml import errors, schema
+from tfos_ml.artifacts import is_connect, publish
+from tfos_ml.cluster.export import check_destination
+from tfos_ml.cluster.launcher import RunResult, launch
+from tfos_ml.cluster.node import NodeTask
+from tfos_ml.cluster.template import ClusterTemplate, make_template
+from tfos_ml.feed.feeder import VALIDATION_COLUMN
+from tfos_ml.feed.steps import PARTITION_SHIFT
+from tfos_ml.model import TFModel
+from tfos_ml.params import InputMode, TrainingParams
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+class ClusterEstimator(TrainingParams, Estimator[TFModel]):
+    """An estimator that trains on a cluster of TensorFlow nodes."""
+
+    def _fit(self, dataset: DataFrame) -> TFModel:
+        self.check_params()
+        spark = dataset.sparkSession
+        template = self._template()
+        self._check_directories()
+        columns, payload = self._prepare(dataset)
+        task = NodeTask(
+            run_id="",
+            template=template,
+            schema=columns,
+            payload=publish(spark, payload),
+            settings=self._settings(dataset),
+            environment=self._environment(),
+            reservation_timeout=self._get("reservationTimeout"),
+            feed_timeout=self._get("feedTimeout"),
+            export_dir=self._get("exportDir"),
+            control=None,
+        )
+
+        def rows() -> DataFrame:
+            if not columns.columns:
+                return spark.range(0, template.size, 1, template.size)
+            return self._rows_by_node(dataset, columns, template)
+
+        result = launch(spark, rows, task, max_restarts=self._get("maxRestarts"), verbose=self._get("verbose"))
+        return self._make_model(result)
+
+    @abstractmethod
+    def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
+        """The columns to feed, and the pickled train function and arguments; raises if anything is wrong with them."""
+
+    def _environment(self) -> dict[str, str]:
+        return dict(self._get("nodeEnv"))
+
+    def _template(self) -> ClusterTemplate:
+        return make_template(
+            self._get("clusterSize"), self._get("numPS"), self._get("masterNode"), self._get("evalNode")
+        )
+
+    def _feed_schema(self, df: DataFrame) -> schema.FeedSchema:
+        """The columns to feed, checked against the DataFrame."""
+        if self._get("inputMode") == InputMode.TENSORFLOW:
+            return schema.FeedSchema(())
+        inputs = self._get("inputMapping") or {self._get("featuresCol"): "features"}
+        labels = self._get("labelMapping")
+        if labels is None:
+            label = self._get("labelCol")
+            labelled = self.isSet(self.labelCol) or label in df.columns
+            labels = {label: "label"} if labelled else {}
+        weights = self._get("weightMapping")
+        if weights is None:
+            weights = {self._get("weightCol"): "weight"} if self._get("weightCol") else {}
+        by_role = {"feature": inputs, "label": labels, "weight": weights}
+        wanted = [(column, tensor, role) for role, columns in by_role.items() for column, tensor in columns.items()]
+        for role, columns in by_role.items():
+            names = list(columns.values())
+            if len(set(names)) < len(names):
+                raise errors.ParamError(f"Each tensor takes one column, but {role}s are mapped to {names}")
+        specs = tuple(schema.column_spec(df.schema, column, tensor, role) for column, tensor, role in wanted)
+        indicator = self._get("validationIndicatorCol")
+        if indicator and schema.column_spec(df.schema, indicator, indicator, "validation indicator").dtype != "bool":
+            raise errors.ColumnTypeError(f"validationIndicatorCol '{indicator}' must be boolean. Cast it.")
+        named = [self._get(f"{kind}Mapping") is not None for kind in ("input", "label", "weight")]
+        return schema.FeedSchema(specs, *named)
+
+    def _check_directories(self) -> None:
+        uri = self._get("exportDir")
+        problem = check_destination(uri) if uri else None
+        if problem:
+            raise errors.DestinationError(
+                f"exportDir={uri!r} cannot be published to: {problem}. Choose a new directory."
+            )
+
+    def _settings(self, df: DataFrame) -> dict[str, Any]:
+        """JSON-serialisable settings of the nodes' contexts."""
+        spark = df.sparkSession
+        return {
+            "epochs": self._get("epochs"),
+            "batch_size": self._get("batchSize"),
+            "shuffle": self._get("shuffle"),
+            "seed": self._get("seed"),
+            "pad_value": self._get("padValue"),
+            "model_dir": self._get("modelDir"),
+            "signature_def_key": self._get("signatureDefKey"),
+            "default_fs": _default_fs(spark),
+            "files": self._input_files(df),
+            "feed_timeout": self._get("feedTimeout"),
+            "restart_count": 0,
+        }
+
+    def _input_files(self, df: DataFrame) -> list[str]:
+        if self._get("inputMode") != InputMode.TENSORFLOW:
+            return []
+        files = sorted(df.inputFiles())
+        if not files:
+            raise errors.EmptyDataError(
+                "inputMode=TENSORFLOW lets the nodes read the DataFrame's files, but it has none. Read it from files, "
+                "or use InputMode.SPARK."
+            )
+        return files
+
+    def _rows_by_node(self, df: DataFrame, columns: schema.FeedSchema, template: ClusterTemplate) -> DataFrame:
+        """The plan whose partition *i* holds the rows of node *i*, each with its row id."""
+        expressions = [
+            schema.spark_column(spec, df, spec.dtype).alias(f"c{i}") for i, spec in enumerate(columns.columns)
+        ]
+        expressions.append(F.monotonically_increasing_id().alias(schema.ROW_COLUMN))
+        validates = self._validation_condition(df)
+        if validates is not None:
+            expressions.append(validates.alias(VALIDATION_COLUMN))
+        if self._get("nullPolicy") == "skip":
+            df = df.where(schema.no_nulls(df, columns.columns))
+        rows = df.select(*expressions)
+        # Dealing from a partition's own number on spreads the rows of many small partitions, too.
+        row = F.col(schema.ROW_COLUMN)
+        dealt = F.shiftright(row, PARTITION_SHIFT) + row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
+        rank = _pick(template.feed_ranks, dealt)
+        if validates is not None:
+            rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
+        return rows.repartitionById(template.size, rank)
+
+    def _validation_condition(self, df: DataFrame) -> Column | None:
+        """Which rows are for validation; None if none are."""
+        indicator = self._get("validationIndicatorCol")
+        return F.coalesce(df[f"`{indicator}`"], F.lit(False)) if indicator else None
+
+    def _make_model(self, result: RunResult) -> TFModel:
+        model = TFModel._from_run(result)
+        model._resetUid(self.uid)
+        self._copyValues(model)
+        return model
+
+
+def _pick(ranks: Sequence[int], number: Column) -> Column:
+    """One of some ranks, by a number that is dealt round."""
+    at = F.pmod(number, F.lit(len(ranks))).cast("int")
+    return F.element_at(F.array(*map(F.lit, ranks)), at + 1)
+
+
+def _default_fs(spark: SparkSession) -> str:
+    if is_connect(spark):
+        return "file:///"
+    fs: str = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")
+    return fs

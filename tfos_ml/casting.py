@@ -1,0 +1,108 @@
+"""How a column's values become the tensor a model asks for: cast without loss, and reshaped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfos_ml.errors import ShapeError
+from tfos_ml.schema import Array
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One input or output of a model.
+
+    Attributes
+    ----------
+    dtype : str
+        TensorFlow's name of the dtype, for instance ``"float32"`` or ``"string"``.
+    shape : tuple of int or None, or None
+        Its shape, the batch first; None where a dimension, or the whole shape, is not known.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        dims = (
+            "?"
+            if self.shape is None
+            else ", ".join("batch" if i == 0 else str(d or "?") for i, d in enumerate(self.shape))
+        )
+        return f"{self.dtype}({dims})"
+
+
+def fit_to_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Array:
+    """A batch of values of a column, cast and reshaped for input `name`.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The batch first; text is of dtype object.
+    column, name : str
+        Names of column and input, for messages.
+    tensor : TensorInfo
+        What the input expects.
+
+    Raises
+    ------
+    ShapeError
+        If a value cannot be cast without loss or the shapes do not fit.
+    """
+    is_text = values.dtype.kind in "OSU"
+    if is_text != (tensor.dtype == "string"):
+        kind = "text" if is_text else str(values.dtype)
+        raise ShapeError(f"Column '{column}' holds {kind}, but input '{name}' expects {tensor}.")
+    if not is_text:
+        values = _cast_exactly(values, _numpy_dtype(tensor.dtype), column, name, tensor)
+    return _fit_shape(values, column, name, tensor)
+
+
+def _numpy_dtype(dtype: str) -> np.dtype[Any]:
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def _cast_exactly(values: Array, dtype: np.dtype[Any], column: str, name: str, tensor: TensorInfo) -> Array:
+    """Cast where no value changes; float64 to a narrower float is rounded."""
+    if values.dtype == dtype:
+        return values
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = values.astype(dtype)
+        if values.dtype == np.float64 and dtype.kind in "fV":
+            same = np.array_equal(np.isfinite(cast), np.isfinite(values))
+        else:
+            back = np.array_equal(cast.astype(values.dtype), values, equal_nan=values.dtype.kind == "f")
+            same = back and np.array_equal(cast < 0, values < 0)  # a negative number may not wrap round
+    if not same:
+        raise ShapeError(
+            f"Column '{column}' ({values.dtype}) has values that {tensor.dtype} cannot hold; input '{name}' expects "
+            f"{tensor}. Cast the column yourself if the loss is meant."
+        )
+    return cast
+
+
+def _fit_shape(values: Array, column: str, name: str, tensor: TensorInfo) -> Array:
+    """Reshape flat rows to the tensor's fixed dimensions, row-major; scalars to ``(batch, 1)``."""
+    expected = tensor.shape
+    if expected is None:
+        return values
+    inner, got = expected[1:], values.shape[1:]
+    if len(inner) == len(got) and all(e in (None, g) for e, g in zip(inner, got, strict=True)):
+        return values
+    if reshapes(got, inner):
+        return values.reshape(len(values), *(d or 0 for d in inner))
+    raise ShapeError(f"Column '{column}' has rows of shape {got}, but input '{name}' expects {tensor}.")
+
+
+def reshapes(row: tuple[int | None, ...], inner: tuple[int | None, ...]) -> bool:
+    """Whether flat rows of one shape may be reshaped to another."""
+    if len(row) > 1 or None in inner or None in row:
+        return False
+    return int(np.prod([d or 0 for d in row])) == int(np.prod([d or 0 for d in inner]))

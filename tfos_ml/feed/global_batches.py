@@ -1,0 +1,158 @@
+"""This worker's share of global batches: step *k* is the global rows [k B, (k + 1) B).
+
+Which rows those are does not depend on how many workers there are or which of them holds a
+row. A worker may have any number of a step's rows, also none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfos_ml.feed.dataset import RowStore
+from tfos_ml.feed.steps import Int64s, permute
+from tfos_ml.schema import Array
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_POPCOUNT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int64)
+_WORD = 64
+
+
+class GlobalBatches:
+    """The order and the sizes of one worker's batches.
+
+    Parameters
+    ----------
+    places : numpy.ndarray of int64, shape (rows,)
+        Place of each row of this worker among the rows of all, from 0 without gaps.
+    total : int
+        Rows of all workers.
+    batch_size : int
+        Rows of all workers in one step.
+
+    Attributes
+    ----------
+    steps : int
+        Number of steps in one pass; the last may have fewer rows.
+
+    Examples
+    --------
+    >>> batches = GlobalBatches(np.array([0, 2, 4]), total=5, batch_size=2)
+    >>> order, sizes = batches.epoch(seed=None, epoch=0)
+    >>> sizes.tolist()
+    [1, 1, 1]
+    """
+
+    def __init__(self, places: Int64s, total: int, batch_size: int):
+        self._places = places
+        self.total = total
+        self.batch_size = batch_size
+        self.steps = -(-total // batch_size)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def epoch(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
+        """Positions of this worker's rows in the order of one pass, and how many each step takes of them."""
+        places = self._places if seed is None or not self.total else permute(self._places, self.total, seed, epoch)
+        order = np.argsort(places, kind="stable")
+        sizes = np.bincount(places // self.batch_size, minlength=self.steps)
+        return order, sizes.astype(np.int64)
+
+
+def mark_rows(indices: Int64s, total: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """A bitmap of ``range(total)``, as int32 words that can be summed over workers with different rows."""
+    bits = np.zeros(-(-max(total, 1) // _WORD) * _WORD // 8, dtype=np.uint8)
+    np.bitwise_or.at(bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
+    return bits.view(np.int32)
+
+
+def dense_places(indices: Int64s, bitmap: np.ndarray[Any, np.dtype[np.int32]]) -> Int64s:
+    """How many marked numbers are below each index.
+
+    Examples
+    --------
+    >>> dense_places(np.array([5, 9]), mark_rows(np.array([1, 5, 9]), 10)).tolist()
+    [1, 2]
+    """
+    bits = bitmap.view(np.uint8)
+    ones = _POPCOUNT[bits].reshape(-1, _WORD // 8).sum(axis=1)
+    before_word = np.cumsum(ones) - ones
+    word = indices // _WORD
+    places: Int64s = before_word[word].astype(np.int64)
+    for byte in range(_WORD // 8):
+        start = word * _WORD + byte * 8
+        below = np.clip(indices - start, 0, 8)
+        mask = ((1 << below) - 1).astype(np.uint8)
+        places += _POPCOUNT[bits[word * (_WORD // 8) + byte] & mask]
+    return places
+
+
+def make_global_dataset(
+    store: RowStore,
+    batches: GlobalBatches,
+    seed: int | None,
+    epoch: Callable[[], int],
+    arrange: Callable[[tuple[Array, ...]], Any],
+    element_spec: Any,
+    pad_value: float,
+) -> tf.data.Dataset:
+    """A dataset of one pass: a batch a step, also where this worker has no row in it.
+
+    Parameters
+    ----------
+    store : RowStore
+        The rows of this worker.
+    batches : GlobalBatches
+        Their order.
+    seed : int or None
+        Of the shuffle; None keeps the order of the DataFrame.
+    epoch : callable
+        Says, when an iteration begins, which epoch it is.
+    arrange : callable
+        Makes one dataset element of the columns' arrays.
+    element_spec : nested structure of tf.TensorSpec
+        What it makes, the batch dimension None.
+    pad_value : float
+        Fills ragged rows up to the longest of this worker's rows in the step.
+    """
+    import tensorflow as tf
+
+    ragged = any(store.is_ragged(i) for i in range(len(store.shapes)))
+
+    def generate() -> Iterator[Any]:
+        order, sizes = batches.epoch(seed, epoch())
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        for first, last in pairwise(_block_bounds(ends, 1 if ragged else store.block_rows())):
+            rows = order[ends[first] : ends[last]]
+            values = arrange(store.gather(rows, pad_value))
+            cuts = ends[first : last + 1] - ends[first]
+            yield values, cuts[:-1], cuts[1:]
+
+    cut = tf.TensorSpec([None], tf.int64)
+    blocks = tf.data.Dataset.from_generator(generate, output_signature=(element_spec, cut, cut))
+
+    def steps(values: Any, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:
+        def step(start: tf.Tensor, end: tf.Tensor) -> Any:
+            return tf.nest.map_structure(lambda value: value[start:end], values)
+
+        return tf.data.Dataset.from_tensor_slices((starts, ends)).map(step)
+
+    dataset = blocks.flat_map(steps)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _block_bounds(ends: Int64s, block_rows: int) -> list[int]:
+    """Steps at which to cut a pass into blocks of at least one step and about `block_rows` rows."""
+    bounds, steps = [0], len(ends) - 1
+    while bounds[-1] < steps:
+        first = bounds[-1]
+        last = int(np.searchsorted(ends, ends[first] + block_rows, side="right")) - 1
+        bounds.append(min(steps, max(first + 1, last)))
+    return bounds

@@ -1,0 +1,175 @@
+"""What the output of a model means to Spark ML: classes, a number, or just a tensor.
+
+========================  ==========================================================
+Compiled loss             Columns
+========================  ==========================================================
+categorical crossentropy  rawPrediction and probability (vectors), prediction (double)
+binary crossentropy,      the same, for one unit ``p`` as ``[1 - p, p]``
+one unit
+anything else             prediction: double for ``(batch,)`` and ``(batch, 1)``,
+                          else an array
+========================  ==========================================================
+
+With ``from_logits`` the raw prediction is the logits, and the probability their softmax
+(sigmoid); without, both are what the model returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfos_ml.casting import TensorInfo
+from tfos_ml.schema import Array
+
+HEAD_FILE = "tfos_ml_head.json"  # beside a SavedModel of KerasEstimator
+BINARY, MULTICLASS, PLAIN = "binary", "multiclass", "plain"
+_BINARY_LOSSES = {"binarycrossentropy", "binaryfocalcrossentropy"}
+_MULTICLASS_LOSSES = {
+    "categoricalcrossentropy",
+    "sparsecategoricalcrossentropy",
+    "categoricalfocalcrossentropy",
+    "categoricalgeneralizedcrossentropy",
+}
+_ONE_HOT_LOSSES = _MULTICLASS_LOSSES - {"sparsecategoricalcrossentropy", "categoricalgeneralizedcrossentropy"}
+
+
+@dataclass(frozen=True)
+class LossInfo:
+    """A compiled loss.
+
+    Attributes
+    ----------
+    name : str
+        Its class or function name.
+    from_logits : bool
+        Whether the model returns logits.
+    reduction : str or None
+        As of ``keras.losses.Loss``.
+    from_keras : bool
+        Whether it is one of Keras' own.
+    """
+
+    name: str
+    from_logits: bool = False
+    reduction: str | None = "sum_over_batch_size"
+    from_keras: bool = True
+
+    @property
+    def key(self) -> str:
+        """The name without case and underscores."""
+        return self.name.replace("_", "").lower()
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a model's only output is.
+
+    Attributes
+    ----------
+    kind : {"binary", "multiclass", "plain"}
+        Classes, or anything else.
+    from_logits : bool
+        Whether classes come as logits.
+    """
+
+    kind: str = PLAIN
+    from_logits: bool = False
+
+    @property
+    def is_classifier(self) -> bool:
+        """Whether the output tells classes apart."""
+        return self.kind != PLAIN
+
+
+def head_of(loss: LossInfo | None, output: TensorInfo | None) -> Head:
+    """The head of a model with one output and one loss."""
+    if loss is None or not loss.from_keras:
+        return Head()
+    rank = None if output is None or output.shape is None else len(output.shape)
+    width = output.shape[-1] if output is not None and output.shape else None
+    if loss.key in _MULTICLASS_LOSSES and rank in (None, 2):
+        return Head(MULTICLASS, loss.from_logits)
+    if loss.key in _BINARY_LOSSES and (rank in (None, 1) or (rank == 2 and width == 1)):
+        return Head(BINARY, loss.from_logits)
+    return Head()
+
+
+def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorInfo) -> str | None:
+    """Why rows of labels of a shape do not fit an output under a loss of Keras' own; None if they may.
+
+    Parameters
+    ----------
+    loss : LossInfo
+        The loss.
+    label : tuple of int or None
+        Shape of one row of the label; None where it is not known or differs.
+    output : TensorInfo
+        The output.
+    """
+    if not loss.from_keras or output.shape is None:
+        return None
+    row = output.shape[1:]
+    if loss.key == "sparsecategoricalcrossentropy":
+        wanted = row[:-1]
+        if _fits(label, wanted) or _fits(label, (*wanted, 1)):
+            return None
+        return f"{loss.name} wants one class index for each prediction: rows of shape {_show(wanted)}"
+    if _fits(label, row) or (row and row[-1] in (1, None) and _fits(label, row[:-1])):
+        return None
+    if label and label[-1] in (1, None) and _fits(label[:-1], row):
+        return None
+    hint = " (for class indices use sparse_categorical_crossentropy)" if loss.key in _ONE_HOT_LOSSES else ""
+    return f"{loss.name} wants labels like the output: rows of shape {_show(row)}{hint}"
+
+
+def _fits(label: tuple[int | None, ...], row: tuple[int | None, ...]) -> bool:
+    return len(label) == len(row) and all(a is None or b is None or a == b for a, b in zip(label, row, strict=True))
+
+
+def _show(shape: tuple[int | None, ...]) -> str:
+    return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"
+
+
+def classify(outputs: Array, head: Head, threshold: float) -> dict[str, Array]:
+    """Raw prediction, probability and class of a batch.
+
+    Parameters
+    ----------
+    outputs : numpy.ndarray
+        Shape ``(batch, classes)``; ``(batch,)`` or ``(batch, 1)`` of a binary head.
+    head : Head
+        A classifier's.
+    threshold : float
+        Probability of class 1 above which a binary head predicts it.
+
+    Returns
+    -------
+    dict
+        ``"raw"`` and ``"probability"`` of shape ``(batch, classes)``, ``"prediction"`` of shape
+        ``(batch,)``; all float64.
+    """
+    values = np.asarray(outputs, dtype=np.float64)
+    if head.kind == BINARY:
+        values = values.reshape(len(values))
+        if head.from_logits:
+            probability = _sigmoid(values)
+            raw = np.stack([-values, values], axis=1)
+        else:
+            probability = values
+            raw = np.stack([1 - values, values], axis=1)
+        both = np.stack([1 - probability, probability], axis=1)
+        return {"raw": raw, "probability": both, "prediction": (probability > threshold).astype(np.float64)}
+    probability = _softmax(values) if head.from_logits else values
+    return {"raw": values, "probability": probability, "prediction": values.argmax(axis=1).astype(np.float64)}
+
+
+def _sigmoid(values: Array) -> Array:
+    small = np.exp(-np.abs(values))
+    return np.where(values >= 0, 1 / (1 + small), small / (1 + small))
+
+
+def _softmax(values: Array) -> Array:
+    powers = np.exp(values - values.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)

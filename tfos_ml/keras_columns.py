@@ -1,0 +1,108 @@
+"""Whether columns fit a Keras model, as far as names and types tell."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tfos_ml import errors
+from tfos_ml.casting import TensorInfo
+from tfos_ml.heads import label_problem
+from tfos_ml.schema import ColumnSpec, FeedSchema
+
+if TYPE_CHECKING:
+    from tfos_ml.training.describe import ModelDescription
+
+
+def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
+    """Raise if some column can never be what the model's input, label or weight is.
+
+    Raises
+    ------
+    SignatureError
+        If names do not match, or text meets numbers.
+    ColumnNotFoundError
+        If there is a loss but no label.
+    ColumnTypeError, ShapeError
+        If a label does not fit its output.
+    """
+    _check_features([columns.columns[i] for i in columns.of("feature")], description)
+    labels = [columns.columns[i] for i in columns.of("label")]
+    weights = [columns.columns[i] for i in columns.of("weight")]
+    if not labels and description.losses:
+        raise errors.ColumnNotFoundError(
+            "There is no label column, but the model is compiled with a loss. Set labelCol or labelMapping to columns "
+            "that the DataFrame has."
+        )
+    for spec in labels:
+        if spec.is_text:
+            raise errors.ColumnTypeError(
+                f"Label column '{spec.column}' holds {spec.dtype}; a loss needs numbers. Index it first, for instance "
+                "with pyspark.ml.feature.StringIndexer."
+            )
+    if description.outputs is None:
+        return
+    _check_names("label", labels if columns.named_labels else [], description.outputs)
+    _check_names("weight", weights if columns.named_weights else [], description.outputs)
+    if len(description.outputs) > 1 and labels and not columns.named_labels:
+        raise errors.SignatureError(
+            f"The model has several outputs, {_show(description.outputs)}. Say which column is whose label with "
+            "labelMapping."
+        )
+    for spec in labels:
+        name = spec.name if columns.named_labels else next(iter(description.outputs))
+        check_label(spec, (None,) * spec.ndim, name, description)
+
+
+def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, description: ModelDescription) -> None:
+    """Raise ``ShapeError`` if label rows of a shape do not fit an output under its loss."""
+    assert description.outputs is not None
+    loss = description.loss_of(output)
+    problem = loss and label_problem(loss, row, description.outputs[output])
+    if problem:
+        shown = "(" + ", ".join("?" if d is None else str(d) for d in row) + ")"
+        raise errors.ShapeError(
+            f"Label column '{spec.column}' has rows of shape {shown}, but output '{output}' is "
+            f"{description.outputs[output]}: {problem}."
+        )
+
+
+def narrow_vectors(columns: FeedSchema, description: ModelDescription) -> FeedSchema:
+    """Feature vectors as float32, unless the model takes float64: half the bytes to bring to the nodes."""
+    if "float64" in {t.dtype for t in (description.inputs or {}).values()}:
+        return columns
+    narrowed = tuple(
+        dataclasses.replace(c, dtype="float32") if c.vector and c.role == "feature" else c for c in columns.columns
+    )
+    return dataclasses.replace(columns, columns=narrowed)
+
+
+def _check_features(features: list[ColumnSpec], description: ModelDescription) -> None:
+    inputs = description.inputs
+    if inputs is None:
+        return
+    names = [c.name for c in features]
+    is_one = len(names) == len(inputs) == 1
+    if not is_one and sorted(names) != sorted(inputs):
+        raise errors.SignatureError(
+            f"inputMapping must name each input of the model once. Inputs: {_show(inputs)}. "
+            f"Mapped: { {c.column: c.name for c in features} }"
+        )
+    for c in features:
+        tensor = next(iter(inputs.values())) if is_one else inputs[c.name]
+        if c.is_text != (tensor.dtype == "string"):
+            raise errors.SignatureError(
+                f"Feature column '{c.column}' holds {c.dtype}, but the model's input expects {tensor}. Bind another "
+                "column, or cast it."
+            )
+
+
+def _check_names(kind: str, specs: list[ColumnSpec], outputs: Mapping[str, TensorInfo]) -> None:
+    unknown = [s.name for s in specs if s.name not in outputs]
+    if unknown:
+        raise errors.SignatureError(f"{kind}Mapping names outputs {unknown}, but the model's are {_show(outputs)}.")
+
+
+def _show(tensors: Mapping[str, TensorInfo]) -> str:
+    return "{" + ", ".join(f"{name}: {info}" for name, info in tensors.items()) + "}"

@@ -1,0 +1,351 @@
+"""``KerasEstimator``: a compiled Keras 3 model as a Spark ML estimator."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+from pyarrow import fs
+from pyspark import keyword_only
+from pyspark.sql import functions as F
+
+from tfos_ml import errors, schema
+from tfos_ml.base import ClusterEstimator
+from tfos_ml.heads import Head, head_of
+from tfos_ml.keras_columns import check_columns, narrow_vectors
+from tfos_ml.keras_model import adapt_source, describe_source
+from tfos_ml.params import KERAS_PARAMS, InputMode, KerasParams, accessors
+from tfos_ml.pickling import culprit
+from tfos_ml.training import sources
+from tfos_ml.training.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+    from tfos_ml.training.describe import ModelDescription
+
+_SPLIT_BITS = 53
+
+
+@accessors(*KERAS_PARAMS)
+class KerasEstimator(KerasParams, ClusterEstimator):
+    """Trains a compiled Keras 3 model on all workers, in exact data parallelism.
+
+    Every step applies the gradient of the *global* batch, the same rows whatever the number of
+    workers: ``clusterSize`` changes the speed, not the result, up to floating-point rounding.
+    What computes over a batch (BatchNormalization) or draws random numbers (Dropout) differs by
+    nature; a warning names it.
+
+    Parameters
+    ----------
+    model : keras.Model or callable
+        A compiled model, which is saved at once and never changed; or a function that returns
+        one, called as ``model(**modelArgs)`` on every node.
+    callbacks : list of keras.callbacks.Callback, optional
+        They go along by cloudpickle and act on every worker, with the same logs; those that
+        write files (ModelCheckpoint, TensorBoard, CSVLogger, and any with ``chief_only = True``)
+        on the chief only.
+    customObjects : dict of str to class or function, optional
+        Custom layers, losses and metrics that a saved model names.
+    featuresCol, labelCol, predictionCol, weightCol, validationIndicatorCol : str
+        As in Spark ML.
+    inputMapping, labelMapping, weightMapping : dict of str to str, optional
+        ``{column: input name}``, ``{column: output name}`` and ``{column: output name}`` for
+        models with several; outputs are named by dict key, else by layer.
+    outputMapping : dict of str to str, optional
+        ``{output name: column}``; replaces ``predictionCol``.
+    rawPredictionCol, probabilityCol : str, default "rawPrediction", "probability"
+        Vectors that ``transform`` writes when the loss is a cross-entropy; empty for none.
+    threshold : float, default 0.5
+        Probability above which a model with one sigmoid unit predicts class 1.
+    epochs, batchSize : int, default 1, 100
+        ``batchSize`` is the global batch, rows a step over all workers.
+    validationSplit : float, default 0
+        Fraction of the rows to validate on, chosen by ``seed``; or mark them yourself with
+        ``validationIndicatorCol``.
+    classWeight : dict of int to float, optional
+        Weights by class of the label, multiplied into ``weightCol``.
+    modelArgs : dict, default {}
+        Keyword arguments of the model function; what a grid search varies.
+    adaptLayers : list of str, optional
+        Preprocessing layers to adapt on the training rows before the first epoch.
+    adaptRows : int, optional
+        Rows to adapt them on, at most. They pass through the driver.
+    initialModel : str, optional
+        URI of weights to start from: a ``.keras`` or ``.weights.h5`` file, or a directory that
+        an earlier fit published as ``exportDir``.
+    modelDir : str, optional
+        URI on storage that all nodes reach: the training state is kept there after each epoch,
+        and a fit that finds one continues from it.
+    maxRestarts : int, default 0
+        How often a fit whose node failed goes on from the last state in ``modelDir``.
+    clusterSize, masterNode, shuffle, seed, exportDir, nodeEnv, ...
+        As of :class:`TFEstimator`.
+
+    Examples
+    --------
+    >>> import keras                                                # doctest: +SKIP
+    >>> model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3, activation="softmax")])
+    >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    >>> estimator = KerasEstimator(model=model, epochs=5, batchSize=32, clusterSize=2)
+    >>> fitted = estimator.fit(df)
+    >>> fitted.history["accuracy"]
+    >>> fitted.transform(df).select("prediction", "probability")
+    """
+
+    @keyword_only
+    def __init__(
+        self,
+        *,
+        model: Any = None,
+        callbacks: Sequence[Any] | None = None,
+        customObjects: Mapping[str, Any] | None = None,
+        **params: Any,
+    ):
+        super().__init__()
+        self._set_keras_defaults()
+        self._source: ModelSource | None = None
+        self._description: ModelDescription | None = None
+        self._callbacks: list[Any] = []
+        self._custom_objects: dict[str, Any] = {}
+        values: dict[str, Any] = self.__dict__.pop("_input_kwargs")  # or each copy would keep the model
+        self.setParams(**values)
+
+    def setParams(self, **params: Any) -> KerasEstimator:
+        """Set ``model``, ``callbacks``, ``customObjects`` and any Param by keyword."""
+        for name, setter in (
+            ("customObjects", self.setCustomObjects),
+            ("model", self.setModel),
+            ("callbacks", self.setCallbacks),
+        ):
+            if params.get(name) is not None:
+                setter(params[name])
+            params.pop(name, None)
+        unknown = [name for name in params if not self.hasParam(name)]
+        if unknown:
+            raise errors.ParamError(f"Unknown parameters {unknown}. Known: {sorted(KERAS_PARAMS)}")
+        return self._set_checked(**params)
+
+    def setModel(self, value: Any) -> KerasEstimator:
+        """Set the model or model function."""
+        if not hasattr(value, "compile") and callable(value):
+            self._source, self._description = ModelSource(function=value), None
+            return self
+        from tfos_ml.training.describe import describe
+
+        description = describe(value)
+        archive = save_instance(value)
+        self._source = ModelSource(archive=archive)
+        # What names classes of the user's own is looked at again, in a process that does not know them.
+        self._description = description if is_all_keras(archive) else None
+        return self
+
+    def getModel(self) -> Any:
+        """The model, built anew, or the model function."""
+        source = self._complete_source()
+        return source.function if source.function is not None else source.build()
+
+    def setCallbacks(self, value: Sequence[Any]) -> KerasEstimator:
+        """Set the callbacks."""
+        if not isinstance(value, (list, tuple)):
+            raise errors.ParamError(f"callbacks must be a list of keras.callbacks.Callback. Received: {value!r}")
+        self._callbacks = list(value)
+        return self
+
+    def getCallbacks(self) -> list[Any]:
+        """The callbacks."""
+        return list(self._callbacks)
+
+    def setCustomObjects(self, value: Mapping[str, Any]) -> KerasEstimator:
+        """Set the custom layers, losses and metrics by name."""
+        if not isinstance(value, Mapping):
+            raise errors.ParamError(f"customObjects must be a dict of name to class or function. Received: {value!r}")
+        self._custom_objects = dict(value)
+        return self
+
+    def getCustomObjects(self) -> dict[str, Any]:
+        """The custom layers, losses and metrics by name."""
+        return dict(self._custom_objects)
+
+    # What fit does on the driver
+
+    def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
+        self._check_roles()
+        columns = self._feed_schema(dataset)
+        source = self._complete_source()
+        initial = self._initial_weights()
+        description = self._description or describe_source(source, self._environment())
+        adapted_layers = self._get("adaptLayers") or []
+        description.check_adapted(adapted_layers)
+        columns = narrow_vectors(columns, description)
+        check_columns(columns, description)
+        self._warn(description)
+        adapted = None
+        if adapted_layers:
+            adapted = adapt_source(
+                source, adapted_layers, columns, self._adapt_rows(dataset, columns), self._environment()
+            )
+        return columns, self._pickle(source, description, adapted, initial)
+
+    def _check_roles(self) -> None:
+        if self._get("numPS"):
+            raise errors.ClusterConfigError(
+                "KerasEstimator cannot train with parameter servers (numPS > 0): Keras 3 does not support "
+                "ParameterServerStrategy. Set numPS=0 to train synchronously; or train a tf_keras (Keras 2) model, or "
+                "plain TensorFlow variables, with TFEstimator and nodeEnv={'TF_USE_LEGACY_KERAS': '1'}."
+            )
+        if self._get("evalNode"):
+            raise errors.ClusterConfigError(
+                "KerasEstimator needs no evaluator (evalNode=True): all workers evaluate, each row once. Mark the rows "
+                "with validationIndicatorCol or set validationSplit."
+            )
+        if self._get("inputMode") != InputMode.SPARK:
+            raise errors.ParamError(
+                "KerasEstimator trains on rows that Spark feeds; inputMode=TENSORFLOW is for TFEstimator."
+            )
+        if self._get("validationSplit") and self._get("validationIndicatorCol"):
+            raise errors.ParamError("validationSplit and validationIndicatorCol exclude each other. Unset one of them.")
+        if self._get("classWeight") and self._get("labelMapping") and len(self._get("labelMapping")) > 1:
+            raise errors.ParamError("classWeight is for one label; give several outputs weights with weightMapping.")
+
+    def _complete_source(self) -> ModelSource:
+        if self._source is None:
+            raise errors.ParamError(
+                "model is not set. Pass KerasEstimator(model=...), a compiled keras.Model or a function that returns "
+                "one."
+            )
+        arguments = self._get("modelArgs")
+        if arguments and self._source.function is None:
+            raise errors.ParamError(
+                f"modelArgs={arguments} are arguments of a model function, but model is a keras.Model. Pass the "
+                "function that makes it."
+            )
+        return dataclasses.replace(self._source, arguments=arguments, custom_objects=self._custom_objects)
+
+    def _warn(self, description: ModelDescription) -> None:
+        if self._get("clusterSize") < 2:
+            return
+        unreduced = [loss.name for loss in description.losses.values() if loss.reduction in (None, "none")]
+        if unreduced:
+            raise errors.ModelError(
+                f"Losses {unreduced} have reduction=None, which leaves open what several workers should "
+                "minimise. Compile them with 'sum_over_batch_size', 'sum' or 'mean_with_sample_weight'."
+            )
+        if description.batch_dependent:
+            warnings.warn(
+                "Training on several workers is not exactly that on one, because of: "
+                + "; ".join(description.batch_dependent),
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def _initial_weights(self) -> tuple[str, bytes] | None:
+        uri = self._get("initialModel")
+        if uri is None:
+            return None
+        try:
+            filesystem, path = fs.FileSystem.from_uri(uri)
+            if filesystem.get_file_info(path).type == fs.FileType.Directory:
+                path = f"{path.rstrip('/')}/{WEIGHTS_FILE}"
+            with filesystem.open_input_stream(path) as stream:
+                content: bytes = stream.read()
+        except (OSError, ValueError) as error:
+            raise errors.ModelError(
+                f"initialModel={uri!r} cannot be read: {error}. Expected a .keras or .weights.h5 file, or a directory "
+                "that an earlier KerasEstimator published as exportDir."
+            ) from None
+        name = path.rsplit("/", 1)[-1]
+        if not name.endswith((".keras", ".weights.h5")):
+            raise errors.ModelError(f"initialModel={uri!r} is neither a .keras nor a .weights.h5 file.")
+        return name, content
+
+    def _adapt_rows(self, df: DataFrame, columns: schema.FeedSchema) -> pa.Table:
+        """Training rows of the feature columns, for preprocessing layers."""
+        features = [columns.columns[i] for i in columns.of("feature")]
+        validates = self._validation_condition(df)
+        chosen = [schema.spark_column(c, df, c.dtype).alias(f"c{i}") for i, c in enumerate(features)]
+        if validates is not None:
+            chosen.append(validates.alias("validates"))
+        if self._get("nullPolicy") == "skip":
+            df = df.where(schema.no_nulls(df, columns.columns))
+        rows = df.select(*chosen)
+        if validates is not None:
+            rows = rows.where(~F.col("validates")).drop("validates")
+        if self._get("adaptRows"):
+            rows = rows.limit(self._get("adaptRows"))
+        table = rows.toArrow()
+        if not table.num_rows:
+            raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
+        for array, spec in zip(table.combine_chunks().columns, features, strict=True):
+            schema.check_no_nulls(array.chunk(0), spec)
+        return table
+
+    def _validation_condition(self, df: DataFrame) -> Column | None:
+        split = self._get("validationSplit")
+        if not split:
+            return super()._validation_condition(df)
+        draw = F.xxhash64(F.monotonically_increasing_id(), F.lit(self._get("seed")))
+        return F.shiftrightunsigned(draw, 64 - _SPLIT_BITS) < F.lit(math.ceil(split * 2**_SPLIT_BITS))
+
+    def _pickle(
+        self,
+        source: ModelSource,
+        description: ModelDescription,
+        adapted: bytes | None,
+        initial: tuple[str, bytes] | None,
+    ) -> bytes:
+        task = {
+            "source": source,
+            "description": description,
+            "head": self._head(description),
+            "callbacks": self._callbacks,
+            "class_weight": self._get("classWeight") or {},
+            "adapted": adapted,
+            "initial_weights": initial,
+        }
+        try:
+            pickled = cloudpickle.dumps((_train, task))
+        except Exception as error:
+            guilty = culprit(source.function, self._unpicklable(source))
+            raise errors.TrainFnPickleError(
+                f"The model cannot be sent to the nodes: {guilty} cannot be pickled ({type(error).__name__}: {error})."
+            ) from error
+        payload: bytes = cloudpickle.dumps((sources.collect(source.function), pickled))
+        return payload
+
+    def _unpicklable(self, source: ModelSource) -> dict[str, Any]:
+        named = {f"callbacks[{i}]": callback for i, callback in enumerate(self._callbacks)}
+        return {**named, "customObjects": self._custom_objects, "modelArgs": source.arguments}
+
+    def _head(self, description: ModelDescription) -> Head:
+        outputs = description.outputs
+        if (outputs is not None and len(outputs) > 1) or len(description.losses) != 1:
+            return Head()
+        output = next(iter(outputs.values())) if outputs else None
+        return head_of(next(iter(description.losses.values())), output)
+
+    def _settings(self, df: DataFrame) -> dict[str, Any]:
+        validates = bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
+        return {**super()._settings(df), "validates": validates}
+
+    def _environment(self) -> dict[str, str]:
+        return {"KERAS_BACKEND": "tensorflow", **super()._environment()}
+
+    def _check_directories(self) -> None:
+        super()._check_directories()
+        if self._get("modelDir"):
+            from tfos_ml.training.model_dir import check_model_dir
+
+            check_model_dir(self._get("modelDir"))
+
+
+def _train(task: dict[str, Any], ctx: Any) -> None:
+    """What runs on each node."""
+    from tfos_ml.training.keras_fit import KerasFit, train
+
+    train(KerasFit(**task), ctx)

@@ -1,0 +1,103 @@
+"""The driver's look at a Keras model, in a fresh process where this one may know too much."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import cloudpickle
+import pyarrow as pa
+
+from tfos_ml.cluster.process import child_environment
+from tfos_ml.errors import ModelError
+from tfos_ml.schema import FeedSchema
+from tfos_ml.training import describe
+from tfos_ml.training.describe import ModelDescription
+from tfos_ml.training.model_source import ModelSource
+
+TIMEOUT = 600.0
+REMEMBERED = 32
+
+_described: OrderedDict[str, ModelDescription] = OrderedDict()
+"""Descriptions by hash of the model; a documented cache of at most ``REMEMBERED``."""
+
+
+def describe_source(source: ModelSource, environment: Mapping[str, str]) -> ModelDescription:
+    """Describe a model as a fresh process sees it; each model once.
+
+    Parameters
+    ----------
+    source : ModelSource
+        The model.
+    environment : mapping of str to str
+        The nodes' environment variables.
+
+    Raises
+    ------
+    ModelError
+        If the process cannot make the model, or KerasEstimator cannot train it.
+    """
+    pickled = cloudpickle.dumps(source)
+    key = hashlib.sha256(pickled + json.dumps(sorted(environment.items())).encode()).hexdigest()
+    if key not in _described:
+        _described[key], _ = _ask(source, (), FeedSchema(()), None, environment)
+    _described.move_to_end(key)
+    while len(_described) > REMEMBERED:
+        _described.popitem(last=False)
+    return _described[key]
+
+
+def adapt_source(
+    source: ModelSource, layers: Sequence[str], schema: FeedSchema, rows: pa.Table, environment: Mapping[str, str]
+) -> bytes:
+    """State of preprocessing layers adapted on rows of the feature columns.
+
+    Raises
+    ------
+    ModelError, ShapeError
+        If a layer cannot be adapted on these rows.
+    """
+    _, adapted = _ask(source, tuple(layers), schema, rows, environment)
+    assert adapted is not None
+    return adapted
+
+
+def _ask(
+    source: ModelSource,
+    layers: tuple[str, ...],
+    schema: FeedSchema,
+    rows: pa.Table | None,
+    environment: Mapping[str, str],
+) -> tuple[ModelDescription, bytes | None]:
+    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+        folder = Path(directory)
+        (folder / describe.REQUEST).write_bytes(cloudpickle.dumps((source, layers, schema)))
+        if rows is not None:
+            with pa.OSFile(str(folder / describe.ROWS), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+                writer.write_table(rows)
+        _run(folder, environment)
+        response = json.loads((folder / describe.RESPONSE).read_text())
+        if "error" in response:
+            raise ModelError(response["error"])
+        adapted = (folder / describe.ADAPTED).read_bytes() if layers else None
+        return ModelDescription.from_json(response["description"]), adapted
+
+
+def _run(folder: Path, environment: Mapping[str, str]) -> None:
+    command = [sys.executable, "-m", "tfos_ml.training.describe", str(folder)]
+    variables = child_environment(f"driver-{os.getpid()}", os.cpu_count() or 1, environment)
+    variables["CUDA_VISIBLE_DEVICES"] = ""  # a look at the model needs none of the driver's GPUs
+    try:
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        raise ModelError(f"The model was not made within {TIMEOUT:g} s in a fresh process.") from None
+    if not (folder / describe.RESPONSE).exists():
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        raise ModelError(f"The process that makes the model ended with exit code {done.returncode}:\n{tail}")

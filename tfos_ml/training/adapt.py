@@ -1,0 +1,143 @@
+"""Preprocessing layers (TextVectorization, StringLookup, Normalization...) adapted on training rows."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from tfos_ml.casting import TensorInfo, fit_to_tensor
+from tfos_ml.errors import ModelError
+from tfos_ml.schema import FeedSchema, to_numpy
+from tfos_ml.training.export import arrange_inputs, input_specs
+
+_BATCH = 8192
+
+
+def adapt_layers(model: keras.Model, names: Sequence[str], inputs: Mapping[str, Any]) -> None:
+    """Adapt the named layers, in the order in which data flows through them.
+
+    Parameters
+    ----------
+    model : keras.Model
+        A functional or sequential model.
+    names : sequence of str
+        Layers of the model itself.
+    inputs : mapping of str to numpy.ndarray
+        Rows of all inputs by name, in the model's order.
+    """
+    wanted = [layer for layer in model.layers if layer.name in names]
+    if len(wanted) < len(set(names)):
+        missing = sorted(set(names) - {layer.name for layer in wanted})
+        raise ModelError(f"adaptLayers can adapt layers of the model itself, but {missing} lie inside other layers.")
+    if isinstance(model, keras.Sequential):
+        _adapt_in_sequence(model, wanted, next(iter(inputs.values())))
+        return
+    if not model.inputs:
+        raise ModelError(
+            "adaptLayers needs a functional or sequential model, in which it can be seen what feeds a layer. Adapt the "
+            "layers of a subclassed model yourself."
+        )
+    for layer in wanted:
+        before = keras.Model(model._inputs_struct, layer.input)
+        layer.adapt(_apply(before, {name: inputs[name] for name in inputs}, model))
+
+
+def _adapt_in_sequence(model: keras.Sequential, wanted: list[Any], values: Any) -> None:
+    for layer in model.layers:
+        if layer in wanted:
+            layer.adapt(values)
+            wanted = [other for other in wanted if other is not layer]
+        if not wanted:
+            return
+        values = np.concatenate([np.asarray(layer(tf.constant(part))) for part in _parts(values)])
+
+
+def _apply(before: keras.Model, inputs: dict[str, Any], model: keras.Model) -> Any:
+    """What reaches a layer, for all rows."""
+    rows = len(next(iter(inputs.values())))
+    outputs = []
+    for start in range(0, rows, _BATCH):
+        part = {name: tf.constant(values[start : start + _BATCH]) for name, values in inputs.items()}
+        outputs.append(before(arrange_inputs(model, part)))
+    return tf.concat(outputs, 0)
+
+
+def _parts(values: Any) -> list[Any]:
+    return [values[i : i + _BATCH] for i in range(0, len(values), _BATCH)]
+
+
+def read_inputs(path: Path, schema: FeedSchema, model: keras.Model) -> dict[str, Any]:
+    """Rows of an Arrow file as the model's inputs; its columns are the feature columns, in order."""
+    with pa.OSFile(str(path)) as file:
+        table = pa.ipc.open_file(file).read_all().combine_chunks()
+    features = [schema.columns[i] for i in schema.of("feature")]
+    arrays = [table.column(i).chunk(0) if table.num_rows else pa.array([]) for i in range(len(features))]
+    values = {c.name: to_numpy(array, c) for c, array in zip(features, arrays, strict=True)}
+    columns = {c.name: c.column for c in features}
+    inputs = {}
+    for name, spec in input_specs(model, schema, None).items():
+        source = name if name in values else next(iter(values))
+        tensor = TensorInfo(spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape))
+        inputs[name] = fit_to_tensor(values[source], columns[source], name, tensor)
+    return inputs
+
+
+def pack_state(model: keras.Model, names: Sequence[str]) -> bytes:
+    """The state of adapted layers, as bytes for :func:`load_assets` and :func:`load_variables`."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in names:
+            layer = model.get_layer(name)
+            with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+                if hasattr(layer, "save_assets"):
+                    layer.save_assets(directory)
+                for path in Path(directory).iterdir():
+                    archive.write(path, f"{name}/assets/{path.name}")
+            store: dict[str, Any] = {}
+            layer.save_own_variables(store)
+            file = io.BytesIO()
+            named: dict[str, Any] = {key: np.asarray(value) for key, value in store.items()}
+            np.savez(file, **named)
+            archive.writestr(f"{name}/variables.npz", file.getvalue())
+            if isinstance(layer, keras.layers.Discretization):
+                boundaries = np.asarray(layer.bin_boundaries, dtype=np.float64)
+                archive.writestr(f"{name}/boundaries", boundaries.tobytes())
+    return packed.getvalue()
+
+
+def load_assets(model: keras.Model, state: bytes) -> None:
+    """Give layers their vocabularies and boundaries; before the model is built."""
+    with zipfile.ZipFile(io.BytesIO(state)) as archive, tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+        archive.extractall(directory)
+        for folder in Path(directory).iterdir():
+            layer = model.get_layer(folder.name)
+            if (folder / "assets").exists():
+                layer.load_assets(str(folder / "assets"))
+            if (folder / "boundaries").exists():
+                layer.bin_boundaries = np.frombuffer((folder / "boundaries").read_bytes(), np.float64).tolist()
+
+
+def load_variables(model: keras.Model, state: bytes) -> None:
+    """Give layers their statistics; once the model is built."""
+    with zipfile.ZipFile(io.BytesIO(state)) as archive:
+        for entry in archive.namelist():
+            if not entry.endswith("/variables.npz"):
+                continue
+            layer = model.get_layer(entry.split("/")[0])
+            if isinstance(layer, keras.layers.Discretization):
+                continue
+            with np.load(io.BytesIO(archive.read(entry)), allow_pickle=False) as arrays:
+                store = {key: arrays[key] for key in arrays.files}
+            if store:
+                layer.load_own_variables(store)
+                if hasattr(layer, "finalize_state"):
+                    layer.finalize_state()

@@ -1,0 +1,197 @@
+"""Collective operations among the workers that train a Keras model together.
+
+``CollectiveReduceV2`` and ``CollectiveGatherV2`` of TensorFlow's own collective runtime, which
+``MultiWorkerMirroredStrategy`` starts from ``TF_CONFIG``. Nothing else of the strategy is used:
+models and optimizers live outside its scope, since Keras 3 does not train under it
+(https://github.com/keras-team/keras/issues/20585).
+
+Every worker must begin the same operations in the same order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Array = np.ndarray[Any, Any]
+
+BUCKET_BYTES = 32 << 20
+SPARSE_FROM_BYTES = 1 << 20  # smaller variables are reduced as dense gradients, in the common bucket
+_GROUP_KEY = 7077
+
+
+class WorkerGroup:
+    """The workers, one of which is this process.
+
+    Parameters
+    ----------
+    rank, size : int
+        This worker's number and how many there are.
+    timeout : float
+        Seconds after which an operation that others have not joined is an error.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: float):
+        self.rank = rank
+        self.size = size
+        self._timeout = timeout
+
+    @classmethod
+    def start(cls, rank: int, size: int, timeout: float) -> WorkerGroup:
+        """Start the collective runtime of this process; once a process, before any other use of TensorFlow."""
+        if size > 1:
+            tf.distribute.MultiWorkerMirroredStrategy()
+        return cls(rank, size, timeout)
+
+    def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
+        """Sum (``op="Max"``: maximum) of a tensor of one shape over all workers; also inside functions."""
+        if self.size == 1:
+            return value
+        return tf.raw_ops.CollectiveReduceV2(
+            input=value,
+            group_size=self.size,
+            group_key=_GROUP_KEY,
+            instance_key=_key(f"{op}:{name}", value.dtype, value.shape),
+            ordering_token=[],
+            merge_op=op,
+            final_op="Id",
+            communication_hint="auto",
+            timeout_seconds=self._timeout,
+            is_stateless=False,
+        )
+
+    def _all_gather(self, value: tf.Tensor, instance_key: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.CollectiveGatherV2(
+            input=value,
+            group_size=self.size,
+            group_key=_GROUP_KEY,
+            instance_key=instance_key,
+            ordering_token=[],
+            communication_hint="auto",
+            timeout_seconds=self._timeout,
+            is_stateless=False,
+        )
+
+    # In the training step
+
+    def sum_gradients(self, gradients: Sequence[Any], weight: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[Any]:
+        """``weight`` times each gradient, summed over all workers.
+
+        Parameters
+        ----------
+        gradients : sequence of tf.Tensor, tf.IndexedSlices or None
+            Of this worker; None in the same places on all.
+        weight : tf.Tensor
+            A float32 scalar.
+        shapes : sequence of tf.TensorShape
+            Of the variables.
+
+        Returns
+        -------
+        list
+            The same kinds of values, the same on every worker. Dense ones travel in flat buckets
+            of at most 32 MiB; slices of large variables as slices, of small ones as dense tensors.
+        """
+        summed: list[Any] = [None] * len(gradients)
+        dense: dict[int, tf.Tensor] = {}
+        for i, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices) and _is_large(gradient, shapes[i]):
+                summed[i] = self._sum_slices(gradient, weight, shapes[i], f"slices-{i}")
+            elif gradient is not None:
+                dense[i] = tf.ensure_shape(tf.convert_to_tensor(gradient), shapes[i])
+        for number, bucket in enumerate(_buckets(dense)):
+            flat = tf.concat([tf.reshape(dense[i], [-1]) for i in bucket], 0)
+            flat = self.all_reduce(flat * tf.cast(weight, flat.dtype), f"gradients-{number}")
+            parts = tf.split(flat, [dense[i].shape.num_elements() for i in bucket])
+            for i, part in zip(bucket, parts, strict=True):
+                summed[i] = tf.reshape(part, dense[i].shape)
+        return summed
+
+    def _sum_slices(
+        self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, name: str
+    ) -> tf.IndexedSlices:
+        """All workers' slices together, those of one row added up."""
+        indices = tf.cast(gradient.indices, tf.int64)
+        values = tf.ensure_shape(gradient.values, [None, *shape[1:]]) * tf.cast(weight, gradient.values.dtype)
+        longest = self.all_reduce(tf.shape(indices)[:1], f"{name}-rows", "Max")[0]
+        # Padded to a power of two: the runtime wants one instance key a shape, and keeps them for good.
+        exponent = tf.cast(tf.math.ceil(tf.math.log(tf.cast(tf.maximum(longest, 1), tf.float64)) / np.log(2)), tf.int32)
+        missing = tf.bitwise.left_shift(1, exponent) - tf.shape(indices)[0]
+        base = _key(name, values.dtype, values.shape) & ~0xFF
+        indices = self._all_gather(tf.pad(indices, [[0, missing]]), base + exponent)
+        padding = [[0, missing]] + [[0, 0]] * (values.shape.rank - 1)
+        gathered = self._all_gather(tf.pad(values, padding), base + 128 + exponent)
+        rows, places = tf.unique(indices)
+        total = tf.math.unsorted_segment_sum(gathered, places, tf.size(rows))
+        total = tf.ensure_shape(total, [None, *shape[1:]])
+        return tf.IndexedSlices(total, tf.cast(rows, gradient.indices.dtype), tf.constant(shape.as_list()))
+
+    # Between steps
+
+    def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
+        """Sums over all workers of arrays that have the same shapes and dtypes on each."""
+        if self.size == 1:
+            return list(arrays)
+        summed: list[Array] = [np.asarray(a) for a in arrays]
+        for dtype in sorted({a.dtype.name for a in summed}):
+            places = [i for i, a in enumerate(summed) if a.dtype.name == dtype]
+            flat = np.concatenate([summed[i].reshape(-1) for i in places])
+            total = np.concatenate([self._sum_flat(part) for part in _cut(flat)])
+            ends = np.cumsum([summed[i].size for i in places])[:-1]
+            for i, part in zip(places, np.split(total, ends), strict=True):
+                summed[i] = part.reshape(summed[i].shape)
+        return summed
+
+    def _sum_flat(self, part: Array) -> Array:
+        wide = part.astype(np.int64) if part.dtype.kind in "iub" and part.dtype != np.int32 else part
+        return np.asarray(self.all_reduce(tf.constant(wide), "arrays").numpy().astype(part.dtype))
+
+    def broadcast_arrays(self, arrays: Sequence[Array], is_source: bool) -> list[Array]:
+        """The arrays of the one worker that is the source."""
+        return self.sum_arrays([a if is_source else np.zeros_like(a) for a in arrays])
+
+    def broadcast_text(self, text: str, is_source: bool) -> str:
+        """The text of the one worker that is the source."""
+        data = np.frombuffer(text.encode() if is_source else b"", dtype=np.uint8).astype(np.int32)
+        (length,) = self.broadcast_arrays([np.array([len(data)], np.int64)], is_source)
+        if not length[0]:
+            return ""
+        (codes,) = self.broadcast_arrays([data if is_source else np.zeros(length[0], np.int32)], is_source)
+        return bytes(codes.astype(np.uint8)).decode()
+
+    def largest(self, value: float) -> float:
+        """The largest of one number from each worker."""
+        return float(self.all_reduce(tf.constant([value], tf.float64), "largest", "Max")[0])
+
+
+def _key(name: str, dtype: Any, shape: Any) -> int:
+    """The same number on every worker for the same operation."""
+    return zlib.crc32(f"{name}:{dtype.name}:{shape}".encode()) & 0x3FFFFF00
+
+
+def _is_large(gradient: tf.IndexedSlices, shape: tf.TensorShape) -> bool:
+    return bool(shape.num_elements() * gradient.values.dtype.size > SPARSE_FROM_BYTES)
+
+
+def _buckets(dense: dict[int, tf.Tensor]) -> list[list[int]]:
+    """Gradients of one dtype side by side, in buckets of at most ``BUCKET_BYTES`` (or one gradient)."""
+    buckets: list[list[int]] = []
+    room: dict[str, int] = {}
+    last: dict[str, list[int]] = {}
+    for i, gradient in dense.items():
+        dtype, size = gradient.dtype.name, gradient.shape.num_elements() * gradient.dtype.size
+        if size > room.get(dtype, 0):
+            last[dtype], room[dtype] = [], BUCKET_BYTES
+            buckets.append(last[dtype])
+        last[dtype].append(i)
+        room[dtype] -= size
+    return buckets
+
+
+def _cut(flat: Array) -> list[Array]:
+    rows = max(1, BUCKET_BYTES // flat.itemsize)
+    return [flat[i : i + rows] for i in range(0, len(flat), rows)] or [flat]

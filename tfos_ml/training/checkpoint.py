@@ -1,0 +1,252 @@
+"""Training state after each epoch, written so that it is there whole or not at all.
+
+``modelDir/tfos_ml/epoch-00003-<run>/`` holds the variables that all workers share (written by
+the chief), one file for each worker (state of random generators and callbacks), and, written
+last, ``COMPLETE.json`` with the sizes of the others. A directory without it, or whose files do
+not agree with it, does not count; the one before is then used. The last two are kept.
+
+``.keras`` files are no checkpoints: they leave out the state of seed generators.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import random
+import warnings
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import keras
+import numpy as np
+from pyarrow import fs
+
+from tfos_ml.errors import ModelError
+from tfos_ml.training.allreduce import Array, WorkerGroup
+from tfos_ml.training.model_dir import FOLDER
+
+KEPT = 2
+_COMPLETE = "COMPLETE.json"
+_SHARED = "shared.npz"
+
+
+@dataclass
+class TrainingState:
+    """All that the rest of a training depends on.
+
+    Attributes
+    ----------
+    epoch : int
+        Epochs that are done.
+    stopped : bool
+        Whether a callback has ended the training.
+    history : list of dict
+        Logs of each epoch.
+    identity : str
+        Tells one model and its settings from another.
+    fingerprint : str
+        Tells one input from another.
+    shared : list of numpy.ndarray
+        Variables that are equal on all workers.
+    own : dict
+        This worker's: other variables, random generators, callbacks.
+    """
+
+    epoch: int
+    stopped: bool
+    history: list[dict[str, float]]
+    identity: str
+    fingerprint: str
+    shared: list[Array]
+    own: dict[str, Any] = field(default_factory=dict)
+
+
+class Checkpoints:
+    """The checkpoints of one ``modelDir``, which all workers must reach.
+
+    Parameters
+    ----------
+    uri : str
+        ``modelDir``: an absolute path or any URI that ``pyarrow.fs`` understands.
+    run_id : str
+        Keeps the attempts of a fit apart.
+    group : WorkerGroup
+        The workers.
+    is_chief : bool
+        Whether this worker writes what all share.
+    """
+
+    def __init__(self, uri: str, run_id: str, group: WorkerGroup, is_chief: bool):
+        self._uri = uri
+        self._fs, path = fs.FileSystem.from_uri(uri)
+        self._root = f"{path.rstrip('/')}/{FOLDER}"
+        self._run_id = run_id
+        self._group = group
+        self._is_chief = is_chief
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint; called by all workers together."""
+        name = f"epoch-{state.epoch:05d}-{self._run_id}"
+        self._fs.create_dir(f"{self._root}/{name}", recursive=True)
+        sizes = {f"worker-{self._group.rank}.pkl": self._write(name, f"worker-{self._group.rank}.pkl", state.own)}
+        if self._is_chief:
+            sizes[_SHARED] = self._write_bytes(f"{name}/{_SHARED}", _pack(state.shared))
+        about = {k: getattr(state, k) for k in ("epoch", "stopped", "history", "identity", "fingerprint")}
+        checks = [np.zeros(self._group.size + 1, np.int64)]
+        checks[0][self._group.rank] = sizes[f"worker-{self._group.rank}.pkl"]
+        checks[0][-1] = sizes.get(_SHARED, 0)
+        (all_checks,) = self._group.sum_arrays(checks)  # all have written when this is known
+        if self._is_chief:
+            files = {f"worker-{i}.pkl": int(c) for i, c in enumerate(all_checks[:-1])}
+            about["files"] = {**files, _SHARED: int(all_checks[-1])}
+            self._write_bytes(f"{name}/{_COMPLETE}", json.dumps(about).encode())
+            self._remove_old()
+
+    def _write(self, name: str, file: str, value: dict[str, Any]) -> int:
+        return self._write_bytes(f"{name}/{file}", cloudpickle.dumps(value))
+
+    def _write_bytes(self, path: str, data: bytes) -> int:
+        """Write a file under another name first; returns a checksum of its content and length."""
+        target = f"{self._root}/{path}"
+        with self._fs.open_output_stream(f"{target}.partial") as stream:
+            stream.write(data)
+        self._fs.move(f"{target}.partial", target)
+        return _checksum(data)
+
+    def _names(self) -> list[str]:
+        """Directories of checkpoints, newest first."""
+        found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
+        dirs = [i for i in found if i.type == fs.FileType.Directory and i.base_name.startswith("epoch-")]
+        dirs.sort(key=lambda i: (i.base_name.split("-")[1], i.mtime_ns or 0), reverse=True)
+        return [i.base_name for i in dirs]
+
+    def _remove_old(self) -> None:
+        for name in self._names()[KEPT:]:
+            self._fs.delete_dir(f"{self._root}/{name}")
+
+    def load(self) -> TrainingState | None:
+        """The newest whole checkpoint, the same on all workers; None if there is none.
+
+        Raises
+        ------
+        ModelError
+            If some worker cannot read what the chief can.
+        """
+        text = self._group.broadcast_text(self._newest() if self._is_chief else "", self._is_chief)
+        if not text:
+            return None
+        about = json.loads(text)
+        files, name = about.pop("files"), about.pop("name")
+        state, problem = None, ""
+        try:
+            shared = _unpack(self._read(f"{name}/{_SHARED}", files[_SHARED]))
+            mine = f"worker-{self._group.rank}.pkl"
+            own = _unpickle(self._read(f"{name}/{mine}", files[mine])) if mine in files else {}
+            state = TrainingState(**about, shared=shared, own=own)
+        except OSError as error:
+            problem = str(error)
+        if self._group.largest(0.0 if state is not None else 1.0):
+            raise ModelError(
+                f"modelDir={self._uri!r} holds a checkpoint of epoch {about['epoch']} that not every worker can read "
+                f"{problem}. Put modelDir on storage that all nodes reach alike."
+            )
+        return state
+
+    def _newest(self) -> str:
+        for name in self._names():
+            try:
+                with self._fs.open_input_stream(f"{self._root}/{name}/{_COMPLETE}") as stream:
+                    about = json.loads(stream.read())
+                for file, checksum in about["files"].items():
+                    self._read(f"{name}/{file}", checksum)
+                return json.dumps({**about, "name": name})
+            except (OSError, ValueError, KeyError) as error:
+                warnings.warn(
+                    f"Checkpoint {name} in {self._uri} is not whole and is passed over: {error}", stacklevel=2
+                )
+        return ""
+
+    def _read(self, path: str, checksum: int) -> bytes:
+        with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
+            data: bytes = stream.read()
+        if _checksum(data) != checksum:
+            raise OSError(f"{path} is damaged")
+        return data
+
+
+def _checksum(data: bytes) -> int:
+    return zlib.crc32(data) << 30 ^ len(data)
+
+
+def _pack(arrays: list[Array]) -> bytes:
+    file = io.BytesIO()
+    named: dict[str, Any] = {f"a{i}": _plain(a) for i, a in enumerate(arrays)}
+    np.savez(file, **named)
+    return file.getvalue()
+
+
+def _plain(array: Array) -> Array:
+    """An array of a dtype that ``npz`` knows; bfloat16 is widened, which loses nothing."""
+    return array if array.dtype.kind in "fiub" else array.astype(np.float32)
+
+
+def _unpack(data: bytes) -> list[Array]:
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return [arrays[f"a{i}"] for i in range(len(arrays.files))]
+
+
+# The parts of a state
+
+
+def split_variables(model: keras.Model) -> tuple[list[Any], list[Any]]:
+    """Variables that are equal on all workers, and those that are not (states of seed generators)."""
+    variables = [*model.variables, *model.optimizer.variables]
+    own = [v for v in variables if "uint" in v.dtype]
+    shared = [v for v in variables if "uint" not in v.dtype and v.dtype != "string"]
+    return shared, own
+
+
+def assign_all(variables: list[Any], arrays: list[Array]) -> None:
+    """Set variables to arrays, in order."""
+    if [tuple(v.shape) for v in variables] != [a.shape for a in arrays]:
+        raise ModelError("The checkpoint in modelDir is of another model. Choose another modelDir.")
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array)
+
+
+def random_state() -> dict[str, Any]:
+    """State of Python's and NumPy's global random generators."""
+    return {"python": random.getstate(), "numpy": np.random.get_state()}
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """The reverse of :func:`random_state`."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+
+
+def callback_state(callbacks: list[Any]) -> list[bytes | None]:
+    """Each callback's attributes, pickled; None for one that cannot be."""
+    states: list[bytes | None] = []
+    for callback in callbacks:
+        kept = {k: v for k, v in vars(callback).items() if k not in ("_model", "model", "params") and not callable(v)}
+        try:
+            states.append(cloudpickle.dumps(kept))
+        except Exception:  # open files, threads: such a callback begins anew
+            states.append(None)
+    return states
+
+
+def set_callback_state(callbacks: list[Any], states: list[bytes | None]) -> None:
+    """The reverse of :func:`callback_state`."""
+    for callback, state in zip(callbacks, states, strict=True):
+        if state is not None:
+            vars(callback).update(_unpickle(state))
+
+
+def _unpickle(data: bytes) -> Any:
+    """What this package pickled into ``modelDir``, which has to be as trustworthy as the program itself."""
+    return pickle.loads(data)  # noqa: S301

@@ -1,0 +1,267 @@
+"""What the driver has to know of a Keras model before any job starts.
+
+Runs on the driver: in the user's process if that holds the model, else in a fresh one
+(``python -m tfos_ml.training.describe <directory>``), where a model that only this process
+could rebuild shows itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfos_ml.casting import TensorInfo
+from tfos_ml.errors import ModelError, TfosMlError
+from tfos_ml.heads import LossInfo
+from tfos_ml.quiet import import_tensorflow
+
+_COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
+REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """A compiled model, seen from outside.
+
+    Attributes
+    ----------
+    inputs : dict of str to TensorInfo, or None
+        By name, in the model's order; None if the model is not built.
+    outputs : dict of str to TensorInfo, or None
+        The same for outputs.
+    losses : dict of str to LossInfo
+        By output name; a loss for all outputs under ``""``.
+    batch_dependent : list of str
+        Names of what makes training depend on how rows are shared out.
+    adaptable, not_adapted : list of str
+        Preprocessing layers that have ``adapt``, and those of them that need it still.
+    """
+
+    inputs: dict[str, TensorInfo] | None
+    outputs: dict[str, TensorInfo] | None
+    losses: dict[str, LossInfo]
+    batch_dependent: list[str]
+    adaptable: list[str] = field(default_factory=list)
+    not_adapted: list[str] = field(default_factory=list)
+
+    def loss_of(self, output: str) -> LossInfo | None:
+        """The loss of an output."""
+        return self.losses.get(output, self.losses.get(""))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-serialisable form, for :meth:`from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ModelDescription:
+        """The description that :meth:`to_json` wrote."""
+
+        def tensors(named: Any) -> Any:
+            if named is None:
+                return None
+            return {
+                k: TensorInfo(t["dtype"], None if t["shape"] is None else tuple(t["shape"])) for k, t in named.items()
+            }
+
+        losses = {name: LossInfo(**loss) for name, loss in data["losses"].items()}
+        lists = (data["batch_dependent"], data["adaptable"], data["not_adapted"])
+        return cls(tensors(data["inputs"]), tensors(data["outputs"]), losses, *lists)
+
+    def check_adapted(self, names: Sequence[str]) -> None:
+        """Raise ``ModelError`` unless just the layers that need it, and that there are, will be adapted."""
+        unknown = [name for name in names if name not in self.adaptable]
+        if unknown:
+            raise ModelError(f"adaptLayers names {unknown}, but the model's preprocessing layers are {self.adaptable}.")
+        missing = [name for name in self.not_adapted if name not in names]
+        if missing:
+            raise ModelError(
+                f"Preprocessing layers {missing} have not been adapted. Set adaptLayers={missing} to adapt them on the "
+                "training rows, or adapt them (or give them their vocabulary or statistics) yourself."
+            )
+
+
+def describe(model: Any) -> ModelDescription:
+    """Describe a compiled model.
+
+    Raises
+    ------
+    ModelError
+        If it is not a compiled Keras 3 model that KerasEstimator can train.
+    """
+    _check_kind(model)
+    layers = list(_layers(model))
+    return ModelDescription(
+        _inputs(model),
+        _outputs(model),
+        _losses(model),
+        _batch_dependent(model, layers),
+        [layer.name for layer in layers if hasattr(layer, "adapt")],
+        [layer.name for layer in layers if _needs_adapt(layer)],
+    )
+
+
+def _check_kind(model: Any) -> None:
+    import keras
+
+    if type(model).__module__.startswith("tf_keras") or any(
+        c.__module__.startswith("tf_keras") for c in type(model).__mro__
+    ):
+        raise ModelError(
+            "The model is one of tf_keras (Keras 2). KerasEstimator trains Keras 3 models; train this one with "
+            "TFEstimator, where tf.distribute strategies work with tf_keras (nodeEnv={'TF_USE_LEGACY_KERAS': '1'})."
+        )
+    if not isinstance(model, keras.Model):
+        raise ModelError(f"model must be, or return, a compiled keras.Model. Received: {type(model)!r}")
+    if not model.compiled or model.optimizer is None:
+        raise ModelError(
+            f"The model {model.name!r} is not compiled. Call model.compile(optimizer=..., loss=...) before you pass "
+            "it, or in the function that returns it."
+        )
+    others = [
+        name
+        for name, value in vars(model).items()
+        if isinstance(value, keras.optimizers.Optimizer) and value is not model.optimizer
+    ]
+    if others:
+        raise ModelError(
+            f"The model {model.name!r} has more than one optimizer ({['optimizer', *others]}). KerasEstimator trains "
+            "models with one; use TFEstimator with a training loop of your own."
+        )
+
+
+def _layers(layer: Any) -> Iterator[Any]:
+    """All layers of a model, itself included."""
+    yield layer
+    for inner in getattr(layer, "_layers", None) or ():
+        yield from _layers(inner)
+
+
+def _needs_adapt(layer: Any) -> bool:
+    import keras
+
+    if isinstance(layer, (keras.layers.StringLookup, keras.layers.IntegerLookup, keras.layers.TextVectorization)):
+        lookup = getattr(layer, "_lookup_layer", layer)
+        return bool(lookup.vocabulary_size() <= lookup._token_start_index())
+    if isinstance(layer, keras.layers.Normalization):
+        return layer.input_mean is None and not _was_adapted(layer)
+    return isinstance(layer, keras.layers.Discretization) and layer.bin_boundaries is None
+
+
+def _was_adapted(layer: Any) -> bool:
+    import numpy as np
+
+    if not layer.built:
+        return False
+    mean, variance = np.asarray(layer.adapt_mean), np.asarray(layer.adapt_variance)
+    return bool((mean != 0).any() or (variance != 1).any())
+
+
+def _inputs(model: Any) -> dict[str, TensorInfo] | None:
+    from tfos_ml.training.export import declared_inputs
+
+    declared = declared_inputs(model)
+    if declared is None:
+        return None
+    tensors = declared.values() if isinstance(declared, dict) else declared
+    return {t.name: TensorInfo(t.dtype.name, tuple(t.shape)) for t in tensors}
+
+
+def _outputs(model: Any) -> dict[str, TensorInfo] | None:
+    from tfos_ml.training.export import output_layer_names
+
+    outputs = getattr(model, "_outputs_struct", None)
+    if outputs is None:
+        outputs = getattr(model, "outputs", None)
+    if outputs is None or (isinstance(outputs, (list, tuple, dict)) and not outputs):
+        return None
+    if isinstance(outputs, dict):
+        named = outputs
+    else:
+        tensors = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        named = dict(zip(output_layer_names(model, len(tensors)), tensors, strict=True))
+    return {str(name): TensorInfo(t.dtype, tuple(t.shape)) for name, t in named.items()}
+
+
+def _losses(model: Any) -> dict[str, LossInfo]:
+    compiled = getattr(model, "_compile_loss", None)
+    loss = None if compiled is None else compiled._user_loss
+    if isinstance(loss, dict):
+        found = loss
+    elif isinstance(loss, (list, tuple)):
+        found = dict(zip(_outputs(model) or (), loss, strict=False))
+    else:
+        found = {"": loss}
+    return {str(name): _loss_info(one) for name, one in found.items() if one is not None}
+
+
+def _loss_info(loss: Any) -> LossInfo:
+    import keras
+
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    is_object = isinstance(loss, keras.losses.Loss)
+    name = type(loss).__name__ if is_object else getattr(loss, "__name__", repr(loss))
+    module = type(loss).__module__ if is_object else getattr(loss, "__module__", "")
+    options = getattr(loss, "_fn_kwargs", {})
+    from_logits = bool(options.get("from_logits", getattr(loss, "from_logits", False)))
+    reduction = loss.reduction if is_object else "sum_over_batch_size"
+    return LossInfo(name, from_logits, reduction, str(module).startswith("keras."))
+
+
+def _batch_dependent(model: Any, layers: list[Any]) -> list[str]:
+    """What computes over the rows of a batch together, or draws random numbers."""
+    import keras
+
+    found = []
+    for layer in layers:
+        kind = type(layer).__name__
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
+            found.append(f"layer {layer.name!r} ({kind}: statistics of each worker's share of a batch)")
+        elif getattr(layer, "_seed_generators", None) and getattr(layer, "rate", None) != 0:
+            found.append(f"layer {layer.name!r} ({kind}: random numbers of each worker's own)")
+    for loss in _losses(model).values():
+        if loss.from_keras and loss.key in _COUPLING_LOSSES:
+            found.append(f"loss {loss.name} (computed over each worker's share of a batch)")
+    return found
+
+
+def answer(folder: Path) -> dict[str, Any]:
+    """Describe the model of the request in `folder`, and adapt its layers."""
+    import cloudpickle
+
+    with open(folder / REQUEST, "rb") as file:
+        source, adapted, schema = cloudpickle.load(file)
+    model = source.build()
+    description = describe(model)
+    if adapted:
+        from tfos_ml.training import adapt
+
+        description.check_adapted(adapted)
+        adapt.adapt_layers(model, adapted, adapt.read_inputs(folder / ROWS, schema, model))
+        (folder / ADAPTED).write_bytes(adapt.pack_state(model, adapted))
+    return {"description": description.to_json()}
+
+
+def main(folder: Path) -> None:
+    """Write the answer, or the error, into `folder`."""
+    import_tensorflow()
+    try:
+        response = answer(folder)
+    except TfosMlError as error:
+        response = {"error": str(error)}
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error)).strip()
+        response = {"error": f"The model cannot be made in a fresh process: {type(error).__name__}: {error}\n\n{trace}"}
+    (folder / RESPONSE).write_text(json.dumps(response))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # TensorFlow's threads must not crash an exit whose result is known

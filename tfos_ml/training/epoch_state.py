@@ -1,0 +1,132 @@
+"""What the workers bring together at the end of each pass: metrics, layer state, decisions."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfos_ml.training.allreduce import Array, WorkerGroup
+
+_EXACT = (
+    "AUC",
+    "BinaryIoU",
+    "FalseNegatives",
+    "FalsePositives",
+    "FBetaScore",
+    "IoU",
+    "Mean",
+    "Precision",
+    "PrecisionAtRecall",
+    "R2Score",
+    "Recall",
+    "RecallAtPrecision",
+    "SensitivityAtSpecificity",
+    "SpecificityAtSensitivity",
+    "Sum",
+    "TrueNegatives",
+    "TruePositives",
+)
+_INEXACT = ("PearsonCorrelation", "ConcordanceCorrelation")  # means of what each batch gives by itself
+
+
+def is_exact(metric: Any) -> bool:
+    """Whether the states of a metric, added up over workers, are the state for all rows.
+
+    True of Keras' own means, sums, counts, AUC, Precision, Recall, F-scores, IoU and R2, and of
+    their subclasses.
+    """
+    if any(isinstance(metric, getattr(keras.metrics, name)) for name in _INEXACT):
+        return False
+    return any(isinstance(metric, getattr(keras.metrics, name)) for name in _EXACT)
+
+
+def leaf_metrics(model: keras.Model) -> list[Any]:
+    """All metrics of a model, those passed to ``compile`` included."""
+    leaves: list[Any] = []
+    for metric in model.metrics:
+        leaves.extend(getattr(metric, "metrics", None) or [metric])
+    return [m for m in leaves if isinstance(m, keras.metrics.Metric)]
+
+
+class MetricSums:
+    """Brings the metrics of all workers together.
+
+    Metrics whose states add up get the state for all rows, on every worker. Of others the
+    results are averaged, weighted by rows, and a warning names them.
+    """
+
+    def __init__(self, model: keras.Model, group: WorkerGroup):
+        self._model = model
+        self._group = group
+        self._inexact = [m.name for m in leaf_metrics(model) if not is_exact(m)] if group.size > 1 else []
+        if self._inexact:
+            warnings.warn(
+                f"Metrics {self._inexact} cannot be put together exactly from the workers' shares: their values are "
+                "averaged over workers, weighted by rows. Subclass keras.metrics.Mean where you can.",
+                stacklevel=2,
+            )
+
+    def bring_together(self, weight: float) -> dict[str, float]:
+        """Add the states up; returns row-weighted averages of the results of the other metrics.
+
+        Parameters
+        ----------
+        weight : float
+            This worker's share of all rows of the pass.
+        """
+        if self._group.size == 1:
+            return {}
+        averages = {}
+        if self._inexact:
+            results = self._model.get_metrics_result()
+            names = [k for k in results if any(re.search(rf"(^|_){re.escape(name)}$", k) for name in self._inexact)]
+            averages = self.average({name: results[name] for name in names}, weight)
+        variables = list({id(v): v for m in self._model.metrics for v in m.variables}.values())
+        sums = self._group.sum_arrays([np.asarray(v) for v in variables])
+        for variable, total in zip(variables, sums, strict=True):
+            variable.assign(total)
+        return averages
+
+    def average(self, values: Mapping[str, Any], weight: float) -> dict[str, float]:
+        """Weighted mean over workers of named numbers."""
+        if not values:
+            return {}
+        names = sorted(values)
+        mine = np.array([float(np.asarray(values[n])) if weight else 0.0 for n in names]) * weight
+        (total,) = self._group.sum_arrays([mine])
+        return dict(zip(names, total.tolist(), strict=True))
+
+
+class LayerState:
+    """State that is not trained by gradients, such as BatchNormalization's moving statistics.
+
+    At the end of an epoch all workers get the mean of theirs, weighted by rows. What did not
+    change on any worker does not change by the averaging either, not even by rounding.
+    """
+
+    def __init__(self, model: keras.Model, group: WorkerGroup):
+        self._group = group
+        self._variables = [v for v in model.non_trainable_variables if "float" in v.dtype] if group.size > 1 else []
+        self._before: list[Array] = []
+
+    def begin(self) -> None:
+        """Note the state at the begin of an epoch, when it is the same on all workers."""
+        self._before = [np.asarray(v) for v in self._variables]
+
+    def bring_together(self, weight: float) -> None:
+        """Give all workers the mean of their states."""
+        if not self._variables:
+            return
+        changes = [
+            (np.asarray(v, np.float64) - before) * weight
+            for v, before in zip(self._variables, self._before, strict=True)
+        ]
+        for variable, before, change in zip(
+            self._variables, self._before, self._group.sum_arrays(changes), strict=True
+        ):
+            variable.assign((before + change).astype(before.dtype))

@@ -1,0 +1,199 @@
+"""Callbacks of our own around the user's: the workers' epochs begin, end and decide together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfos_ml.errors import NonFiniteLossError
+from tfos_ml.training.allreduce import WorkerGroup
+from tfos_ml.training.data_parallel import NO_STEP, DataParallel, Stage
+from tfos_ml.training.epoch_state import LayerState, MetricSums
+from tfos_ml.training.keras_data import TrainingData
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+CHIEF_ONLY = (
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.RemoteMonitor,
+)
+_QUIET = (*CHIEF_ONLY, keras.callbacks.History, keras.callbacks.ProgbarLogger, keras.callbacks.EarlyStopping)
+
+
+def of_this_worker(callbacks: Sequence[Any], is_chief: bool) -> list[Any]:
+    """The user's callbacks that act on this worker: those that write files only on the chief.
+
+    A callback of the user's own may say so with an attribute ``chief_only = True``.
+    """
+    return [c for c in callbacks if is_chief or not getattr(c, "chief_only", isinstance(c, CHIEF_ONLY))]
+
+
+def acts_on_batches(callbacks: Sequence[Any]) -> bool:
+    """Whether some callback may decide something at the end of a batch."""
+    base = keras.callbacks.Callback
+    hooks = ("on_batch_end", "on_train_batch_end", "on_batch_begin", "on_train_batch_begin")
+    return any(
+        getattr(type(c), hook, None) is not getattr(base, hook)
+        for c in callbacks
+        if not isinstance(c, _QUIET)
+        for hook in hooks
+    )
+
+
+class EpochState:
+    """What our first and last callback share.
+
+    Parameters
+    ----------
+    group : WorkerGroup
+        The workers.
+    data : TrainingData
+        Their rows.
+    parallel : DataParallel
+        The model's wrapping.
+    train, test : Stage
+        The passes.
+    """
+
+    def __init__(self, group: WorkerGroup, data: TrainingData, parallel: DataParallel, train: Stage, test: Stage):
+        self.group = group
+        self.data = data
+        self.parallel = parallel
+        self.train, self.test = train, test
+        self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
+        self.replaced_in_test: dict[str, float] = {}
+
+
+class Opening(keras.callbacks.Callback):
+    """The first callback: begins epochs, and makes logs the same on all workers before others see them."""
+
+    def __init__(self, state: EpochState, layer_state: LayerState, stops_on_nan: bool):
+        super().__init__()
+        self._state = state
+        self._layer_state = layer_state
+        self._stops_on_nan = stops_on_nan
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        state = self._state
+        state.data.current_epoch = epoch
+        state.train.rewind()
+        state.parallel.bad_step.assign(NO_STEP)
+        state.replaced, state.replaced_in_test = {}, {}
+        self._layer_state.begin()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._state.test.rewind()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._stops_on_nan and self._state.group.largest(int(self._state.parallel.bad_step)) > NO_STEP:
+            logs["loss"] = float("nan")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs.update(self._state.replaced)
+        logs.update({f"val_{name}": value for name, value in self._state.replaced_in_test.items()})
+
+
+class Closing(keras.callbacks.Callback):
+    """The last callback: brings the workers together at the end of each pass.
+
+    Parameters
+    ----------
+    state : EpochState
+        Shared with :class:`Opening`.
+    layer_state : LayerState
+        State not trained by gradients.
+    agree_on_batches : bool
+        Whether callbacks may stop the training within an epoch.
+    raises_on_nan : bool
+        Whether a loss that is not finite is an error.
+    seed : int or None
+        Of the shuffle.
+    epoch_done : callable
+        Called with ``epoch, logs, seconds, stopped`` when an epoch has ended on all workers.
+    """
+
+    def __init__(
+        self,
+        state: EpochState,
+        layer_state: LayerState,
+        agree_on_batches: bool,
+        raises_on_nan: bool,
+        seed: int | None,
+        epoch_done: Callable[[int, dict[str, float], float, bool], None],
+    ):
+        super().__init__()
+        self._state = state
+        self._layer_state = layer_state
+        self._agree_on_batches = agree_on_batches
+        self._raises_on_nan = raises_on_nan
+        self._seed = seed
+        self._epoch_done = epoch_done
+        self._metrics: MetricSums | None = None
+        self._began = 0.0
+        self._epoch = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._metrics = MetricSums(self.model, self._state.group)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch, self._began = epoch, time.monotonic()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._agree_on_batches:
+            self._agree_to_stop()
+        if batch >= self._state.data.train.steps - 1 or (self._agree_on_batches and self.model.stop_training):
+            if self._raises_on_nan:
+                self._check_finite()
+            batches = self._state.data.train
+            self._state.replaced = self._bring_together(batches, self._seed, logs or {})
+            self._layer_state.bring_together(len(batches) / batches.total)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        batches = self._state.data.validation
+        if batch >= batches.steps - 1:
+            self._state.replaced_in_test = self._bring_together(batches, None, logs or {})
+
+    def _bring_together(self, batches: Any, seed: int | None, logs: Mapping[str, Any]) -> dict[str, float]:
+        """Metrics of all workers; returns the logs that have to be replaced."""
+        assert self._metrics is not None
+        replaced = {}
+        if self._state.group.size > 1 and set(logs) != set(self.model.get_metrics_result()):
+            # Of a train_step with logs of its own: those of the last step, by its rows.
+            _, sizes = batches.epoch(seed, self._epoch)
+            rows = batches.total - (batches.steps - 1) * batches.batch_size
+            numbers = {k: v for k, v in logs.items() if np.ndim(v) == 0}
+            replaced = self._metrics.average(numbers, sizes[-1] / rows)
+        return {**replaced, **self._metrics.bring_together(len(batches) / batches.total)}
+
+    def _check_finite(self) -> None:
+        """Raise, on the worker where it began, if a loss was not finite; the others follow its end."""
+        group, own = self._state.group, int(self._state.parallel.bad_step)
+        place = own * group.size + group.rank if own > NO_STEP else math.inf
+        first = -group.largest(-place)
+        if first == math.inf:
+            return
+        if first == place:
+            raise NonFiniteLossError(
+                f"the loss is not a finite number in epoch {self._epoch + 1}, step {own + 1} of "
+                f"{self._state.data.train.steps}. Look for NaN or infinity in the rows, and lower the learning rate or "
+                "clip gradients. keras.callbacks.TerminateOnNaN() ends the training there instead"
+            )
+        raise tf.errors.AbortedError(None, None, "another worker's loss is not finite")
+
+    def _agree_to_stop(self) -> None:
+        self.model.stop_training = bool(self._state.group.largest(float(self.model.stop_training)))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._agree_to_stop()
+        values = {name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0}
+        self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)

@@ -1,0 +1,199 @@
+"""The rows of a worker as Keras wants them: inputs, labels and weights of each global-batch step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfos_ml.casting import TensorInfo, fit_to_tensor
+from tfos_ml.errors import EmptyDataError
+from tfos_ml.feed.dataset import RowStore
+from tfos_ml.feed.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
+from tfos_ml.feed.steps import Int64s
+from tfos_ml.keras_columns import check_label
+from tfos_ml.schema import Array, FeedSchema
+from tfos_ml.training.allreduce import WorkerGroup
+from tfos_ml.training.describe import ModelDescription
+from tfos_ml.training.export import arrange_inputs, input_specs
+
+if TYPE_CHECKING:
+    from tfos_ml.training.context import NodeContext
+
+
+class TrainingData:
+    """Training and validation rows of one worker.
+
+    Parameters
+    ----------
+    ctx : NodeContext
+        Whose rows.
+    group : WorkerGroup
+        The workers.
+    model : keras.Model
+        What they are for.
+    description : ModelDescription
+        Its outputs and losses.
+    class_weight : mapping of int to float
+        Weights of rows by class of their label; empty for none.
+
+    Attributes
+    ----------
+    train, validation : GlobalBatches
+        Which rows in which step.
+    current_epoch : int
+        Set before each epoch; decides the order of its rows.
+    """
+
+    def __init__(
+        self,
+        ctx: NodeContext,
+        group: WorkerGroup,
+        model: Any,
+        description: ModelDescription,
+        class_weight: Mapping[int, float],
+    ):
+        self._ctx = ctx
+        self._model = model
+        self._description = description
+        self._class_weight = class_weight
+        self._schema = ctx.schema
+        self._stores = {name: ctx.row_store(name) for name in ("train", "validation")}
+        self._pad_value = ctx.settings["pad_value"]
+        self.current_epoch = 0
+        self._specs = input_specs(model, self._schema, self._stores["train"].shapes)
+        self._label_names = [self._schema.columns[i].name for i in self._schema.of("label")]
+        self._check_labels()
+        rows = {"train": ctx.row_count, "validation": ctx.validation_row_count}
+        self._check_rows(rows)
+        places = _places(self._stores, rows["train"] + rows["validation"], group, rows["validation"] > 0)
+        self.train = GlobalBatches(places["train"], rows["train"], ctx.batch_size)
+        self.validation = GlobalBatches(places["validation"], rows["validation"], ctx.batch_size)
+
+    def _check_rows(self, rows: Mapping[str, int]) -> None:
+        if not rows["train"]:
+            raise EmptyDataError(
+                "no row is left to train on; all are validation rows"
+                if rows["validation"]
+                else "the DataFrame has no rows to train on"
+            )
+        if self._ctx.settings["validates"] and not rows["validation"]:
+            raise EmptyDataError(
+                f"no row of {rows['train']} is for validation. Raise validationSplit, mark rows in "
+                "validationIndicatorCol, or unset them"
+            )
+
+    def _check_labels(self) -> None:
+        outputs = self._description.outputs
+        store = self._stores["train"]
+        for i in self._schema.of("label"):
+            spec = self._schema.columns[i]
+            if outputs is None or (len(outputs) > 1 and spec.name not in outputs):
+                continue
+            name = spec.name if spec.name in outputs else next(iter(outputs))
+            check_label(spec, store.shapes[i], name, self._description)
+
+    def element_spec(self) -> Any:
+        """Structure, shapes and dtypes of a batch."""
+        store = self._stores["train"]
+        shapes = {i: store.shapes[i] for i in range(len(store.shapes))}
+        inputs = {name: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for name, s in self._specs.items()}
+        labels = {}
+        for i in self._schema.of("label"):
+            spec = self._schema.columns[i]
+            labels[spec.name] = tf.TensorSpec((None, *shapes[i]), tf.as_dtype(spec.dtype))
+        names = self._weight_names()
+        weights = {name: tf.TensorSpec([None], tf.float32) for name in names}
+        return self._element(inputs, labels, weights)
+
+    def _weight_names(self) -> list[str]:
+        names = [self._schema.columns[i].name for i in self._schema.of("weight")]
+        return names or (["weight"] if self._class_weight else [])
+
+    def dataset(self, stream: str) -> tf.data.Dataset:
+        """One pass over the rows of a stream, in the order of ``current_epoch``."""
+        train = stream == "train"
+        shuffled = train and self._ctx.settings["shuffle"]
+        return make_global_dataset(
+            self._stores[stream],
+            self.train if train else self.validation,
+            self._ctx.settings["seed"] if shuffled else None,
+            lambda: self.current_epoch,
+            self._arrange,
+            self.element_spec(),
+            self._pad_value,
+        )
+
+    @property
+    def spilled(self) -> bool:
+        """Whether training rows are on disk rather than in shared memory."""
+        return self._stores["train"].spilled
+
+    def _arrange(self, columns: tuple[Array, ...]) -> Any:
+        """Arrays of all columns as one element."""
+        features = {self._schema.columns[i].name: i for i in self._schema.of("feature")}
+        inputs = {}
+        for name, spec in self._specs.items():
+            i = features[name] if name in features else next(iter(features.values()))
+            shape = None if spec.shape.rank is None else tuple(spec.shape)
+            inputs[name] = fit_to_tensor(
+                columns[i], self._schema.columns[i].column, name, TensorInfo(spec.dtype.name, shape)
+            )
+        labels = {self._schema.columns[i].name: columns[i] for i in self._schema.of("label")}
+        weights = {self._schema.columns[i].name: columns[i].astype(np.float32) for i in self._schema.of("weight")}
+        if self._class_weight:
+            by_class = self._weights_by_class(next(iter(labels.values())))
+            weights = {name: weights.get(name, np.float32(1)) * by_class for name in self._weight_names()}
+        return self._element(inputs, labels, weights)
+
+    def _weights_by_class(self, label: Array) -> Array:
+        if label.ndim > 1:
+            label = label.argmax(axis=-1) if label.shape[-1] > 1 else label[..., 0]
+        weights = np.ones(len(label), dtype=np.float32)
+        for number, weight in self._class_weight.items():
+            weights[label == number] = weight
+        return weights
+
+    def _element(self, inputs: dict[str, Any], labels: dict[str, Any], weights: dict[str, Any]) -> Any:
+        x = arrange_inputs(self._model, inputs)
+        x = tuple(x) if isinstance(x, list) else x  # to tf.data a list is one tensor
+        if not labels:
+            return (x,)
+        y = self._by_output(labels)
+        if not weights:
+            return x, y
+        if self._schema.named_weights:
+            return x, y, self._by_output(weights)
+        return x, y, next(iter(weights.values()))
+
+    def _by_output(self, values: dict[str, Any]) -> Any:
+        """Values by output name in the structure of the model's outputs."""
+        outputs = self._description.outputs
+        struct = getattr(self._model, "_outputs_struct", None)
+        if len(values) == 1 and (outputs is None or len(outputs) == 1) and not isinstance(struct, dict):
+            return next(iter(values.values()))
+        if outputs is None or isinstance(struct, dict):
+            return values
+        return tuple(values[name] for name in outputs if name in values)
+
+
+def _places(stores: dict[str, RowStore], total: int, group: WorkerGroup, divided: bool) -> dict[str, Int64s]:
+    """Place of each row among the rows of its own stream, in the order of the DataFrame."""
+    if not divided:
+        return {name: store.indices for name, store in stores.items()}
+    places = {}
+    for name, store in stores.items():
+        (bitmap,) = group.sum_arrays([mark_rows(store.indices, total)])
+        places[name] = dense_places(store.indices, bitmap)
+    return places
+
+
+def fingerprint(stores: Mapping[str, RowStore], schema: FeedSchema, group: WorkerGroup) -> str:
+    """Tells one input from another: counts, and sums over the bytes of all rows."""
+    sums = []
+    for store in stores.values():
+        sums.append(np.array([len(store)], np.int64))
+        sums.extend(store.byte_sum(i) for i in range(len(schema.columns)))
+    return ",".join(str(int(total[0])) for total in group.sum_arrays(sums))

@@ -1,0 +1,285 @@
+"""The train function of ``KerasEstimator``: ``Model.fit`` on every worker, in step."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from tfos_ml.errors import ModelError
+from tfos_ml.heads import HEAD_FILE, Head
+from tfos_ml.training import adapt
+from tfos_ml.training.allreduce import WorkerGroup
+from tfos_ml.training.checkpoint import (
+    Checkpoints,
+    TrainingState,
+    assign_all,
+    callback_state,
+    random_state,
+    set_callback_state,
+    set_random_state,
+    split_variables,
+)
+from tfos_ml.training.data_parallel import DataParallel, Stage
+from tfos_ml.training.epoch_state import LayerState
+from tfos_ml.training.keras_callbacks import Closing, EpochState, Opening, acts_on_batches, of_this_worker
+from tfos_ml.training.keras_data import TrainingData, fingerprint
+from tfos_ml.training.model_source import WEIGHTS_FILE
+
+if TYPE_CHECKING:
+    from tfos_ml.training.context import NodeContext
+    from tfos_ml.training.describe import ModelDescription
+    from tfos_ml.training.model_source import ModelSource
+
+
+@dataclass(frozen=True)
+class KerasFit:
+    """What KerasEstimator asks of its nodes.
+
+    Attributes
+    ----------
+    source : ModelSource
+        The model.
+    description : ModelDescription
+        What the driver knows of it.
+    head : Head
+        What its output means.
+    callbacks : list
+        The user's callbacks.
+    class_weight : dict of int to float
+        By class; empty for none.
+    adapted : bytes or None
+        State of preprocessing layers.
+    initial_weights : tuple of str and bytes, or None
+        File name and content of a weights file to start from.
+    """
+
+    source: ModelSource
+    description: ModelDescription
+    head: Head
+    callbacks: list[Any] = field(default_factory=list)
+    class_weight: Mapping[int, float] = field(default_factory=dict)
+    adapted: bytes | None = None
+    initial_weights: tuple[str, bytes] | None = None
+
+
+def train(task: KerasFit, ctx: NodeContext) -> None:
+    """Train the model with the other workers; the chief exports it."""
+    model = fit_model(task, ctx, WorkerGroup.start(ctx.worker_num, ctx.num_workers, ctx.settings["feed_timeout"]))
+    path = ctx.export_saved_model(model)
+    if path is not None:
+        _add_to_export(path, model, task)
+
+
+def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
+    """Build and train the model; returns it as plain Keras knows it."""
+    keras.utils.set_random_seed(ctx.settings["seed"] % 2**32)
+    model = task.source.build()
+    if task.adapted:
+        adapt.load_assets(model, task.adapted)
+    data = TrainingData(ctx, group, model, task.description, task.class_weight)
+    _build(model, data, task)
+    _settle_execution(model, group)
+    _start_alike(model, group, ctx)
+    _Training(task, ctx, group, model, data).run()
+    return model
+
+
+def _build(model: Any, data: TrainingData, task: KerasFit) -> None:
+    """Make all variables of model, metrics, loss and optimizer, and set them to where training starts."""
+    spec = data.element_spec()
+    model._symbolic_build(data_batch=spec)
+    if task.adapted:
+        adapt.load_variables(model, task.adapted)
+    if task.initial_weights:
+        name, content = task.initial_weights
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"tfos_ml-{os.getpid()}-{name}")
+        with open(path, "wb") as file:
+            file.write(content)
+        try:
+            model.load_weights(path)
+        except ValueError as error:
+            raise ModelError(f"initialModel does not fit the model: {error}") from None
+        finally:
+            os.unlink(path)
+
+
+def _settle_execution(model: Any, group: WorkerGroup) -> None:
+    """Switch off what cannot hold collective operations."""
+    if group.size == 1:
+        return
+    import tensorflow as tf
+
+    if model.jit_compile and not tf.config.list_physical_devices("GPU"):
+        if group.rank == 0:
+            warnings.warn(
+                "jit_compile=True is switched off: XLA has no collective operations on CPUs, and more than one worker "
+                "trains.",
+                stacklevel=2,
+            )
+        model.jit_compile = False
+    if model.run_eagerly:
+        if group.rank == 0:
+            warnings.warn("run_eagerly=True is switched off: more than one worker trains.", stacklevel=2)
+        model.run_eagerly = False
+
+
+def _start_alike(model: Any, group: WorkerGroup, ctx: NodeContext) -> None:
+    """All workers get the chief's variables, and random numbers of their own."""
+    shared, own = split_variables(model)
+    arrays = group.broadcast_arrays([np.asarray(v) for v in shared], ctx.is_chief)
+    if not ctx.is_chief:
+        assign_all(shared, arrays)
+        generator = np.random.default_rng([ctx.settings["seed"] % 2**64, group.rank])
+        for variable in own:
+            variable.assign(generator.integers(0, 2**32, variable.shape, dtype=np.uint32))
+
+
+class _Training:
+    """One run of ``Model.fit``, from the last checkpoint if there is one."""
+
+    def __init__(self, task: KerasFit, ctx: NodeContext, group: WorkerGroup, model: Any, data: TrainingData):
+        self._task, self._ctx, self._group, self._model, self._data = task, ctx, group, model, data
+        self._callbacks = of_this_worker(task.callbacks, ctx.is_chief)
+        self._seed = ctx.settings["seed"] if ctx.settings["shuffle"] else None
+        self._history: list[dict[str, float]] = []
+        self._seconds: list[float] = []
+        self._checkpoints: Checkpoints | None = None
+        self._identity = self._fingerprint = ""
+        if ctx.checkpoint_dir:
+            self._checkpoints = Checkpoints(ctx.checkpoint_dir, ctx.run_id, group, ctx.is_chief)
+            self._identity = _identity(model, ctx)
+            self._fingerprint = fingerprint({n: ctx.row_store(n) for n in ("train", "validation")}, ctx.schema, group)
+
+    def run(self) -> None:
+        """Train all epochs that are left."""
+        state = self._load()
+        train = Stage("train", self._data.train.total, self._data.train.batch_size)
+        test = Stage("test", self._data.validation.total, self._data.validation.batch_size)
+        parallel = DataParallel(self._model, self._group, train, test)
+        epochs = EpochState(self._group, self._data, parallel, train, test)
+        layer_state = LayerState(self._model, self._group)
+        stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
+        closing = Closing(
+            epochs,
+            layer_state,
+            agree_on_batches=acts_on_batches(self._task.callbacks),
+            raises_on_nan=not stops_on_nan,
+            seed=self._seed,
+            epoch_done=self._epoch_done,
+        )
+        resume = [_Resume(self._callbacks, state)] if state is not None else []
+        first = 0 if state is None else state.epoch
+        if state is not None and state.stopped:
+            first = max(first, self._ctx.epochs)
+        try:
+            self._model.fit(
+                self._data.dataset("train"),
+                epochs=max(self._ctx.epochs, first),
+                initial_epoch=first,
+                callbacks=[Opening(epochs, layer_state, stops_on_nan), *self._callbacks, *resume, closing],
+                validation_data=self._data.dataset("validation") if self._data.validation.total else None,
+                shuffle=False,
+                verbose=0,
+            )
+        finally:
+            parallel.close()
+        self._summarize()
+
+    def _load(self) -> TrainingState | None:
+        state = self._checkpoints.load() if self._checkpoints else None
+        if state is None:
+            return None
+        if state.identity != self._identity:
+            raise ModelError(
+                f"modelDir={self._ctx.checkpoint_dir!r} holds checkpoints of another model, or of other settings "
+                f"({state.identity}; this fit has {self._identity}). Choose another modelDir."
+            )
+        if state.fingerprint != self._fingerprint and self._ctx.is_chief:
+            warnings.warn(
+                "Training continues from a checkpoint that was made with other rows, or with rows in another order.",
+                stacklevel=2,
+            )
+        shared, own = split_variables(self._model)
+        assign_all(shared, state.shared)
+        if state.own:
+            assign_all(own, state.own["variables"])
+            set_random_state(state.own["random"])
+        self._history = list(state.history)
+        if self._ctx.is_chief:
+            for epoch, logs in enumerate(self._history):
+                self._ctx.report(logs, epoch=epoch)
+        return state
+
+    def _epoch_done(self, epoch: int, logs: dict[str, float], seconds: float, stopped: bool) -> None:
+        self._history.append(logs)
+        self._seconds.append(seconds)
+        if self._ctx.is_chief:
+            self._ctx.report(logs, epoch=epoch)
+        if self._checkpoints is None:
+            return
+        shared, own = split_variables(self._model)
+        self._checkpoints.save(
+            TrainingState(
+                epoch=epoch + 1,
+                stopped=stopped,
+                history=self._history,
+                identity=self._identity,
+                fingerprint=self._fingerprint,
+                shared=[np.asarray(v) for v in shared],
+                own={
+                    "variables": [np.asarray(v) for v in own],
+                    "random": random_state(),
+                    "callbacks": callback_state(self._callbacks),
+                },
+            )
+        )
+
+    def _summarize(self) -> None:
+        spent = sum(self._seconds)
+        self._ctx.summarize(
+            {
+                "steps": self._data.train.steps * len(self._seconds),
+                "epoch_seconds": [round(s, 4) for s in self._seconds],
+                "rows_per_second": round(len(self._data.train) * len(self._seconds) / spent, 1) if spent else 0.0,
+            }
+        )
+
+
+class _Resume(keras.callbacks.Callback):
+    """Gives callbacks back what they knew, after they have reset themselves for the new ``fit``."""
+
+    def __init__(self, callbacks: list[Any], state: TrainingState):
+        super().__init__()
+        self._callbacks = callbacks
+        self._states = state.own.get("callbacks")
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self._states is not None and len(self._states) == len(self._callbacks):
+            set_callback_state(self._callbacks, self._states)
+
+
+def _identity(model: Any, ctx: NodeContext) -> str:
+    """What a checkpoint must have in common with the fit that continues from it."""
+    import hashlib
+
+    variables = [(v.path, tuple(v.shape), str(v.dtype)) for v in [*model.variables, *model.optimizer.variables]]
+    digest = hashlib.sha256(repr([(shape, dtype) for _, shape, dtype in variables]).encode()).hexdigest()[:12]
+    optimizer = type(model.optimizer).__name__
+    order = f"seed {ctx.settings['seed']}" if ctx.settings["shuffle"] else "not shuffled"
+    return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
+
+
+def _add_to_export(path: str, model: Any, task: KerasFit) -> None:
+    """Weights to start another training from, and what the output means."""
+    weights = os.path.join(path, WEIGHTS_FILE)
+    os.makedirs(os.path.dirname(weights), exist_ok=True)
+    model.save_weights(weights)
+    with open(os.path.join(path, HEAD_FILE), "w") as file:
+        json.dump(asdict(task.head), file)

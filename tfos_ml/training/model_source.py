@@ -1,0 +1,117 @@
+"""A compiled Keras model on its way to another process: a ``.keras`` file or a function."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfos_ml.errors import ModelError
+
+WEIGHTS_FILE = "assets.extra/model.weights.h5"  # beside the SavedModel of a fit
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a process gets its model from.
+
+    Attributes
+    ----------
+    archive : bytes or None
+        A ``.keras`` file.
+    function : callable or None
+        Returns a compiled model, called with `arguments`.
+    arguments : dict
+        Keyword arguments of the function.
+    custom_objects : dict
+        Custom layers, losses and metrics by name.
+    """
+
+    archive: bytes | None = None
+    function: Callable[..., Any] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    custom_objects: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self) -> Any:
+        """The compiled model.
+
+        Raises
+        ------
+        ModelError
+            If the file cannot be loaded in this process.
+        """
+        import keras
+
+        with keras.saving.custom_object_scope(dict(self.custom_objects)):
+            if self.function is not None:
+                return self.function(**self.arguments)
+            assert self.archive is not None
+            with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+                path = os.path.join(directory, "model.keras")
+                with open(path, "wb") as file:
+                    file.write(self.archive)
+                try:
+                    with warnings.catch_warnings():
+                        # An optimizer that has not trained yet has nothing to load.
+                        warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+                        return keras.saving.load_model(path)
+                except (TypeError, ValueError, AttributeError, ImportError) as error:
+                    raise ModelError(
+                        "The model can be saved, but not loaded in another process, as each node has to: "
+                        f"{_first_line(error)} Pass a function that builds and compiles it, "
+                        "KerasEstimator(model=make_model), which brings its own classes along; or name custom classes "
+                        "in customObjects."
+                    ) from error
+
+
+def save_instance(model: Any) -> bytes:
+    """A model as the bytes of a ``.keras`` file; the model is not changed.
+
+    Raises
+    ------
+    ModelError
+        If something in it cannot be serialised.
+    """
+    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+        path = os.path.join(directory, "model.keras")
+        try:
+            model.save(path)
+        except Exception as error:
+            raise ModelError(
+                f"The model cannot be saved ({type(error).__name__}: {_first_line(error)}). Something in it, for "
+                "instance a lambda, or a loss or metric defined in a function, cannot be serialised. Pass a function "
+                "that builds and compiles the model: KerasEstimator(model=make_model)."
+            ) from error
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def is_all_keras(archive: bytes) -> bool:
+    """Whether a ``.keras`` file names no class or function but Keras' own."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as files:
+        config = json.loads(files.read("config.json"))
+    return _all_keras(config)
+
+
+def _all_keras(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_all_keras, value))
+    if not isinstance(value, dict):
+        return True
+    if "class_name" in value:
+        package = str(value.get("module") or "keras").split(".")[0]
+        registered = value.get("registered_name") or value["class_name"]
+        if package not in ("keras", "builtins") or registered != value["class_name"] or registered == "function":
+            return False
+    return all(map(_all_keras, value.values()))
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__).rstrip(".") + "."
