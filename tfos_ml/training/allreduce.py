@@ -20,7 +20,6 @@ import tensorflow as tf
 Array = np.ndarray[Any, Any]
 
 BUCKET_BYTES = 32 << 20
-SPARSE_FROM_BYTES = 1 << 20  # smaller variables are reduced as dense gradients, in the common bucket
 _GROUP_KEY = 7077
 
 
@@ -93,14 +92,16 @@ class WorkerGroup:
         Returns
         -------
         list
-            The same kinds of values, the same on every worker. Dense ones travel in flat buckets
-            of at most 32 MiB; slices of large variables as slices, of small ones as dense tensors.
+            The same kinds of values, the same on every worker. Dense gradients travel in flat
+            buckets of at most 32 MiB, slices as slices: those of all workers, one after another,
+            as one worker would have them for all rows.
         """
         summed: list[Any] = [None] * len(gradients)
-        dense: dict[int, tf.Tensor] = {}
+        dense = {}
+        slices = {}
         for i, gradient in enumerate(gradients):
-            if isinstance(gradient, tf.IndexedSlices) and _is_large(gradient, shapes[i]):
-                summed[i] = self._sum_slices(gradient, weight, shapes[i], f"slices-{i}")
+            if isinstance(gradient, tf.IndexedSlices):
+                slices[i] = gradient
             elif gradient is not None:
                 dense[i] = tf.ensure_shape(tf.convert_to_tensor(gradient), shapes[i])
         for number, bucket in enumerate(_buckets(dense)):
@@ -109,26 +110,29 @@ class WorkerGroup:
             parts = tf.split(flat, [dense[i].shape.num_elements() for i in bucket])
             for i, part in zip(bucket, parts, strict=True):
                 summed[i] = tf.reshape(part, dense[i].shape)
+        if slices:
+            counts = tf.stack([tf.shape(s.indices)[0] for s in slices.values()])
+            longest = self.all_reduce(counts, "slices", "Max")
+            for number, (i, gradient) in enumerate(slices.items()):
+                summed[i] = self._gather_slices(gradient, weight, shapes[i], longest[number], f"slices-{i}")
         return summed
 
-    def _sum_slices(
-        self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, name: str
+    def _gather_slices(
+        self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, longest: tf.Tensor, name: str
     ) -> tf.IndexedSlices:
-        """All workers' slices together, those of one row added up."""
+        """The slices of all workers, given the largest number any worker has."""
         indices = tf.cast(gradient.indices, tf.int64)
         values = tf.ensure_shape(gradient.values, [None, *shape[1:]]) * tf.cast(weight, gradient.values.dtype)
-        longest = self.all_reduce(tf.shape(indices)[:1], f"{name}-rows", "Max")[0]
         # Padded to a power of two: the runtime wants one instance key a shape, and keeps them for good.
         exponent = tf.cast(tf.math.ceil(tf.math.log(tf.cast(tf.maximum(longest, 1), tf.float64)) / np.log(2)), tf.int32)
         missing = tf.bitwise.left_shift(1, exponent) - tf.shape(indices)[0]
-        base = _key(name, values.dtype, values.shape) & ~0xFF
-        indices = self._all_gather(tf.pad(indices, [[0, missing]]), base + exponent)
+        key = _key(name, values.dtype, values.shape)
+        indices = self._all_gather(tf.pad(indices, [[0, missing]], constant_values=-1), key + exponent)
         padding = [[0, missing]] + [[0, 0]] * (values.shape.rank - 1)
-        gathered = self._all_gather(tf.pad(values, padding), base + 128 + exponent)
-        rows, places = tf.unique(indices)
-        total = tf.math.unsorted_segment_sum(gathered, places, tf.size(rows))
-        total = tf.ensure_shape(total, [None, *shape[1:]])
-        return tf.IndexedSlices(total, tf.cast(rows, gradient.indices.dtype), tf.constant(shape.as_list()))
+        values = tf.ensure_shape(self._all_gather(tf.pad(values, padding), key + 128 + exponent), [None, *shape[1:]])
+        real = tf.where(indices >= 0)[:, 0]
+        indices = tf.cast(tf.gather(indices, real), gradient.indices.dtype)
+        return tf.IndexedSlices(tf.gather(values, real), indices, tf.constant(shape.as_list()))
 
     # Between steps
 
@@ -171,10 +175,6 @@ class WorkerGroup:
 def _key(name: str, dtype: Any, shape: Any) -> int:
     """The same number on every worker for the same operation."""
     return zlib.crc32(f"{name}:{dtype.name}:{shape}".encode()) & 0x3FFFFF00
-
-
-def _is_large(gradient: tf.IndexedSlices, shape: tf.TensorShape) -> bool:
-    return bool(shape.num_elements() * gradient.values.dtype.size > SPARSE_FROM_BYTES)
 
 
 def _buckets(dense: dict[int, tf.Tensor]) -> list[list[int]]:

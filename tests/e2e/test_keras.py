@@ -1,0 +1,387 @@
+"""KerasEstimator: what comes out is what plain Keras gives, on any number of workers."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import CLUSTER, LOCAL
+from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import (
+    BinaryClassificationEvaluator,
+    MulticlassClassificationEvaluator,
+    RegressionEvaluator,
+)
+from pyspark.ml.feature import StringIndexer, VectorAssembler
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.sql import functions as F
+
+from tfos_ml import KerasEstimator, TFModel, errors
+
+BATCH, EPOCHS, ROWS = 64, 3, 1003
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keras():
+    """Keras on the driver; it changes the environment when it is imported, which is not ours to undo."""
+    import keras
+
+    return keras
+
+
+def regression_rows():
+    random = np.random.RandomState(3)
+    x = random.randn(ROWS, 13).astype("f")
+    y = (x @ random.randn(13) + 0.1 * random.randn(ROWS)).astype("f")
+    return pd.DataFrame(
+        {
+            "features": x.tolist(),
+            "label": y,
+            "weight": random.uniform(0.2, 2, ROWS),
+            "held_out": np.arange(ROWS) % 7 == 3,
+        }
+    )
+
+
+def as_frame(spark, rows):
+    return spark.createDataFrame(rows).withColumn("features", F.col("features").cast("array<float>"))
+
+
+def regression_model():
+    import keras
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.layers.Input((13,)),
+            keras.layers.Dense(16, activation="tanh", kernel_regularizer=keras.regularizers.L2(1e-3)),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], weighted_metrics=["mae"])
+    return model
+
+
+def plain_keras(model, rows, epochs=EPOCHS):
+    """Fit in place on the same rows in the same order; returns the history."""
+    x, held_out = np.stack(rows.features.to_numpy()).astype("f"), rows.held_out.to_numpy()
+    y, w = rows.label.to_numpy(), rows.weight.to_numpy().astype("f")
+    return model.fit(
+        x[~held_out],
+        y[~held_out],
+        sample_weight=w[~held_out],
+        validation_data=(x[held_out], y[held_out], w[held_out]),
+        epochs=epochs,
+        batch_size=BATCH,
+        shuffle=False,
+        verbose=0,
+    ).history
+
+
+def estimator(model, **params):
+    fixed = {"batchSize": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0}
+    return KerasEstimator(model=model, **{**fixed, **params})
+
+
+def weighted(model, **params):
+    return estimator(model, weightCol="weight", validationIndicatorCol="held_out", **params)
+
+
+def predictions(model, df, column="prediction"):
+    return np.array([row[0] for row in model.transform(df).select(column).collect()])
+
+
+@pytest.mark.parametrize(
+    ("master", "sizes", "chief"),
+    [(LOCAL, (1, 2, 3), None), (CLUSTER, (3,), "chief")],
+    ids=["local", "several_executors"],
+)
+def test_any_cluster_ends_like_plain_keras(sessions, master, sizes, chief):
+    spark, rows = sessions.get(master), regression_rows()
+    df = as_frame(spark, rows)
+    reference = regression_model()
+    history = plain_keras(reference, rows)
+    expected = reference.predict(np.stack(rows.features.to_numpy()).astype("f"), verbose=0)[:, 0]
+    for size in sizes:
+        job = weighted(regression_model(), clusterSize=size)
+        if chief:
+            job.setMasterNode(chief)
+        model = job.fit(df)
+        np.testing.assert_allclose(predictions(model, df), expected, atol=1e-5)
+        assert set(model.history) == set(history)
+        for name, values in history.items():
+            np.testing.assert_allclose(model.history[name], values, rtol=1e-5, err_msg=f"{name}, {size} workers")
+        assert model.summary["rows"] == (~rows.held_out).sum()
+        assert model.summary["validation_rows"] == rows.held_out.sum()
+        assert model.summary["steps"] == EPOCHS * -(-model.summary["rows"] // BATCH)
+        assert len(model.summary["epoch_seconds"]) == EPOCHS
+        assert all(node["rows_per_second"] > 0 for node in model.summary["nodes"])
+    scored = model.transform(df)
+    assert dict(scored.dtypes)["prediction"] == "double"
+    assert RegressionEvaluator(labelCol="label").evaluate(scored) < 1.0
+
+
+def test_fewer_rows_than_workers(spark, keras):
+    rows = regression_rows().head(2)
+    model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    fitted = estimator(model, clusterSize=3, epochs=2).fit(as_frame(spark, rows))
+    model.fit(np.stack(rows.features).astype("f"), rows.label.to_numpy(), epochs=2, shuffle=False, verbose=0)
+    expected = model.predict(np.stack(rows.features).astype("f"), verbose=0)[:, 0]
+    np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, atol=1e-5)
+
+
+def test_multiclass_classification_in_a_pipeline(spark, keras):
+    random = np.random.RandomState(1)
+    points = random.randn(400, 2)
+    rows = pd.DataFrame(points, columns=["a", "b"])
+    rows["kind"] = np.where(points[:, 0] > 0.3, "right", np.where(points[:, 1] > 0, "up", "down"))
+    df = spark.createDataFrame(rows).cache()
+    network = keras.Sequential(
+        [keras.layers.Input((2,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(3)]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    network.compile(keras.optimizers.Adam(0.03), loss, metrics=["accuracy"])
+    stages = [
+        StringIndexer(inputCol="kind", outputCol="label"),
+        VectorAssembler(inputCols=["a", "b"], outputCol="features"),
+        KerasEstimator(model=network, clusterSize=2, epochs=20, batchSize=32, seed=3, validationSplit=0.2, verbose=0),
+    ]
+    model = Pipeline(stages=stages).fit(df)
+    fitted = model.stages[-1]
+    assert fitted.summary["rows"] + fitted.summary["validation_rows"] == 400
+    assert 50 < fitted.summary["validation_rows"] < 110
+    assert fitted.history["val_accuracy"][-1] > 0.85
+    scored = model.transform(df).cache()
+    assert dict(scored.dtypes)["prediction"] == "double"
+    assert scored.columns[-3:] == ["rawPrediction", "probability", "prediction"]
+    assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored) > 0.85
+    assert MulticlassClassificationEvaluator(metricName="logLoss").evaluate(scored) < 0.5
+    row = scored.first()
+    raw = np.exp(row.rawPrediction.toArray())
+    np.testing.assert_allclose(row.probability.toArray(), raw / raw.sum(), rtol=1e-6)
+    assert fitted.transformSchema(scored.select("features").schema).names == ["features", *scored.columns[-3:]]
+    empty = model.transform(df.limit(0))
+    assert empty.schema == scored.schema
+    assert empty.collect() == []
+
+
+def binary_frame(spark):
+    random = np.random.RandomState(2)
+    x = random.randn(300, 3).astype("f")
+    label = (x[:, 0] + 0.2 * random.randn(300) > 0.8).astype(float)
+    return x, label, as_frame(spark, pd.DataFrame({"features": x.tolist(), "label": label}))
+
+
+def binary_model(rate=0.05, units=4):
+    import keras
+
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential(
+        [
+            keras.layers.Input((3,)),
+            keras.layers.Dense(units, activation="relu"),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(rate), "binary_crossentropy")
+    return model
+
+
+def test_class_weights_threshold_and_warm_start(spark, tmp_path):
+    x, label, df = binary_frame(spark)
+    reference = binary_model()
+    reference.fit(x, label, class_weight={0: 1.0, 1: 4.0}, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    exported = str(tmp_path / "export")
+    first = estimator(binary_model, epochs=2, classWeight={1: 4.0}, threshold=0.7, exportDir=exported)
+    fitted = first.fit(df)
+    scored = fitted.transform(df).toPandas()
+    probability = np.stack([v.toArray() for v in scored.probability])
+    np.testing.assert_allclose(probability[:, 1], reference.predict(x, verbose=0)[:, 0], atol=1e-5)
+    np.testing.assert_allclose(probability.sum(1), 1)
+    assert (scored.prediction == (probability[:, 1] > 0.7)).all()
+    assert BinaryClassificationEvaluator().evaluate(fitted.transform(df)) > 0.8
+
+    # A model that starts from the first one's weights and does not train keeps them.
+    still = estimator(binary_model, modelArgs={"rate": 0.0}, initialModel=exported, epochs=1).fit(df)
+    again = np.stack([v.toArray() for v in still.transform(df).toPandas().probability])
+    np.testing.assert_allclose(again, probability, atol=1e-7)
+    loaded = TFModel(exportDir=exported, rawPredictionCol="").transform(df)
+    assert loaded.columns == ["features", "label", "probability", "prediction"]
+
+
+def test_cross_validation_over_arguments_of_the_model(spark):
+    _, _, df = binary_frame(spark)
+    job = estimator(binary_model, epochs=8, seed=1)
+    grid = ParamGridBuilder().addGrid(job.modelArgs, [{"rate": 0.0}, {"rate": 0.05, "units": 8}]).build()
+    search = CrossValidator(
+        estimator=job, estimatorParamMaps=grid, evaluator=BinaryClassificationEvaluator(), numFolds=2, seed=1
+    )
+    model = search.fit(df)
+    assert model.avgMetrics[1] > 0.9 > model.avgMetrics[0]
+    assert BinaryClassificationEvaluator().evaluate(model.transform(df)) > 0.9
+
+
+def batch_dependent_model():
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.layers.Input((13,)),
+            keras.layers.Dense(8, dtype="mixed_float16"),
+            keras.layers.BatchNormalization(name="bn"),
+            keras.layers.Dropout(0.2, name="drop"),
+            keras.layers.Dense(1, dtype="float32"),
+        ]
+    )
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
+    model.compile(optimizer, "mse", metrics=[keras.metrics.PearsonCorrelation()])
+    return model
+
+
+def test_what_depends_on_batches_trains_with_one_warning(spark, tmp_path):
+    df = as_frame(spark, regression_rows()).withColumn("label", F.array("label"))
+    export = str(tmp_path / "export")
+    with pytest.warns(UserWarning, match=r"layer 'bn' \(BatchNormalization.*layer 'drop' \(Dropout") as caught:
+        job = estimator(batch_dependent_model, clusterSize=2, epochs=8, validationSplit=0.3, seed=2, exportDir=export)
+        model = job.fit(df)
+    assert len([w for w in caught if "exactly" in str(w.message)]) == 1
+    assert model.history["loss"][-1] < model.history["loss"][0] / 2
+    assert all(-1 <= value <= 1 for value in model.history["val_pearson_correlation"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimator(batch_dependent_model, epochs=1).fit(df)
+
+
+def test_model_checkpoint_on_the_chief_is_plain_keras(spark, keras, tmp_path):
+    path = str(tmp_path / "{epoch}.keras")
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(path),
+        keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=1),
+    ]
+    fitted = weighted(regression_model(), clusterSize=2, epochs=9, callbacks=callbacks).fit(
+        as_frame(spark, regression_rows())
+    )
+    assert len(fitted.history["loss"]) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1.keras", "2.keras", "log.csv"]
+    assert list(pd.read_csv(tmp_path / "log.csv").loss.round(5)) == [round(v, 5) for v in fitted.history["loss"]]
+    saved = keras.saving.load_model(tmp_path / "2.keras")
+    assert type(saved.optimizer) is keras.optimizers.Adam
+    rows = regression_rows()
+    expected = saved.predict(np.stack(rows.features).astype("f"), verbose=0)[:, 0]
+    np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, atol=1e-5)
+
+
+class DiesOnce:
+    """Kills one worker at the begin of an epoch, in the first attempt only."""
+
+    @staticmethod
+    def callback(path, epoch):
+        import keras
+
+        class Kill(keras.callbacks.Callback):
+            def on_epoch_begin(self, number, logs=None):
+                mine = os.environ["TFOS_ML_NODE"].endswith("-1")
+                if mine and number == epoch and not os.path.exists(path):
+                    open(path, "w").close()
+                    os.kill(os.getpid(), 9)
+
+        return Kill()
+
+
+def stochastic_model():
+    """Dropout, momentum, a learning rate that a callback changes: all that a checkpoint must hold."""
+    import keras
+
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential(
+        [keras.layers.Input((13,)), keras.layers.Dense(8), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.SGD(0.02, momentum=0.9), "mse")
+    return model
+
+
+def reducing():
+    import keras
+
+    return keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1.0, cooldown=0)
+
+
+@pytest.mark.filterwarnings("ignore:Training on several workers")
+def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
+    df = as_frame(spark, regression_rows())
+    fixed = {"clusterSize": 2, "seed": 5, "shuffle": True}
+    quiet = estimator(stochastic_model, epochs=6, callbacks=[reducing()], **fixed).fit(df)
+    kill = DiesOnce.callback(str(tmp_path / "killed"), epoch=2)
+    directory = tmp_path / "model"
+    job = estimator(
+        stochastic_model, epochs=6, callbacks=[reducing(), kill], modelDir=str(directory), maxRestarts=1, **fixed
+    )
+    resumed = job.fit(df)
+    assert (tmp_path / "killed").exists()
+    np.testing.assert_array_equal(predictions(resumed, df), predictions(quiet, df))
+    assert resumed.history == quiet.history
+    assert len(list((directory / "tfos_ml").iterdir())) == 2
+
+    # A later fit goes on; damage to the newest checkpoint sends it back to the one before.
+    newest = max((directory / "tfos_ml").iterdir())
+    (newest / "shared.npz").write_bytes(b"damaged")
+    longer = estimator(stochastic_model, epochs=7, callbacks=[reducing(), kill], modelDir=str(directory), **fixed).fit(
+        df
+    )
+    assert longer.history["loss"][:6] == quiet.history["loss"]
+    assert len(longer.history["loss"]) == 7
+    with pytest.raises(errors.ModelError, match="of another model, or of other settings"):
+        estimator(regression_model(), modelDir=str(directory), clusterSize=1, seed=5).fit(df)
+
+
+def test_a_loss_that_is_not_finite_is_reported_where_it_began(spark, keras):
+    rows = regression_rows().head(320)
+    df = as_frame(spark, rows).withColumn(
+        "label", F.when(F.col("label") == float(rows.label[200]), float("nan")).otherwise(F.col("label"))
+    )
+    model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(errors.NonFiniteLossError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
+        estimator(model, clusterSize=2).fit(df)
+    stopped = estimator(model, clusterSize=2, callbacks=[keras.callbacks.TerminateOnNaN()]).fit(df)
+    assert len(stopped.history["loss"]) == 1
+    assert np.isnan(stopped.history["loss"][0])
+
+
+def text_model():
+    import keras
+
+    keras.utils.set_random_seed(1)
+    text = keras.layers.Input((), dtype="string", name="text")
+    length = keras.layers.Input((1,), name="length")
+    words = keras.layers.TextVectorization(max_tokens=50, output_mode="multi_hot", pad_to_max_tokens=True, name="words")
+    hidden = keras.layers.Concatenate()([words(text), keras.layers.Normalization(name="scale")(length)])
+    model = keras.Model([text, length], keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model.compile(keras.optimizers.Adam(0.1), "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def test_raw_strings_in_classes_out(spark, tmp_path):
+    words = ["good", "bad", "fine", "poor", "tea", "bread", "with", "über"]
+    random = np.random.RandomState(0)
+    texts = [" ".join(random.choice(words, 4)) for _ in range(300)]
+    rows = pd.DataFrame({"text": texts, "length": [float(len(t)) for t in texts]})
+    rows["label"] = [float("good" in t or "fine" in t) for t in texts]
+    df = spark.createDataFrame(rows)
+    mapping = {"text": "text", "length": "length"}
+    with pytest.raises(errors.ModelError, match=r"\['words', 'scale'\] have not been adapted. Set adaptLayers="):
+        estimator(text_model, inputMapping=mapping).fit(df)
+    export = str(tmp_path / "export")
+    estimator(
+        text_model, inputMapping=mapping, adaptLayers=["words", "scale"], clusterSize=2, epochs=15, exportDir=export
+    ).fit(df)
+    loaded = TFModel(exportDir=export, inputMapping=mapping)
+    scored = loaded.transform(df)
+    assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored) > 0.95
+    unseen = spark.createDataFrame([("something good", 14.0), ("zebra bad", 9.0)], ["text", "length"])
+    assert [row.prediction for row in loaded.transform(unseen).collect()] == [1.0, 0.0]
