@@ -238,7 +238,7 @@ def batch_dependent_model():
         ]
     )
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
-    model.compile(optimizer, "mse", metrics=[keras.metrics.PearsonCorrelation()])
+    model.compile(optimizer, "mse", metrics=[keras.metrics.PearsonCorrelation(axis=0)])
     return model
 
 

@@ -232,12 +232,22 @@ def callback_state(callbacks: list[Any]) -> list[bytes | None]:
     """Each callback's attributes, pickled; None for one that cannot be."""
     states: list[bytes | None] = []
     for callback in callbacks:
-        kept = {k: v for k, v in vars(callback).items() if k not in ("_model", "model", "params") and not callable(v)}
+        kept = {k: v for k, v in vars(callback).items() if k not in ("_model", "model", "params") and _is_state(v)}
         try:
             states.append(cloudpickle.dumps(kept))
         except Exception:  # open files, threads: such a callback begins anew
             states.append(None)
     return states
+
+
+def _is_state(value: Any) -> bool:
+    """Whether a value is data, or a function that is known by its name; not a closure with state of its own."""
+    if not callable(value):
+        return True
+    try:
+        return bool(pickle.dumps(value))
+    except Exception:
+        return False
 
 
 def set_callback_state(callbacks: list[Any], states: list[bytes | None]) -> None:

@@ -138,8 +138,9 @@ def _check_kind(model: Any) -> None:
 def _layers(layer: Any) -> Iterator[Any]:
     """All layers of a model, itself included."""
     yield layer
-    for inner in getattr(layer, "_layers", None) or ():
-        yield from _layers(inner)
+    if not hasattr(layer, "adapt"):  # those keep layers of their own, which they adapt
+        for inner in getattr(layer, "_layers", None) or ():
+            yield from _layers(inner)
 
 
 def _needs_adapt(layer: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -98,16 +99,23 @@ def _build(model: Any, data: TrainingData, task: KerasFit) -> None:
     if task.adapted:
         adapt.load_variables(model, task.adapted)
     if task.initial_weights:
-        name, content = task.initial_weights
-        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"tfos_ml-{os.getpid()}-{name}")
+        _load_weights(model, *task.initial_weights)
+
+
+def _load_weights(model: Any, name: str, content: bytes) -> None:
+    """Take a file's weights; Keras would load the state of the optimizer, its learning rate too, along with them."""
+    before = [np.asarray(v) for v in model.optimizer.variables]
+    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+        path = os.path.join(directory, name)
         with open(path, "wb") as file:
             file.write(content)
         try:
             model.load_weights(path)
         except ValueError as error:
             raise ModelError(f"initialModel does not fit the model: {error}") from None
-        finally:
-            os.unlink(path)
+    for variable, value in zip(model.optimizer.variables, before, strict=True):
+        variable.assign(value)
 
 
 def _settle_execution(model: Any, group: WorkerGroup) -> None:
