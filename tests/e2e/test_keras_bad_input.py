@@ -1,0 +1,170 @@
+"""What KerasEstimator refuses, on the driver and before any job starts where it can know."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.sql import functions as F
+
+from tfos_ml import KerasEstimator, errors
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keras():
+    import keras
+
+    return keras
+
+
+@pytest.fixture
+def df(spark):
+    rows = pd.DataFrame({"features": np.ones((30, 4)).tolist(), "label": np.arange(30) % 3})
+    return spark.createDataFrame(rows).withColumn("features", F.col("features").cast("array<float>"))
+
+
+@pytest.fixture
+def no_job(spark):
+    """Asserts that no Spark job was started."""
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    yield
+    assert set(tracker.getJobIdsForGroup(None)) == before
+
+
+def network(keras, units=3, loss="sparse_categorical_crossentropy", activation="softmax"):
+    model = keras.Sequential(
+        [keras.layers.Input((4,), name="pixels"), keras.layers.Dense(units, activation=activation)]
+    )
+    if loss:
+        model.compile("sgd", loss)
+    return model
+
+
+def test_an_uncompiled_model(keras):
+    with pytest.raises(errors.ModelError, match=r"is not compiled. Call model.compile\(optimizer="):
+        KerasEstimator(model=network(keras, loss=None))
+
+
+def test_a_function_that_fails_or_returns_no_compiled_model(df, no_job):
+    def fails():
+        raise KeyError("units")
+
+    with pytest.raises(errors.ModelError, match=r"KeyError: 'units'[\s\S]*in fails"):
+        KerasEstimator(model=fails).fit(df)
+    with pytest.raises(errors.ModelError, match="compiled keras.Model. Received: <class 'NoneType'>"):
+        KerasEstimator(model=lambda: None).fit(df)
+
+
+def test_no_model_and_arguments_without_a_function(keras, df, no_job):
+    with pytest.raises(errors.ParamError, match="model is not set"):
+        KerasEstimator().fit(df)
+    with pytest.raises(errors.ParamError, match=r"modelArgs=\{'units': 3\} are arguments of a model function"):
+        KerasEstimator(model=network(keras), modelArgs={"units": 3}).fit(df)
+
+
+def test_names_that_the_model_does_not_have(keras, df, no_job):
+    x, y = keras.layers.Input((4,), name="x"), keras.layers.Input((4,), name="y")
+    two = keras.Model([x, y], keras.layers.Dense(3, name="out")(keras.layers.Add()([x, y])))
+    two.compile("sgd", "mse")
+    with pytest.raises(errors.SignatureError, match=r"inputMapping must name each input.*x: float32\(batch, 4\)"):
+        KerasEstimator(model=two).fit(df)
+    with pytest.raises(errors.SignatureError, match=r"labelMapping names outputs \['other'\]"):
+        KerasEstimator(model=network(keras), labelMapping={"label": "other"}).fit(df)
+
+
+@pytest.mark.parametrize(
+    ("column", "units", "loss", "message"),
+    [
+        (
+            "label",
+            3,
+            "categorical_crossentropy",
+            r"rows of shape \(\).*like the output: rows of shape \(3\).*sparse_cat",
+        ),
+        ("label", 3, "mse", r"rows of shape \(\)"),
+        ("features", 3, "sparse_categorical_crossentropy", None),
+    ],
+)
+def test_labels_that_cannot_fit(keras, df, column, units, loss, message, request):
+    job = KerasEstimator(model=network(keras, units, loss), labelCol=column, verbose=0)
+    # How long the rows of an array are is known when they have arrived.
+    message = message or r"Label column 'features' has rows of shape \(4\), but output 'dense.*one class index"
+    with pytest.raises(errors.ShapeError, match=message):
+        job.fit(df)
+
+
+def test_a_label_of_text_and_a_feature_of_text(keras, df, no_job):
+    text = df.withColumn("label", F.lit("a"))
+    with pytest.raises(errors.ColumnTypeError, match=r"'label' holds string; a loss needs numbers.*StringIndexer"):
+        KerasEstimator(model=network(keras)).fit(text)
+    with pytest.raises(errors.SignatureError, match=r"'label' holds string, but the model's input expects float32"):
+        KerasEstimator(model=network(keras), featuresCol="label", labelCol="features").fit(text)
+    with pytest.raises(errors.ColumnNotFoundError, match="no label column"):
+        KerasEstimator(model=network(keras)).fit(df.drop("label"))
+
+
+def test_a_validation_split_that_leaves_a_side_empty(keras, df):
+    with pytest.raises(errors.EmptyDataError, match="no row of 30 is for validation"):
+        KerasEstimator(model=network(keras), validationSplit=1e-9, verbose=0).fit(df)
+    with pytest.raises(errors.EmptyDataError, match="all are validation rows"):
+        KerasEstimator(model=network(keras), validationIndicatorCol="all", verbose=0).fit(
+            df.withColumn("all", F.lit(True))
+        )
+
+
+def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_job):
+    def closeness(y_true, y_pred):
+        return y_pred
+
+    class Odd(keras.layers.Dense):
+        pass
+
+    model = network(keras)
+    model.compile("sgd", "mse", metrics=[closeness])
+    with pytest.raises(errors.ModelError, match=r"not loaded in another process.*KerasEstimator\(model=make_model\)"):
+        KerasEstimator(model=model).fit(df)
+    odd = keras.Sequential([keras.layers.Input((4,)), Odd(1)])
+    odd.compile("sgd", "mse")
+    with pytest.raises(errors.ModelError, match="not loaded in another process"):
+        KerasEstimator(model=odd).fit(df)
+
+
+def test_custom_objects_go_along(keras, df):
+    @keras.saving.register_keras_serializable("tests")
+    class Twice(keras.layers.Layer):
+        def call(self, inputs):
+            return 2 * inputs
+
+    model = keras.Sequential([keras.layers.Input((4,)), Twice(), keras.layers.Dense(3, activation="softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    fitted = KerasEstimator(model=model, customObjects={"tests>Twice": Twice}, verbose=0).fit(df)
+    assert fitted.transform(df).count() == 30
+
+
+def test_roles_and_params_that_exclude_each_other(keras, df, no_job):
+    job = KerasEstimator(model=network(keras), clusterSize=2)
+    with pytest.raises(errors.ClusterConfigError, match="Keras 3 does not support ParameterServerStrategy.*tf_keras"):
+        job.copy().setNumPS(1).fit(df)
+    with pytest.raises(errors.ClusterConfigError, match="needs no evaluator"):
+        job.copy().setEvalNode(True).fit(df)
+    with pytest.raises(errors.ParamError, match="exclude each other"):
+        job.copy().setValidationSplit(0.5).setValidationIndicatorCol("label").fit(df)
+    with pytest.raises(errors.ParamError, match=r"classWeight must be a non-empty dict.*Received: \{'a': 1\}"):
+        KerasEstimator(classWeight={"a": 1})
+    with pytest.raises(errors.ModelError, match="initialModel='/nowhere' cannot be read"):
+        job.copy().setInitialModel("/nowhere").fit(df)
+
+
+def test_a_model_directory_in_other_use(keras, df, no_job, tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(errors.DestinationError, match=r"modelDir='.*' holds other things: \['thesis.tex'\]"):
+        KerasEstimator(model=network(keras), modelDir=str(tmp_path)).fit(df)
+
+
+def test_a_model_of_tf_keras(df):
+    tf_keras = pytest.importorskip("tf_keras")
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(4,))])
+    model.compile("sgd", "mse")
+    with pytest.raises(errors.ModelError, match="tf_keras .Keras 2.*TFEstimator"):
+        KerasEstimator(model=model)
