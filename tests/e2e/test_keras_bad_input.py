@@ -104,13 +104,9 @@ def test_a_label_of_text_and_a_feature_of_text(keras, df, no_job):
         KerasEstimator(model=network(keras)).fit(df.drop("label"))
 
 
-def test_a_validation_split_that_leaves_a_side_empty(keras, df):
+def test_a_validation_split_without_rows(keras, df):
     with pytest.raises(errors.EmptyDataError, match="no row of 30 is for validation"):
         KerasEstimator(model=network(keras), validationSplit=1e-9, verbose=0).fit(df)
-    with pytest.raises(errors.EmptyDataError, match="all are validation rows"):
-        KerasEstimator(model=network(keras), validationIndicatorCol="all", verbose=0).fit(
-            df.withColumn("all", F.lit(True))
-        )
 
 
 def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_job):

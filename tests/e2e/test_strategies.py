@@ -241,3 +241,36 @@ def test_evaluator_follows_checkpoints(any_spark, tmp_path):
     assert nodes["chief:0"][0] + nodes["worker:0"][0] == 160
     assert len(model.history["loss"]) == 4
     assert model.history["eval_mse"][-1] < 0.1
+
+
+def train_keras_2_with_parameter_server(args, ctx):
+    """What to do instead of KerasEstimator with parameter servers: tf_keras, which supports them."""
+    import tensorflow as tf
+    import tf_keras
+
+    if ctx.job_name != "chief":
+        ctx.start_server()
+        ctx.wait()
+        return
+    strategy = tf.distribute.ParameterServerStrategy(ctx.cluster_resolver())
+    features, labels = (tf.concat(parts, 0) for parts in zip(*ctx.dataset(), strict=True))
+    with strategy.scope():
+        model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))])
+        model.compile(tf_keras.optimizers.SGD(0.2), "mse")
+    rows = tf.data.Dataset.from_tensor_slices((features, labels)).repeat().batch(32)
+    history = model.fit(rows, epochs=ctx.epochs, steps_per_epoch=ROWS // 32, verbose=0).history
+    for epoch, loss in enumerate(history["loss"]):
+        ctx.report({"loss": loss}, epoch=epoch)
+
+
+def test_parameter_servers_with_tf_keras(spark):
+    model = TFEstimator(
+        trainFn=train_keras_2_with_parameter_server,
+        clusterSize=3,
+        numPS=1,
+        masterNode="chief",
+        epochs=4,
+        nodeEnv={"TF_USE_LEGACY_KERAS": "1"},
+        verbose=0,
+    ).fit(linear_data(spark))
+    assert model.history["loss"][-1] < model.history["loss"][0] / 3
