@@ -63,11 +63,12 @@ def our_files() -> set[str]:
 
 
 def of_another_session(name: str) -> bool:
-    """Whether a spool belongs to a live process that these tests did not start."""
-    if not name.startswith("tfos_ml-spool-"):
+    """Whether a directory belongs to a live process that these tests did not start."""
+    owner = {"spool": 3, "node": 2}.get(name.split("-")[1])  # where in the name its process stands
+    if owner is None:
         return False
     try:
-        return psutil.Process(int(name.split("-")[3])).environ().get("TFOS_ML_TEST_SESSION") != SESSION
+        return psutil.Process(int(name.split("-")[owner])).environ().get("TFOS_ML_TEST_SESSION") != SESSION
     except psutil.Error:
         return False
 

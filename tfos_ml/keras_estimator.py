@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
+    from tfos_ml.cluster.launcher import RunResult
+    from tfos_ml.model import TFModel
     from tfos_ml.training.describe import ModelDescription
 
 _SPLIT_BITS = 53
@@ -332,6 +334,12 @@ class KerasEstimator(KerasParams, ClusterEstimator):
     def _settings(self, df: DataFrame) -> dict[str, Any]:
         validates = bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
         return {**super()._settings(df), "validates": validates}
+
+    def _make_model(self, result: RunResult) -> TFModel:
+        model = super()._make_model(result)
+        for text in model.summary["warnings"]:
+            warnings.warn(text, UserWarning, stacklevel=2)
+        return model
 
     def _environment(self) -> dict[str, str]:
         return {"KERAS_BACKEND": "tensorflow", **super()._environment()}

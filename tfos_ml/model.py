@@ -77,7 +77,8 @@ class TFModel(ScoringParams, ClassifierParams, Model):
         Metrics that the chief reported, by name, one value an epoch; the evaluator's with
         ``eval_`` in front.
     summary : dict
-        Of the run: rows, seconds, and each node's address, rows and reports.
+        Of the run: rows, seconds, and each node's address, rows and reports; of Keras models
+        also steps, seconds of each epoch, rows per second of each node, and warnings.
 
     Examples
     --------
@@ -117,7 +118,7 @@ class TFModel(ScoringParams, ClassifierParams, Model):
             "nodes": result.reports,
         }
         chief = next(r for r in result.reports if r["chief"])
-        model.summary.update({k: chief[k] for k in ("steps", "epoch_seconds") if k in chief})
+        model.summary.update({k: chief[k] for k in ("steps", "epoch_seconds", "warnings") if k in chief})
         return model
 
     def _transform(self, dataset: DataFrame) -> DataFrame:

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, NullValueError
+from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, NullValueError, ShapeError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -287,9 +287,24 @@ def _dense(array: pa.Array, ndim: int, fill: Any) -> Array:
     longest = int(lengths.max()) if len(lengths) else 0
     if not len(lengths) or int(lengths.min()) == longest:
         return values.reshape(len(array), longest, *values.shape[1:])
-    padded = np.full((len(array), longest, *values.shape[1:]), fill, dtype=values.dtype)
+    padded = np.full((len(array), longest, *values.shape[1:]), checked_fill(fill, values.dtype), dtype=values.dtype)
     padded[np.arange(longest) < lengths[:, None]] = values
     return padded
+
+
+def checked_fill(fill: Any, dtype: np.dtype[Any]) -> Any:
+    """The value that fills ragged rows, if the dtype can hold it.
+
+    Raises
+    ------
+    ShapeError
+        Otherwise.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        fits = dtype.kind not in "iub" or np.asarray(fill).astype(dtype) == fill
+    if not fits:
+        raise ShapeError(f"padValue={fill} cannot fill ragged rows of {dtype}. Set padValue to a number it can hold.")
+    return fill
 
 
 def concat_padded(parts: Sequence[Array], spec: ColumnSpec, pad_value: float = 0) -> Array:
@@ -298,6 +313,8 @@ def concat_padded(parts: Sequence[Array], spec: ColumnSpec, pad_value: float = 0
         return parts[0]
     shape = np.max([p.shape[1:] for p in parts], axis=0) if spec.ndim else ()
     fill = _fill(spec, pad_value)
+    is_ragged = any(p.shape[1:] != parts[0].shape[1:] for p in parts)
+    fill = checked_fill(fill, parts[0].dtype) if is_ragged else 0
     joined = np.full((sum(map(len, parts)), *shape), fill, dtype=parts[0].dtype)
     start = 0
     for part in parts:

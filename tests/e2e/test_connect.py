@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import train_functions
 from pyspark.sql import SparkSession, functions as F
-from tfos_ml import TFEstimator, errors
+from tfos_ml import KerasEstimator, TFEstimator, errors
 
 spark = SparkSession.builder.remote("local[4]").config("spark.ui.enabled", "false").getOrCreate()
 df = spark.range(0, 100, 1, 3).select(F.col("id").cast("float").alias("features"))
@@ -31,6 +31,21 @@ try:
     TFEstimator(trainFn=train_functions.fail_on_one, tfArgs=args, clusterSize=2, verbose=0).fit(df)
 except errors.TrainFnError as error:
     print("error", error.role, error.index, error.message)
+
+def make_model():
+    import keras
+
+    layers = [keras.layers.Input((1,)), keras.layers.Normalization(name="scale"), keras.layers.Dense(1, "sigmoid")]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.Adam(0.3), "binary_crossentropy")
+    return model
+
+labelled = df.withColumn("label", (F.col("features") > 50).cast("int"))
+job = KerasEstimator(model=make_model, adaptLayers=["scale"], clusterSize=2, epochs=20, validationSplit=0.2, verbose=0)
+scored = job.fit(labelled).transform(labelled)
+types = dict(scored.dtypes)
+print("types", types["probability"], types["prediction"])
+print("right", scored.where("prediction = label").count() > 90)
 spark.stop()
 """
 
@@ -42,4 +57,6 @@ def test_fit_transform_and_errors_on_spark_connect():
         "history {'rows_here': [50.0]} rows 100",
         "scored 5000.0",
         "error worker 1 the train function raised ZeroDivisionError: the user's own mistake",
+        "types vector double",
+        "right True",
     ], done.stderr[-3000:]

@@ -73,9 +73,18 @@ def check_destination(uri: str) -> str | None:
     if info.type == fs.FileType.Directory and filesystem.get_file_info(fs.FileSelector(path)):
         return "it exists and is not empty"
     probe = f"{path.rstrip('/')}.partial-probe"
+    made = _first_missing(filesystem, probe)
     try:
         filesystem.create_dir(probe)
-        filesystem.delete_dir(probe)
+        filesystem.delete_dir(made)
     except OSError as error:
         return f"it cannot be written: {error}"
     return None
+
+
+def _first_missing(filesystem: fs.FileSystem, path: str) -> str:
+    """The outermost directory of a path that is not there yet."""
+    parent = path.rpartition("/")[0]
+    if not parent or filesystem.get_file_info(parent).type != fs.FileType.NotFound:
+        return path
+    return _first_missing(filesystem, parent)

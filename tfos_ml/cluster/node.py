@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import queue
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -144,8 +146,10 @@ class Node:
         spool.sweep()
         self._directories = spool.create()
         marker = f"{self._task.run_id}-{self._role.rank}"
-        self._guardian = Guardian(marker, self._directories.all())
-        environment = child_environment(marker, self._threads, self._task.environment)
+        # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
+        scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
+        self._guardian = Guardian(marker, [*self._directories.all(), scratch])
+        environment = child_environment(marker, self._threads, {"TMPDIR": scratch, **self._task.environment})
         self._child = ChildProcess(CHILD_MODULE, environment, self._role.label)
         self._guardian.guard(pid=self._child.pid)
         self._channel = Channel(self._child.socket)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class NodeContext:
     """One node of the cluster, as its train function sees it.
 
-    Made by tfos_ml and passed to ``trainFn(args, ctx)``.
+    Made by tfos_ml and passed to ``trainFn(args, ctx)``. Files that the train function makes with
+    ``tempfile`` are deleted when its process has ended.
 
     Attributes
     ----------

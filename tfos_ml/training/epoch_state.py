@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,19 +56,18 @@ class MetricSums:
     """Brings the metrics of all workers together.
 
     Metrics whose states add up get the state for all rows, on every worker. Of others the
-    results are averaged, weighted by rows, and a warning names them.
+    results are averaged, weighted by rows.
+
+    Attributes
+    ----------
+    inexact : list of str
+        Names of the others.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup):
         self._model = model
         self._group = group
-        self._inexact = [m.name for m in leaf_metrics(model) if not is_exact(m)] if group.size > 1 else []
-        if self._inexact:
-            warnings.warn(
-                f"Metrics {self._inexact} cannot be put together exactly from the workers' shares: their values are "
-                "averaged over workers, weighted by rows. Subclass keras.metrics.Mean where you can.",
-                stacklevel=2,
-            )
+        self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m)] if group.size > 1 else []
 
     def bring_together(self, weight: float) -> dict[str, float]:
         """Add the states up; returns row-weighted averages of the results of the other metrics.
@@ -82,9 +80,9 @@ class MetricSums:
         if self._group.size == 1:
             return {}
         averages = {}
-        if self._inexact:
+        if self.inexact:
             results = self._model.get_metrics_result()
-            names = [k for k in results if any(re.search(rf"(^|_){re.escape(name)}$", k) for name in self._inexact)]
+            names = [k for k in results if any(re.search(rf"(^|_){re.escape(name)}$", k) for name in self.inexact)]
             averages = self.average({name: results[name] for name in names}, weight)
         variables = list({id(v): v for m in self._model.metrics for v in m.variables}.values())
         sums = self._group.sum_arrays([np.asarray(v) for v in variables])

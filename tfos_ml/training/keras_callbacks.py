@@ -112,6 +112,8 @@ class Closing(keras.callbacks.Callback):
         Shared with :class:`Opening`.
     layer_state : LayerState
         State not trained by gradients.
+    metrics : MetricSums
+        The model's.
     agree_on_batches : bool
         Whether callbacks may stop the training within an epoch.
     raises_on_nan : bool
@@ -126,6 +128,7 @@ class Closing(keras.callbacks.Callback):
         self,
         state: EpochState,
         layer_state: LayerState,
+        metrics: MetricSums,
         agree_on_batches: bool,
         raises_on_nan: bool,
         seed: int | None,
@@ -138,12 +141,9 @@ class Closing(keras.callbacks.Callback):
         self._raises_on_nan = raises_on_nan
         self._seed = seed
         self._epoch_done = epoch_done
-        self._metrics: MetricSums | None = None
+        self._metrics = metrics
         self._began = 0.0
         self._epoch = 0
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._metrics = MetricSums(self.model, self._state.group)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._began = epoch, time.monotonic()
@@ -165,7 +165,6 @@ class Closing(keras.callbacks.Callback):
 
     def _bring_together(self, batches: Any, seed: int | None, logs: Mapping[str, Any]) -> dict[str, float]:
         """Metrics of all workers; returns the logs that have to be replaced."""
-        assert self._metrics is not None
         replaced = {}
         if self._state.group.size > 1 and set(logs) != set(self.model.get_metrics_result()):
             # Of a train_step with logs of its own: those of the last step, by its rows.

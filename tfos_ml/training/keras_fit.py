@@ -28,7 +28,7 @@ from tfos_ml.training.checkpoint import (
     split_variables,
 )
 from tfos_ml.training.data_parallel import DataParallel, Stage
-from tfos_ml.training.epoch_state import LayerState
+from tfos_ml.training.epoch_state import LayerState, MetricSums
 from tfos_ml.training.keras_callbacks import Closing, EpochState, Opening, acts_on_batches, of_this_worker
 from tfos_ml.training.keras_data import TrainingData, fingerprint
 from tfos_ml.training.model_source import WEIGHTS_FILE
@@ -80,15 +80,16 @@ def train(task: KerasFit, ctx: NodeContext) -> None:
 
 def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     """Build and train the model; returns it as plain Keras knows it."""
+    notices: list[str] = []
     keras.utils.set_random_seed(ctx.settings["seed"] % 2**32)
     model = task.source.build()
     if task.adapted:
         adapt.load_assets(model, task.adapted)
     data = TrainingData(ctx, group, model, task.description, task.class_weight)
     _build(model, data, task)
-    _settle_execution(model, group)
+    _settle_execution(model, group, notices)
     _start_alike(model, group, ctx)
-    _Training(task, ctx, group, model, data).run()
+    _Training(task, ctx, group, model, data, notices).run()
     return model
 
 
@@ -118,23 +119,19 @@ def _load_weights(model: Any, name: str, content: bytes) -> None:
         variable.assign(value)
 
 
-def _settle_execution(model: Any, group: WorkerGroup) -> None:
+def _settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> None:
     """Switch off what cannot hold collective operations."""
     if group.size == 1:
         return
     import tensorflow as tf
 
     if model.jit_compile and not tf.config.list_physical_devices("GPU"):
-        if group.rank == 0:
-            warnings.warn(
-                "jit_compile=True is switched off: XLA has no collective operations on CPUs, and more than one worker "
-                "trains.",
-                stacklevel=2,
-            )
+        notices.append(
+            "jit_compile=True was switched off: XLA has no collective operations on CPUs, and several workers trained."
+        )
         model.jit_compile = False
     if model.run_eagerly:
-        if group.rank == 0:
-            warnings.warn("run_eagerly=True is switched off: more than one worker trains.", stacklevel=2)
+        notices.append("run_eagerly=True was switched off: several workers trained.")
         model.run_eagerly = False
 
 
@@ -152,8 +149,17 @@ def _start_alike(model: Any, group: WorkerGroup, ctx: NodeContext) -> None:
 class _Training:
     """One run of ``Model.fit``, from the last checkpoint if there is one."""
 
-    def __init__(self, task: KerasFit, ctx: NodeContext, group: WorkerGroup, model: Any, data: TrainingData):
+    def __init__(
+        self,
+        task: KerasFit,
+        ctx: NodeContext,
+        group: WorkerGroup,
+        model: Any,
+        data: TrainingData,
+        notices: list[str],
+    ):
         self._task, self._ctx, self._group, self._model, self._data = task, ctx, group, model, data
+        self._notices = notices
         self._callbacks = of_this_worker(task.callbacks, ctx.is_chief)
         self._seed = ctx.settings["seed"] if ctx.settings["shuffle"] else None
         self._history: list[dict[str, float]] = []
@@ -172,11 +178,22 @@ class _Training:
         test = Stage("test", self._data.validation.total, self._data.validation.batch_size)
         parallel = DataParallel(self._model, self._group, train, test)
         epochs = EpochState(self._group, self._data, parallel, train, test)
+        metrics = MetricSums(self._model, self._group)
+        if metrics.inexact:
+            self._notices.append(
+                f"Metrics {metrics.inexact} cannot be put together exactly from the workers' shares: their values are "
+                "averages over workers, weighted by rows."
+            )
+        if self._data.spilled and self._seed is not None:
+            self._notices.append(
+                "Rows spilled to disk, where shuffle=True reads them in random order. Use more memory."
+            )
         layer_state = LayerState(self._model, self._group)
         stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
         closing = Closing(
             epochs,
             layer_state,
+            metrics,
             agree_on_batches=acts_on_batches(self._task.callbacks),
             raises_on_nan=not stops_on_nan,
             seed=self._seed,
@@ -209,10 +226,10 @@ class _Training:
                 f"modelDir={self._ctx.checkpoint_dir!r} holds checkpoints of another model, or of other settings "
                 f"({state.identity}; this fit has {self._identity}). Choose another modelDir."
             )
-        if state.fingerprint != self._fingerprint and self._ctx.is_chief:
-            warnings.warn(
-                "Training continues from a checkpoint that was made with other rows, or with rows in another order.",
-                stacklevel=2,
+        if state.fingerprint != self._fingerprint:
+            self._notices.append(
+                f"Training continued from a checkpoint in modelDir={self._ctx.checkpoint_dir!r} that was made with "
+                "other rows. Choose another modelDir to begin anew."
             )
         shared, own = split_variables(self._model)
         assign_all(shared, state.shared)
@@ -255,6 +272,7 @@ class _Training:
             {
                 "steps": self._data.train.steps * len(self._seconds),
                 "epoch_seconds": [round(s, 4) for s in self._seconds],
+                "warnings": self._notices,
                 "rows_per_second": round(len(self._data.train) * len(self._seconds) / spent, 1) if spent else 0.0,
             }
         )
