@@ -84,6 +84,7 @@ class DataParallel:
         self._gradients: list[Any] | None = None
         self._denominators: list[str] = []
         self._wrapped: list[tuple[Any, str]] = []
+        self._plain_losses: list[Any] | None = None
         self.bad_step = tf.Variable(NO_STEP, dtype=tf.int64, trainable=False)
         self._train, self._test = train, test
         self._wrap(model, "compute_loss", self._watching_loss(model.compute_loss))
@@ -102,6 +103,8 @@ class DataParallel:
         for owner, name in self._wrapped:
             delattr(owner, name)
         self._wrapped.clear()
+        if self._plain_losses is not None:
+            self._model._compile_loss._flat_losses = self._plain_losses
         self._model.make_train_function(force=True)
         self._model.make_test_function(force=True)
 
@@ -176,9 +179,10 @@ class DataParallel:
         compiled = self._model._compile_loss
         if compiled is None:
             return
-        entries = compiled._flat_losses
+        self._plain_losses = compiled._flat_losses
         compiled._flat_losses = [
-            entry._replace(loss=self._global_loss(entry.loss, f"denominator-{i}")) for i, entry in enumerate(entries)
+            entry._replace(loss=self._global_loss(entry.loss, f"denominator-{i}"))
+            for i, entry in enumerate(compiled._flat_losses)
         ]
         for metric in compiled.metrics:  # means over steps, of the losses of several outputs
             self._wrap(metric, "update_state", self._share_weighted(metric.update_state))
