@@ -1,8 +1,8 @@
 """Train a digit classifier on a Spark DataFrame with two TensorFlow workers; ``make demo`` runs this.
 
 The 1,797 handwritten digits of scikit-learn (8 x 8 pixels) go through a Spark ML pipeline whose
-last stage is a TFEstimator. Its train function is plain TensorFlow: a Keras model and a training
-loop under MultiWorkerMirroredStrategy, run on every worker.
+last stage is a KerasEstimator: it trains a compiled Keras model, and its predictions are columns
+that the evaluators of Spark ML understand.
 """
 
 import argparse
@@ -18,63 +18,36 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import matplotlib
 
 matplotlib.use("Agg")
+import keras
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import MinMaxScaler, VectorAssembler
+from pyspark.ml.functions import vector_to_array
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from sklearn.datasets import load_digits
 
-from tfos_ml import TFEstimator
+from tfos_ml import KerasEstimator
 
 
-def train_fn(args, ctx):
-    """Train on every worker in step with the others; the chief exports the model."""
-    import keras
-    import tensorflow as tf
-
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else of TensorFlow
-    keras.utils.set_random_seed(args.seed)
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.layers.Input((64,)),
-                keras.layers.Reshape((8, 8, 1)),
-                keras.layers.Conv2D(32, 3, activation="relu"),
-                keras.layers.MaxPooling2D(),
-                keras.layers.Flatten(),
-                keras.layers.Dense(64, activation="relu"),
-                keras.layers.Dense(10, activation="softmax"),
-            ]
-        )
-        optimizer = keras.optimizers.Adam(args.learning_rate)
-        optimizer.build(model.trainable_variables)
-    summed_loss = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
-
-    def replica_step(images, labels):
-        with tf.GradientTape() as tape:
-            probabilities = model(images, training=True)
-            loss = summed_loss(labels, probabilities)
-        hits = tf.math.count_nonzero(tf.argmax(probabilities, axis=1) == labels, dtype=tf.float32)
-        rows = tf.cast(tf.shape(images)[0], tf.float32)
-        sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, [loss, hits, rows])
-        gradients = tape.gradient(loss, model.trainable_variables)
-        # Keras sums gradients over the workers; divided by all rows of the step, that is their mean.
-        optimizer.apply([g / sums[2] for g in gradients], model.trainable_variables)
-        return tf.stack(sums)
-
-    dataset = ctx.dataset()  # as many batches on every worker, shuffled anew each pass
-
-    # One signature for batches of every size: all workers have to trace their collectives alike.
-    @tf.function(input_signature=dataset.element_spec)
-    def train_step(images, labels):
-        return strategy.run(replica_step, args=(images, labels))
-
-    for epoch in range(ctx.epochs):
-        loss, hits, rows = sum(train_step(images, labels) for images, labels in dataset)
-        ctx.report({"loss": loss / rows, "accuracy": hits / rows}, epoch=epoch)
-    ctx.export_saved_model(model)
+def make_network():
+    """A small convolutional network, compiled as for Keras alone."""
+    keras.utils.set_random_seed(7)
+    network = keras.Sequential(
+        [
+            keras.layers.Input((64,)),
+            keras.layers.Reshape((8, 8, 1)),
+            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(10, activation="softmax"),
+        ]
+    )
+    network.compile(keras.optimizers.Adam(0.003), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return network
 
 
 def start_spark():
@@ -90,39 +63,38 @@ def load_data(spark):
 
 
 def make_pipeline(pixel_columns):
-    """Two feature stages of Spark, then TensorFlow."""
+    """Two feature stages of Spark, then Keras."""
     return Pipeline(
         stages=[
             VectorAssembler(inputCols=pixel_columns, outputCol="pixels"),
             MinMaxScaler(inputCol="pixels", outputCol="features"),
-            TFEstimator(
-                trainFn=train_fn,
-                tfArgs={"learning_rate": 0.003},
+            KerasEstimator(
+                model=make_network(),
                 clusterSize=2,
                 epochs=15,
                 batchSize=64,
+                validationSplit=0.1,
                 seed=7,
-                predictionCol="probabilities",
             ),
         ]
     )
 
 
-def predict(model, rows):
+def sample(scored):
     """Label, predicted digit and its probability of each row, in random order, as a pandas DataFrame."""
-    probability = F.array_max("probabilities")
-    digit = F.array_position("probabilities", probability) - 1
-    scored = model.transform(rows).select("label", digit.alias("digit"), probability.alias("probability"), "pixels")
-    return scored.toPandas().sample(frac=1, random_state=7, ignore_index=True)
+    probability = F.array_max(vector_to_array("probability")).alias("probability")
+    columns = scored.select("label", F.col("prediction").cast("int").alias("digit"), probability, "pixels")
+    return columns.toPandas().sample(frac=1, random_state=7, ignore_index=True)
 
 
 def plot_history(history, accuracy, path):
     """Loss and accuracy by epoch."""
     epochs = range(1, len(history["loss"]) + 1)
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    left.plot(epochs, history["loss"], marker="o", label="training rows")
+    for axes, name in ((left, "loss"), (right, "accuracy")):
+        axes.plot(epochs, history[name], marker="o", label="training rows")
+        axes.plot(epochs, history[f"val_{name}"], marker="s", label="validation rows")
     left.set(title="Loss", xlabel="epoch", ylabel="cross-entropy", ylim=(0, None))
-    right.plot(epochs, history["accuracy"], marker="o", label="training rows")
     right.axhline(accuracy, color="tab:green", linestyle="--", label=f"held-out rows, at the end: {accuracy:.3f}")
     right.set(title="Accuracy", xlabel="epoch", ylabel="share of digits recognised", ylim=(None, 1.01))
     for axes in (left, right):
@@ -156,11 +128,12 @@ def main():
     spark = start_spark()
     training, held_out = load_data(spark)
     pixel_columns = [name for name in training.columns if name != "label"]
-    print(f"Training on {training.count():,} digits with 2 TensorFlow workers, one in each Spark task.")
+    print(f"Training on {training.count():,} digits with 2 Keras workers, one in each Spark task.")
     model = make_pipeline(pixel_columns).fit(training)
 
-    predictions = predict(model, held_out)
-    accuracy = (predictions.label == predictions.digit).mean()
+    scored = model.transform(held_out).cache()
+    accuracy = MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored)
+    predictions = sample(scored)
     print(predictions[["label", "digit", "probability"]].head(8).to_string(index=False, float_format="{:.3f}".format))
     print(f"Accuracy on {len(predictions)} held-out digits: {accuracy:.3f}")
 
@@ -169,7 +142,7 @@ def main():
     spark.stop()
     print(
         f"Done in {time.monotonic() - start:.0f} s. Pictures: {output}/training.png and {output}/digits.png. "
-        "Next: change the model in examples/digits.py, or open notebooks/01_quickstart.ipynb."
+        "Next: change the network in examples/digits.py, or open notebooks/01_quickstart.ipynb."
     )
 
 

@@ -156,6 +156,11 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         """Set the callbacks."""
         if not isinstance(value, (list, tuple)):
             raise errors.ParamError(f"callbacks must be a list of keras.callbacks.Callback. Received: {value!r}")
+        if any(type(callback).__name__ == "BackupAndRestore" for callback in value):
+            raise errors.ParamError(
+                "BackupAndRestore restores one worker and not the others. Set modelDir instead: the training state is "
+                "kept there after each epoch, and a fit that finds one continues from it."
+            )
         self._callbacks = list(value)
         return self
 

@@ -148,6 +148,8 @@ def test_roles_and_params_that_exclude_each_other(keras, df, no_job):
         job.copy().setValidationSplit(0.5).setValidationIndicatorCol("label").fit(df)
     with pytest.raises(errors.ParamError, match=r"classWeight must be a non-empty dict.*Received: \{'a': 1\}"):
         KerasEstimator(classWeight={"a": 1})
+    with pytest.raises(errors.ParamError, match="BackupAndRestore restores one worker.*Set modelDir instead"):
+        KerasEstimator(callbacks=[keras.callbacks.BackupAndRestore("/nowhere")])
     with pytest.raises(errors.ModelError, match="initialModel='/nowhere' cannot be read"):
         job.copy().setInitialModel("/nowhere").fit(df)
 

@@ -24,7 +24,6 @@ CHIEF_ONLY = (
     keras.callbacks.ModelCheckpoint,
     keras.callbacks.TensorBoard,
     keras.callbacks.CSVLogger,
-    keras.callbacks.BackupAndRestore,
     keras.callbacks.RemoteMonitor,
 )
 _QUIET = (*CHIEF_ONLY, keras.callbacks.History, keras.callbacks.ProgbarLogger, keras.callbacks.EarlyStopping)

@@ -131,6 +131,12 @@ class TrainingData:
         """Whether training rows are on disk rather than in shared memory."""
         return self._stores["train"].spilled
 
+    @property
+    def ragged_features(self) -> list[str]:
+        """Feature columns whose rows differ in length."""
+        store = self._stores["train"]
+        return [self._schema.columns[i].column for i in self._schema.of("feature") if store.is_ragged(i)]
+
     def _arrange(self, columns: tuple[Array, ...]) -> Any:
         """Arrays of all columns as one element."""
         features = {self._schema.columns[i].name: i for i in self._schema.of("feature")}
