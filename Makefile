@@ -41,6 +41,7 @@ lint: install
 
 bench: install
 	$(BIN)/python benchmarks/feed.py
+	$(BIN)/python benchmarks/training.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output

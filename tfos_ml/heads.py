@@ -32,6 +32,7 @@ _MULTICLASS_LOSSES = {
     "categoricalfocalcrossentropy",
     "categoricalgeneralizedcrossentropy",
 }
+_OTHER_LABELS = {"ctc", "circle", "categoricalgeneralizedcrossentropy"}  # shaped neither like outputs nor classes
 _ONE_HOT_LOSSES = _MULTICLASS_LOSSES - {"sparsecategoricalcrossentropy", "categoricalgeneralizedcrossentropy"}
 
 
@@ -108,7 +109,7 @@ def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorI
     output : TensorInfo
         The output.
     """
-    if not loss.from_keras or output.shape is None:
+    if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
         return None
     row = output.shape[1:]
     if loss.key == "sparsecategoricalcrossentropy":

@@ -301,7 +301,7 @@ def checked_fill(fill: Any, dtype: np.dtype[Any]) -> Any:
         Otherwise.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        fits = dtype.kind not in "iub" or np.asarray(fill).astype(dtype) == fill
+        fits = dtype.kind not in "iu" or np.asarray(fill).astype(dtype) == fill
     if not fits:
         raise ShapeError(f"padValue={fill} cannot fill ragged rows of {dtype}. Set padValue to a number it can hold.")
     return fill

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import tfos_ml
-from tfos_ml import InputMode, TFEstimator, TFModel
+from tfos_ml import InputMode, KerasEstimator, TFEstimator, TFModel
 from tfos_ml.errors import ParamError
-from tfos_ml.params import CONSTRAINTS, SCORING_PARAMS, TRAINING_PARAMS
+from tfos_ml.params import CLASSIFIER_PARAMS, CONSTRAINTS, KERAS_PARAMS, SCORING_PARAMS, TRAINING_PARAMS
 
 TEXTS = (["x", "with space"], ["", 1, b"x", ["x"]])
 FLAGS = ([True, False], [0, 1, "true", np.True_])
@@ -24,9 +24,10 @@ def integers(least):
 
 VALUES = {
     **dict.fromkeys(["featuresCol", "labelCol", "predictionCol", "weightCol", "validationIndicatorCol"], TEXTS),
-    **dict.fromkeys(["modelDir", "exportDir", "signatureDefKey", "tagSet"], TEXTS),
-    **dict.fromkeys(["inputMapping", "labelMapping", "outputMapping"], MAPPINGS),
-    **dict.fromkeys(["clusterSize", "epochs", "steps", "batchSize"], integers(1)),
+    **dict.fromkeys(["modelDir", "exportDir", "signatureDefKey", "tagSet", "initialModel"], TEXTS),
+    **dict.fromkeys(["rawPredictionCol", "probabilityCol"], (["x", ""], [1, b"x", ["x"]])),
+    **dict.fromkeys(["inputMapping", "labelMapping", "weightMapping", "outputMapping"], MAPPINGS),
+    **dict.fromkeys(["clusterSize", "epochs", "steps", "batchSize", "adaptRows"], integers(1)),
     **dict.fromkeys(["numPS", "maxRestarts"], integers(0)),
     **dict.fromkeys(["evalNode", "shuffle"], FLAGS),
     **dict.fromkeys(["reservationTimeout", "feedTimeout"], SECONDS),
@@ -37,10 +38,20 @@ VALUES = {
     "nullPolicy": (["error", "skip", "keep"], ["drop", "", True, 0]),
     "padValue": ([0, -1.5, np.float32(2), float("nan")], ["0", True, [0], 1j]),
     "verbose": ([0, 1, 2, np.int64(1)], [-1, 3, 0.0, "1", True]),
+    "threshold": ([0.5, 0, 1, np.float64(0.25)], [-0.1, 1.1, float("nan"), True, "0.5"]),
+    "modelArgs": ([{"units": 3, "rates": [0.1]}, {}], [{1: 2}, {"": 1}, [("units", 3)], "units"]),
+    "validationSplit": ([0.25, 0, 0.999], [1, 1.5, -0.1, float("nan"), True, "0.1"]),
+    "classWeight": (
+        [{0: 1, 1: 2.5}, {np.int64(1): 0}],
+        [{}, {0: -1.0}, {"a": 1}, {0: "1"}, {0.5: 1}, {True: 1.0}, {0: True}, {0: float("nan")}, [1.0, 2.0]],
+    ),
+    "adaptLayers": ([["scale"], ["scale", "words"]], [[], "scale", [""], [1], {"scale"}]),
 }
 GOOD = [(name, value) for name, (good, _) in VALUES.items() for value in good]
 BAD = [(name, value) for name, (_, bad) in VALUES.items() for value in bad]
-ACCESSORS = [(TFEstimator, n) for n in TRAINING_PARAMS] + [(TFModel, n) for n in SCORING_PARAMS]
+MODEL_PARAMS = (*SCORING_PARAMS, *CLASSIFIER_PARAMS)
+STAGES = {TFEstimator: TRAINING_PARAMS, KerasEstimator: KERAS_PARAMS, TFModel: MODEL_PARAMS}
+ACCESSORS = [(stage, name) for stage, names in STAGES.items() for name in names]
 
 
 def suffix(name):
@@ -49,6 +60,11 @@ def suffix(name):
 
 def label(value):
     return value.__name__ if isinstance(value, type) else repr(value)
+
+
+def estimator_with(name):
+    """The estimator that has a Param."""
+    return TFEstimator if name in TRAINING_PARAMS else KerasEstimator
 
 
 def same(received, value):
@@ -60,13 +76,17 @@ def test_every_constraint_is_tested_here():
 
 
 def test_every_param_has_a_constraint():
-    assert sorted(CONSTRAINTS) == sorted(p.name for p in TFEstimator().params) == sorted(TRAINING_PARAMS)
-    assert sorted(SCORING_PARAMS) == sorted(p.name for p in TFModel().params)
+    assert sorted(CONSTRAINTS) == sorted(KERAS_PARAMS)
+
+
+@pytest.mark.parametrize(("stage", "names"), STAGES.items(), ids=label)
+def test_stage_has_just_its_params(stage, names):
+    assert sorted(names) == sorted(p.name for p in stage().params)
 
 
 @pytest.mark.parametrize(("name", "value"), GOOD, ids=label)
 def test_good_value_is_taken_and_given_back(name, value):
-    estimator = TFEstimator(**{name: value})
+    estimator = estimator_with(name)(**{name: value})
     assert same(getattr(estimator, f"get{suffix(name)}")(), value)
     estimator.check_params()
 
@@ -74,13 +94,13 @@ def test_good_value_is_taken_and_given_back(name, value):
 @pytest.mark.parametrize(("name", "value"), BAD, ids=label)
 def test_bad_value_is_refused_in_one_format(name, value):
     with pytest.raises(ParamError) as caught:
-        TFEstimator(**{name: value})
+        estimator_with(name)(**{name: value})
     assert str(caught.value).startswith(f"{name} must be {CONSTRAINTS[name][0]}. Received: {value!r}")
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, bad[0]) for name, (_, bad) in VALUES.items()], ids=label)
 def test_bad_value_is_refused_by_the_setter_and_in_a_grid(name, value):
-    estimator = TFEstimator()
+    estimator = estimator_with(name)()
     with pytest.raises(ParamError, match=f"^{name} must be"):
         getattr(estimator, f"set{suffix(name)}")(value)
     with pytest.raises((ParamError, TypeError), match=name):  # pyspark's own converters raise TypeError
@@ -106,13 +126,13 @@ def test_default_value_meets_the_constraint(stage, name):
     instance.check_params()
 
 
-@pytest.mark.parametrize("stage", [TFEstimator, TFModel])
+@pytest.mark.parametrize("stage", STAGES)
 def test_unknown_keyword_is_refused_with_the_known_ones(stage):
-    with pytest.raises(ParamError, match=r"Unknown parameters \['epoch'\]\. Known: \['batchSize',"):
+    with pytest.raises(ParamError, match=r"Unknown parameters \['epoch'\]\. Known: \[.*'batchSize', "):
         stage(epoch=3)
 
 
-@pytest.mark.parametrize("stage", [TFEstimator, TFModel])
+@pytest.mark.parametrize("stage", STAGES)
 def test_positional_arguments_are_refused(stage):
     with pytest.raises(TypeError, match="keyword"):
         stage("features")
@@ -121,6 +141,10 @@ def test_positional_arguments_are_refused(stage):
 def test_unset_params_have_no_value():
     estimator = TFEstimator(weightCol=None)
     assert not estimator.isDefined(estimator.weightCol)
+
+
+def test_class_weights_that_were_saved_as_json_have_numbers_for_keys_again():
+    assert KerasEstimator(classWeight={"0": 1, "12": 2.5}).getClassWeight() == {0: 1.0, 12: 2.5}
 
 
 def test_seed_is_stable_between_instances():
@@ -151,8 +175,8 @@ class TestTrainFunction:
 LOADED = """
 import json, sys
 import tfos_ml
-from tfos_ml import TFEstimator, TFModel
-TFEstimator(trainFn=print, epochs=2), TFModel(exportDir="/models/x")
+from tfos_ml import KerasEstimator, TFEstimator, TFModel
+TFEstimator(trainFn=print, epochs=2), KerasEstimator(model=print, epochs=2), TFModel(exportDir="/models/x")
 print(json.dumps([m for m in ("tensorflow", "keras", "mlflow") if m in sys.modules]))
 """
 
@@ -166,6 +190,7 @@ def test_public_names():
     assert sorted(tfos_ml.__all__) == [
         "DataFeed",
         "InputMode",
+        "KerasEstimator",
         "NodeContext",
         "SparkClusterResolver",
         "TFEstimator",

@@ -3,13 +3,13 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_type
 
 from tfos_ml.casting import TensorInfo
 from tfos_ml.errors import ShapeError, SignatureError
 from tfos_ml.inference.udf import (
     InputBinding,
     array_tensor,
-    arrow_output_type,
     check_binding,
     input_tensor,
     output_array,
@@ -195,14 +195,14 @@ class TestOutput:
         assert column.to_pylist() == values.tolist()
         for _ in inner:
             spark, arrow = t.ArrayType(spark), pa.list_(arrow)
-        assert column.type == arrow_output_type(tensor) == arrow
+        assert column.type == to_arrow_type(output_type("y", tensor)) == arrow
         assert output_type("y", tensor) == spark
 
     def test_of_no_rows_is_empty_with_the_same_type(self, dtype, inner):
         tensor = TensorInfo(dtype, (None, *inner))
         column = output_array("y", tensor, {"y": tf.zeros((0, *inner), dtype)}, 0)
         assert len(column) == 0
-        assert column.type == arrow_output_type(tensor)
+        assert column.type == to_arrow_type(output_type("y", tensor))
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (3, 2, 0), (3, 0, 2)])

@@ -31,6 +31,7 @@ from tfos_ml.training.model_dir import FOLDER
 KEPT = 2
 _COMPLETE = "COMPLETE.json"
 _SHARED = "shared.npz"
+_SEED_STATE = "seed_generator_state"  # Keras' name
 
 
 @dataclass
@@ -204,9 +205,8 @@ def _unpack(data: bytes) -> list[Array]:
 def split_variables(model: keras.Model) -> tuple[list[Any], list[Any]]:
     """Variables that are equal on all workers, and those that are not (states of seed generators)."""
     variables = [*model.variables, *model.optimizer.variables]
-    own = [v for v in variables if "uint" in v.dtype]
-    shared = [v for v in variables if "uint" not in v.dtype and v.dtype != "string"]
-    return shared, own
+    own = [v for v in variables if v.name == _SEED_STATE]
+    return [v for v in variables if v.name != _SEED_STATE], own
 
 
 def assign_all(variables: list[Any], arrays: list[Array]) -> None:

@@ -143,7 +143,7 @@ def _start_alike(model: Any, group: WorkerGroup, ctx: NodeContext) -> None:
         assign_all(shared, arrays)
         generator = np.random.default_rng([ctx.settings["seed"] % 2**64, group.rank])
         for variable in own:
-            variable.assign(generator.integers(0, 2**32, variable.shape, dtype=np.uint32))
+            variable.assign(generator.integers(0, 2**31, variable.shape))
 
 
 class _Training:

@@ -1,0 +1,185 @@
+"""How fast KerasEstimator trains: two workers beside one, and one beside plain ``Model.fit``.
+
+Each worker is one process of one thread, on ``local-cluster[2,1,4096]``; plain Keras trains the
+same rows, in memory, in a fresh process of one thread. All take turns. Rates are those of all
+epochs but the first, which traces the graph; start-up is left out.
+
+    python benchmarks/training.py [--rounds 3] [--models cnn mlp] [--scale 1.0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from tfos_ml import KerasEstimator
+
+NODES, BATCH, EPOCHS, WIDTH, CLASSES = 2, 256, 4, 784, 10
+ROWS = {"cnn": 50_000, "mlp": 120_000}
+AIMS = {"cnn": 1.8, "mlp": 1.6}  # of two workers beside one
+AIM_OF_ONE = 0.9  # beside plain Keras
+ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "OMP_NUM_THREADS": "1"}
+
+
+def cnn():
+    """A small convolutional network for 28x28 images."""
+    import keras
+
+    return [
+        keras.layers.Reshape((28, 28, 1)),
+        keras.layers.Conv2D(16, 3, activation="relu"),
+        keras.layers.MaxPooling2D(),
+        keras.layers.Conv2D(32, 3, activation="relu"),
+        keras.layers.MaxPooling2D(),
+        keras.layers.Flatten(),
+        keras.layers.Dense(CLASSES, activation="softmax"),
+    ]
+
+
+def mlp():
+    """A perceptron with one hidden layer of 128."""
+    import keras
+
+    return [keras.layers.Dense(128, activation="relu"), keras.layers.Dense(CLASSES, activation="softmax")]
+
+
+LAYERS = {"cnn": cnn, "mlp": mlp}
+
+
+def make_model(name: str):
+    """A compiled model."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((WIDTH,)), *LAYERS[name]()])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def random_rows(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Images as flat rows of float32, and their classes."""
+    random = np.random.default_rng(seed)
+    return random.random((rows, WIDTH), dtype=np.float32), random.integers(0, CLASSES, rows, dtype=np.int32)
+
+
+def session() -> SparkSession:
+    """Two executors of one core each."""
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.executor.memory": "4g",
+        "spark.driver.memory": "2g",
+    }
+    return SparkSession.builder.master(f"local-cluster[{NODES},1,4096]").config(map=conf).getOrCreate()
+
+
+def frame(spark: SparkSession, rows: int) -> DataFrame:
+    """`rows` random rows, cached."""
+
+    def fill(batches):
+        for number, batch in enumerate(batches):
+            features, labels = random_rows(batch.num_rows, seed=number)
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), WIDTH).cast(pa.list_(pa.float32()))
+            yield pa.RecordBatch.from_arrays([lists, pa.array(labels)], ["features", "label"])
+
+    df = spark.range(0, rows, 1, 4).mapInArrow(fill, "features array<float>, label int").cache()
+    assert df.count() == rows
+    return df
+
+
+def steady_rate(rows: int, epoch_seconds: list[float]) -> float:
+    """Rows a second of all epochs but the first."""
+    assert len(epoch_seconds) == EPOCHS
+    return rows * (EPOCHS - 1) / sum(epoch_seconds[1:])
+
+
+def rate_of_fit(df: DataFrame, name: str, workers: int) -> float:
+    """Rows a second of KerasEstimator."""
+    estimator = KerasEstimator(
+        model=make_model(name), clusterSize=workers, epochs=EPOCHS, batchSize=BATCH, nodeEnv=ONE_THREAD, verbose=0
+    )
+    summary = estimator.fit(df).summary
+    return steady_rate(summary["rows"], summary["epoch_seconds"])
+
+
+def rate_of_plain_keras(name: str, rows: int) -> float:
+    """Rows a second of ``Model.fit`` in a fresh process."""
+    command = [sys.executable, __file__, "--plain", name, "--rows", str(rows)]
+    output = subprocess.run(command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, text=True, check=True)
+    return steady_rate(rows, json.loads(output.stdout.splitlines()[-1]))
+
+
+def plain_keras(name: str, rows: int) -> None:
+    """Train in this process; prints the seconds of each epoch."""
+    import keras
+
+    class Clock(keras.callbacks.Callback):
+        seconds: list[float] = []  # noqa: RUF012
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.began = time.monotonic()
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.seconds.append(time.monotonic() - self.began)
+
+    x, y = random_rows(rows)
+    make_model(name).fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=[Clock()])
+    print(json.dumps(Clock.seconds))
+
+
+def measure(spark: SparkSession, name: str, rows: int, rounds: int) -> None:
+    """Print rates and, round by round, ratios."""
+    df = frame(spark, rows)
+    contenders = {
+        "plain keras": lambda: rate_of_plain_keras(name, rows),
+        "1 worker": lambda: rate_of_fit(df, name, 1),
+        "2 workers": lambda: rate_of_fit(df, name, 2),
+    }
+    rates: dict[str, list[float]] = {contender: [] for contender in contenders}
+    for _, (contender, rate) in itertools.product(range(rounds), contenders.items()):
+        rates[contender].append(rate())
+    print(f"\n{name}, batch {BATCH}, {rows:,} rows an epoch, {rounds} rounds, medians:")
+    aims = {"1 worker": ("plain keras", AIM_OF_ONE), "2 workers": ("1 worker", AIMS[name])}
+    for contender, found in rates.items():
+        line = f"  {contender:12} {statistics.median(found):>8,.0f} rows/s ({min(found):,.0f} to {max(found):,.0f})"
+        if contender in aims:
+            other, aim = aims[contender]
+            ratios = sorted(a / b for a, b in zip(found, rates[other], strict=True))
+            line += f"   {statistics.median(ratios):.2f} of {other} ({ratios[0]:.2f} to {ratios[-1]:.2f}), aim {aim}"
+        print(line, flush=True)
+    df.unpersist()
+
+
+def main() -> None:
+    """Measure each model."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=list(LAYERS), choices=list(LAYERS))
+    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")
+    parser.add_argument("--plain", choices=list(LAYERS), help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.plain:
+        plain_keras(arguments.plain, arguments.rows)
+        return
+    spark = session()
+    for name in arguments.models:
+        measure(spark, name, int(ROWS[name] * arguments.scale), arguments.rounds)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+import itertools
+import json
+import random
+import threading
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tfos_ml.errors import DestinationError, ModelError
+from tfos_ml.training.model_dir import FOLDER, check_model_dir
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keras():
+    import keras
+
+    return keras
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """Those of a run, by default of the only worker."""
+    from tfos_ml.training.allreduce import WorkerGroup
+    from tfos_ml.training.checkpoint import Checkpoints
+
+    def checkpoints(run_id="run", uri=None, is_chief=True):
+        return Checkpoints(str(tmp_path) if uri is None else uri, run_id, WorkerGroup(0, 1, 60.0), is_chief)
+
+    return checkpoints
+
+
+@pytest.fixture
+def state_of():
+    from tfos_ml.training.checkpoint import TrainingState
+
+    def state_of(epoch, **changes):
+        state = TrainingState(
+            epoch=epoch,
+            stopped=False,
+            history=[{"loss": 1 / (e + 3), "val_loss": float(e)} for e in range(epoch)],
+            identity="model",
+            fingerprint="rows",
+            shared=[np.full((2, 3), epoch, np.float32), np.array(epoch)],
+            own={"random": [epoch], "callbacks": [b"x", None]},
+        )
+        return replace(state, **changes)
+
+    return state_of
+
+
+def folders(directory):
+    return sorted(path.name for path in (directory / FOLDER).iterdir())
+
+
+def epoch_folder(directory, epoch, run_id="run"):
+    return directory / FOLDER / f"epoch-{epoch:05d}-{run_id}"
+
+
+DAMAGES = [
+    *itertools.product(["COMPLETE.json", "shared.npz", "worker-0.pkl"], ["missing", "truncated", "empty"]),
+    *itertools.product(["shared.npz", "worker-0.pkl"], ["changed"]),
+]
+
+
+def damage(folder, file, how):
+    path = folder / file
+    if how == "missing":
+        path.unlink()
+    elif how == "truncated":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "changed":
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+
+def assert_same(found, state):
+    assert {**vars(found), "shared": None} == {**vars(state), "shared": None}
+    assert len(found.shared) == len(state.shared)
+    for one, other in zip(found.shared, state.shared, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+
+
+class TestCheckpoints:
+    def test_come_back_as_they_were_saved(self, checkpoints, state_of):
+        checkpoints().save(state_of(3, stopped=True))
+        assert_same(checkpoints("next").load(), state_of(3, stopped=True))
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "uint32", "bool"])
+    def test_keep_every_dtype_and_shape(self, checkpoints, state_of, dtype):
+        arrays = [np.ones(shape, dtype) for shape in [(), (0,), (3,), (2, 1, 2)]]
+        checkpoints().save(state_of(1, shared=arrays))
+        assert_same(checkpoints().load(), state_of(1, shared=arrays))
+
+    def test_widen_bfloat16_without_loss(self, checkpoints, state_of):
+        import ml_dtypes
+
+        values = np.array([0.1, -3e38, 1e-30], ml_dtypes.bfloat16)
+        checkpoints().save(state_of(1, shared=[values]))
+        np.testing.assert_array_equal(checkpoints().load().shared[0].astype(ml_dtypes.bfloat16), values)
+
+    def test_keep_numbers_in_the_order_of_the_variables(self, checkpoints, state_of):
+        many = [np.array(i) for i in range(25)]
+        checkpoints().save(state_of(1, shared=many))
+        assert [int(a) for a in checkpoints().load().shared] == list(range(25))
+
+    def test_are_taken_by_any_uri(self, checkpoints, state_of, tmp_path):
+        checkpoints(uri=f"file://{tmp_path}/new/").save(state_of(1))
+        assert checkpoints(uri=f"{tmp_path}/new").load().epoch == 1
+
+    def test_of_an_empty_or_missing_directory_are_none(self, checkpoints, tmp_path):
+        assert checkpoints().load() is None
+        assert checkpoints(uri=f"{tmp_path}/missing").load() is None
+
+    def test_two_are_kept(self, checkpoints, state_of, tmp_path):
+        for epoch in range(1, 5):
+            checkpoints().save(state_of(epoch))
+        assert folders(tmp_path) == ["epoch-00003-run", "epoch-00004-run"]
+        assert checkpoints().load().epoch == 4
+
+    def test_leave_no_partial_files(self, checkpoints, state_of, tmp_path):
+        checkpoints().save(state_of(1))
+        assert sorted(p.name for p in epoch_folder(tmp_path, 1).iterdir()) == [
+            "COMPLETE.json",
+            "shared.npz",
+            "worker-0.pkl",
+        ]
+
+    @pytest.mark.parametrize(("file", "how"), DAMAGES)
+    def test_that_are_damaged_give_way_to_the_one_before(self, checkpoints, state_of, tmp_path, file, how):
+        for epoch in (1, 2):
+            checkpoints().save(state_of(epoch))
+        damage(epoch_folder(tmp_path, 2), file, how)
+        with pytest.warns(UserWarning, match="Checkpoint epoch-00002-run .* is not whole and is passed over"):
+            found = checkpoints().load()
+        assert_same(found, state_of(1))
+
+    def test_that_are_all_damaged_are_none(self, checkpoints, state_of, tmp_path):
+        for epoch in (1, 2):
+            checkpoints().save(state_of(epoch))
+            damage(epoch_folder(tmp_path, epoch), "COMPLETE.json", "missing")
+        with pytest.warns(UserWarning, match="is not whole") as caught:
+            assert checkpoints().load() is None
+        assert len(caught) == 2
+
+    def test_of_a_later_run_count_by_epoch(self, checkpoints, state_of, tmp_path):
+        for run_id, epoch in [("zz", 1), ("zz", 2), ("aa", 3)]:
+            checkpoints(run_id).save(state_of(epoch))
+        assert folders(tmp_path) == ["epoch-00002-zz", "epoch-00003-aa"]
+        assert checkpoints("mm").load().epoch == 3
+
+    def test_of_the_same_epoch_again_replace_it(self, checkpoints, state_of):
+        checkpoints().save(state_of(2, identity="first"))
+        checkpoints().save(state_of(2, identity="second"))
+        assert checkpoints().load().identity == "second"
+
+    def test_after_a_damaged_one_are_saved_and_found(self, checkpoints, state_of, tmp_path):
+        for epoch in (1, 2):
+            checkpoints().save(state_of(epoch))
+        damage(epoch_folder(tmp_path, 2), "shared.npz", "truncated")
+        checkpoints("again").save(state_of(2, identity="again"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            assert checkpoints().load().identity == "again"
+
+    def test_of_fewer_workers_give_a_new_worker_no_state_of_its_own(self, checkpoints, state_of, tmp_path):
+        checkpoints().save(state_of(1))
+        complete = epoch_folder(tmp_path, 1) / "COMPLETE.json"
+        about = json.loads(complete.read_text())
+        del about["files"]["worker-0.pkl"]
+        complete.write_text(json.dumps(about))
+        assert_same(checkpoints().load(), state_of(1, own={}))
+
+
+class TestModelDir:
+    def test_new_or_empty_directory_is_taken(self, tmp_path):
+        check_model_dir(f"{tmp_path}/new")
+        check_model_dir(str(tmp_path))
+        check_model_dir(f"file://{tmp_path}")
+
+    def test_directory_of_an_earlier_fit_is_taken(self, checkpoints, state_of, tmp_path):
+        checkpoints().save(state_of(1))
+        (tmp_path / "notes.txt").touch()
+        check_model_dir(str(tmp_path))
+
+    def test_directory_of_other_things_is_refused_with_their_names(self, tmp_path):
+        for name in "gfedcba":
+            (tmp_path / name).touch()
+        with pytest.raises(DestinationError) as caught:
+            check_model_dir(str(tmp_path))
+        assert str(caught.value) == (
+            f"modelDir='{tmp_path}' holds other things: ['a', 'b', 'c', 'd', 'e']. Choose a new directory, or one of "
+            "an earlier fit."
+        )
+
+    def test_file_is_refused(self, tmp_path):
+        (tmp_path / "file").touch()
+        with pytest.raises(DestinationError, match=r"modelDir='.*/file' is a file\. Choose a new directory"):
+            check_model_dir(f"{tmp_path}/file")
+
+    @pytest.mark.parametrize("uri", ["relative/path", "nosuch://x/y", ""])
+    def test_what_is_no_location_is_refused(self, uri):
+        with pytest.raises(DestinationError, match=f"modelDir='{uri}' is no absolute path or URI"):
+            check_model_dir(uri)
+
+
+@pytest.fixture
+def passed_on(keras):
+    """A callback made anew by `make`, with the state of another."""
+    from tfos_ml.training.checkpoint import callback_state, set_callback_state
+
+    def passed_on(callback, make):
+        states = callback_state([callback])
+        fresh = make()
+        set_callback_state([fresh], states)
+        return fresh
+
+    return passed_on
+
+
+def stand_in(**values):
+    """As much of a model as callbacks look at between epochs."""
+    optimizer = SimpleNamespace(learning_rate=0.5)
+    return SimpleNamespace(optimizer=optimizer, stop_training=False, get_weights=lambda: [np.ones(2)], **values)
+
+
+class TestCallbacks:
+    def test_early_stopping_goes_on_counting(self, keras, passed_on):
+        def make():
+            callback = keras.callbacks.EarlyStopping(monitor="loss", patience=2, mode="min", restore_best_weights=True)
+            callback.set_model(stand_in())
+            callback.on_train_begin()
+            return callback
+
+        first = make()
+        for epoch, loss in enumerate([1.0, 0.5, 0.6]):
+            first.on_epoch_end(epoch, {"loss": loss})
+        second = passed_on(first, make)
+        assert (second.wait, second.best, second.best_epoch) == (1, 0.5, 1)
+        np.testing.assert_array_equal(second.best_weights, first.best_weights)
+        second.on_epoch_end(3, {"loss": 0.7})
+        assert second.model.stop_training
+        assert not first.model.stop_training
+
+    def test_reduce_lr_on_plateau_goes_on_counting(self, keras, passed_on):
+        def make():
+            callback = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=2, cooldown=3, factor=0.1)
+            callback.set_model(stand_in())
+            callback.on_train_begin()
+            return callback
+
+        first = make()
+        for epoch, loss in enumerate([1.0, 1.0]):
+            first.on_epoch_end(epoch, {"loss": loss})
+        second = passed_on(first, make)
+        assert (second.wait, second.best) == (1, 1.0)
+        second.on_epoch_end(2, {"loss": 1.0})
+        assert second.model.optimizer.learning_rate == pytest.approx(0.05)
+        assert second.cooldown_counter == 3
+
+    def test_attributes_of_a_users_callback_are_kept_but_not_its_model(self, keras, passed_on):
+        class Counting(keras.callbacks.Callback):
+            def __init__(self):
+                super().__init__()
+                self.seen = []
+
+        first, model = Counting(), object()
+        first.seen.append(3)
+        first.set_model(object())
+        first.set_params({"epochs": 1})
+
+        def make():
+            fresh = Counting()
+            fresh.set_model(model)
+            fresh.set_params({"epochs": 9})
+            return fresh
+
+        second = passed_on(first, make)
+        assert second.seen == [3]
+        assert second.model is model
+        assert second.params == {"epochs": 9}
+
+    def test_closure_with_state_of_its_own_is_left_to_the_new_callback(self, keras, passed_on):
+        def make(number):
+            return keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: number)
+
+        assert passed_on(make(1), lambda: make(2)).on_epoch_end(0, {}) == 2
+
+    def test_callback_that_cannot_be_pickled_begins_anew(self, keras, passed_on):
+        from tfos_ml.training.checkpoint import callback_state
+
+        class Locked(keras.callbacks.Callback):
+            def __init__(self):
+                super().__init__()
+                self.lock, self.count = threading.Lock(), 0
+
+        first = Locked()
+        first.count = 5
+        assert callback_state([first]) == [None]
+        assert passed_on(first, Locked).count == 0
+
+
+def test_random_generators_go_on_where_they_were():
+    from tfos_ml.training.checkpoint import random_state, set_random_state
+
+    state = random_state()
+    try:
+        drawn = random.random(), np.random.rand()
+        set_random_state(state)
+        assert (random.random(), np.random.rand()) == drawn
+    finally:
+        set_random_state(state)
+
+
+class TestVariables:
+    @pytest.fixture
+    def model(self, keras):
+        model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2), keras.layers.Dropout(0.5)])
+        model.compile("adam", "mse")
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    def test_states_of_seed_generators_are_a_workers_own(self, model):
+        from tfos_ml.training.checkpoint import split_variables
+
+        _, own = split_variables(model)
+        assert [id(v) for v in own] == [id(model.layers[-1].seed_generator.state)]
+
+    def test_are_all_shared_or_a_workers_own(self, model):
+        from tfos_ml.training.checkpoint import split_variables
+
+        shared, own = split_variables(model)
+        every = [*model.variables, *model.optimizer.variables]
+        assert sorted(map(id, [*shared, *own])) == sorted(map(id, every))
+        assert {id(v) for v in model.optimizer.variables} <= {id(v) for v in shared}
+
+    def test_of_another_model_are_refused(self, model):
+        from tfos_ml.training.checkpoint import assign_all
+
+        kernel, bias = model.trainable_variables
+        assign_all([kernel, bias], [np.ones((3, 2)), np.ones(2)])
+        assert np.asarray(kernel).sum() == 6
+        with pytest.raises(ModelError, match="The checkpoint in modelDir is of another model"):
+            assign_all([kernel, bias], [np.zeros((3, 2)), np.zeros(3)])
+        assert np.asarray(kernel).sum() == 6

@@ -1,0 +1,176 @@
+import numpy as np
+import pytest
+
+METRICS = {
+    "AUC": {},
+    "Accuracy": {},
+    "BinaryAccuracy": {},
+    "BinaryCrossentropy": {},
+    "BinaryIoU": {"target_class_ids": [0, 1]},
+    "CategoricalAccuracy": {},
+    "CategoricalCrossentropy": {},
+    "CategoricalHinge": {},
+    "CosineSimilarity": {},
+    "F1Score": {},
+    "FBetaScore": {"average": "macro"},
+    "FalseNegatives": {},
+    "FalsePositives": {},
+    "Hinge": {},
+    "IoU": {"num_classes": 2, "target_class_ids": [0, 1]},
+    "KLDivergence": {},
+    "LogCoshError": {},
+    "MeanAbsoluteError": {},
+    "MeanAbsolutePercentageError": {},
+    "MeanIoU": {"num_classes": 2},
+    "MeanSquaredError": {},
+    "MeanSquaredLogarithmicError": {},
+    "OneHotIoU": {"num_classes": 3, "target_class_ids": [0, 2]},
+    "OneHotMeanIoU": {"num_classes": 3},
+    "Poisson": {},
+    "Precision": {},
+    "PrecisionAtRecall": {"recall": 0.5},
+    "R2Score": {},
+    "Recall": {},
+    "RecallAtPrecision": {"precision": 0.5},
+    "RootMeanSquaredError": {},
+    "SensitivityAtSpecificity": {"specificity": 0.5},
+    "SparseCategoricalAccuracy": {},
+    "SparseCategoricalCrossentropy": {},
+    "SparseTopKCategoricalAccuracy": {"k": 2},
+    "SpecificityAtSensitivity": {"sensitivity": 0.5},
+    "SquaredHinge": {},
+    "TopKCategoricalAccuracy": {"k": 2},
+    "TrueNegatives": {},
+    "TruePositives": {},
+}
+ONE_HOT = ("OneHot", "Categorical", "TopK", "F1", "FBeta", "KLDivergence")
+
+
+@pytest.fixture(scope="module")
+def keras():
+    import keras
+
+    return keras
+
+
+@pytest.fixture(scope="module")
+def is_exact(keras):
+    from tfos_ml.training.epoch_state import is_exact
+
+    return is_exact
+
+
+@pytest.fixture(scope="module")
+def group(keras):
+    from tfos_ml.training.allreduce import WorkerGroup
+
+    return WorkerGroup(0, 1, 60.0)
+
+
+def rows_for(name, count):
+    """Labels, predictions and weights of a kind that suits a metric."""
+    random = np.random.default_rng(1)
+    classes, weights = random.integers(0, 3, count), random.uniform(0.5, 2, count).astype("f")
+    if name.startswith("Sparse"):
+        return classes, random.dirichlet(np.ones(3), count).astype("f"), weights
+    if name.startswith(ONE_HOT):
+        return np.eye(3, dtype="f")[classes], random.dirichlet(np.ones(3), count).astype("f"), weights
+    labels, predictions = random.integers(0, 2, (count, 1)).astype("f"), random.random((count, 1)).astype("f")
+    return labels, predictions.round() if name in ("IoU", "MeanIoU", "Accuracy") else predictions, weights
+
+
+class TestExactness:
+    @pytest.mark.parametrize("name", METRICS)
+    def test_states_of_kerass_metrics_add_up(self, keras, is_exact, name):
+        whole, first, second, together = (getattr(keras.metrics, name)(**METRICS[name]) for _ in range(4))
+        labels, predictions, weights = rows_for(name, 40)
+        weights = np.ones(40, "i4") if "IoU" in name else weights  # Keras warns of others
+        for metric, rows in [(whole, slice(40)), (first, slice(13)), (second, slice(13, 40)), (together, slice(1))]:
+            metric.update_state(labels[rows], predictions[rows], sample_weight=weights[rows])
+        for one, other, both in zip(first.variables, second.variables, together.variables, strict=True):
+            both.assign(np.asarray(one) + np.asarray(other))
+        assert is_exact(whole)
+        np.testing.assert_allclose(np.asarray(together.result()), np.asarray(whole.result()), rtol=1e-5)
+
+    @pytest.mark.parametrize("name", ["Mean", "Sum"])
+    def test_means_and_sums_are_exact(self, keras, is_exact, name):
+        assert is_exact(getattr(keras.metrics, name)())
+
+    @pytest.mark.parametrize("name", ["PearsonCorrelation", "ConcordanceCorrelation"])
+    def test_correlations_are_not(self, keras, is_exact, name):
+        assert not is_exact(getattr(keras.metrics, name)())
+
+    def test_every_metric_of_keras_is_judged_here(self, keras):
+        every = {n for n, v in vars(keras.metrics).items() if isinstance(v, type)}
+        judged = {*METRICS, "Mean", "Sum", "PearsonCorrelation", "ConcordanceCorrelation"}
+        assert every - judged <= {"Metric", "MeanMetricWrapper"}
+
+    def test_a_users_metric_is_exact_if_it_is_a_mean(self, keras, is_exact):
+        class Largest(keras.metrics.Metric):
+            pass
+
+        class OwnMean(keras.metrics.Mean):
+            pass
+
+        class OwnRecall(keras.metrics.Recall):
+            pass
+
+        assert not is_exact(Largest())
+        assert is_exact(OwnMean())
+        assert is_exact(OwnRecall())
+        assert is_exact(keras.metrics.MeanMetricWrapper(lambda y, p: y - p, name="difference"))
+
+
+@pytest.fixture
+def fitted(keras):
+    """A small model, trained for an epoch, with metrics of every origin."""
+
+    def fitted(layers=(), **compiled):
+        model = keras.Sequential([keras.layers.Input((2,)), *layers, keras.layers.Dense(1, name="out")])
+        model.compile("sgd", "mse", **compiled)
+        model.fit(np.ones((4, 2)), np.zeros((4, 1)), verbose=0)
+        return model
+
+    return fitted
+
+
+class TestLeafMetrics:
+    def test_are_the_loss_and_all_that_was_compiled(self, keras, fitted):
+        from tfos_ml.training.epoch_state import leaf_metrics
+
+        model = fitted(metrics=["mae", keras.metrics.AUC(name="auc")], weighted_metrics=["mse"])
+        assert [m.name for m in leaf_metrics(model)] == ["loss", "mae", "auc", "mse"]
+
+    def test_are_the_loss_alone_without_metrics(self, fitted):
+        from tfos_ml.training.epoch_state import leaf_metrics
+
+        assert [m.name for m in leaf_metrics(fitted())] == ["loss"]
+
+
+class TestAlone:
+    def test_metrics_stay_as_they_are_and_are_not_warned_of(self, keras, fitted, group):
+        from tfos_ml.training.epoch_state import MetricSums
+
+        model = fitted(metrics=[keras.metrics.PearsonCorrelation(name="correlation"), "mae"])
+        before = [np.asarray(v) for m in model.metrics for v in m.variables]
+        assert MetricSums(model, group).bring_together(1.0) == {}
+        for one, other in zip(before, [np.asarray(v) for m in model.metrics for v in m.variables], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    @pytest.mark.parametrize("values", [{}, {"a": 2.0, "b": np.float32(3)}])
+    def test_an_average_is_of_ones_own_values(self, fitted, group, values):
+        from tfos_ml.training.epoch_state import MetricSums
+
+        assert MetricSums(fitted(), group).average(values, 1.0) == values
+
+    def test_layer_state_stays_as_it_is(self, keras, fitted, group):
+        from tfos_ml.training.epoch_state import LayerState
+
+        model = fitted([keras.layers.BatchNormalization()])
+        state = LayerState(model, group)
+        state.begin()
+        model.fit(np.random.rand(4, 2), np.zeros((4, 1)), verbose=0)
+        before = [np.asarray(v) for v in model.non_trainable_variables]
+        state.bring_together(1.0)
+        for one, other in zip(before, model.non_trainable_variables, strict=True):
+            np.testing.assert_array_equal(one, np.asarray(other))

@@ -1,0 +1,218 @@
+import itertools
+
+import numpy as np
+import pytest
+from keras_worker import worker_context
+
+from tfos_ml.feed import dataset as dataset_module
+from tfos_ml.feed.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
+from tfos_ml.feed.spool import SpoolDirectories
+
+SEED, TOTAL = 11, 37
+
+
+def shares(workers, total=TOTAL, seed=3):
+    """Rows of each worker, as they fell to it."""
+    of = np.random.default_rng(seed).integers(0, workers, total)
+    return [np.random.default_rng(seed).permutation(np.flatnonzero(of == worker)) for worker in range(workers)]
+
+
+def steps_of(places, total, batch, seed=None, epoch=0):
+    """The rows of each step, as one worker takes them."""
+    order, sizes = GlobalBatches(places, total, batch).epoch(seed, epoch)
+    return np.split(places[order], np.cumsum(sizes)[:-1])
+
+
+class TestGlobalBatches:
+    @pytest.mark.parametrize("workers", [1, 2, 3, 7])
+    @pytest.mark.parametrize("batch", [1, 4, TOTAL, 1000])
+    @pytest.mark.parametrize("seed", [None, SEED])
+    def test_every_row_comes_exactly_once_an_epoch(self, workers, batch, seed):
+        for epoch in range(3):
+            rows = [
+                r for places in shares(workers) for step in steps_of(places, TOTAL, batch, seed, epoch) for r in step
+            ]
+            assert sorted(rows) == list(range(TOTAL))
+
+    @pytest.mark.parametrize("workers", [2, 3, 7, 50])
+    @pytest.mark.parametrize("seed", [None, SEED])
+    def test_a_step_has_the_same_rows_for_any_number_of_workers(self, workers, seed):
+        for epoch in range(2):
+            alone = steps_of(np.arange(TOTAL), TOTAL, 8, seed, epoch)
+            together = [steps_of(places, TOTAL, 8, seed, epoch) for places in shares(workers)]
+            for number, rows in enumerate(alone):
+                assert sorted(np.concatenate([worker[number] for worker in together])) == sorted(rows)
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_each_worker_takes_the_rows_of_a_step_in_the_order_of_all(self, workers):
+        alone = np.concatenate(steps_of(np.arange(TOTAL), TOTAL, 8, SEED))
+        for places in shares(workers):
+            mine = np.concatenate(steps_of(places, TOTAL, 8, SEED))
+            assert mine.tolist() == [row for row in alone if row in places]
+
+    @pytest.mark.parametrize(("total", "batch", "steps"), [(0, 4, 0), (1, 4, 1), (8, 4, 2), (9, 4, 3), (3, 100, 1)])
+    def test_all_steps_but_the_last_are_full(self, total, batch, steps):
+        batches = GlobalBatches(np.arange(total), total, batch)
+        _, sizes = batches.epoch(SEED, 0)
+        assert batches.steps == len(sizes) == steps
+        assert sizes.sum() == len(batches) == total
+        assert (sizes[:-1] == batch).all()
+
+    def test_without_a_seed_step_k_is_the_kth_run_of_rows(self):
+        steps = steps_of(np.random.default_rng(0).permutation(10), 10, 4)
+        assert [step.tolist() for step in steps] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+    def test_each_epoch_has_an_order_of_its_own_which_the_seed_decides(self):
+        def order(seed, epoch):
+            return tuple(np.concatenate(steps_of(np.arange(TOTAL), TOTAL, 8, seed, epoch)))
+
+        assert len({order(seed, epoch) for seed in (1, 2) for epoch in range(3)}) == 6
+        assert order(1, 2) == order(1, 2)
+
+    @pytest.mark.parametrize("seed", [None, SEED])
+    def test_a_worker_without_rows_takes_none_in_every_step(self, seed):
+        order, sizes = GlobalBatches(np.zeros(0, np.int64), TOTAL, 8).epoch(seed, 0)
+        assert order.tolist() == []
+        assert sizes.tolist() == [0] * 5
+
+
+class TestDensePlaces:
+    @pytest.mark.parametrize("total", [1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 1000])
+    @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+    def test_are_the_numbers_of_marked_rows_below(self, total, share):
+        marked = np.flatnonzero(np.random.default_rng(total).random(total) <= share)
+        bitmap = mark_rows(marked, total)
+        every = np.arange(total)
+        assert dense_places(every, bitmap).tolist() == np.searchsorted(marked, every).tolist()
+        assert dense_places(marked, bitmap).tolist() == list(range(len(marked)))
+
+    @pytest.mark.parametrize("edge", [0, 7, 8, 31, 32, 63, 64, 65, 127, 128])
+    def test_count_a_row_at_the_edge_of_a_byte_or_word(self, edge):
+        near = np.array([max(edge - 1, 0), edge, edge + 1])
+        assert dense_places(near, mark_rows(np.array([edge]), 130)).tolist() == [0, 0, 1]
+
+    def test_are_right_among_millions_of_rows(self):
+        total = 5_000_001
+        marked = np.flatnonzero(np.random.default_rng(1).random(total) < 0.7)
+        some = np.concatenate([marked[::1000], marked[-3:]])
+        assert dense_places(some, mark_rows(marked, total)).tolist() == np.searchsorted(marked, some).tolist()
+
+    @pytest.mark.parametrize("workers", [2, 3])
+    def test_bitmaps_of_all_workers_add_up(self, workers):
+        validates = np.arange(TOTAL) % 5 == 2
+        parts = [mine[~validates[mine]] for mine in shares(workers)]
+        bitmap = np.sum([mark_rows(part, TOTAL) for part in parts], axis=0, dtype=np.int32)
+        assert bitmap.tolist() == mark_rows(np.flatnonzero(~validates), TOTAL).tolist()
+        places = np.concatenate([dense_places(part, bitmap) for part in parts])
+        assert sorted(places) == list(range((~validates).sum()))
+
+    def test_of_no_rows_are_none(self):
+        none = np.zeros(0, np.int64)
+        assert mark_rows(none, 0).tolist() == [0, 0]
+        assert dense_places(none, mark_rows(none, TOTAL)).tolist() == []
+
+
+ROWS = 10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tensorflow():
+    import tensorflow
+
+    return tensorflow
+
+
+@pytest.fixture
+def make_store(tmp_path):
+    """The rows of one of some workers, spooled and opened; label is the number of the row."""
+
+    def make_store(rank=0, size=1, ragged=False):
+        x = np.stack([np.arange(ROWS), np.arange(ROWS) * 10], axis=1).astype("i8")
+        data = {"x": x, "y": np.arange(ROWS), "w": None, "val": None}
+        if ragged:
+            numbers = np.arange(1, ROWS + 1)
+            data["x"] = np.where(np.arange(ROWS) < numbers[:, None], numbers[:, None], 0).astype("i8")
+            data["lengths"] = numbers
+        directory = tmp_path / f"{rank}-{size}"
+        directory.mkdir()
+        return worker_context(data, rank, size, False, SpoolDirectories(None, directory)).row_store("train")
+
+    return make_store
+
+
+def pass_of(store, batch=4, seed=None, epoch=0, places=None, pad_value=0):
+    """One pass as a dataset of (features, label)."""
+    import tensorflow as tf
+
+    batches = GlobalBatches(store.indices if places is None else places, ROWS, batch)
+    width = store.shapes[0][0]
+    spec = (tf.TensorSpec([None, width], tf.int64), tf.TensorSpec([None], tf.int64))
+    return make_global_dataset(store, batches, seed, lambda: epoch, lambda columns: columns, spec, pad_value)
+
+
+def labels_of(dataset):
+    return [labels.tolist() for _, labels in dataset.as_numpy_iterator()]
+
+
+class TestDataset:
+    def test_has_a_batch_a_step_with_all_columns_of_its_rows(self, make_store):
+        found = pass_of(make_store())
+        assert found.cardinality() == 3
+        assert labels_of(found) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        for features, labels in found.as_numpy_iterator():
+            assert features.tolist() == [[label, label * 10] for label in labels]
+
+    @pytest.mark.parametrize("size", [2, 3, 5])
+    @pytest.mark.parametrize("seed", [None, SEED])
+    def test_steps_of_all_workers_are_those_of_one(self, make_store, size, seed):
+        alone = labels_of(pass_of(make_store(), seed=seed))
+        together = [labels_of(pass_of(make_store(rank, size), seed=seed)) for rank in range(size)]
+        assert [sorted(itertools.chain(*step)) for step in zip(*together, strict=True)] == [
+            sorted(step) for step in alone
+        ]
+
+    def test_a_step_without_rows_of_this_worker_is_an_empty_batch(self, make_store):
+        store = make_store(1, 5)  # rows 1 and 6
+        found = pass_of(store, batch=2)
+        assert found.cardinality() == 5
+        assert [(x.shape, y.tolist()) for x, y in found.as_numpy_iterator()] == [
+            ((1, 2), [1]),
+            ((0, 2), []),
+            ((0, 2), []),
+            ((1, 2), [6]),
+            ((0, 2), []),
+        ]
+
+    @pytest.mark.parametrize("ragged", [False, True])
+    def test_a_worker_without_rows_has_all_steps_too(self, make_store, ragged):
+        found = pass_of(make_store(ROWS, ROWS + 1, ragged))
+        assert found.cardinality() == 3
+        assert labels_of(found) == [[], [], []]
+
+    def test_ragged_rows_are_padded_to_the_longest_of_this_workers_rows_in_the_step(self, make_store):
+        whole = pass_of(make_store(ragged=True), pad_value=-1)
+        assert [x.shape for x, _ in whole.as_numpy_iterator()] == [(4, 4), (4, 8), (2, 10)]
+        first, *_ = pass_of(make_store(0, 2, ragged=True), pad_value=-1).as_numpy_iterator()
+        assert first[0].tolist() == [[1, -1, -1], [3, 3, 3]]
+
+    def test_ragged_steps_without_rows_are_empty(self, make_store):
+        assert labels_of(pass_of(make_store(1, 5, ragged=True), batch=2)) == [[1], [], [], [6], []]
+
+    @pytest.mark.parametrize("block_rows", [1, 3, 5, 8])
+    @pytest.mark.parametrize(("rank", "size"), [(0, 1), (1, 3)])
+    def test_steps_do_not_depend_on_the_size_of_blocks(self, make_store, monkeypatch, block_rows, rank, size):
+        store = make_store(rank, size)
+        expected = labels_of(pass_of(store, batch=2, seed=SEED))
+        monkeypatch.setattr(dataset_module, "BLOCK_ROWS", block_rows)
+        assert labels_of(pass_of(store, batch=2, seed=SEED)) == expected
+
+    def test_asks_for_the_epoch_when_an_iteration_begins(self, make_store):
+        import tensorflow as tf
+
+        store, epochs = make_store(), []
+        spec = (tf.TensorSpec([None, 2], tf.int64), tf.TensorSpec([None], tf.int64))
+        batches = GlobalBatches(store.indices, ROWS, 4)
+        found = make_global_dataset(store, batches, SEED, lambda: len(epochs), lambda columns: columns, spec, 0)
+        for epoch in range(3):
+            assert labels_of(found) == labels_of(pass_of(store, seed=SEED, epoch=epoch))
+            epochs.append(epoch)
