@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -80,8 +81,8 @@ def _is_class_weight(value: Any) -> bool:
     return (
         isinstance(value, Mapping)
         and bool(value)
-        and all(_is_integer(k) or (isinstance(k, str) and k.isdigit()) for k in value)
-        and all(_is_number(w) and w >= 0 for w in value.values())
+        and all(_is_integer(k) or (isinstance(k, str) and k.isdecimal()) for k in value)
+        and all(_is_number(w) and 0 <= w < math.inf for w in value.values())
     )
 
 

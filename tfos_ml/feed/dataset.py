@@ -88,7 +88,12 @@ class RowStore:
         return np.lexsort((places, shuffled[windows]))
 
     def _row_bytes(self) -> int:
-        return max(1, sum(b.nbytes for b in self._batches) // max(1, len(self)))
+        return max(1, self.nbytes // max(1, len(self)))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all rows."""
+        return sum(b.nbytes for b in self._batches)
 
     def byte_sum(self, column: int) -> Int64s:
         """Sum over the bytes of a column's values, whatever the order of the rows; shape ``(1,)``."""

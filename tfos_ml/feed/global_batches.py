@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfos_ml.feed.dataset import RowStore
+from tfos_ml.feed.spool import MEMORY_RESERVE, free_memory
 from tfos_ml.feed.steps import Int64s, permute
 from tfos_ml.schema import Array
 
@@ -104,6 +105,10 @@ def make_global_dataset(
 ) -> tf.data.Dataset:
     """A dataset of one pass: a batch a step, also where this worker has no row in it.
 
+    Rows of fixed shape are taken into TensorFlow's memory once, if there is room, and picked
+    there; Python, whose lock the training loop needs, then has no part in it. Others are
+    gathered block by block as they are needed.
+
     Parameters
     ----------
     store : RowStore
@@ -123,10 +128,59 @@ def make_global_dataset(
     """
     import tensorflow as tf
 
+    if _fits_memory(store):
+        dataset = _from_memory(store, lambda: batches.epoch(seed, epoch()), arrange, pad_value)
+    else:
+        dataset = _from_blocks(store, lambda: batches.epoch(seed, epoch()), arrange, element_spec, pad_value)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _fits_memory(store: RowStore) -> bool:
+    """Whether all rows can be copied and a reserve be left."""
+    fixed = not any(store.is_ragged(i) for i in range(len(store.shapes)))
+    return fixed and not store.spilled and free_memory() > 2 * store.nbytes + MEMORY_RESERVE
+
+
+def _from_memory(
+    store: RowStore,
+    plan: Callable[[], tuple[Int64s, Int64s]],
+    arrange: Callable[[tuple[Array, ...]], Any],
+    pad_value: float,
+) -> tf.data.Dataset:
+    import tensorflow as tf
+
+    rows = tf.nest.map_structure(tf.constant, arrange(store.gather(np.arange(len(store)), pad_value)))
+
+    def generate() -> Iterator[Any]:
+        order, sizes = plan()
+        ends = np.cumsum(sizes)
+        yield order, ends - sizes, ends
+
+    def steps(order: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:
+        def step(start: tf.Tensor, end: tf.Tensor) -> Any:
+            chosen = order[start:end]
+            return tf.nest.map_structure(lambda values: tf.gather(values, chosen), rows)
+
+        return tf.data.Dataset.from_tensor_slices((starts, ends)).map(step)
+
+    spec = tf.TensorSpec([None], tf.int64)
+    return tf.data.Dataset.from_generator(generate, output_signature=(spec, spec, spec)).flat_map(steps)
+
+
+def _from_blocks(
+    store: RowStore,
+    plan: Callable[[], tuple[Int64s, Int64s]],
+    arrange: Callable[[tuple[Array, ...]], Any],
+    element_spec: Any,
+    pad_value: float,
+) -> tf.data.Dataset:
+    import tensorflow as tf
+
     ragged = any(store.is_ragged(i) for i in range(len(store.shapes)))
 
     def generate() -> Iterator[Any]:
-        order, sizes = batches.epoch(seed, epoch())
+        order, sizes = plan()
         ends = np.concatenate([[0], np.cumsum(sizes)])
         for first, last in pairwise(_block_bounds(ends, 1 if ragged else store.block_rows())):
             rows = order[ends[first] : ends[last]]
@@ -134,18 +188,14 @@ def make_global_dataset(
             cuts = ends[first : last + 1] - ends[first]
             yield values, cuts[:-1], cuts[1:]
 
-    cut = tf.TensorSpec([None], tf.int64)
-    blocks = tf.data.Dataset.from_generator(generate, output_signature=(element_spec, cut, cut))
-
     def steps(values: Any, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:
         def step(start: tf.Tensor, end: tf.Tensor) -> Any:
             return tf.nest.map_structure(lambda value: value[start:end], values)
 
         return tf.data.Dataset.from_tensor_slices((starts, ends)).map(step)
 
-    dataset = blocks.flat_map(steps)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    cut = tf.TensorSpec([None], tf.int64)
+    return tf.data.Dataset.from_generator(generate, output_signature=(element_spec, cut, cut)).flat_map(steps)
 
 
 def _block_bounds(ends: Int64s, block_rows: int) -> list[int]:
