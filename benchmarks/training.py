@@ -1,7 +1,9 @@
 """How fast KerasEstimator trains: two workers beside one, and one beside plain ``Model.fit``.
 
 Each worker is one process of one thread, on ``local-cluster[2,1,4096]``; plain Keras trains the
-same rows, in memory, in a fresh process of one thread. All take turns. Rates are those of all
+same rows, in memory, in a fresh process of one thread. What the machine allows two workers is
+shown by two plain processes at once, each with half of the rows and of the batch, which exchange
+nothing. All take turns. Rates are those of all
 epochs but the first, which traces the graph; start-up is left out.
 
     python benchmarks/training.py [--rounds 3] [--models cnn mlp] [--scale 1.0]
@@ -115,14 +117,17 @@ def rate_of_fit(df: DataFrame, name: str, workers: int) -> float:
     return steady_rate(summary["rows"], summary["epoch_seconds"])
 
 
-def rate_of_plain_keras(name: str, rows: int) -> float:
-    """Rows a second of ``Model.fit`` in a fresh process."""
-    command = [sys.executable, __file__, "--plain", name, "--rows", str(rows)]
-    output = subprocess.run(command, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, text=True, check=True)
-    return steady_rate(rows, json.loads(output.stdout.splitlines()[-1]))
+def rate_of_plain_keras(name: str, rows: int, processes: int = 1) -> float:
+    """Rows a second of ``Model.fit`` in fresh processes, which share rows and batch."""
+    shared = rows // processes
+    command = [sys.executable, __file__, "--plain", name, "--rows", str(shared), "--batch", str(BATCH // processes)]
+    environment = {**os.environ, **ONE_THREAD}
+    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    outputs = [process.communicate()[0] for process in running]
+    return sum(steady_rate(shared, json.loads(output.splitlines()[-1])) for output in outputs)
 
 
-def plain_keras(name: str, rows: int) -> None:
+def plain_keras(name: str, rows: int, batch: int) -> None:
     """Train in this process; prints the seconds of each epoch."""
     import keras
 
@@ -136,7 +141,7 @@ def plain_keras(name: str, rows: int) -> None:
             self.seconds.append(time.monotonic() - self.began)
 
     x, y = random_rows(rows)
-    make_model(name).fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=[Clock()])
+    make_model(name).fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0, callbacks=[Clock()])
     print(json.dumps(Clock.seconds))
 
 
@@ -146,19 +151,23 @@ def measure(spark: SparkSession, name: str, rows: int, rounds: int) -> None:
     contenders = {
         "plain keras": lambda: rate_of_plain_keras(name, rows),
         "1 worker": lambda: rate_of_fit(df, name, 1),
+        "2 plain at once": lambda: rate_of_plain_keras(name, rows, processes=2),
         "2 workers": lambda: rate_of_fit(df, name, 2),
     }
     rates: dict[str, list[float]] = {contender: [] for contender in contenders}
     for _, (contender, rate) in itertools.product(range(rounds), contenders.items()):
         rates[contender].append(rate())
     print(f"\n{name}, batch {BATCH}, {rows:,} rows an epoch, {rounds} rounds, medians:")
-    aims = {"1 worker": ("plain keras", AIM_OF_ONE), "2 workers": ("1 worker", AIMS[name])}
+    beside = {
+        "1 worker": [("plain keras", f", aim {AIM_OF_ONE}")],
+        "2 plain at once": [("plain keras", "")],
+        "2 workers": [("1 worker", f", aim {AIMS[name]}"), ("2 plain at once", "")],
+    }
     for contender, found in rates.items():
-        line = f"  {contender:12} {statistics.median(found):>8,.0f} rows/s ({min(found):,.0f} to {max(found):,.0f})"
-        if contender in aims:
-            other, aim = aims[contender]
+        line = f"  {contender:15} {statistics.median(found):>8,.0f} rows/s ({min(found):,.0f} to {max(found):,.0f})"
+        for other, aim in beside.get(contender, ()):
             ratios = sorted(a / b for a, b in zip(found, rates[other], strict=True))
-            line += f"   {statistics.median(ratios):.2f} of {other} ({ratios[0]:.2f} to {ratios[-1]:.2f}), aim {aim}"
+            line += f"   {statistics.median(ratios):.2f} of {other} ({ratios[0]:.2f} to {ratios[-1]:.2f}){aim}"
         print(line, flush=True)
     df.unpersist()
 
@@ -171,9 +180,10 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")
     parser.add_argument("--plain", choices=list(LAYERS), help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.plain:
-        plain_keras(arguments.plain, arguments.rows)
+        plain_keras(arguments.plain, arguments.rows, arguments.batch)
         return
     spark = session()
     for name in arguments.models:
