@@ -95,8 +95,7 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
 
 def _build(model: Any, data: TrainingData, task: KerasFit) -> None:
     """Make all variables of model, metrics, loss and optimizer, and set them to where training starts."""
-    spec = data.element_spec()
-    model._symbolic_build(data_batch=spec)
+    model._symbolic_build(data_batch=data.element_spec())  # as Model.fit does with its first batch
     if task.adapted:
         adapt.load_variables(model, task.adapted)
     if task.initial_weights:
@@ -179,22 +178,7 @@ class _Training:
         parallel = DataParallel(self._model, self._group, train, test)
         epochs = EpochState(self._group, self._data, parallel, train, test)
         metrics = MetricSums(self._model, self._group)
-        if metrics.inexact:
-            self._notices.append(
-                f"Metrics {metrics.inexact} cannot be put together exactly from the workers' shares: their values are "
-                "averages over workers, weighted by rows."
-            )
-        ragged = self._data.ragged_features
-        if self._group.size > 1 and ragged and not _has_mask(self._model):
-            self._notices.append(
-                f"Columns {ragged} have rows of different lengths and no layer masks the padding, which goes up to the "
-                "longest row of each worker's share of a batch. Mask it (mask_zero=True, keras.layers.Masking), or pad "
-                "the rows alike before fit."
-            )
-        if self._data.spilled and self._seed is not None:
-            self._notices.append(
-                "Rows spilled to disk, where shuffle=True reads them in random order. Use more memory."
-            )
+        self._note_limits(metrics)
         layer_state = LayerState(self._model, self._group)
         stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
         closing = Closing(
@@ -223,6 +207,25 @@ class _Training:
         finally:
             parallel.close()
         self._summarize()
+
+    def _note_limits(self, metrics: MetricSums) -> None:
+        """Tell where the result depends on the number of workers, or the speed suffers."""
+        if metrics.inexact:
+            self._notices.append(
+                f"Metrics {metrics.inexact} cannot be put together exactly from the workers' shares: their values are "
+                "averages over workers, weighted by rows."
+            )
+        ragged = self._data.ragged_features
+        if self._group.size > 1 and ragged and not _has_mask(self._model):
+            self._notices.append(
+                f"Columns {ragged} have rows of different lengths and no layer masks the padding, which goes up to the "
+                "longest row of each worker's share of a batch. Mask it (mask_zero=True, keras.layers.Masking), or pad "
+                "the rows alike before fit."
+            )
+        if self._data.spilled and self._seed is not None:
+            self._notices.append(
+                "Rows spilled to disk, where shuffle=True reads them in random order. Use more memory."
+            )
 
     def _load(self) -> TrainingState | None:
         state = self._checkpoints.load() if self._checkpoints else None
