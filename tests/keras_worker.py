@@ -243,13 +243,15 @@ def worker_context(data, rank, size, shuffle, directory):
     from tfos_ml.schema import ROW_COLUMN, ColumnSpec, FeedSchema, fixed_shape, list_extents
 
     columns = columns_of(data)
-    specs, shapes = [], []
+    specs, shapes, longest = [], [], []
     for (name, role), values in columns.items():
         kind, ndim = values.type, 0
         while pa.types.is_list(kind):
             kind, ndim = kind.value_type, ndim + 1
         specs.append(ColumnSpec(name, name, role, kind.to_pandas_dtype().__name__, ndim))
-        shapes.append(fixed_shape(list_extents(values, ndim), ndim))
+        extents = list_extents(values, ndim)
+        shapes.append(fixed_shape(extents, ndim))
+        longest.append(tuple(high for _, high in extents))
     schema = FeedSchema(tuple(specs), False, isinstance(data["y"], dict))
     rows = len(data["x"])
     table = pa.RecordBatch.from_arrays(
@@ -263,7 +265,7 @@ def worker_context(data, rank, size, shuffle, directory):
         writer = spool.SpoolWriter(directory, name, chunks.append)
         writer.write(table.take(pa.array(mine)))
         writer.flush()
-        stores[name] = RowStore(chunks, schema, shapes, np.array([rows]))
+        stores[name] = RowStore(chunks, schema, shapes, np.array([rows]), longest)
     logs = []
     return SimpleNamespace(
         schema=schema,

@@ -38,6 +38,8 @@ class RowStore:
         Shape of one row of each column; None where rows differ.
     totals : numpy.ndarray of int64
         Rows of all nodes by source partition.
+    longest : list of tuple of int, optional
+        Shape that holds the longest row of all nodes, of each column.
 
     Attributes
     ----------
@@ -46,10 +48,16 @@ class RowStore:
     """
 
     def __init__(
-        self, chunks: Iterable[Chunk], schema: FeedSchema, shapes: list[tuple[int | None, ...]], totals: Int64s
+        self,
+        chunks: Iterable[Chunk],
+        schema: FeedSchema,
+        shapes: list[tuple[int | None, ...]],
+        totals: Int64s,
+        longest: list[tuple[int, ...]] | None = None,
     ):
         self.schema = schema
         self.shapes = shapes
+        self.longest = longest
         self.total = int(totals.sum())
         self.spilled = False
         self._batches: list[pa.RecordBatch] = []

@@ -254,12 +254,18 @@ class NodeContext:
         if self._stores is None:
             words = [w for w in self._words().values() if w["counts"] is not None]
             totals = total_counts([unpack_counts(w["counts"]) for w in words])
-            shapes = []
-            for i, spec in enumerate(self.schema.columns):
-                extents = merge_extents([tuple(e) for e in w["extents"][i]] for w in words)
-                shapes.append(fixed_shape(extents, spec.ndim))
+            columns = range(len(self.schema.columns))
+            extents = [merge_extents([tuple(e) for e in w["extents"][i]] for w in words) for i in columns]
+            shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self.schema.columns, strict=True)]
+            longest = [tuple(high for _, high in e) for e in extents]
             self._stores = {
-                name: RowStore(iter(lambda: self._inbox.next_chunk(name), None), self.schema, shapes, totals)  # noqa: B023
+                name: RowStore(
+                    iter(lambda: self._inbox.next_chunk(name), None),  # noqa: B023
+                    self.schema,
+                    shapes,
+                    totals,
+                    longest,
+                )
                 for name in ("train", "validation")
             }
         return self._stores[stream]

@@ -14,7 +14,7 @@ from tfos_ml.feed.dataset import RowStore
 from tfos_ml.feed.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.feed.steps import Int64s
 from tfos_ml.keras_columns import check_label
-from tfos_ml.schema import Array, FeedSchema
+from tfos_ml.schema import Array, FeedSchema, checked_fill
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.describe import ModelDescription
 from tfos_ml.training.export import arrange_inputs, input_specs
@@ -131,14 +131,17 @@ class TrainingData:
         """Whether training rows are on disk rather than in shared memory."""
         return self._stores["train"].spilled
 
-    @property
-    def ragged_features(self) -> list[str]:
-        """Feature columns whose rows differ in length."""
+    def _longest(self, column: int) -> tuple[int, ...] | None:
         store = self._stores["train"]
-        return [self._schema.columns[i].column for i in self._schema.of("feature") if store.is_ragged(i)]
+        return store.longest[column] if store.longest is not None and store.is_ragged(column) else None
 
     def _arrange(self, columns: tuple[Array, ...]) -> Any:
-        """Arrays of all columns as one element."""
+        """Arrays of all columns as one element.
+
+        Ragged rows are padded to the longest of all nodes: what a model without a mask, or a metric, which
+        Keras does not mask, makes of the padding must not depend on how rows are shared out.
+        """
+        columns = tuple(_padded(values, self._longest(i), self._pad_value) for i, values in enumerate(columns))
         features = {self._schema.columns[i].name: i for i in self._schema.of("feature")}
         inputs = {}
         for name, spec in self._specs.items():
@@ -183,6 +186,16 @@ class TrainingData:
         if outputs is None or isinstance(struct, dict):
             return values
         return tuple(values[name] for name in outputs if name in values)
+
+
+def _padded(values: Array, shape: tuple[int, ...] | None, pad_value: float) -> Array:
+    """Rows filled up to a shape."""
+    if shape is None or values.shape[1:] == shape:
+        return values
+    fill = "" if values.dtype == object else checked_fill(pad_value, values.dtype)
+    padded = np.full((len(values), *shape), fill, dtype=values.dtype)
+    padded[tuple(map(slice, values.shape))] = values
+    return padded
 
 
 def _places(stores: dict[str, RowStore], total: int, group: WorkerGroup, divided: bool) -> dict[str, Int64s]:

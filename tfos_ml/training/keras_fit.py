@@ -215,13 +215,6 @@ class _Training:
                 f"Metrics {metrics.inexact} cannot be put together exactly from the workers' shares: their values are "
                 "averages over workers, weighted by rows."
             )
-        ragged = self._data.ragged_features
-        if self._group.size > 1 and ragged and not _has_mask(self._model):
-            self._notices.append(
-                f"Columns {ragged} have rows of different lengths and no layer masks the padding, which goes up to the "
-                "longest row of each worker's share of a batch. Mask it (mask_zero=True, keras.layers.Masking), or pad "
-                "the rows alike before fit."
-            )
         if self._data.spilled and self._seed is not None:
             self._notices.append(
                 "Rows spilled to disk, where shuffle=True reads them in random order. Use more memory."
@@ -299,13 +292,6 @@ class _Resume(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         if self._states is not None and len(self._states) == len(self._callbacks):
             set_callback_state(self._callbacks, self._states)
-
-
-def _has_mask(model: Any) -> bool:
-    return any(
-        getattr(layer, "mask_zero", False) or isinstance(layer, keras.layers.Masking)
-        for layer in model._flatten_layers()
-    )
 
 
 def _identity(model: Any, ctx: NodeContext) -> str:
