@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -20,6 +21,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE / "e2e"), os.env
 sys.path.insert(0, str(HERE))
 SESSION = f"{os.getpid()}-{time.time()}"
 os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of these tests
+# Temporary files of these tests alone: other pytest processes may run beside this one.
+os.environ["TMPDIR"] = tempfile.tempdir = os.environ["SPARK_LOCAL_DIRS"] = tempfile.mkdtemp(prefix="test-tfos_ml-")
 
 CLEAN_SECONDS = 10.0
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
@@ -167,10 +170,16 @@ def any_spark(request: pytest.FixtureRequest, sessions: Sessions):  # type: igno
     return sessions.get(request.param)
 
 
+def pytest_unconfigure() -> None:
+    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one master in a row, so that sessions are started only once."""
+    """Long groups first; then tests of one master in a row, so that sessions are started only once."""
 
     def rank(item: pytest.Item) -> int:
+        if item.get_closest_marker("xdist_group"):
+            return -1
         callspec = getattr(item, "callspec", None)
         parameter = callspec is not None and callspec.params.get("any_spark") == CLUSTER
         return 1 if parameter or "several_executors" in item.name else 0
