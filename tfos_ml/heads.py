@@ -83,6 +83,11 @@ class Head:
         """Whether the output tells classes apart."""
         return self.kind != PLAIN
 
+    def explains(self, output: TensorInfo) -> bool:
+        """Whether it makes more of an output than the tensor it is: classes, or one number a row."""
+        is_number = output.shape is not None and output.dtype != "string" and output.shape[1:] in ((), (1,))
+        return self.is_classifier or is_number
+
 
 def head_of(loss: LossInfo | None, output: TensorInfo | None) -> Head:
     """The head of a model with one output and one loss."""

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
 from tfos_ml.artifacts import publish
+from tfos_ml.casting import TensorInfo
 from tfos_ml.cluster.export import fetch, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
 from tfos_ml.heads import HEAD_FILE, Head
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 
 _STRUCT = "__tfos_ml_outputs"
-_VECTORS = (udf.RAW, udf.PROBABILITY)
-
-
 _PARAMS = (*SCORING_PARAMS, *CLASSIFIER_PARAMS)
 
 
@@ -123,10 +121,11 @@ class TFModel(ScoringParams, ClassifierParams, Model):
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         self.check_params()
-        archive, signature = self._packed(), self.signature()
+        archive = self._packed()
+        signature = self._signature_of(archive)
         inputs = self._bind_inputs(signature, dataset.schema)
-        head = self._head()
-        outputs, columns_of = self._bind_outputs(signature, dataset.schema, head)
+        outputs, head = self._wanted(signature, archive)
+        columns_of = self._new_columns(outputs, head, dataset.schema)
         if self._get("nullPolicy") == "skip":
             dataset = dataset.where(schema.no_nulls(dataset, [b.spec for b in inputs]))
         scoring = udf.Scoring(
@@ -134,7 +133,7 @@ class TFModel(ScoringParams, ClassifierParams, Model):
             signature_key=self._get("signatureDefKey"),
             tag=self._get("tagSet"),
             inputs=inputs,
-            outputs={name: signature.outputs[name] for name in outputs},
+            outputs=outputs,
             batch_size=self._get("batchSize"),
             null_policy=self._get("nullPolicy"),
             pad_value=self._get("padValue"),
@@ -149,13 +148,14 @@ class TFModel(ScoringParams, ClassifierParams, Model):
         from pyspark.ml.linalg import VectorUDT
         from pyspark.sql.types import StructField, StructType
 
-        signature = self.signature()
+        archive = self._packed()
+        signature = self._signature_of(archive)
         self._bind_inputs(signature, schema)
-        head = self._head()
-        outputs, columns = self._bind_outputs(signature, schema, head)
-        kinds = udf.output_fields({name: signature.outputs[name] for name in outputs}, head)
+        outputs, head = self._wanted(signature, archive)
+        kinds = udf.output_fields(outputs, head)
         fields = [
-            StructField(column, VectorUDT() if field in _VECTORS else kinds[field]) for field, column in columns.items()
+            StructField(column, VectorUDT() if _is_vector(field, head) else kinds[field])
+            for field, column in self._new_columns(outputs, head, schema).items()
         ]
         return StructType([*schema.fields, *fields])
 
@@ -178,60 +178,49 @@ class TFModel(ScoringParams, ClassifierParams, Model):
         mapping: dict[str, str] | None = self._get("inputMapping")
         return mapping or {self._get("featuresCol"): saved_model.one_name("input", signature.inputs, signature)}
 
-    def _bind_outputs(
-        self, signature: Signature, columns: StructType, head: Head | None
-    ) -> tuple[list[str], dict[str, str]]:
-        """The outputs that are wanted, and the new column of each field of ``udf.output_fields``."""
+    def _wanted(self, signature: Signature, archive: bytes) -> tuple[dict[str, TensorInfo], Head | None]:
+        """The outputs that are wanted, and what the only one means if it is more than a tensor."""
         mapping = self._get("outputMapping")
         if mapping is None:
-            output = saved_model.one_name("output", signature.outputs, signature)
-            outputs, bound = [output], {output: self._get("predictionCol")}
-            if head is not None:
-                fields = udf.output_fields({output: signature.outputs[output]}, head)
-                wanted = {
-                    udf.RAW: self._get("rawPredictionCol"),
-                    udf.PROBABILITY: self._get("probabilityCol"),
-                    udf.PREDICTION: self._get("predictionCol"),
-                }
-                bound = {f: wanted.get(f, self._get("predictionCol")) for f in fields}
-                bound = {field: column for field, column in bound.items() if column}
-        else:
-            outputs, bound = list(mapping), dict(mapping)
-        unknown = [name for name in outputs if name not in signature.outputs]
+            name = saved_model.one_name("output", signature.outputs, signature)
+            content = _member(archive, HEAD_FILE)
+            head = None if content is None else Head(**json.loads(content))
+            output = signature.outputs[name]
+            return {name: output}, head if head is not None and head.explains(output) else None
+        unknown = [name for name in mapping if name not in signature.outputs]
         if unknown:
             raise errors.SignatureError(f"The model has no outputs {unknown}. Its signature: {signature}")
-        new = list(bound.values())
+        return {name: signature.outputs[name] for name in mapping}, None
+
+    def _new_columns(self, outputs: Mapping[str, TensorInfo], head: Head | None, columns: StructType) -> dict[str, str]:
+        """The new column of each field of ``udf.output_fields``."""
+        names = dict(self._get("outputMapping") or {name: self._get("predictionCol") for name in outputs})
+        if head is not None:
+            of_fields = {
+                udf.RAW: "rawPredictionCol",
+                udf.PROBABILITY: "probabilityCol",
+                udf.PREDICTION: "predictionCol",
+            }
+            chosen = {field: self._get(of_fields[field]) for field in udf.output_fields(outputs, head)}
+            names = {field: column for field, column in chosen.items() if column}
+        new = list(names.values())
         taken = [c for c in new if c in columns.names]
         if taken or len(set(new)) < len(new):
             raise errors.ParamError(
                 f"Output columns {new} must be new and different; {taken or 'some'} exist already. "
                 f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {columns.names}"
             )
-        return outputs, bound
-
-    def _head(self) -> Head | None:
-        """What the only output means; None if nothing is known or ``outputMapping`` names what is wanted."""
-        if self._get("outputMapping") is not None:
-            return None
-        content = self._read_member(HEAD_FILE)
-        return None if content is None else Head(**json.loads(content))
-
-    def _read_member(self, name: str) -> bytes | None:
-        """A small file that lies beside the SavedModel, if it is there."""
-        with tarfile.open(fileobj=io.BytesIO(self._packed())) as tar:
-            if name not in tar.getnames():
-                return None
-            file = tar.extractfile(name)
-            return file.read() if file else None
+        return names
 
     def signature(self) -> Signature:
         """Inputs and outputs of the SavedModel, by name, with dtype and shape."""
+        return self._signature_of(self._packed())
+
+    def _signature_of(self, archive: bytes) -> Signature:
         key = self._get("signatureDefKey")
-        content = self._read_member(saved_model.SIGNATURE_FILE)
+        content = _member(archive, saved_model.SIGNATURE_FILE)
         known = None if content is None else saved_model.parse_signature(content, key)
-        if known is not None:
-            return known
-        return saved_model.read_signature(self.saved_model_dir(), key, self._get("tagSet"))
+        return known or saved_model.read_signature(self._extract(archive), key, self._get("tagSet"))
 
     def _packed(self) -> bytes:
         """The SavedModel as one tar file."""
@@ -249,7 +238,9 @@ class TFModel(ScoringParams, ClassifierParams, Model):
 
     def saved_model_dir(self) -> str:
         """A local directory with the SavedModel, for as long as this object lives."""
-        archive = self._packed()
+        return self._extract(self._packed())
+
+    def _extract(self, archive: bytes) -> str:
         digest = hashlib.sha256(archive).hexdigest()
         if self._extracted is None or self._extracted[0] != digest:
             directory = tempfile.TemporaryDirectory(prefix="tfos_ml-model-")
@@ -271,7 +262,8 @@ class TFModel(ScoringParams, ClassifierParams, Model):
         dict of str to numpy.ndarray
             Outputs by name, batch first.
         """
-        signature = self.signature()
+        archive = self._packed()
+        signature = self._signature_of(archive)
         mapping = self._input_mapping(signature)
         columns = {next(iter(mapping)): rows} if isinstance(rows, np.ndarray) else rows
         tensors = {}
@@ -280,7 +272,7 @@ class TFModel(ScoringParams, ClassifierParams, Model):
             if values.dtype == object and not isinstance(values[0], (str, bytes)):
                 values = np.stack([np.asarray(v) for v in values])
             tensors[name] = udf.array_tensor(values, column, name, signature.inputs[name])
-        function = saved_model.load(self.saved_model_dir(), self._get("signatureDefKey"), self._get("tagSet"))
+        function = saved_model.load(self._extract(archive), self._get("signatureDefKey"), self._get("tagSet"))
         return {name: value.numpy() for name, value in function(**tensors).items()}
 
     def results(self) -> list[Any]:
@@ -320,9 +312,22 @@ def _field(name: str, head: Head | None) -> Column:
     from pyspark.ml.functions import array_to_vector
 
     field = F.col(_STRUCT)[name]
-    if head is None or not head.is_classifier or name not in _VECTORS:
+    if not _is_vector(name, head):
         return field
     return F.when(field.isNotNull(), array_to_vector(field))
+
+
+def _is_vector(field: str, head: Head | None) -> bool:
+    return head is not None and head.is_classifier and field in (udf.RAW, udf.PROBABILITY)
+
+
+def _member(archive: bytes, name: str) -> bytes | None:
+    """A small file that lies beside the SavedModel, if it is there."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        if name not in tar.getnames():
+            return None
+        file = tar.extractfile(name)
+        return file.read() if file else None
 
 
 def _history(reports: list[dict[str, Any]]) -> dict[str, list[float]]:

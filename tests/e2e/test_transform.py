@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, TFModel, errors
+from tfos_ml.heads import HEAD_FILE
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.udf import make_udf_function
 
@@ -38,6 +40,8 @@ sums = lambda m, x: {"total": tf.reduce_sum(x, [1, 2]), "rows": tf.reduce_sum(x,
 save("matrix", sums, x=([None, 2, 3], tf.float32))
 join = lambda m, s, n: {"out": tf.strings.join([s, tf.strings.as_string(n)]), "long": n + 1}
 save("text", join, s=([None], tf.string), n=([None], tf.int64))
+save("predictor", lambda m, x: {"prediction": m.weight * x}, x=([None, 2], tf.float32))
+save("raw", lambda m, x: {"raw": m.weight * x, "probability": x}, x=([None, 2], tf.float32))
 save("short", lambda m, x: {"y": x[:-1]}, x=([None], tf.float32))
 save("ragged", lambda m, x: {"n": tf.reduce_sum(x, 1)}, x=([None, None], tf.int32))
 """
@@ -85,6 +89,26 @@ def test_several_outputs_and_a_flat_column_for_a_matrix(spark, models):
     assert scored.schema.simpleString() == "struct<x:array<double>,t:float,r:array<float>,s:array<array<float>>>"
     row = scored.first()
     assert (row.t, row.r, row.s) == (21.0, [6.0, 15.0], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+@pytest.fixture
+def predictor(models):
+    """A SavedModel of KerasEstimator whose wide, plain output happens to be called "prediction"."""
+    directory = models / "predictor"
+    (directory / HEAD_FILE).write_text(json.dumps({"kind": "plain", "from_logits": False}))
+    return str(directory)
+
+
+def test_outputs_may_have_any_name(spark, models, predictor):
+    df = spark.createDataFrame([([1.0, 2.0],)], "features array<float>")
+    wide = TFModel(exportDir=predictor)
+    assert wide.transformSchema(df.schema)["prediction"].dataType.simpleString() == "array<float>"
+    assert wide.transform(df).first().prediction == [2.0, 4.0]
+
+    named = TFModel(exportDir=str(models / "raw"), outputMapping={"raw": "r", "probability": "p"})
+    scored = named.transform(df)
+    assert scored.schema == named.transformSchema(df.schema)
+    assert (scored.first().r, scored.first().p) == ([2.0, 4.0], [1.0, 2.0])
 
 
 def test_text_and_integers(spark, models):

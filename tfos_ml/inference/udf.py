@@ -78,7 +78,7 @@ class Scoring:
     pad_value : float
         Fills ragged rows.
     head : Head or None
-        What the only output means; None leaves outputs as they are.
+        What the only output means, if it means more than a tensor; None leaves outputs as they are.
     threshold : float
         Of a binary head.
     """
@@ -108,16 +108,11 @@ def output_fields(outputs: Mapping[str, TensorInfo], head: Head | None) -> dict[
     """
     from pyspark.sql.types import ArrayType, DoubleType
 
-    if head is not None and head.is_classifier:
+    if head is None:
+        return {name: output_type(name, tensor) for name, tensor in outputs.items()}
+    if head.is_classifier:
         return {RAW: ArrayType(DoubleType()), PROBABILITY: ArrayType(DoubleType()), PREDICTION: DoubleType()}
-    types = {name: output_type(name, tensor) for name, tensor in outputs.items()}
-    if head is not None and _is_one_number(next(iter(outputs.values()))):
-        return {PREDICTION: DoubleType()}
-    return types
-
-
-def _is_one_number(tensor: TensorInfo) -> bool:
-    return tensor.shape is not None and tensor.dtype != "string" and tensor.shape[1:] in ((), (1,))
+    return {PREDICTION: DoubleType()}
 
 
 def output_type(name: str, tensor: TensorInfo) -> DataType:
@@ -219,23 +214,20 @@ def _run(scoring: Scoring, columns: list[pa.Array]) -> list[pa.Array]:
             for b, c in zip(scoring.inputs, columns, strict=True)
         }
         results = function(**inputs)
-        for name, array in _output_arrays(scoring, fields, results, size).items():
+        for name, array in _output_arrays(scoring, results, size).items():
             parts[name].append(array)
     return [pa.concat_arrays(p) if p else pa.array([], to_arrow_type(fields[n])) for n, p in parts.items()]
 
 
-def _output_arrays(
-    scoring: Scoring, fields: Mapping[str, DataType], results: Mapping[str, Any], rows: int
-) -> dict[str, pa.Array]:
-    if list(fields) == list(scoring.outputs):
+def _output_arrays(scoring: Scoring, results: Mapping[str, Any], rows: int) -> dict[str, pa.Array]:
+    if scoring.head is None:
         return {name: output_array(name, tensor, results, rows) for name, tensor in scoring.outputs.items()}
     ((name, tensor),) = scoring.outputs.items()
     values = checked_output(name, tensor, results, rows)
-    assert scoring.head is not None
     if not scoring.head.is_classifier:
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
     arrays = classify(values, scoring.head, scoring.threshold)
-    return {name: nested_array(values, pa.float64()) for name, values in arrays.items()}
+    return {name: nested(pa.array(values.reshape(-1)), values.shape) for name, values in arrays.items()}
 
 
 def input_tensor(binding: InputBinding, column: pa.Array, pad_value: float) -> Any:
@@ -276,26 +268,22 @@ def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], ro
 def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int) -> pa.Array:
     """One output tensor as an Arrow array of `rows` rows; raises as :func:`checked_output`."""
     values = checked_output(name, tensor, results, rows)
-    if tensor.dtype != "string":
-        return nested_array(values, _OUTPUT_TYPES[tensor.dtype][1])
+    return nested(_flat_array(name, values.reshape(-1), _OUTPUT_TYPES[tensor.dtype][1]), values.shape)
+
+
+def _flat_array(name: str, values: Array, kind: pa.DataType) -> pa.Array:
+    if kind != pa.string():
+        return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind)
     try:
-        texts = [v.decode() for v in values.reshape(-1)]
+        return pa.array([v.decode() for v in values], kind)
     except UnicodeDecodeError as error:
         raise SignatureError(f"Output '{name}' returned bytes that are no UTF-8 text: {error}") from None
-    return nested_array(values, pa.string(), texts)
 
 
-def nested_array(values: Array, kind: pa.DataType, flat: list[str] | None = None) -> pa.Array:
-    """Values of shape ``(rows, ...)`` as an Arrow array, a list for each dimension but the first."""
-    if flat is None:
-        array = pa.array(values.reshape(-1).astype(kind.to_pandas_dtype(), copy=False), kind)
-    else:
-        array = pa.array(flat, kind)
-    for axis in range(values.ndim - 1, 0, -1):
-        offsets = (
-            np.arange(0, len(array) + 1, values.shape[axis])
-            if values.shape[axis]
-            else np.zeros(int(np.prod(values.shape[:axis])) + 1)
-        )
+def nested(array: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    """A flat Arrow array as one of a shape ``(rows, ...)``: a list for each dimension but the first."""
+    for axis in range(len(shape) - 1, 0, -1):
+        rows = int(np.prod(shape[:axis]))
+        offsets = np.arange(rows + 1) * shape[axis]
         array = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), array)
     return array
