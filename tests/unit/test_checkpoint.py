@@ -124,6 +124,14 @@ class TestCheckpoints:
         assert folders(tmp_path) == ["epoch-00003-run", "epoch-00004-run"]
         assert checkpoints().load().epoch == 4
 
+    def test_incomplete_ones_do_not_count_as_kept(self, checkpoints, state_of, tmp_path):
+        for epoch in (1, 2):
+            checkpoints().save(state_of(epoch))
+        for epoch in (0, 3):
+            epoch_folder(tmp_path, epoch).mkdir()
+        checkpoints().save(state_of(4))
+        assert folders(tmp_path) == ["epoch-00002-run", "epoch-00003-run", "epoch-00004-run"]
+
     def test_leave_no_partial_files(self, checkpoints, state_of, tmp_path):
         checkpoints().save(state_of(1))
         assert sorted(p.name for p in epoch_folder(tmp_path, 1).iterdir()) == [

@@ -2,8 +2,8 @@
 
 ``modelDir/tfos_ml/epoch-00003-<run>/`` holds the variables that all workers share (written by
 the chief), one file for each worker (state of random generators and callbacks), and, written
-last, ``COMPLETE.json`` with the sizes of the others. A directory without it, or whose files do
-not agree with it, does not count; the one before is then used. The last two are kept.
+last, ``COMPLETE.json`` with the checksums of the others. A directory without it, or whose files do
+not agree with it, does not count; the one before is then used. The last two complete ones are kept.
 
 ``.keras`` files are no checkpoints: they leave out the state of seed generators.
 """
@@ -92,24 +92,20 @@ class Checkpoints:
         """Write a checkpoint; called by all workers together."""
         name = f"epoch-{state.epoch:05d}-{self._run_id}"
         self._fs.create_dir(f"{self._root}/{name}", recursive=True)
-        sizes = {f"worker-{self._group.rank}.pkl": self._write(name, f"worker-{self._group.rank}.pkl", state.own)}
+        files = [*(_own_file(rank) for rank in range(self._group.size)), _SHARED]
+        checksums = np.zeros(len(files), np.int64)
+        mine = _own_file(self._group.rank)
+        checksums[self._group.rank] = self._write(f"{name}/{mine}", cloudpickle.dumps(state.own))
         if self._is_chief:
-            sizes[_SHARED] = self._write_bytes(f"{name}/{_SHARED}", _pack(state.shared))
-        about = {k: getattr(state, k) for k in ("epoch", "stopped", "history", "identity", "fingerprint")}
-        checks = [np.zeros(self._group.size + 1, np.int64)]
-        checks[0][self._group.rank] = sizes[f"worker-{self._group.rank}.pkl"]
-        checks[0][-1] = sizes.get(_SHARED, 0)
-        (all_checks,) = self._group.sum_arrays(checks)  # all have written when this is known
+            checksums[-1] = self._write(f"{name}/{_SHARED}", _pack(state.shared))
+        (checksums,) = self._group.sum_arrays([checksums])  # all have written when this is known
         if self._is_chief:
-            files = {f"worker-{i}.pkl": int(c) for i, c in enumerate(all_checks[:-1])}
-            about["files"] = {**files, _SHARED: int(all_checks[-1])}
-            self._write_bytes(f"{name}/{_COMPLETE}", json.dumps(about).encode())
+            about = {k: getattr(state, k) for k in ("epoch", "stopped", "history", "identity", "fingerprint")}
+            about["files"] = dict(zip(files, checksums.tolist(), strict=True))
+            self._write(f"{name}/{_COMPLETE}", json.dumps(about).encode())
             self._remove_old()
 
-    def _write(self, name: str, file: str, value: dict[str, Any]) -> int:
-        return self._write_bytes(f"{name}/{file}", cloudpickle.dumps(value))
-
-    def _write_bytes(self, path: str, data: bytes) -> int:
+    def _write(self, path: str, data: bytes) -> int:
         """Write a file under another name first; returns a checksum of its content and length."""
         target = f"{self._root}/{path}"
         with self._fs.open_output_stream(f"{target}.partial") as stream:
@@ -125,8 +121,13 @@ class Checkpoints:
         return [i.base_name for i in dirs]
 
     def _remove_old(self) -> None:
-        for name in self._names()[KEPT:]:
-            self._fs.delete_dir(f"{self._root}/{name}")
+        """Delete what is older than the last complete ones."""
+        complete = 0
+        for name in self._names():
+            if complete == KEPT:
+                self._fs.delete_dir(f"{self._root}/{name}")
+            elif self._fs.get_file_info(f"{self._root}/{name}/{_COMPLETE}").type == fs.FileType.File:
+                complete += 1
 
     def load(self) -> TrainingState | None:
         """The newest whole checkpoint, the same on all workers; None if there is none.
@@ -144,7 +145,7 @@ class Checkpoints:
         state, problem = None, ""
         try:
             shared = _unpack(self._read(f"{name}/{_SHARED}", files[_SHARED]))
-            mine = f"worker-{self._group.rank}.pkl"
+            mine = _own_file(self._group.rank)
             own = _unpickle(self._read(f"{name}/{mine}", files[mine])) if mine in files else {}
             state = TrainingState(**about, shared=shared, own=own)
         except OSError as error:
@@ -176,6 +177,10 @@ class Checkpoints:
         if _checksum(data) != checksum:
             raise OSError(f"{path} is damaged")
         return data
+
+
+def _own_file(rank: int) -> str:
+    return f"worker-{rank}.pkl"
 
 
 def _checksum(data: bytes) -> int:
