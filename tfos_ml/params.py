@@ -268,6 +268,8 @@ SCORING_PARAMS = (
 class ClassifierParams(ParamsBase, HasRawPredictionCol, HasProbabilityCol, HasThreshold):
     """Params of classification; without effect on other models."""
 
+    threshold = _param("threshold", "probability above which a binary model predicts class 1", _float)
+
     def _set_classifier_defaults(self) -> None:
         self._setDefault(rawPredictionCol="rawPrediction", probabilityCol="probability", threshold=0.5)
 

@@ -126,7 +126,7 @@ class WorkerGroup:
         # Padded to a power of two: the runtime wants one instance key a shape, and keeps them for good.
         exponent = tf.cast(tf.math.ceil(tf.math.log(tf.cast(tf.maximum(longest, 1), tf.float64)) / np.log(2)), tf.int32)
         missing = tf.bitwise.left_shift(1, exponent) - tf.shape(indices)[0]
-        key = _key(name, values.dtype, values.shape)
+        key = _key(name, values.dtype, values.shape) & ~0xFF  # and one for each power of two
         indices = self._all_gather(tf.pad(indices, [[0, missing]], constant_values=-1), key + exponent)
         padding = [[0, missing]] + [[0, 0]] * (values.shape.rank - 1)
         values = tf.ensure_shape(self._all_gather(tf.pad(values, padding), key + 128 + exponent), [None, *shape[1:]])
@@ -173,8 +173,8 @@ class WorkerGroup:
 
 
 def _key(name: str, dtype: Any, shape: Any) -> int:
-    """The same number on every worker for the same operation."""
-    return zlib.crc32(f"{name}:{dtype.name}:{shape}".encode()) & 0x3FFFFF00
+    """The same number, of 30 bits, on every worker for the same operation."""
+    return zlib.crc32(f"{name}:{dtype.name}:{shape}".encode()) & 0x3FFFFFFF
 
 
 def _buckets(dense: dict[int, tf.Tensor]) -> list[list[int]]:

@@ -39,9 +39,12 @@ def is_exact(metric: Any) -> bool:
     True of Keras' own means, sums, counts, AUC, Precision, Recall, F-scores, IoU and R2, and of
     their subclasses.
     """
-    if any(isinstance(metric, getattr(keras.metrics, name)) for name in _INEXACT):
-        return False
-    return any(isinstance(metric, getattr(keras.metrics, name)) for name in _EXACT)
+    return isinstance(metric, _classes(_EXACT)) and not isinstance(metric, _classes(_INEXACT))
+
+
+def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
+    """Those that this version of Keras has."""
+    return tuple(getattr(keras.metrics, name) for name in names if hasattr(keras.metrics, name))
 
 
 def leaf_metrics(model: keras.Model) -> list[Any]:
