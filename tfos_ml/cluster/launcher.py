@@ -22,7 +22,8 @@ from tfos_ml.artifacts import is_connect
 from tfos_ml.cluster import results
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.failure import Failure, find_failure
-from tfos_ml.cluster.node import NodeTask, run_node
+from tfos_ml.cluster.node import run_node
+from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import check_settings, check_slots
 from tfos_ml.cluster.progress import Progress
 

@@ -20,25 +20,24 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster import control, export, results
 from tfos_ml.cluster.channel import Channel, ChannelClosedError
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.guardian import Guardian
+from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
-from tfos_ml.cluster.template import ClusterTemplate, cluster_spec, tf_config
+from tfos_ml.cluster.template import cluster_spec, tf_config
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
-from tfos_ml.schema import FeedSchema
 
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"
@@ -46,44 +45,6 @@ COLLATERAL_SECONDS = 5.0
 HEARTBEAT_TIMEOUT = 120.0
 SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class NodeTask:
-    """All that a task needs to become a node; the same for every node of a run.
-
-    Attributes
-    ----------
-    run_id : str
-        Unique to the run and attempt.
-    template : ClusterTemplate
-        The roles.
-    schema : FeedSchema
-        The columns of the rows.
-    payload : Artifact
-        The pickled train function and its arguments.
-    settings : dict
-        JSON-serialisable settings for the train function's context.
-    environment : dict of str to str
-        The user's ``nodeEnv``.
-    reservation_timeout, feed_timeout : float
-        Deadlines, in seconds.
-    export_dir : str or None
-        URI where the chief publishes its SavedModel; None brings it back with the results.
-    control : dict of str to str, or None
-        Address and token of the driver's control server, if there is one.
-    """
-
-    run_id: str
-    template: ClusterTemplate
-    schema: FeedSchema
-    payload: Artifact
-    settings: dict[str, Any]
-    environment: dict[str, str]
-    reservation_timeout: float
-    feed_timeout: float
-    export_dir: str | None
-    control: dict[str, str] | None = field(repr=False)  # holds the run's token
 
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.cluster.channel import Channel, Message
 from tfos_ml.feed.datafeed import DataFeed
-from tfos_ml.feed.dataset import RowStore, make_dataset
-from tfos_ml.feed.steps import agree_steps, batch_sizes, total_counts, unpack_counts
-from tfos_ml.schema import FeedSchema, fixed_shape, merge_extents
+from tfos_ml.feed.dataset import make_dataset
+from tfos_ml.feed.steps import batch_sizes
+from tfos_ml.schema import FeedSchema
 from tfos_ml.training.inbox import Inbox
 from tfos_ml.training.paths import absolute_path
+from tfos_ml.training.rows import NodeRows
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from tfos_ml.cluster.resolver import SparkClusterResolver
+    from tfos_ml.feed.dataset import RowStore
 
 
 class NodeContext:
@@ -78,7 +80,6 @@ class NodeContext:
         self.epochs: int = settings["epochs"]
         self._label: str = start["label"]
         self._feed_labels: list[str] = start["feed_labels"]
-        self._validation_labels: list[str] = start["validation_labels"]
         self.num_workers: int = len(self._feed_labels)
         self.worker_num: int = self._feed_labels.index(self._label) if self._label in self._feed_labels else -1
         self.per_node_batch_size: int = max(1, self.batch_size // self.num_workers)
@@ -89,7 +90,7 @@ class NodeContext:
         self.schema = FeedSchema.from_json(start["schema"])
         self._channel = channel
         self._inbox = Inbox(messages, start["feed_timeout"])
-        self._stores: dict[str, RowStore] | None = None
+        self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feed: DataFeed | None = None
 
     # Rows
@@ -97,12 +98,12 @@ class NodeContext:
     @property
     def row_count(self) -> int:
         """Number of training rows of all nodes; waits until all rows have arrived."""
-        return sum(self._rows("train").values())
+        return sum(self._rows.counts("train").values())
 
     @property
     def validation_row_count(self) -> int:
         """Number of validation rows of all nodes; waits until all rows have arrived."""
-        return sum(self._rows("validation").values())
+        return sum(self._rows.counts("validation").values())
 
     def dataset(
         self,
@@ -157,8 +158,8 @@ class NodeContext:
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
-        steps = self._agreed_steps(batch_size, drop_remainder)
-        store = self.row_store("train")
+        steps = self._rows.agreed_steps(batch_size, drop_remainder)
+        store = self._rows.store("train")
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
         shuffle = self.settings["shuffle"] if shuffle is None else shuffle
         if shuffle and store.spilled:
@@ -178,14 +179,14 @@ class NodeContext:
         of batches may differ.
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
-        store = self.row_store("validation")
+        store = self._rows.store("validation")
         steps = -(-len(store) // batch_size)
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder=False)
         return make_dataset(store, sizes, 1, None, self.settings["pad_value"])
 
     def steps_per_epoch(self, batch_size: int | None = None) -> int:
         """Number of batches in one pass of :meth:`dataset`, the same on every worker."""
-        return self._agreed_steps(batch_size or self.per_node_batch_size, drop_remainder=False)
+        return self._rows.agreed_steps(batch_size or self.per_node_batch_size, drop_remainder=False)
 
     def get_data_feed(self, train_mode: bool = True) -> DataFeed:
         """This node's training rows as they arrive, ``epochs`` times.
@@ -200,10 +201,11 @@ class NodeContext:
             Whether this is training; otherwise each row is read once, and every row read is
             answered by :meth:`DataFeed.batch_results`.
         """
-        if self._stores is not None:
+        if self._rows.are_held:
             raise errors.CollectiveCallError("ctx.get_data_feed() after ctx.dataset(): the rows are held for datasets")
         if self._feed is None:
             epochs = self.epochs if train_mode else 1
+            self._rows.streamed = True
             self._channel.send("reading", how="get_data_feed", keeps_rows=epochs > 1)
             self._feed = DataFeed(
                 self._inbox,
@@ -223,52 +225,9 @@ class NodeContext:
         files: list[str] = self.settings["files"]
         return files[self.worker_num :: self.num_workers]
 
-    def _words(self) -> dict[str, Any]:
-        if self._feed is not None:
-            raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
-        if self._stores is None:
-            self._channel.send("reading", how="dataset", keeps_rows=True)
-        return self._inbox.agreement()
-
-    def _rows(self, stream: str) -> dict[str, int]:
-        words = self._words()
-        labels = self._feed_labels if stream == "train" else self._validation_labels
-        for label in labels:
-            if words[label]["counts"] is None:
-                raise errors.CollectiveCallError(
-                    f"rows cannot be counted and steps not agreed on, because {label} {words[label]['why']}. "
-                    "Let every chief and worker call ctx.dataset()"
-                )
-        return {label: words[label]["rows"][stream] for label in labels}
-
-    def _agreed_steps(self, batch_size: int, drop_remainder: bool) -> int:
-        rows = self._rows("train")
-        if self._label not in rows:
-            raise errors.CollectiveCallError(f"{self._label} receives no training rows; only {list(rows)} do")
-        if not any(rows.values()):
-            raise errors.EmptyDataError("the DataFrame has no rows to train on")
-        return agree_steps(rows, batch_size, drop_remainder)
-
     def row_store(self, stream: str) -> RowStore:
         """All rows of this node of one stream, ``"train"`` or ``"validation"``; for tfos_ml itself."""
-        if self._stores is None:
-            words = [w for w in self._words().values() if w["counts"] is not None]
-            totals = total_counts([unpack_counts(w["counts"]) for w in words])
-            columns = range(len(self.schema.columns))
-            extents = [merge_extents([tuple(e) for e in w["extents"][i]] for w in words) for i in columns]
-            shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self.schema.columns, strict=True)]
-            longest = [tuple(high for _, high in e) for e in extents]
-            self._stores = {
-                name: RowStore(
-                    iter(lambda: self._inbox.next_chunk(name), None),  # noqa: B023
-                    self.schema,
-                    shapes,
-                    totals,
-                    longest,
-                )
-                for name in ("train", "validation")
-            }
-        return self._stores[stream]
+        return self._rows.store(stream)
 
     # The cluster
 
@@ -320,9 +279,8 @@ class NodeContext:
         """
         if self._label not in self._feed_labels:
             raise errors.CollectiveCallError(f"ctx.barrier() is for {self._feed_labels}, not for {self._label}")
-        if self._feed is None and self._stores is None:
-            # Row counts are agreed on before the first barrier; if need be, all rows are spooled for it.
-            self._channel.send("reading", how="dataset", keeps_rows=True)
+        if not (self._rows.streamed or self._rows.are_held):
+            self._rows.keep()  # row counts are agreed on before the first barrier
         self._channel.send("barrier", name=name)
         error = self._inbox.barrier()
         if error:
@@ -381,7 +339,7 @@ class NodeContext:
             return None
 
         path = os.path.join(self._directory, "saved_model")
-        shapes = None if self._stores is None else self._stores["train"].shapes
+        shapes = self._rows.store("train").shapes if self._rows.are_held else None
         export_saved_model(model, path, self.schema, shapes, signatures, self.settings["signature_def_key"])
         if not self.is_chief:
             return None

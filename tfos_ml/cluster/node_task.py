@@ -1,0 +1,48 @@
+"""What the driver hands to the tasks that become nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfos_ml.artifacts import Artifact
+from tfos_ml.cluster.template import ClusterTemplate
+from tfos_ml.schema import FeedSchema
+
+
+@dataclass(frozen=True)
+class NodeTask:
+    """All that a task needs to become a node; the same for every node of a run.
+
+    Attributes
+    ----------
+    run_id : str
+        Unique to the run and attempt.
+    template : ClusterTemplate
+        The roles.
+    schema : FeedSchema
+        The columns of the rows.
+    payload : Artifact
+        The pickled train function and its arguments.
+    settings : dict
+        JSON-serialisable settings for the train function's context.
+    environment : dict of str to str
+        The user's ``nodeEnv``.
+    reservation_timeout, feed_timeout : float
+        Deadlines, in seconds.
+    export_dir : str or None
+        URI where the chief publishes its SavedModel; None brings it back with the results.
+    control : dict of str to str, or None
+        Address and token of the driver's control server, if there is one.
+    """
+
+    run_id: str
+    template: ClusterTemplate
+    schema: FeedSchema
+    payload: Artifact
+    settings: dict[str, Any]
+    environment: dict[str, str]
+    reservation_timeout: float
+    feed_timeout: float
+    export_dir: str | None
+    control: dict[str, str] | None = field(repr=False)  # holds the run's token

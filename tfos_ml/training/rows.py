@@ -1,0 +1,101 @@
+"""The rows of one node, as datasets need them: all spooled, counted, and agreed on with the other nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfos_ml import errors
+from tfos_ml.cluster.channel import Channel, Message
+from tfos_ml.feed.dataset import RowStore
+from tfos_ml.feed.steps import agree_steps, total_counts, unpack_counts
+from tfos_ml.schema import FeedSchema, fixed_shape, merge_extents
+from tfos_ml.training.inbox import Inbox
+
+
+class NodeRows:
+    """The rows of one node, and how many the others have.
+
+    Parameters
+    ----------
+    start : Message
+        What the supervisor told this process at its start.
+    schema : FeedSchema
+        The columns.
+    inbox : Inbox
+        What the supervisor tells later.
+    channel : Channel
+        To the supervisor.
+
+    Attributes
+    ----------
+    streamed : bool
+        Whether they are being read with ``get_data_feed``, and not held for datasets.
+    """
+
+    def __init__(self, start: Message, schema: FeedSchema, inbox: Inbox, channel: Channel):
+        self._schema = schema
+        self._inbox = inbox
+        self._channel = channel
+        self._label: str = start["label"]
+        self._labels = {"train": start["feed_labels"], "validation": start["validation_labels"]}
+        self._stores: dict[str, RowStore] | None = None
+        self.streamed = False
+
+    @property
+    def are_held(self) -> bool:
+        """Whether all rows are here."""
+        return self._stores is not None
+
+    def keep(self) -> None:
+        """Ask for all rows to be spooled."""
+        self._channel.send("reading", how="dataset", keeps_rows=True)
+
+    def _words(self) -> dict[str, Any]:
+        """What each node that trains said about its rows, by label."""
+        if self.streamed:
+            raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
+        if self._stores is None:
+            self.keep()
+        return self._inbox.agreement()
+
+    def counts(self, stream: str) -> dict[str, int]:
+        """Number of rows of each node in ``"train"`` or ``"validation"``, by label."""
+        words = self._words()
+        labels = self._labels[stream]
+        for label in labels:
+            if words[label]["counts"] is None:
+                raise errors.CollectiveCallError(
+                    f"rows cannot be counted and steps not agreed on, because {label} {words[label]['why']}. "
+                    "Let every chief and worker call ctx.dataset()"
+                )
+        return {label: words[label]["rows"][stream] for label in labels}
+
+    def agreed_steps(self, batch_size: int, drop_remainder: bool) -> int:
+        """Number of batches in one pass, the same on every node."""
+        rows = self.counts("train")
+        if self._label not in rows:
+            raise errors.CollectiveCallError(f"{self._label} receives no training rows; only {list(rows)} do")
+        if not any(rows.values()):
+            raise errors.EmptyDataError("the DataFrame has no rows to train on")
+        return agree_steps(rows, batch_size, drop_remainder)
+
+    def store(self, stream: str) -> RowStore:
+        """All rows of this node of one stream."""
+        if self._stores is None:
+            words = [w for w in self._words().values() if w["counts"] is not None]
+            totals = total_counts([unpack_counts(w["counts"]) for w in words])
+            columns = range(len(self._schema.columns))
+            extents = [merge_extents([tuple(e) for e in w["extents"][i]] for w in words) for i in columns]
+            shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]
+            longest = [tuple(high for _, high in e) for e in extents]
+            self._stores = {
+                name: RowStore(
+                    iter(lambda: self._inbox.next_chunk(name), None),  # noqa: B023
+                    self._schema,
+                    shapes,
+                    totals,
+                    longest,
+                )
+                for name in self._labels
+            }
+        return self._stores[stream]
