@@ -13,12 +13,10 @@ from pathlib import Path
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors run this very interpreter
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # all of the demo stays on this machine
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import matplotlib
 
 matplotlib.use("Agg")
-import keras
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 from pyspark.ml import Pipeline
@@ -33,7 +31,9 @@ from tfos_ml import KerasEstimator
 
 
 def make_network():
-    """A small convolutional network, compiled as for Keras alone."""
+    """A small convolutional network, compiled as for Keras alone; called on the nodes."""
+    import keras
+
     keras.utils.set_random_seed(7)
     network = keras.Sequential(
         [
@@ -69,7 +69,7 @@ def make_pipeline(pixel_columns):
             VectorAssembler(inputCols=pixel_columns, outputCol="pixels"),
             MinMaxScaler(inputCol="pixels", outputCol="features"),
             KerasEstimator(
-                model=make_network(),
+                model=make_network,
                 clusterSize=2,
                 epochs=15,
                 batchSize=64,
