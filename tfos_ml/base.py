@@ -13,7 +13,7 @@ from tfos_ml import errors, schema
 from tfos_ml.artifacts import is_connect, publish
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
-from tfos_ml.cluster.node import NodeTask
+from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.steps import PARTITION_SHIFT
@@ -130,6 +130,17 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel]):
 
     def _rows_by_node(self, df: DataFrame, columns: schema.FeedSchema, template: ClusterTemplate) -> DataFrame:
         """The plan whose partition *i* holds the rows of node *i*, each with its row id."""
+        rows = self._numbered_rows(df, columns)
+        # Dealing from a partition's own number on spreads the rows of many small partitions, too.
+        row = F.col(schema.ROW_COLUMN)
+        dealt = F.shiftright(row, PARTITION_SHIFT) + row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
+        rank = _pick(template.feed_ranks, dealt)
+        if VALIDATION_COLUMN in rows.columns:
+            rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
+        return rows.repartitionById(template.size, rank)
+
+    def _numbered_rows(self, df: DataFrame, columns: schema.FeedSchema) -> DataFrame:
+        """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""
         expressions = [
             schema.spark_column(spec, df, spec.dtype).alias(f"c{i}") for i, spec in enumerate(columns.columns)
         ]
@@ -139,14 +150,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel]):
             expressions.append(validates.alias(VALIDATION_COLUMN))
         if self._get("nullPolicy") == "skip":
             df = df.where(schema.no_nulls(df, columns.columns))
-        rows = df.select(*expressions)
-        # Dealing from a partition's own number on spreads the rows of many small partitions, too.
-        row = F.col(schema.ROW_COLUMN)
-        dealt = F.shiftright(row, PARTITION_SHIFT) + row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
-        rank = _pick(template.feed_ranks, dealt)
-        if validates is not None:
-            rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
-        return rows.repartitionById(template.size, rank)
+        return df.select(*expressions)
 
     def _validation_condition(self, df: DataFrame) -> Column | None:
         """Which rows are for validation; None if none are."""

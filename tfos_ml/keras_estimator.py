@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
 from tfos_ml.base import ClusterEstimator
+from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.heads import Head, head_of
 from tfos_ml.keras_columns import check_columns, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
@@ -191,6 +192,7 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         description.check_adapted(adapted_layers)
         columns = narrow_vectors(columns, description)
         check_columns(columns, description)
+        self._check_losses(description)
         self._warn(description)
         adapted = None
         if adapted_layers:
@@ -234,16 +236,16 @@ class KerasEstimator(KerasParams, ClusterEstimator):
             )
         return dataclasses.replace(self._source, arguments=arguments, custom_objects=self._custom_objects)
 
-    def _warn(self, description: ModelDescription) -> None:
-        if self._get("clusterSize") < 2:
-            return
+    def _check_losses(self, description: ModelDescription) -> None:
         unreduced = [loss.name for loss in description.losses.values() if loss.reduction in (None, "none")]
-        if unreduced:
+        if unreduced and self._get("clusterSize") > 1:
             raise errors.ModelError(
                 f"Losses {unreduced} have reduction=None, which leaves open what several workers should "
                 "minimise. Compile them with 'sum_over_batch_size', 'sum' or 'mean_with_sample_weight'."
             )
-        if description.batch_dependent:
+
+    def _warn(self, description: ModelDescription) -> None:
+        if description.batch_dependent and self._get("clusterSize") > 1:
             warnings.warn(
                 "Training on several workers is not exactly that on one, because of: "
                 + "; ".join(description.batch_dependent),
@@ -273,23 +275,17 @@ class KerasEstimator(KerasParams, ClusterEstimator):
 
     def _adapt_rows(self, df: DataFrame, columns: schema.FeedSchema) -> pa.Table:
         """Training rows of the feature columns, for preprocessing layers."""
-        features = [columns.columns[i] for i in columns.of("feature")]
-        validates = self._validation_condition(df)
-        chosen = [schema.spark_column(c, df, c.dtype).alias(f"c{i}") for i, c in enumerate(features)]
-        if validates is not None:
-            chosen.append(validates.alias("validates"))
-        if self._get("nullPolicy") == "skip":
-            df = df.where(schema.no_nulls(df, columns.columns))
-        rows = df.select(*chosen)
-        if validates is not None:
-            rows = rows.where(~F.col("validates")).drop("validates")
+        rows = self._numbered_rows(df, columns)
+        if VALIDATION_COLUMN in rows.columns:
+            rows = rows.where(~F.col(VALIDATION_COLUMN))
+        rows = rows.select([f"c{i}" for i in columns.of("feature")])
         if self._get("adaptRows"):
             rows = rows.limit(self._get("adaptRows"))
         table = rows.toArrow()
         if not table.num_rows:
             raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
-        for array, spec in zip(table.combine_chunks().columns, features, strict=True):
-            schema.check_no_nulls(array.chunk(0), spec)
+        for array, i in zip(table.combine_chunks().columns, columns.of("feature"), strict=True):
+            schema.check_no_nulls(array.chunk(0), columns.columns[i])
         return table
 
     def _validation_condition(self, df: DataFrame) -> Column | None:

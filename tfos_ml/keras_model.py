@@ -61,7 +61,7 @@ def adapt_source(
 
     Raises
     ------
-    ModelError, ShapeError
+    ModelError
         If a layer cannot be adapted on these rows.
     """
     _, adapted = _ask(source, tuple(layers), schema, rows, environment)

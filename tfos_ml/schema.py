@@ -311,13 +311,15 @@ def concat_padded(parts: Sequence[Array], spec: ColumnSpec, pad_value: float = 0
     """Batches of one column joined, each first padded to the longest of them."""
     if len(parts) == 1:
         return parts[0]
-    shape = np.max([p.shape[1:] for p in parts], axis=0) if spec.ndim else ()
-    fill = _fill(spec, pad_value)
-    is_ragged = any(p.shape[1:] != parts[0].shape[1:] for p in parts)
-    fill = checked_fill(fill, parts[0].dtype) if is_ragged else 0
-    joined = np.full((sum(map(len, parts)), *shape), fill, dtype=parts[0].dtype)
-    start = 0
-    for part in parts:
-        joined[tuple(map(slice, (start, *[0] * spec.ndim), (start + len(part), *part.shape[1:])))] = part
-        start += len(part)
-    return joined
+    shape = tuple(np.max([p.shape[1:] for p in parts], axis=0)) if spec.ndim else ()
+    return np.concatenate([pad_rows(p, shape, spec, pad_value) for p in parts])
+
+
+def pad_rows(values: Array, shape: tuple[int, ...], spec: ColumnSpec, pad_value: float = 0) -> Array:
+    """A batch of one column with its rows padded to a shape."""
+    if values.shape[1:] == shape:
+        return values
+    fill = checked_fill(_fill(spec, pad_value), values.dtype)
+    padded = np.full((len(values), *shape), fill, dtype=values.dtype)
+    padded[tuple(map(slice, values.shape))] = values
+    return padded

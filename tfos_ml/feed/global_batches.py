@@ -60,10 +60,18 @@ class GlobalBatches:
 
     def epoch(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
         """Positions of this worker's rows in the order of one pass, and how many each step takes of them."""
-        places = self._places if seed is None or not self.total else permute(self._places, self.total, seed, epoch)
-        order = np.argsort(places, kind="stable")
-        sizes = np.bincount(places // self.batch_size, minlength=self.steps)
-        return order, sizes.astype(np.int64)
+        places = self._places_in(seed, epoch)
+        return np.argsort(places, kind="stable"), self._sizes(places)
+
+    def sizes(self, seed: int | None, epoch: int) -> Int64s:
+        """How many rows each step of one pass takes of this worker's."""
+        return self._sizes(self._places_in(seed, epoch))
+
+    def _places_in(self, seed: int | None, epoch: int) -> Int64s:
+        return self._places if seed is None or not self.total else permute(self._places, self.total, seed, epoch)
+
+    def _sizes(self, places: Int64s) -> Int64s:
+        return np.bincount(places // self.batch_size, minlength=self.steps).astype(np.int64)
 
 
 def mark_rows(indices: Int64s, total: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -124,7 +132,7 @@ def make_global_dataset(
     element_spec : nested structure of tf.TensorSpec
         What it makes, the batch dimension None.
     pad_value : float
-        Fills ragged rows up to the longest of this worker's rows in the step.
+        Fills ragged rows up to the longest read together; `arrange` may pad them further.
     """
     import tensorflow as tf
 

@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from tfos_ml.casting import TensorInfo, fit_to_tensor
 from tfos_ml.errors import ModelError
 from tfos_ml.schema import FeedSchema, to_numpy
-from tfos_ml.training.export import arrange_inputs, input_specs
+from tfos_ml.training.export import arrange_inputs, fit_inputs, input_specs
 
 _BATCH = 8192
 
@@ -48,7 +47,7 @@ def adapt_layers(model: keras.Model, names: Sequence[str], inputs: Mapping[str, 
         )
     for layer in wanted:
         before = keras.Model(model._inputs_struct, layer.input)
-        layer.adapt(_apply(before, {name: inputs[name] for name in inputs}, model))
+        layer.adapt(_apply(before, inputs, model))
 
 
 def _adapt_in_sequence(model: keras.Sequential, wanted: list[Any], values: Any) -> None:
@@ -61,7 +60,7 @@ def _adapt_in_sequence(model: keras.Sequential, wanted: list[Any], values: Any) 
         values = np.concatenate([np.asarray(layer(tf.constant(part))) for part in _parts(values)])
 
 
-def _apply(before: keras.Model, inputs: dict[str, Any], model: keras.Model) -> Any:
+def _apply(before: keras.Model, inputs: Mapping[str, Any], model: keras.Model) -> Any:
     """What reaches a layer, for all rows."""
     rows = len(next(iter(inputs.values())))
     outputs = []
@@ -76,19 +75,12 @@ def _parts(values: Any) -> list[Any]:
 
 
 def read_inputs(path: Path, schema: FeedSchema, model: keras.Model) -> dict[str, Any]:
-    """Rows of an Arrow file as the model's inputs; its columns are the feature columns, in order."""
+    """Rows (at least one) of an Arrow file as the model's inputs; its columns are the feature columns, in order."""
     with pa.OSFile(str(path)) as file:
         table = pa.ipc.open_file(file).read_all().combine_chunks()
     features = [schema.columns[i] for i in schema.of("feature")]
-    arrays = [table.column(i).chunk(0) if table.num_rows else pa.array([]) for i in range(len(features))]
-    values = {c.name: to_numpy(array, c) for c, array in zip(features, arrays, strict=True)}
-    columns = {c.name: c.column for c in features}
-    inputs = {}
-    for name, spec in input_specs(model, schema, None).items():
-        source = name if name in values else next(iter(values))
-        tensor = TensorInfo(spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape))
-        inputs[name] = fit_to_tensor(values[source], columns[source], name, tensor)
-    return inputs
+    values = {c.name: to_numpy(table.column(i).chunk(0), c) for i, c in enumerate(features)}
+    return fit_inputs(input_specs(model, schema, None), schema, values)
 
 
 def pack_state(model: keras.Model, names: Sequence[str]) -> bytes:

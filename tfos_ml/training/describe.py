@@ -109,9 +109,7 @@ def describe(model: Any) -> ModelDescription:
 def _check_kind(model: Any) -> None:
     import keras
 
-    if type(model).__module__.startswith("tf_keras") or any(
-        c.__module__.startswith("tf_keras") for c in type(model).__mro__
-    ):
+    if any(c.__module__.startswith("tf_keras") for c in type(model).__mro__):
         raise ModelError(
             "The model is one of tf_keras (Keras 2). KerasEstimator trains Keras 3 models; train this one with "
             "TFEstimator, where tf.distribute strategies work with tf_keras (nodeEnv={'TF_USE_LEGACY_KERAS': '1'})."
@@ -174,19 +172,9 @@ def _inputs(model: Any) -> dict[str, TensorInfo] | None:
 
 
 def _outputs(model: Any) -> dict[str, TensorInfo] | None:
-    from tfos_ml.training.export import output_layer_names
+    from tfos_ml.training.export import declared_outputs
 
-    outputs = getattr(model, "_outputs_struct", None)
-    if outputs is None:
-        outputs = getattr(model, "outputs", None)
-    if outputs is None or (isinstance(outputs, (list, tuple, dict)) and not outputs):
-        return None
-    if isinstance(outputs, dict):
-        named = outputs
-    else:
-        tensors = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-        named = dict(zip(output_layer_names(model, len(tensors)), tensors, strict=True))
-    return {str(name): TensorInfo(t.dtype, tuple(t.shape)) for name, t in named.items()}
+    return declared_outputs(model)
 
 
 def _losses(model: Any) -> dict[str, LossInfo]:

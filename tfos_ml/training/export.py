@@ -7,14 +7,15 @@ carry the tensor names of ``inputMapping`` and outputs dict keys or layer names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfos_ml.casting import TensorInfo, fit_to_tensor
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.saved_model import write_signature
-from tfos_ml.schema import ColumnSpec, FeedSchema
+from tfos_ml.schema import Array, ColumnSpec, FeedSchema
 
 SINGLE_INPUT = "features"
 RowShape = tuple[int | None, ...]
@@ -85,15 +86,47 @@ def input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | Non
 
 def declared_inputs(model: Any) -> list[tf.TensorSpec] | dict[str, tf.TensorSpec] | None:
     """The inputs of a functional or sequential Keras model that is built, None otherwise."""
-    inputs = getattr(model, "_inputs_struct", None)
-    if inputs is None:
-        inputs = getattr(model, "inputs", None)
-    if inputs is None or (isinstance(inputs, (list, tuple, dict)) and not inputs):
-        return None
+    inputs = _declared(model, "inputs")
     if isinstance(inputs, dict):
         return {name: tf.TensorSpec(t.shape, t.dtype, name) for name, t in inputs.items()}
-    tensors = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-    return [tf.TensorSpec(t.shape, t.dtype, t.name) for t in tensors]
+    return None if inputs is None else [tf.TensorSpec(t.shape, t.dtype, t.name) for t in inputs]
+
+
+def declared_outputs(model: Any) -> dict[str, TensorInfo] | None:
+    """The outputs of a functional or sequential Keras model that is built, by name; None otherwise."""
+    outputs = _declared(model, "outputs")
+    if outputs is None:
+        return None
+    if not isinstance(outputs, dict):
+        outputs = dict(zip(output_layer_names(model, len(outputs)), outputs, strict=True))
+    return {str(name): TensorInfo(t.dtype, tuple(t.shape)) for name, t in outputs.items()}
+
+
+def _declared(model: Any, kind: str) -> dict[str, Any] | list[Any] | None:
+    """A model's symbolic inputs or outputs as its maker arranged them; one alone as a list."""
+    tensors = getattr(model, f"_{kind}_struct", None)
+    if tensors is None:
+        tensors = getattr(model, kind, None)
+    if tensors is None or isinstance(tensors, dict):
+        return tensors or None
+    return (list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]) or None
+
+
+def fit_inputs(specs: Mapping[str, tf.TensorSpec], schema: FeedSchema, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Values of the feature columns, by tensor name, as the model's inputs.
+
+    Raises
+    ------
+    ShapeError
+        If a column does not fit its input.
+    """
+    columns = {c.name: c.column for c in schema.columns if c.role == "feature"}
+    inputs = {}
+    for name, spec in specs.items():
+        source = name if name in columns else next(iter(columns))
+        tensor = TensorInfo(spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape))
+        inputs[name] = fit_to_tensor(values[source], columns[source], name, tensor)
+    return inputs
 
 
 def _column_spec(column: ColumnSpec, shape: RowShape | None) -> tf.TensorSpec:

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteLossError
+from tfos_ml.feed.global_batches import GlobalBatches
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.data_parallel import NO_STEP, DataParallel, Stage
 from tfos_ml.training.epoch_state import LayerState, MetricSums
@@ -162,15 +163,15 @@ class Closing(keras.callbacks.Callback):
         if batch >= batches.steps - 1:
             self._state.replaced_in_test = self._bring_together(batches, None, logs or {})
 
-    def _bring_together(self, batches: Any, seed: int | None, logs: Mapping[str, Any]) -> dict[str, float]:
+    def _bring_together(self, batches: GlobalBatches, seed: int | None, logs: Mapping[str, Any]) -> dict[str, float]:
         """Metrics of all workers; returns the logs that have to be replaced."""
         replaced = {}
         if self._state.group.size > 1 and set(logs) != set(self.model.get_metrics_result()):
             # Of a train_step with logs of its own: those of the last step, by its rows.
-            _, sizes = batches.epoch(seed, self._epoch)
+            mine = batches.sizes(seed, self._epoch)[-1]
             rows = batches.total - (batches.steps - 1) * batches.batch_size
             numbers = {k: v for k, v in logs.items() if np.ndim(v) == 0}
-            replaced = self._metrics.average(numbers, sizes[-1] / rows)
+            replaced = self._metrics.average(numbers, mine / rows)
         return {**replaced, **self._metrics.bring_together(len(batches) / batches.total)}
 
     def _check_finite(self) -> None:

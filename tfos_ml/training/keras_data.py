@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tfos_ml.casting import TensorInfo, fit_to_tensor
 from tfos_ml.errors import EmptyDataError
 from tfos_ml.feed.dataset import RowStore
 from tfos_ml.feed.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.feed.steps import Int64s
 from tfos_ml.keras_columns import check_label
-from tfos_ml.schema import Array, FeedSchema, checked_fill
+from tfos_ml.schema import Array, FeedSchema, pad_rows
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.describe import ModelDescription
-from tfos_ml.training.export import arrange_inputs, input_specs
+from tfos_ml.training.export import arrange_inputs, fit_inputs, input_specs
 
 if TYPE_CHECKING:
     from tfos_ml.training.context import NodeContext
@@ -64,7 +63,6 @@ class TrainingData:
         self._pad_value = ctx.settings["pad_value"]
         self.current_epoch = 0
         self._specs = input_specs(model, self._schema, self._stores["train"].shapes)
-        self._label_names = [self._schema.columns[i].name for i in self._schema.of("label")]
         self._check_labels()
         rows = {"train": ctx.row_count, "validation": ctx.validation_row_count}
         self._check_rows(rows)
@@ -97,15 +95,13 @@ class TrainingData:
 
     def element_spec(self) -> Any:
         """Structure, shapes and dtypes of a batch."""
-        store = self._stores["train"]
-        shapes = {i: store.shapes[i] for i in range(len(store.shapes))}
+        shapes = self._stores["train"].shapes
         inputs = {name: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for name, s in self._specs.items()}
         labels = {}
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
             labels[spec.name] = tf.TensorSpec((None, *shapes[i]), tf.as_dtype(spec.dtype))
-        names = self._weight_names()
-        weights = {name: tf.TensorSpec([None], tf.float32) for name in names}
+        weights = {name: tf.TensorSpec([None], tf.float32) for name in self._weight_names()}
         return self._element(inputs, labels, weights)
 
     def _weight_names(self) -> list[str]:
@@ -131,9 +127,11 @@ class TrainingData:
         """Whether training rows are on disk rather than in shared memory."""
         return self._stores["train"].spilled
 
-    def _longest(self, column: int) -> tuple[int, ...] | None:
+    def _padded(self, column: int, values: Array) -> Array:
         store = self._stores["train"]
-        return store.longest[column] if store.longest is not None and store.is_ragged(column) else None
+        if store.longest is None or not store.is_ragged(column):
+            return values
+        return pad_rows(values, store.longest[column], self._schema.columns[column], self._pad_value)
 
     def _arrange(self, columns: tuple[Array, ...]) -> Any:
         """Arrays of all columns as one element.
@@ -141,17 +139,13 @@ class TrainingData:
         Ragged rows are padded to the longest of all nodes: what a model without a mask, or a metric, which
         Keras does not mask, makes of the padding must not depend on how rows are shared out.
         """
-        columns = tuple(_padded(values, self._longest(i), self._pad_value) for i, values in enumerate(columns))
-        features = {self._schema.columns[i].name: i for i in self._schema.of("feature")}
-        inputs = {}
-        for name, spec in self._specs.items():
-            i = features[name] if name in features else next(iter(features.values()))
-            shape = None if spec.shape.rank is None else tuple(spec.shape)
-            inputs[name] = fit_to_tensor(
-                columns[i], self._schema.columns[i].column, name, TensorInfo(spec.dtype.name, shape)
-            )
-        labels = {self._schema.columns[i].name: columns[i] for i in self._schema.of("label")}
-        weights = {self._schema.columns[i].name: columns[i].astype(np.float32) for i in self._schema.of("weight")}
+        columns = tuple(self._padded(i, values) for i, values in enumerate(columns))
+        features, labels, weights = (
+            {self._schema.columns[i].name: columns[i] for i in self._schema.of(role)}
+            for role in ("feature", "label", "weight")
+        )
+        inputs = fit_inputs(self._specs, self._schema, features)
+        weights = {name: values.astype(np.float32) for name, values in weights.items()}
         if self._class_weight:
             by_class = self._weights_by_class(next(iter(labels.values())))
             weights = {name: weights.get(name, np.float32(1)) * by_class for name in self._weight_names()}
@@ -186,16 +180,6 @@ class TrainingData:
         if outputs is None or isinstance(struct, dict):
             return values
         return tuple(values[name] for name in outputs if name in values)
-
-
-def _padded(values: Array, shape: tuple[int, ...] | None, pad_value: float) -> Array:
-    """Rows filled up to a shape."""
-    if shape is None or values.shape[1:] == shape:
-        return values
-    fill = "" if values.dtype == object else checked_fill(pad_value, values.dtype)
-    padded = np.full((len(values), *shape), fill, dtype=values.dtype)
-    padded[tuple(map(slice, values.shape))] = values
-    return padded
 
 
 def _places(stores: dict[str, RowStore], total: int, group: WorkerGroup, divided: bool) -> dict[str, Int64s]:

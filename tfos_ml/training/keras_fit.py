@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -296,10 +297,8 @@ class _Resume(keras.callbacks.Callback):
 
 def _identity(model: Any, ctx: NodeContext) -> str:
     """What a checkpoint must have in common with the fit that continues from it."""
-    import hashlib
-
-    variables = [(v.path, tuple(v.shape), str(v.dtype)) for v in [*model.variables, *model.optimizer.variables]]
-    digest = hashlib.sha256(repr([(shape, dtype) for _, shape, dtype in variables]).encode()).hexdigest()[:12]
+    variables = [(tuple(v.shape), str(v.dtype)) for v in [*model.variables, *model.optimizer.variables]]
+    digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
     optimizer = type(model.optimizer).__name__
     order = f"seed {ctx.settings['seed']}" if ctx.settings["shuffle"] else "not shuffled"
     return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
