@@ -17,12 +17,12 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from filelock import FileLock
 
-from tfos_ml.artifacts import Artifact
-from tfos_ml.errors import ModelError
+if TYPE_CHECKING:
+    from tfos_ml.artifacts import Artifact  # a keeper needs none of it
 
 EXTRACT_TIMEOUT = 300.0
 
@@ -58,6 +58,8 @@ def _root() -> Path:
     root.mkdir(mode=0o700, exist_ok=True)
     status = root.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        from tfos_ml.errors import ModelError
+
         raise ModelError(f"{root} belongs to, or can be written by, somebody else. Remove it, or set TMPDIR.")
     return root
 
