@@ -32,7 +32,7 @@ demo: install
 	$(BIN)/python examples/digits.py
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .

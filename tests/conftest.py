@@ -179,11 +179,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long groups first; then tests of one master in a row, so that sessions are started only once."""
+    """Tests of one master in a row, so that sessions are started only once."""
 
     def rank(item: pytest.Item) -> int:
-        if item.get_closest_marker("xdist_group"):
-            return -1
         callspec = getattr(item, "callspec", None)
         parameter = callspec is not None and callspec.params.get("any_spark") == CLUSTER
         return 1 if parameter or "several_executors" in item.name else 0

@@ -294,7 +294,9 @@ def test_data_feed_holds_memory_and_disk_within_its_bound(spark, tmp_path):
 
     def watch(args, ctx):
         feed, most, rows = ctx.get_data_feed(), 0, 0
-        directories = [p for root in (spool.SHARED_MEMORY, spool.disk_root()) for p in root.glob("tfos_ml-spool-*")]
+        own = f"tfos_ml-spool-*-{os.getppid()}-*"
+        directories = [p for root in (spool.SHARED_MEMORY, spool.disk_root()) for p in root.glob(own)]
+        assert directories
         while not feed.should_stop():
             rows += len(feed.next_batch(5000))
             files = [f for d in directories for f in d.glob("*.arrow")]

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, TFModel, errors
 from tfos_ml.heads import HEAD_FILE
-from tfos_ml.inference import saved_model, udf
+from tfos_ml.inference import cache, udf
 from tfos_ml.inference.udf import make_udf_function
 
 MAKE_MODELS = """
@@ -210,10 +210,8 @@ def test_model_is_extracted_once_a_host_and_loaded_once_a_worker(any_spark, mode
                     udf.score_batch(scoring, [batch.column(0)])
         finally:
             tf.saved_model.load = load
-        inodes = {os.stat(d).st_ino for d, _, _ in saved_model._loaded}
-        yield pa.RecordBatch.from_pandas(
-            pd.DataFrame({"loads": [len(loads)], "inode": list(inodes), "pid": os.getpid()})
-        )
+        inode = os.stat(cache.extracted(scoring.model)).st_ino
+        yield pa.RecordBatch.from_pandas(pd.DataFrame({"loads": [len(loads)], "inode": inode, "pid": os.getpid()}))
 
     seen = df.mapInArrow(count_loads, "loads long, inode long, pid long").collect()
     loads = {}
@@ -237,7 +235,8 @@ def keepers() -> list[int]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if "tfos_ml.inference.cache" in process.cmdline():
+            command = process.cmdline()
+            if "tfos_ml.inference.cache" in command and command[-1].startswith(tempfile.gettempdir()):
                 found.append(process.pid)
     return found
 

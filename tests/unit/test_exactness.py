@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from keras_worker import BATCH, CASES, EPOCHS, make
 
-pytestmark = pytest.mark.xdist_group("exactness")  # shares one long training
 WORKER = Path(__file__).parent.parent / "keras_worker.py"
 OF_ONE = ["sgd_momentum_clipped", "own_train_step", "two_outputs", "shuffle"]
 OF_THREE = [
