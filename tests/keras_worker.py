@@ -238,9 +238,10 @@ def columns_of(data):
 
 def worker_context(data, rank, size, shuffle, directory):
     """What fit_model asks of a NodeContext, over a spool with the rows of one worker."""
+    from tfos_ml.arrays import fixed_shape, list_extents
     from tfos_ml.feed import spool
     from tfos_ml.feed.dataset import RowStore
-    from tfos_ml.schema import ROW_COLUMN, ColumnSpec, FeedSchema, fixed_shape, list_extents
+    from tfos_ml.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 
     columns = columns_of(data)
     specs, shapes, longest = [], [], []

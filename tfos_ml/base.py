@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -14,17 +14,22 @@ from tfos_ml.artifacts import is_connect, publish
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.resources import make_profile
 from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.steps import PARTITION_SHIFT
+from tfos_ml.fit_iterator import FitIterator
 from tfos_ml.model import TFModel
 from tfos_ml.params import InputMode, TrainingParams
+from tfos_ml.persistence import Saveable
 
 if TYPE_CHECKING:
+    from pyspark.ml.param import Param
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
-class ClusterEstimator(TrainingParams, Estimator[TFModel]):
+class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     """An estimator that trains on a cluster of TensorFlow nodes."""
 
     def _fit(self, dataset: DataFrame) -> TFModel:
@@ -51,12 +56,28 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel]):
                 return spark.range(0, template.size, 1, template.size)
             return self._rows_by_node(dataset, columns, template)
 
-        result = launch(spark, rows, task, max_restarts=self._get("maxRestarts"), verbose=self._get("verbose"))
-        return self._make_model(result)
+        result = launch(
+            spark,
+            rows,
+            task,
+            profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
+            max_restarts=self._get("maxRestarts"),
+            verbose=self._get("verbose"),
+        )
+        return self._make_model(result, dataset.schema)
 
     @abstractmethod
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
         """The columns to feed, and the pickled train function and arguments; raises if anything is wrong with them."""
+
+    def transformSchema(self, schema: StructType) -> StructType:
+        """Schema of what the fitted model will return, as far as it is known; raises if a column does not fit.
+
+        What ``trainFn`` will export is not known before it has run.
+        """
+        self.check_params()
+        self._feed_schema(schema)
+        return schema
 
     def _environment(self) -> dict[str, str]:
         return dict(self._get("nodeEnv"))
@@ -66,15 +87,15 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel]):
             self._get("clusterSize"), self._get("numPS"), self._get("masterNode"), self._get("evalNode")
         )
 
-    def _feed_schema(self, df: DataFrame) -> schema.FeedSchema:
-        """The columns to feed, checked against the DataFrame."""
+    def _feed_schema(self, given: StructType) -> schema.FeedSchema:
+        """The columns to feed, checked against the schema of the DataFrame."""
         if self._get("inputMode") == InputMode.TENSORFLOW:
             return schema.FeedSchema(())
         inputs = self._get("inputMapping") or {self._get("featuresCol"): "features"}
         labels = self._get("labelMapping")
         if labels is None:
             label = self._get("labelCol")
-            labelled = self.isSet(self.labelCol) or label in df.columns
+            labelled = self.isSet(self.labelCol) or label in given.names
             labels = {label: "label"} if labelled else {}
         weights = self._get("weightMapping")
         if weights is None:
@@ -85,9 +106,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel]):
             names = list(columns.values())
             if len(set(names)) < len(names):
                 raise errors.ParamError(f"Each tensor takes one column, but {role}s are mapped to {names}")
-        specs = tuple(schema.column_spec(df.schema, column, tensor, role) for column, tensor, role in wanted)
+        specs = tuple(schema.column_spec(given, column, tensor, role) for column, tensor, role in wanted)
         indicator = self._get("validationIndicatorCol")
-        if indicator and schema.column_spec(df.schema, indicator, indicator, "validation indicator").dtype != "bool":
+        if indicator and schema.column_spec(given, indicator, indicator, "validation indicator").dtype != "bool":
             raise errors.ColumnTypeError(f"validationIndicatorCol '{indicator}' must be boolean. Cast it.")
         named = [self._get(f"{kind}Mapping") is not None for kind in ("input", "label", "weight")]
         return schema.FeedSchema(specs, *named)
@@ -157,11 +178,45 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel]):
         indicator = self._get("validationIndicatorCol")
         return F.coalesce(df[f"`{indicator}`"], F.lit(False)) if indicator else None
 
-    def _make_model(self, result: RunResult) -> TFModel:
-        model = TFModel._from_run(result)
+    def _make_model(self, result: RunResult, given: StructType) -> TFModel:
+        model = TFModel._from_run(result, self._label_names(given))
         model._resetUid(self.uid)
         self._copyValues(model)
         return model
+
+    def _label_names(self, given: StructType) -> list[str]:
+        """Names of the classes, if a stage such as StringIndexer left them with the only label column."""
+        labels = list(self._get("labelMapping") or [self._get("labelCol")])
+        if len(labels) > 1 or labels[0] not in given.names:
+            return []
+        names: list[str] = given[labels[0]].metadata.get("ml_attr", {}).get("vals", [])
+        return names
+
+    def fitMultiple(
+        self, dataset: DataFrame, paramMaps: Sequence[Mapping[Param[Any], Any]]
+    ) -> Iterator[tuple[int, TFModel]]:
+        """Fit a model for each param map, on rows that are computed once.
+
+        Parameters
+        ----------
+        dataset : pyspark.sql.DataFrame
+            The rows; cached until the last model is fitted, unless it is already.
+        paramMaps : sequence of dict
+            Params by param.
+
+        Returns
+        -------
+        iterator of tuple of int and TFModel
+            Index of a param map and its model, as they are done. Several threads may share it, as
+            those of ``CrossValidator`` do.
+        """
+        if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan
+            return FitIterator(self, dataset, paramMaps, lambda: None)
+        level = dataset.storageLevel
+        if level.useMemory or level.useDisk:
+            return FitIterator(self, dataset, paramMaps, lambda: None)
+        cached = dataset.persist()
+        return FitIterator(self, cached, paramMaps, cached.unpersist)
 
 
 def _pick(ranks: Sequence[int], number: Column) -> Column:

@@ -6,14 +6,12 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 from pyspark import keyword_only
 
 from tfos_ml import errors, schema
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.params import TRAINING_PARAMS, accessors
-from tfos_ml.pickling import culprit
-from tfos_ml.training import sources
+from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,6 +79,8 @@ class TFEstimator(ClusterEstimator):
         Deadlines in seconds, for the nodes to start and for rows to come or be taken.
     maxRestarts : int, default 0
         How often a run whose node failed is begun again.
+    nodeCpus, nodeGpus : int, optional
+        CPUs and GPUs of each node, by Spark's stage-level scheduling; without effect in local mode.
     nodeEnv : dict of str to str, default {}
         Environment of the TensorFlow processes.
     nullPolicy : {"error", "skip", "keep"}, default "error"
@@ -127,9 +127,7 @@ class TFEstimator(ClusterEstimator):
             self.setTrainFn(params.pop("trainFn"))
         if "tfArgs" in params:
             self.setTfArgs(params.pop("tfArgs"))
-        unknown = [name for name in params if not self.hasParam(name)]
-        if unknown:
-            raise errors.ParamError(f"Unknown parameters {unknown}. Known: {sorted(TRAINING_PARAMS)}")
+        self._check_names(params)
         return self._set_checked(**params)
 
     def setTrainFn(self, value: TrainFn | None) -> TFEstimator:
@@ -156,21 +154,21 @@ class TFEstimator(ClusterEstimator):
         return self._tf_args
 
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
-        return self._feed_schema(dataset), self._pickle_payload()
+        return self._feed_schema(dataset.schema), self._pickle_payload()
 
     def _pickle_payload(self) -> bytes:
         if self._train_fn is None:
             raise errors.ParamError("trainFn is not set. Pass TFEstimator(trainFn=...), a function of (args, ctx).")
-        try:
-            pickled = cloudpickle.dumps((self._train_fn, self._merged_args()))
-        except Exception as error:
-            guilty = culprit(self._train_fn, {"tfArgs": self._tf_args})
-            raise errors.TrainFnPickleError(
-                f"trainFn cannot be sent to the nodes: {guilty} cannot be pickled ({type(error).__name__}: {error}). "
-                "Create it inside the function instead."
-            ) from error
-        payload: bytes = cloudpickle.dumps((sources.collect(self._train_fn), pickled))
-        return payload
+        return self._pack((self._train_fn, self._merged_args()))
+
+    def _pack(self, value: Any) -> bytes:
+        return pack_program("trainFn", self._train_fn, value, {"tfArgs": self._tf_args})
+
+    def _files(self) -> dict[str, bytes]:
+        return {PROGRAM_FILE: self._pack((self._train_fn, self._tf_args))}
+
+    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+        self._train_fn, self._tf_args = unpack_program(files[PROGRAM_FILE])
 
     def _merged_args(self) -> TrainArgs:
         """Params set explicitly over tfArgs, and tfArgs over defaults of Params."""

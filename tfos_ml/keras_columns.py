@@ -73,7 +73,7 @@ def narrow_vectors(columns: FeedSchema, description: ModelDescription) -> FeedSc
     if "float64" in {t.dtype for t in (description.inputs or {}).values()}:
         return columns
     narrowed = tuple(
-        dataclasses.replace(c, dtype="float32") if c.vector and c.role == "feature" else c for c in columns.columns
+        dataclasses.replace(c, dtype="float32") if c.is_vector and c.role == "feature" else c for c in columns.columns
     )
     return dataclasses.replace(columns, columns=narrowed)
 

@@ -8,20 +8,21 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 from pyarrow import fs
 from pyspark import keyword_only
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from tfos_ml import errors, schema
+from tfos_ml.arrays import check_no_nulls, plain
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.heads import Head, head_of
+from tfos_ml.inference.columns import output_columns
 from tfos_ml.keras_columns import check_columns, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
 from tfos_ml.params import KERAS_PARAMS, InputMode, KerasParams, accessors
-from tfos_ml.pickling import culprit
-from tfos_ml.training import sources
+from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.training.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tfos_ml.model import TFModel
     from tfos_ml.training.describe import ModelDescription
 
+_MODEL_FILE = "model.keras"
 _SPLIT_BITS = 53
 
 
@@ -129,9 +131,7 @@ class KerasEstimator(KerasParams, ClusterEstimator):
             if params.get(name) is not None:
                 setter(params[name])
             params.pop(name, None)
-        unknown = [name for name in params if not self.hasParam(name)]
-        if unknown:
-            raise errors.ParamError(f"Unknown parameters {unknown}. Known: {sorted(KERAS_PARAMS)}")
+        self._check_names(params)
         return self._set_checked(**params)
 
     def setModel(self, value: Any) -> KerasEstimator:
@@ -183,23 +183,37 @@ class KerasEstimator(KerasParams, ClusterEstimator):
     # What fit does on the driver
 
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
-        self._check_roles()
-        columns = self._feed_schema(dataset)
+        columns, description = self._fit_to_model(dataset.schema)
         source = self._complete_source()
         initial = self._initial_weights()
-        description = self._description or describe_source(source, self._environment())
-        adapted_layers = self._get("adaptLayers") or []
-        description.check_adapted(adapted_layers)
-        columns = narrow_vectors(columns, description)
-        check_columns(columns, description)
         self._check_losses(description)
         self._warn(description)
-        adapted = None
-        if adapted_layers:
-            adapted = adapt_source(
-                source, adapted_layers, columns, self._adapt_rows(dataset, columns), self._environment()
-            )
+        adapted, layers = None, self._get("adaptLayers")
+        if layers:
+            adapted = adapt_source(source, layers, columns, self._adapt_rows(dataset, columns), self._environment())
         return columns, self._pickle(source, description, adapted, initial)
+
+    def _fit_to_model(self, given: StructType) -> tuple[schema.FeedSchema, ModelDescription]:
+        """The columns to feed, and the model; raises if they do not fit."""
+        self._check_roles()
+        columns = self._feed_schema(given)
+        source = self._complete_source()
+        description = self._description or describe_source(source, self._environment())
+        description.check_adapted(self._get("adaptLayers") or [])
+        columns = narrow_vectors(columns, description)
+        check_columns(columns, description)
+        return columns, description
+
+    def transformSchema(self, schema: StructType) -> StructType:
+        """Schema of what the fitted model will return, as far as it is known; raises if a column does not fit."""
+        self.check_params()
+        _, description = self._fit_to_model(schema)
+        outputs = description.outputs
+        if outputs is None:  # a model that is not built
+            return schema
+        head = self._head(description)
+        columns = output_columns(self, outputs, head, schema, self._label_names(schema))
+        return StructType([*schema.fields, *columns.schema_fields()])
 
     def _check_roles(self) -> None:
         if self._get("numPS"):
@@ -285,7 +299,7 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         if not table.num_rows:
             raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
         for array, i in zip(table.combine_chunks().columns, columns.of("feature"), strict=True):
-            schema.check_no_nulls(array.chunk(0), columns.columns[i])
+            check_no_nulls(plain(array.chunk(0)), columns.columns[i])
         return table
 
     def _validation_condition(self, df: DataFrame) -> Column | None:
@@ -311,19 +325,22 @@ class KerasEstimator(KerasParams, ClusterEstimator):
             "adapted": adapted,
             "initial_weights": initial,
         }
-        try:
-            pickled = cloudpickle.dumps((_train, task))
-        except Exception as error:
-            guilty = culprit(source.function, self._unpicklable(source))
-            raise errors.TrainFnPickleError(
-                f"The model cannot be sent to the nodes: {guilty} cannot be pickled ({type(error).__name__}: {error})."
-            ) from error
-        payload: bytes = cloudpickle.dumps((sources.collect(source.function), pickled))
-        return payload
+        return pack_program("The model", source.function, (_train, task), self._named_parts())
 
-    def _unpicklable(self, source: ModelSource) -> dict[str, Any]:
+    def _named_parts(self) -> dict[str, Any]:
         named = {f"callbacks[{i}]": callback for i, callback in enumerate(self._callbacks)}
-        return {**named, "customObjects": self._custom_objects, "modelArgs": source.arguments}
+        return {**named, "customObjects": self._custom_objects, "modelArgs": self._get("modelArgs")}
+
+    def _files(self) -> dict[str, bytes]:
+        source = self._source or ModelSource()
+        parts = (source.function, self._callbacks, self._custom_objects)
+        files = {PROGRAM_FILE: pack_program("The model", source.function, parts, self._named_parts())}
+        return files if source.archive is None else {**files, _MODEL_FILE: source.archive}
+
+    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+        function, self._callbacks, self._custom_objects = unpack_program(files[PROGRAM_FILE])
+        if function is not None or _MODEL_FILE in files:
+            self._source = ModelSource(archive=files.get(_MODEL_FILE), function=function)
 
     def _head(self, description: ModelDescription) -> Head:
         outputs = description.outputs
@@ -336,8 +353,8 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         validates = bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
         return {**super()._settings(df), "validates": validates}
 
-    def _make_model(self, result: RunResult) -> TFModel:
-        model = super()._make_model(result)
+    def _make_model(self, result: RunResult, given: StructType) -> TFModel:
+        model = super()._make_model(result, given)
         for text in model.summary["warnings"]:
             warnings.warn(text, UserWarning, stacklevel=2)
         return model

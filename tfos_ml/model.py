@@ -7,7 +7,8 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,32 +16,32 @@ import numpy as np
 import pyarrow as pa
 from pyspark import keyword_only
 from pyspark.ml import Model
-from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
 from tfos_ml.artifacts import publish
-from tfos_ml.casting import TensorInfo
 from tfos_ml.cluster.export import fetch, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
 from tfos_ml.heads import HEAD_FILE, Head
 from tfos_ml.inference import saved_model, udf
+from tfos_ml.inference.columns import OutputColumns, output_columns
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
+from tfos_ml.persistence import Saveable
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from tfos_ml.cluster.launcher import RunResult
 
 
-_STRUCT = "__tfos_ml_outputs"
+_MODEL_FILE, _RESULTS = "saved_model.tar", "results-"
 _PARAMS = (*SCORING_PARAMS, *CLASSIFIER_PARAMS)
 
 
 @accessors(*_PARAMS)
-class TFModel(ScoringParams, ClassifierParams, Model):
+class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
     """Runs a SavedModel over the rows of a DataFrame.
 
     What ``TFEstimator.fit`` returns; or, with ``exportDir``, any SavedModel.
@@ -63,6 +64,8 @@ class TFModel(ScoringParams, ClassifierParams, Model):
         Rows in one call of the model, at most.
     signatureDefKey, tagSet : str, default "serving_default", "serve"
         Which signature.
+    binaryOutputs : list of str, optional
+        Outputs whose strings become binary columns; others must be UTF-8 text.
     nullPolicy : {"error", "skip", "keep"}, default "error"
         What becomes of rows with a null in an input: the job fails, the row is left out, or it
         is kept with null outputs.
@@ -92,20 +95,20 @@ class TFModel(ScoringParams, ClassifierParams, Model):
         self._archive: bytes | None = None
         self._extracted: tuple[str, tempfile.TemporaryDirectory[str]] | None = None
         self._results: list[bytes] = []
+        self._labels: tuple[str, ...] = ()
         self.history: dict[str, list[float]] = {}
         self.summary: dict[str, Any] = {}
         self.setParams(**self._input_kwargs)
 
     def setParams(self, **params: Any) -> TFModel:
         """Set any Param by keyword."""
-        unknown = [name for name in params if not self.hasParam(name)]
-        if unknown:
-            raise errors.ParamError(f"Unknown parameters {unknown}. Known: {sorted(_PARAMS)}")
+        self._check_names(params)
         return self._set_checked(**params)
 
     @classmethod
-    def _from_run(cls, result: RunResult) -> TFModel:
+    def _from_run(cls, result: RunResult, label_names: Sequence[str]) -> TFModel:
         model = cls()
+        model._labels = tuple(label_names)
         model._archive = result.model
         model._results = result.results
         model.history = _history(result.reports)
@@ -120,97 +123,79 @@ class TFModel(ScoringParams, ClassifierParams, Model):
         return model
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        self.check_params()
         archive = self._packed()
         signature = self._signature_of(archive)
         inputs = self._bind_inputs(signature, dataset.schema)
-        outputs, head = self._wanted(signature, archive)
-        columns_of = self._new_columns(outputs, head, dataset.schema)
+        outputs = self._bind_outputs(signature, archive, dataset.schema)
+        self.check_params()
         if self._get("nullPolicy") == "skip":
-            dataset = dataset.where(schema.no_nulls(dataset, [b.spec for b in inputs]))
-        scoring = udf.Scoring(
-            model=publish(dataset.sparkSession, archive, inline_up_to=0),
+            dataset = dataset.where(schema.no_nulls(dataset, inputs))
+        bindings = [udf.InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
+        scoring = self._scoring(dataset.sparkSession, archive, signature, bindings, outputs)
+        columns = [schema.spark_column(spec, dataset) for spec in inputs]
+        return outputs.append(dataset, udf.make_udf_function(scoring), columns)
+
+    def _scoring(
+        self,
+        spark: SparkSession,
+        archive: bytes,
+        signature: Signature,
+        inputs: Sequence[udf.InputBinding],
+        outputs: OutputColumns,
+    ) -> udf.Scoring:
+        wanted = self._get("outputMapping") or signature.outputs
+        return udf.Scoring(
+            model=publish(spark, archive, inline_up_to=0),
             signature_key=self._get("signatureDefKey"),
             tag=self._get("tagSet"),
-            inputs=inputs,
-            outputs=outputs,
+            inputs=tuple(inputs),
+            outputs={name: signature.outputs[name] for name in wanted},
+            fields=outputs.types,
+            names=outputs.names,
             batch_size=self._get("batchSize"),
-            null_policy=self._get("nullPolicy"),
+            null_policy="error" if self._get("nullPolicy") == "error" else "keep",
             pad_value=self._get("padValue"),
-            head=head,
+            head=outputs.head,
             threshold=self._get("threshold"),
         )
-        columns = [_input_column(b, dataset) for b in inputs]
-        return _with_outputs(dataset, scoring, columns, columns_of)
 
     def transformSchema(self, schema: StructType) -> StructType:
         """Schema of ``transform`` for a DataFrame of this schema; raises as ``transform`` does."""
-        from pyspark.ml.linalg import VectorUDT
-        from pyspark.sql.types import StructField, StructType
+        from pyspark.sql.types import StructType
 
         archive = self._packed()
         signature = self._signature_of(archive)
         self._bind_inputs(signature, schema)
-        outputs, head = self._wanted(signature, archive)
-        kinds = udf.output_fields(outputs, head)
-        fields = [
-            StructField(column, VectorUDT() if _is_vector(field, head) else kinds[field])
-            for field, column in self._new_columns(outputs, head, schema).items()
-        ]
-        return StructType([*schema.fields, *fields])
+        return StructType([*schema.fields, *self._bind_outputs(signature, archive, schema).schema_fields()])
 
-    def _bind_inputs(self, signature: Signature, columns: StructType) -> tuple[udf.InputBinding, ...]:
+    def _bind_inputs(self, signature: Signature, columns: StructType) -> list[schema.ColumnSpec]:
         mapping = self._input_mapping(signature)
         if sorted(mapping.values()) != sorted(signature.inputs):
             raise errors.SignatureError(
                 f"inputMapping={mapping} must name each input of the model once. Its signature: {signature}. "
                 f"Columns: {columns.names}"
             )
-        bound = []
-        for column, tensor in mapping.items():
-            spec = schema.column_spec(columns, column, tensor, "feature")
-            bound.append(udf.InputBinding(spec, signature.inputs[tensor]))
-            udf.check_binding(bound[-1])
-        return tuple(bound)
+        specs = [schema.column_spec(columns, column, tensor, "feature") for column, tensor in mapping.items()]
+        for spec in specs:
+            udf.check_binding(spec, signature.inputs[spec.name])
+        return specs
 
     def _input_mapping(self, signature: Signature) -> dict[str, str]:
         """``{column: tensor name}``."""
         mapping: dict[str, str] | None = self._get("inputMapping")
-        return mapping or {self._get("featuresCol"): saved_model.one_name("input", signature.inputs, signature)}
-
-    def _wanted(self, signature: Signature, archive: bytes) -> tuple[dict[str, TensorInfo], Head | None]:
-        """The outputs that are wanted, and what the only one means if it is more than a tensor."""
-        mapping = self._get("outputMapping")
         if mapping is None:
-            name = saved_model.one_name("output", signature.outputs, signature)
-            content = _member(archive, HEAD_FILE)
-            head = None if content is None else Head(**json.loads(content))
-            output = signature.outputs[name]
-            return {name: output}, head if head is not None and head.explains(output) else None
-        unknown = [name for name in mapping if name not in signature.outputs]
-        if unknown:
-            raise errors.SignatureError(f"The model has no outputs {unknown}. Its signature: {signature}")
-        return {name: signature.outputs[name] for name in mapping}, None
+            if len(signature.inputs) != 1:
+                raise errors.SignatureError(
+                    f"The model has {len(signature.inputs)} inputs; bind each with inputMapping. "
+                    f"Its signature: {signature}"
+                )
+            mapping = {self._get("featuresCol"): next(iter(signature.inputs))}
+        return mapping
 
-    def _new_columns(self, outputs: Mapping[str, TensorInfo], head: Head | None, columns: StructType) -> dict[str, str]:
-        """The new column of each field of ``udf.output_fields``."""
-        names = dict(self._get("outputMapping") or {name: self._get("predictionCol") for name in outputs})
-        if head is not None:
-            of_fields = {
-                udf.RAW: "rawPredictionCol",
-                udf.PROBABILITY: "probabilityCol",
-                udf.PREDICTION: "predictionCol",
-            }
-            chosen = {field: self._get(of_fields[field]) for field in udf.output_fields(outputs, head)}
-            names = {field: column for field, column in chosen.items() if column}
-        new = list(names.values())
-        taken = [c for c in new if c in columns.names]
-        if taken or len(set(new)) < len(new):
-            raise errors.ParamError(
-                f"Output columns {new} must be new and different; {taken or 'some'} exist already. "
-                f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {columns.names}"
-            )
-        return names
+    def _bind_outputs(self, signature: Signature, archive: bytes, columns: StructType) -> OutputColumns:
+        content = _member(archive, HEAD_FILE)
+        head = None if content is None else Head(**json.loads(content))
+        return output_columns(self, signature.outputs, head, columns, self._labels)
 
     def signature(self) -> Signature:
         """Inputs and outputs of the SavedModel, by name, with dtype and shape."""
@@ -275,6 +260,60 @@ class TFModel(ScoringParams, ClassifierParams, Model):
         function = saved_model.load(self._extract(archive), self._get("signatureDefKey"), self._get("tagSet"))
         return {name: value.numpy() for name, value in function(**tensors).items()}
 
+    def _files(self) -> dict[str, bytes]:
+        has_model = self._archive is not None or self._get("exportDir") is not None
+        files = {_MODEL_FILE: self._packed()} if has_model else {}
+        return {**files, **{f"{_RESULTS}{i:06d}": answers for i, answers in enumerate(self._results)}}
+
+    def _facts(self) -> dict[str, Any]:
+        return {"history": self.history, "summary": self.summary, "labels": self._labels}
+
+    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+        self._archive = files.get(_MODEL_FILE)
+        self._results = [files[name] for name in sorted(files) if name.startswith(_RESULTS)]
+        self.history, self.summary = facts["history"], facts["summary"]
+        self._labels = tuple(facts["labels"])
+
+    def register_udf(self, spark: SparkSession, name: str) -> Any:
+        """Register the model as a function for SQL, ``SELECT name(x) FROM t``.
+
+        Its arguments are columns in the order of ``inputMapping`` (one for a single input); it returns
+        what ``predictionCol`` would hold, or with ``outputMapping`` a struct of the output columns. Rows
+        with a null give null unless ``nullPolicy`` is "error".
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+            Where.
+        name : str
+            Of the function.
+
+        Returns
+        -------
+        callable
+            The same function, for columns.
+
+        Examples
+        --------
+        >>> model.register_udf(spark, "score")                               # doctest: +SKIP
+        >>> spark.sql("SELECT id, score(features) FROM t")                   # doctest: +SKIP
+        """
+        from pyspark.sql.functions import arrow_udf
+        from pyspark.sql.types import StructType
+
+        self.check_params()
+        archive = self._packed()
+        signature = self._signature_of(archive)
+        outputs = self._bind_outputs(signature, archive, StructType())
+        if outputs.head is not None:
+            outputs = replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})
+        bindings = [
+            udf.InputBinding(column, tensor, signature.inputs[tensor])
+            for column, tensor in self._input_mapping(signature).items()
+        ]
+        scoring = self._scoring(spark, archive, signature, bindings, outputs)
+        return spark.udf.register(name, arrow_udf(udf.make_udf_function(scoring), outputs.result_type()))
+
     def results(self) -> list[Any]:
         """What ``DataFeed.batch_results`` answered during ``fit``, in the order of the DataFrame."""
         tables = [pa.ipc.open_file(pa.BufferReader(data)).read_all() for data in self._results]
@@ -283,42 +322,6 @@ class TFModel(ScoringParams, ClassifierParams, Model):
         answers = pa.concat_tables(tables).sort_by(schema.ROW_COLUMN)
         values: list[Any] = answers.column(RESULT_COLUMN).to_pylist()
         return values
-
-
-def _input_column(binding: udf.InputBinding, df: DataFrame) -> Column:
-    """A column as the UDF takes it; vectors become float arrays in the JVM."""
-    narrow = binding.tensor.dtype in ("float32", "float16", "bfloat16")
-    return schema.spark_column(binding.spec, df, "float32" if narrow else "float64")
-
-
-def _with_outputs(df: DataFrame, scoring: udf.Scoring, inputs: list[Column], columns: dict[str, str]) -> DataFrame:
-    """Append the outputs; several come as one struct, so that the model runs once a row."""
-    from pyspark.sql.functions import arrow_udf
-    from pyspark.sql.types import StructField, StructType
-
-    fields = udf.output_fields(scoring.outputs, scoring.head)
-    function = udf.make_udf_function(scoring)
-    if len(fields) == 1:
-        ((name, kind),) = fields.items()
-        return df.withColumn(columns[name], arrow_udf(function, kind)(*inputs))
-    struct = StructType([StructField(name, kind) for name, kind in fields.items()])
-    scored = df.withColumn(_STRUCT, arrow_udf(function, struct)(*inputs))
-    kept = [F.col(f"`{c}`") for c in df.columns]
-    return scored.select(*kept, *(_field(name, scoring.head).alias(column) for name, column in columns.items()))
-
-
-def _field(name: str, head: Head | None) -> Column:
-    """One field of the struct; those that are vectors to Spark ML as vectors."""
-    from pyspark.ml.functions import array_to_vector
-
-    field = F.col(_STRUCT)[name]
-    if not _is_vector(name, head):
-        return field
-    return F.when(field.isNotNull(), array_to_vector(field))
-
-
-def _is_vector(field: str, head: Head | None) -> bool:
-    return head is not None and head.is_classifier and field in (udf.RAW, udf.PROBABILITY)
 
 
 def _member(archive: bytes, name: str) -> bytes | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml.param import Param, Params
@@ -121,9 +122,12 @@ CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "reservationTimeout": ("a number of seconds above 0", _seconds),
     "feedTimeout": ("a number of seconds above 0", _seconds),
     "maxRestarts": _integer(0),
+    "nodeCpus": _integer(1),
+    "nodeGpus": _integer(1),
     "nodeEnv": ("a dict of strings", _is_environment),
     "nullPolicy": _choice("error", "skip", "keep"),
     "padValue": ("a number", _is_number),
+    "binaryOutputs": ("a non-empty list of output names", _is_names),
     "rawPredictionCol": ("a string, empty for no such column", lambda v: isinstance(v, str)),
     "probabilityCol": ("a string, empty for no such column", lambda v: isinstance(v, str)),
     "threshold": ("a number from 0 to 1", lambda v: _is_number(v) and 0 <= v <= 1),
@@ -176,6 +180,15 @@ class ParamsBase(Params):
             if name in CONSTRAINTS:
                 check_value(name, value)
         return self._set(**given)
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        """Raise ``ParamError``, with the nearest names there are, for those that are no Params."""
+        known = [p.name for p in self.params]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            near = {name: difflib.get_close_matches(name, known, 3, 0.5) for name in unknown}
+            hints = "; ".join(f"'{name}'" + (f", perhaps {' or '.join(n)}" if n else "") for name, n in near.items())
+            raise ParamError(f"Unknown parameters: {hints}. Known: {sorted(known)}")
 
     def _get(self, name: str) -> Any:
         """Value of a Param, None if it is neither set nor has a default."""
@@ -238,6 +251,7 @@ class ScoringParams(ParamsBase, HasFeaturesCol, HasPredictionCol):
         "nullPolicy", "rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')", _text
     )
     padValue = _param("padValue", "fills rows of ragged columns up to the longest of their batch", _float)
+    binaryOutputs = _param("binaryOutputs", "names of outputs whose strings are bytes rather than text", list)
 
     def _set_scoring_defaults(self) -> None:
         self._setDefault(
@@ -262,6 +276,7 @@ SCORING_PARAMS = (
     "tagSet",
     "nullPolicy",
     "padValue",
+    "binaryOutputs",
 )
 
 
@@ -294,6 +309,8 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
     reservationTimeout = _param("reservationTimeout", "seconds the nodes may take to start and meet", _float)
     feedTimeout = _param("feedTimeout", "seconds a node may wait for rows, or rows for a node", _float)
     maxRestarts = _param("maxRestarts", "how often a failed fit is run again (ctx.restart_count)", _int)
+    nodeCpus = _param("nodeCpus", "CPUs of a node, by stage-level scheduling; unset: spark.task.cpus", _int)
+    nodeGpus = _param("nodeGpus", "GPUs of a node, by stage-level scheduling; unset: as Spark is configured", _int)
     nodeEnv = _param("nodeEnv", "environment of the TensorFlow processes, set before TensorFlow is imported", dict)
     verbose = _param("verbose", "0 silent, 1 progress bar, 2 a line per epoch", _int)
 
@@ -335,6 +352,8 @@ TRAINING_PARAMS = (
     "reservationTimeout",
     "feedTimeout",
     "maxRestarts",
+    "nodeCpus",
+    "nodeGpus",
     "nodeEnv",
     "verbose",
 )

@@ -1,4 +1,4 @@
-"""What cannot be sent to the nodes, by name."""
+"""Functions on their way to another process or a file, with their source lines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,51 @@ from typing import Any
 
 import cloudpickle
 
+from tfos_ml.errors import TrainFnPickleError
+from tfos_ml.training import sources
 
-def culprit(function: Any, others: Mapping[str, Any]) -> str:
+PROGRAM_FILE = "program.pkl"
+
+
+def pack_program(what: str, function: Any, value: Any, others: Mapping[str, Any]) -> bytes:
+    """Pickle a value that holds a function, with the source lines of that.
+
+    Parameters
+    ----------
+    what : str
+        Its name, for errors.
+    function : callable or None
+        The function.
+    value : object
+        What to pickle.
+    others : mapping of str to object
+        What else is in it, by name.
+
+    Raises
+    ------
+    TrainFnPickleError
+        Names what cannot be pickled.
+    """
+    try:
+        pickled = cloudpickle.dumps(value)
+    except Exception as error:
+        guilty = _culprit(function, others)
+        raise TrainFnPickleError(
+            f"{what} cannot be sent to the nodes: {guilty} cannot be pickled ({type(error).__name__}: {error}). "
+            "Create it inside the function instead."
+        ) from error
+    program: bytes = cloudpickle.dumps((sources.collect(function), pickled))
+    return program
+
+
+def unpack_program(program: bytes) -> Any:
+    """The value that :func:`pack_program` pickled; runs what its maker put into it."""
+    source_lines, pickled = cloudpickle.loads(program)
+    sources.install(source_lines)
+    return cloudpickle.loads(pickled)
+
+
+def _culprit(function: Any, others: Mapping[str, Any]) -> str:
     """Name of what a function captures, or of one of some other values, that cannot be pickled."""
     captured: dict[str, Any] = dict(others)
     if isinstance(function, types.FunctionType):

@@ -7,13 +7,19 @@ tinyint ... bigint          int8, int16, int32, int64    the same
 float, double               float32, float64             the same
 decimal                     float64 (nearest)            float64
 boolean                     bool                         bool
+date                        int32 (days since 1970)      int32
+timestamp (also ntz)        int64 (microseconds since    int64
+                            1970, UTC or local time)
 string, char, varchar       object of ``str``            string (UTF-8)
 binary                      object of ``bytes``          string (the bytes)
 array<T>, array<array<T>>   T, one dimension more each   the same
 vector (dense and sparse)   float64, one dimension more  float64
+image (Spark's schema)      uint8, (height, width,       uint8
+                            channels) more, as BGR
 ==========================  ===========================  ==========================
 
-Everything else (map, struct, date, timestamp, interval, ...) is a ``ColumnTypeError``.
+A field of a struct is named by its path, ``"parent.child"``. Everything else (map, other
+structs, interval, ...) is a ``ColumnTypeError``.
 A batch of *n* rows of a scalar column has shape ``(n,)``; each level of array adds a
 dimension. Rows of different lengths are padded to the longest of the batch.
 """
@@ -21,15 +27,13 @@ dimension. Rows of different lengths are padded to the longest of the batch.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, NullValueError, ShapeError
+from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -51,8 +55,16 @@ _SPARK_SCALARS = {
     "CharType": "string",
     "VarcharType": "string",
     "BinaryType": "binary",
+    "DateType": "int32",
+    "TimestampType": "int64",
+    "TimestampNTZType": "int64",
 }
-_SUPPORTED = "numbers, boolean, string, binary, arrays of these (nested too) and vectors"
+_SUPPORTED = (
+    "numbers, boolean, string, binary, date, timestamp, arrays of these (nested too), vectors, images, and fields of "
+    "structs by dotted name"
+)
+PLAIN, VECTOR, IMAGE = "plain", "vector", "image"
+IMAGE_FIELDS = ["origin", "height", "width", "nChannels", "mode", "data"]
 
 
 @dataclass(frozen=True)
@@ -64,15 +76,16 @@ class ColumnSpec:
     name : str
         Name of the tensor.
     column : str
-        Name of the Spark column.
+        Name of the Spark column, or the dotted path of a struct's field.
     role : {"feature", "label", "weight"}
         What the column is to the model.
     dtype : str
         NumPy dtype of the elements, or ``"string"`` or ``"binary"``.
     ndim : int
         Levels of array nesting: 0 for a scalar column.
-    vector : bool
-        Whether the column holds ``pyspark.ml`` vectors.
+    kind : {"plain", "vector", "image"}
+        Whether the column holds vectors of ``pyspark.ml``, images of Spark's image schema, or
+        anything else.
     """
 
     name: str
@@ -80,7 +93,12 @@ class ColumnSpec:
     role: str
     dtype: str
     ndim: int
-    vector: bool = False
+    kind: str = PLAIN
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether the column holds ``pyspark.ml`` vectors."""
+        return self.kind == VECTOR
 
     @property
     def is_text(self) -> bool:
@@ -130,28 +148,46 @@ def column_spec(schema: StructType, column: str, name: str, role: str) -> Column
     ColumnTypeError
         If the column has a type that no tensor can hold.
     """
-    matches = [f for f in schema.fields if f.name == column]
-    if not matches:
-        close = difflib.get_close_matches(column, schema.names, 1)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        raise ColumnNotFoundError(
-            f"{role.capitalize()} column '{column}' does not exist.{hint} Available columns: {schema.names}"
-        )
+    spark_type, _ = _find(schema, column, role)
+    dtype, ndim, kind = _element_type(spark_type, column)
+    return ColumnSpec(name, column, role, dtype, ndim, kind)
+
+
+def _find(schema: StructType, column: str, role: str) -> tuple[DataType, str]:
+    """Type of a column, or of a field of a struct by its path, and the expression for it."""
+    from pyspark.sql.types import StructType
+
+    matches = [f.dataType for f in schema.fields if f.name == column]
+    if len(matches) == 1:
+        return matches[0], _quoted(column)
     if len(matches) > 1:
         raise ColumnNotFoundError(
             f"{role.capitalize()} column '{column}' is ambiguous: {len(matches)} columns have that name. "
             f"Rename all but one. Available columns: {schema.names}"
         )
-    dtype, ndim, vector = _element_type(matches[0].dataType, column)
-    return ColumnSpec(name, column, role, dtype, ndim, vector)
+    for field in schema.fields:
+        if isinstance(field.dataType, StructType) and column.startswith(f"{field.name}."):
+            found, path = _find(field.dataType, column[len(field.name) + 1 :], role)
+            return found, f"{_quoted(field.name)}.{path}"
+    close = difflib.get_close_matches(column, schema.names, 1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    raise ColumnNotFoundError(
+        f"{role.capitalize()} column '{column}' does not exist.{hint} Available columns: {schema.names}"
+    )
 
 
-def _element_type(spark_type: DataType, column: str) -> tuple[str, int, bool]:
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _element_type(spark_type: DataType, column: str) -> tuple[str, int, str]:
     from pyspark.ml.linalg import VectorUDT
-    from pyspark.sql.types import ArrayType
+    from pyspark.sql.types import ArrayType, StructType
 
     if isinstance(spark_type, VectorUDT):
-        return "float64", 1, True
+        return "float64", 1, VECTOR
+    if isinstance(spark_type, StructType) and spark_type.names == IMAGE_FIELDS:
+        return "uint8", 3, IMAGE
     ndim, element = 0, spark_type
     while isinstance(element, ArrayType):
         ndim, element = ndim + 1, element.elementType
@@ -161,23 +197,25 @@ def _element_type(spark_type: DataType, column: str) -> tuple[str, int, bool]:
             f"Column '{column}' has type {spark_type.simpleString()}, which no tensor can hold. "
             f"Supported: {_SUPPORTED}. Convert the column first, for instance with cast()."
         )
-    return dtype, ndim, False
+    return dtype, ndim, PLAIN
 
 
-def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str = "float64") -> Column:
-    """The expression that brings a column of `df` into a form Arrow can carry."""
+def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str | None = None) -> Column:
+    """The expression that brings a column of `df` into a form Arrow can carry and ``arrays.plain`` knows.
+
+    With `vector_dtype` vectors become arrays of that dtype in the JVM.
+    """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql.types import ArrayType, DecimalType
 
-    column = df[f"`{spec.column}`"]
-    if spec.vector:
-        return vector_to_array(column, vector_dtype)
-    element = df.schema[spec.column].dataType
+    element, path = _find(df.schema, spec.column, spec.role)
+    if spec.is_vector and vector_dtype:
+        return vector_to_array(df[path], vector_dtype)
     while isinstance(element, ArrayType):
         element = element.elementType
     if isinstance(element, DecimalType):
-        return column.cast("array<" * spec.ndim + "double" + ">" * spec.ndim)
-    return column
+        return df[path].cast("array<" * spec.ndim + "double" + ">" * spec.ndim)
+    return df[path]
 
 
 def no_nulls(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
@@ -186,9 +224,9 @@ def no_nulls(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
 
     condition = F.lit(True)
     for spec in specs:
-        column = df[f"`{spec.column}`"]
+        column = df[_find(df.schema, spec.column, spec.role)[1]]
         condition &= column.isNotNull()
-        if spec.ndim and not spec.vector:
+        if spec.ndim and spec.kind == PLAIN:
             condition &= _all_elements(column, spec.ndim)
     return condition
 
@@ -200,126 +238,3 @@ def _all_elements(column: Column, ndim: int) -> Column:
     if ndim == 1:
         return F.forall(column, lambda x: x.isNotNull())
     return F.forall(column, lambda x: x.isNotNull() & _all_elements(x, ndim - 1))
-
-
-def count_nulls(array: pa.Array, ndim: int) -> int:
-    """Number of nulls in an array, at all levels of nesting."""
-    nulls: int = array.null_count
-    return nulls + (count_nulls(array.flatten(), ndim - 1) if ndim else 0)
-
-
-def check_no_nulls(array: pa.Array, spec: ColumnSpec) -> None:
-    """Raise ``NullValueError`` if an array holds a null at any level."""
-    nulls = count_nulls(array, spec.ndim)
-    if nulls:
-        raise NullValueError(
-            f"Column '{spec.column}' has {nulls} null value(s) among {len(array)} rows read together, and "
-            "nullPolicy='error' allows none. Fill or drop them before fit (df.na.fill, df.na.drop), or set "
-            "nullPolicy='skip' to leave such rows out."
-        )
-
-
-Extents = list[tuple[int, int]]
-
-
-def list_extents(array: pa.Array, ndim: int) -> Extents:
-    """Shortest and longest length at each level of nesting; ``[]`` for scalars or no rows."""
-    extents: Extents = []
-    for _ in range(ndim):
-        if not len(array):
-            break
-        bounds = pc.min_max(pc.list_value_length(array))
-        extents.append((bounds["min"].as_py(), bounds["max"].as_py()))
-        array = array.flatten()
-    return extents
-
-
-def merge_extents(many: Iterable[Extents]) -> Extents:
-    """Extents of several arrays taken together."""
-    merged: Extents = []
-    for extents in many:
-        for level, (low, high) in enumerate(extents):
-            if level == len(merged):
-                merged.append((low, high))
-            else:
-                merged[level] = (min(low, merged[level][0]), max(high, merged[level][1]))
-    return merged
-
-
-def fixed_shape(extents: Extents, ndim: int) -> tuple[int | None, ...]:
-    """Shape of a row: the length of each level, or None where rows differ."""
-    shape = [low if low == high else None for low, high in extents]
-    return tuple(shape + [None] * (ndim - len(shape)))
-
-
-def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0) -> Array:
-    """One Arrow array as one NumPy array, without a copy where the rows have one length.
-
-    Parameters
-    ----------
-    array : pyarrow.Array
-        *n* rows without nulls.
-    spec : ColumnSpec
-        What the column is.
-    pad_value : float, default 0
-        Fills rows shorter than the longest; text is padded with the empty string.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(n,)`` plus one dimension for each level of nesting; dtype as in the table
-        at the top of this module.
-    """
-    return _dense(array, spec.ndim, _fill(spec, pad_value))
-
-
-def _fill(spec: ColumnSpec, pad_value: float) -> Any:
-    if spec.is_text:
-        return "" if spec.dtype == "string" else b""
-    return pad_value
-
-
-def _dense(array: pa.Array, ndim: int, fill: Any) -> Array:
-    if ndim == 0:
-        return array.to_numpy(zero_copy_only=False)
-    values = _dense(array.flatten(), ndim - 1, fill)
-    lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
-    longest = int(lengths.max()) if len(lengths) else 0
-    if not len(lengths) or int(lengths.min()) == longest:
-        return values.reshape(len(array), longest, *values.shape[1:])
-    padded = np.full((len(array), longest, *values.shape[1:]), checked_fill(fill, values.dtype), dtype=values.dtype)
-    padded[np.arange(longest) < lengths[:, None]] = values
-    return padded
-
-
-def checked_fill(fill: Any, dtype: np.dtype[Any]) -> Any:
-    """The value that fills ragged rows, if the dtype can hold it.
-
-    Raises
-    ------
-    ShapeError
-        Otherwise.
-    """
-    with np.errstate(invalid="ignore", over="ignore"):
-        fits = dtype.kind not in "iu" or np.asarray(fill).astype(dtype) == fill
-    if not fits:
-        raise ShapeError(f"padValue={fill} cannot fill ragged rows of {dtype}. Set padValue to a number it can hold.")
-    return fill
-
-
-def concat_padded(parts: Sequence[Array], spec: ColumnSpec, pad_value: float = 0) -> Array:
-    """Batches of one column joined, each first padded to the longest of them."""
-    if len(parts) == 1:
-        return parts[0]
-    shape = tuple(np.max([p.shape[1:] for p in parts], axis=0)) if spec.ndim else ()
-    return np.concatenate([pad_rows(p, shape, spec, pad_value) for p in parts])
-
-
-def pad_rows(values: Array, shape: tuple[int, ...], spec: ColumnSpec, pad_value: float = 0) -> Array:
-    """A batch of one column with its rows padded to a shape."""
-    if values.shape[1:] == shape:
-        return values
-    fill = checked_fill(_fill(spec, pad_value), values.dtype)
-    padded = np.full((len(values), *shape), fill, dtype=values.dtype)
-    padded[tuple(map(slice, values.shape))] = values
-    return padded

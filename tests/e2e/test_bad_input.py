@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 
 import pytest
 import train_functions
+from conftest import wait_until
+from pyspark import InheritableThread
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as F
 
@@ -186,8 +189,6 @@ def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(sp
             time.sleep(0.05)
         return value
 
-    from pyspark import InheritableThread
-
     holder = InheritableThread(target=lambda: spark.range(0, 3, 1, 3).select(hold("id")).collect(), session=spark)
     holder.start()
     try:
@@ -196,6 +197,33 @@ def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(sp
     finally:
         (tmp_path / "release").touch()
         holder.join(60)
+
+
+def hold_until_released(args, ctx):
+    import time
+    from pathlib import Path
+
+    (Path(args.directory) / "holds").touch()
+    while not (Path(args.directory) / "release").exists():
+        time.sleep(0.05)
+
+
+def test_waiting_for_slots_that_another_fit_holds_does_not_count(spark, tmp_path):
+    df = spark.range(10).withColumnRenamed("id", "features")
+    args = {"directory": str(tmp_path)}
+    job = TFEstimator(trainFn=hold_until_released, tfArgs=args, clusterSize=3, verbose=0)
+    first = InheritableThread(target=lambda: job.fit(df), session=spark)
+    first.start()
+    assert wait_until((tmp_path / "holds").exists, 60)
+    release = threading.Timer(6, (tmp_path / "release").touch)
+    release.start()
+    try:
+        with contextlib.suppress(errors.ReservationTimeoutError):  # its own nodes may be slow to start
+            fit(df, clusterSize=3, reservationTimeout=3)
+        assert (tmp_path / "release").exists()
+    finally:
+        release.join()
+        first.join(60)
 
 
 def test_existing_output_column(spark, tmp_path, df):

@@ -6,7 +6,10 @@ import subprocess
 import sys
 
 PROGRAM = """
+import sys
+
 import train_functions
+from pyspark.ml import Pipeline, PipelineModel
 from pyspark.sql import SparkSession, functions as F
 from tfos_ml import KerasEstimator, TFEstimator, errors
 
@@ -19,6 +22,7 @@ def train(args, ctx):
     rows = sum(int(batch.shape[0]) for batch in ctx.dataset())
     ctx.report({"rows_here": rows}, epoch=0)
     module = tf.Module()
+    module.ballast = tf.Variable(tf.random.uniform([2_000_000]))  # 8 MB: more than one Arrow batch of Connect
     module.serve = tf.function(lambda features: {"y": features + rows})
     specs = tf.TensorSpec([None], tf.float32, "features")
     ctx.export_saved_model(module, signatures={"serving_default": module.serve.get_concrete_function(features=specs)})
@@ -46,12 +50,24 @@ scored = job.fit(labelled).transform(labelled)
 types = dict(scored.dtypes)
 print("types", types["probability"], types["prediction"])
 print("right", scored.where("prediction = label").count() > 90)
+
+job.write().overwrite().save(sys.argv[1] + "/job")
+job.write().overwrite().save(sys.argv[1] + "/job")
+print("loaded", KerasEstimator.load(sys.argv[1] + "/job").getAdaptLayers())
+Pipeline(stages=[model]).fit(df).write().save(sys.argv[1] + "/model")
+again = PipelineModel.load(sys.argv[1] + "/model").transform(df)
+print("scored", again.agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
+try:
+    model.save(sys.argv[1] + "/model/stages/0_" + model.uid)
+except errors.DestinationError as error:
+    print("exists", "exists already" in str(error))
 spark.stop()
 """
 
 
-def test_fit_transform_and_errors_on_spark_connect():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=170)
+def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     lines = done.stdout.splitlines()
     assert lines == [
         "history {'rows_here': [50.0]} rows 100",
@@ -59,4 +75,7 @@ def test_fit_transform_and_errors_on_spark_connect():
         "error worker 1 the train function raised ZeroDivisionError: the user's own mistake",
         "types vector double",
         "right True",
+        "loaded ['scale']",
+        "scored 5000.0",
+        "exists True",
     ], done.stderr[-3000:]

@@ -7,6 +7,7 @@ import json
 import linecache
 
 import pytest
+from conftest import CLUSTER
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFEstimator, errors
@@ -225,3 +226,17 @@ def test_server_that_serves_for_ever_is_ended_with_the_cluster(spark):
             ctx.start_server().join()
 
     assert fit(spark, serve, clusterSize=2, numPS=1).summary["rows"] == 60
+
+
+def test_cpus_of_a_node_on_several_executors(sessions, tmp_path):
+    spark = sessions.get(CLUSTER)  # two executors with two cores each
+
+    def look(args, ctx):
+        import os
+
+        (tmp_path / f"{ctx.worker_num}").write_text(os.environ["OMP_NUM_THREADS"])
+
+    with pytest.raises(errors.NotEnoughSlotsError, match=r"needs 3 task slots .* has 2 .*CPUs a node: 2"):
+        fit(spark, look, clusterSize=3, nodeCpus=2)
+    fit(spark, look, clusterSize=2, nodeCpus=2)
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["2", "2"]

@@ -159,20 +159,35 @@ def encode_text(text: str) -> dict[str, str]:
     return {"bytes": text.encode().hex()}
 
 
-def test_vectors_dense_and_sparse_arrive_as_float64(spark, tmp_path):
-    from pyspark.ml.linalg import Vectors
+IMAGE = "struct<origin:string,height:int,width:int,nChannels:int,mode:int,data:binary>"
 
-    rows = [(Vectors.dense([0.1, 2.0, 3.0]), 0), (Vectors.sparse(3, {1: 1e300}), 1)]
-    df = spark.createDataFrame(rows, ["v", "label"]).coalesce(1)
+
+def test_vectors_times_images_and_fields_of_structs_arrive(spark, tmp_path):
+    from pyspark.ml.linalg import Vectors, VectorUDT
+
+    image = ("", 1, 2, 3, 16, bytearray(range(6)))
+    rows = [(image, "1969-12-31", "2024-02-29 12:30:01.000005", 0), (image, "2024-02-29", "1960-01-01 00:00:00", 1)]
+    df = spark.createDataFrame(rows, f"p {IMAGE}, day string, t string, label int").coalesce(1)
+    vectors = F.udf(lambda i: Vectors.sparse(3, {1: 1e300}) if i else Vectors.dense([0.1, 2.0, 3.0]), VectorUDT())
+    df = df.select(
+        "p",
+        "label",
+        vectors("label").alias("v"),
+        F.struct(F.to_date("day").alias("d")).alias("s"),
+        F.col("t").cast("timestamp_ntz").alias("t"),
+    )
     TFEstimator(
         trainFn=train_functions.record_values,
         tfArgs={"directory": str(tmp_path), "how": "dataset"},
-        inputMapping={"v": "v"},
+        inputMapping={"v": "v", "s.d": "d", "t": "t", "p": "p"},
         verbose=0,
     ).fit(df)
     (seen,) = read(tmp_path).values()
-    assert seen["v"]["dtype"] == "float64"
+    assert {name: seen[name]["dtype"] for name in "vdtp"} == {"v": "float64", "d": "int32", "t": "int64", "p": "uint8"}
     assert seen["v"]["values"] == train_functions.encode([[0.1, 2.0, 3.0], [0.0, 1e300, 0.0]])
+    assert seen["d"]["values"] == [-1, 19782]
+    assert seen["t"]["values"] == [1709209801000005, -315619200000000]
+    assert seen["p"]["values"] == [[[[0, 1, 2], [3, 4, 5]]]] * 2
 
 
 def test_ragged_arrays_are_padded_to_the_longest_of_the_batch(spark, tmp_path):

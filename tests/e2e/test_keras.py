@@ -16,7 +16,6 @@ from pyspark.ml.evaluation import (
     RegressionEvaluator,
 )
 from pyspark.ml.feature import StringIndexer, VectorAssembler
-from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, TFModel, errors
@@ -212,18 +211,6 @@ def test_class_weights_threshold_and_warm_start(spark, tmp_path):
     np.testing.assert_allclose(again, probability, atol=1e-7)
     loaded = TFModel(exportDir=exported, rawPredictionCol="").transform(df)
     assert loaded.columns == ["features", "label", "probability", "prediction"]
-
-
-def test_cross_validation_over_arguments_of_the_model(spark):
-    _, _, df = binary_frame(spark)
-    job = estimator(binary_model, epochs=8, seed=1)
-    grid = ParamGridBuilder().addGrid(job.modelArgs, [{"rate": 0.0}, {"rate": 0.05, "units": 8}]).build()
-    search = CrossValidator(
-        estimator=job, estimatorParamMaps=grid, evaluator=BinaryClassificationEvaluator(), numFolds=2, seed=1
-    )
-    model = search.fit(df)
-    assert model.avgMetrics[1] > 0.9 > model.avgMetrics[0]
-    assert BinaryClassificationEvaluator().evaluate(model.transform(df)) > 0.9
 
 
 def batch_dependent_model():

@@ -42,6 +42,11 @@ join = lambda m, s, n: {"out": tf.strings.join([s, tf.strings.as_string(n)]), "l
 save("text", join, s=([None], tf.string), n=([None], tf.int64))
 save("predictor", lambda m, x: {"prediction": m.weight * x}, x=([None, 2], tf.float32))
 save("raw", lambda m, x: {"raw": m.weight * x, "probability": x}, x=([None, 2], tf.float32))
+def risky(m, x):
+    return {"good": x + 1, "bad": x // (x - x)}
+
+save("risky", risky, x=([None], tf.int32))
+save("wide", lambda m, x: {"total": tf.reduce_sum(x, 1), "last": x[:, -1]}, x=([None, None], tf.float64))
 save("short", lambda m, x: {"y": x[:-1]}, x=([None], tf.float32))
 save("ragged", lambda m, x: {"n": tf.reduce_sum(x, 1)}, x=([None, None], tf.int32))
 """
@@ -308,3 +313,108 @@ def test_two_models_in_one_pipeline(spark):
     ]
     scored = Pipeline(stages=stages).fit(df).transform(df)
     assert [tuple(r) for r in scored.select("p1", "p2").distinct().collect()] == [(1.0, 2.0)]
+
+
+def test_what_is_not_selected_is_not_computed(spark, models):
+    df = spark.range(3).selectExpr("id", "int(id) x")
+    both = TFModel(
+        exportDir=str(models / "risky"), inputMapping={"x": "x"}, outputMapping={"good": "g", "bad": "b"}
+    ).transform(df)
+    assert [row.id for row in both.select("id").collect()] == [0, 1, 2]
+    with pytest.raises(Exception, match="[Dd]ivision by zero"):
+        both.select("b").collect()
+    good = TFModel(exportDir=str(models / "risky"), featuresCol="x", outputMapping={"good": "g"}).transform(df)
+    assert [row.g for row in good.collect()] == [1, 2, 3]
+    bad = TFModel(exportDir=str(models / "risky"), featuresCol="x", outputMapping={"bad": "b"})
+    assert [row.g for row in bad.transform(good).select("g").collect()] == [1, 2, 3]
+
+
+def test_wide_sparse_vectors_stay_sparse_on_their_way(spark, models):
+    from pyspark.ml.linalg import Vectors, VectorUDT
+    from pyspark.sql.types import StructType
+
+    width = 10_000
+    rows = [(i, Vectors.sparse(width, {i: 1.0, width - 1: float(i)})) for i in range(300)]
+    rows += [(300, Vectors.dense(np.ones(width))), (301, Vectors.sparse(width, {})), (302, None)]
+    df = spark.createDataFrame(rows, StructType().add("id", "long").add("features", VectorUDT())).coalesce(1)
+    model = TFModel(
+        exportDir=str(models / "wide"), outputMapping={"total": "t", "last": "l"}, nullPolicy="keep", batchSize=64
+    )
+    scored = model.transform(df)
+    found = {row.id: (row.t, row.l) for row in scored.select("id", "t", "l").collect()}
+    assert {i: found[i] for i in range(300)} == {i: (1.0 + i, float(i)) for i in range(300)}
+    assert (found[300], found[301], found[302]) == ((width, 1.0), (0.0, 0.0), (None, None))
+    assert "array" not in scored._jdf.queryExecution().executedPlan().toString()  # no vector_to_array in the JVM
+
+
+def test_streams(spark, models, tmp_path):
+    for i in range(3):
+        spark.range(i * 10, i * 10 + 10).selectExpr("id", "float(id) features").write.parquet(str(tmp_path / f"in/{i}"))
+    schema = spark.read.parquet(str(tmp_path / "in/0")).schema
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in/*"))
+    scored = TFModel(exportDir=str(models / "double")).transform(stream)
+    assert scored.isStreaming
+    query = scored.writeStream.format("memory").queryName("scored").trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    rows = spark.table("scored").orderBy("id").collect()
+    assert [(row.id, row.prediction) for row in rows] == [(i, 2.0 * i) for i in range(30)]
+
+
+def test_sql(spark, models):
+    spark.range(4).selectExpr("id", "if(id = 2, null, id) x", "array(1.5, double(id)) m").createOrReplaceTempView("t")
+    TFModel(exportDir=str(models / "double"), nullPolicy="keep").register_udf(spark, "twice")
+    found = spark.sql("SELECT id, twice(x) AS y FROM t WHERE id > 0 ORDER BY id").collect()
+    assert [(row.id, row.y) for row in found] == [(1, 2.0), (2, None), (3, 6.0)]
+    many = TFModel(
+        exportDir=str(models / "text"), inputMapping={"a": "s", "b": "n"}, outputMapping={"out": "o", "long": "l"}
+    )
+    many.register_udf(spark, "join")
+    row = spark.sql("SELECT join(cast(id AS string), id) AS both FROM t WHERE id = 3").first()
+    assert row.both.asDict() == {"o": "33", "l": 4}
+    spark.catalog.dropTempView("t")
+
+
+MAKE_FOREIGN = """
+import sys
+import keras, tensorflow as tf, tf_keras
+
+def layers(k):
+    dense = k.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    return k.Sequential([k.layers.Input((2,)), dense])
+
+layers(keras).export(f"{sys.argv[1]}/keras", verbose=False)
+tf.saved_model.save(layers(tf_keras), f"{sys.argv[1]}/tf_keras")
+
+module = tf.Module()
+module.sum = tf.function(lambda x: {"y": tf.reduce_sum(x, 1)}, input_signature=[tf.TensorSpec([None, 2], tf.float32)])
+module.less = tf.function(lambda x: {"y": x[:, 0] - x[:, 1]}, input_signature=[tf.TensorSpec([None, 2], tf.float32)])
+tf.saved_model.save(module, f"{sys.argv[1]}/plain", signatures={"sum": module.sum, "less": module.less})
+
+graph = tf.Graph()
+with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
+    x = tf.compat.v1.placeholder(tf.float32, [None, 2])
+    builder = tf.compat.v1.saved_model.Builder(f"{sys.argv[1]}/tagged")
+    signature = tf.compat.v1.saved_model.predict_signature_def({"x": x}, {"y": tf.reduce_sum(x, 1)})
+    builder.add_meta_graph_and_variables(session, ["serve", "gpu"], {"serving_default": signature})
+    builder.save()
+"""
+
+
+def test_models_made_by_others(spark, tmp_path):
+    subprocess.run([sys.executable, "-c", MAKE_FOREIGN, str(tmp_path)], check=True, capture_output=True, timeout=120)
+    df = spark.createDataFrame([([1.0, 2.0],)], "features array<double>").coalesce(1)
+
+    def predict(name, **params):
+        return TFModel(exportDir=str(tmp_path / name), **params).transform(df).first().prediction
+
+    assert predict("keras") == predict("tf_keras") == [3.0]
+    assert predict("plain", signatureDefKey="sum") == 3.0
+    assert predict("plain", signatureDefKey="less") == -1.0
+    assert predict("tagged", tagSet="gpu,serve") == 3.0
+    with pytest.raises(errors.ModelError, match=r"no signature 'serving_default'. It has: \['less', 'sum'\]"):
+        predict("plain")
+    with pytest.raises(errors.ModelError, match=r"no tags 'serve'. It has: \[\['gpu', 'serve'\]\]"):
+        predict("tagged")

@@ -7,12 +7,8 @@ import pytest
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 
-from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, NullValueError
-from tfos_ml.schema import (
-    ColumnSpec,
-    FeedSchema,
+from tfos_ml.arrays import (
     check_no_nulls,
-    column_spec,
     concat_padded,
     count_nulls,
     fixed_shape,
@@ -20,6 +16,8 @@ from tfos_ml.schema import (
     merge_extents,
     to_numpy,
 )
+from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, NullValueError
+from tfos_ml.schema import VECTOR, ColumnSpec, FeedSchema, column_spec
 
 NUMBERS = ["int8", "int16", "int32", "int64", "float32", "float64"]
 ARROW = {**{name: getattr(pa, name)() for name in NUMBERS}, "bool": pa.bool_(), "string": pa.string()}
@@ -212,6 +210,9 @@ COLUMN_TYPES = [
     (t.CharType(3), "string", 0),
     (t.VarcharType(3), "string", 0),
     (t.BinaryType(), "binary", 0),
+    (t.DateType(), "int32", 0),
+    (t.TimestampType(), "int64", 0),
+    (t.TimestampNTZType(), "int64", 0),
     (t.ArrayType(t.FloatType()), "float32", 1),
     (t.ArrayType(t.ArrayType(t.StringType())), "string", 2),
     (t.ArrayType(t.ArrayType(t.ArrayType(t.LongType()))), "int64", 3),
@@ -226,7 +227,7 @@ def test_column_type_is_looked_up(spark_type, dtype, ndim):
 
 def test_vectors_are_float64_arrays():
     schema = t.StructType([t.StructField("v", VectorUDT())])
-    assert column_spec(schema, "v", "x", "feature") == ColumnSpec("x", "v", "feature", "float64", 1, vector=True)
+    assert column_spec(schema, "v", "x", "feature") == ColumnSpec("x", "v", "feature", "float64", 1, VECTOR)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +237,6 @@ def test_vectors_are_float64_arrays():
         t.StructType([t.StructField("x", t.LongType())]),
         t.ArrayType(t.StructType([t.StructField("x", t.LongType())])),
         t.ArrayType(VectorUDT()),
-        t.DateType(),
-        t.TimestampType(),
         t.DayTimeIntervalType(),
         t.NullType(),
     ],
@@ -275,7 +274,7 @@ def test_duplicate_column_is_ambiguous():
 
 
 def test_feed_schema_survives_a_trip_through_json():
-    columns = (spec("int64"), ColumnSpec("v", "w", "weight", "float64", 1, vector=True))
+    columns = (spec("int64"), ColumnSpec("v", "w", "weight", "float64", 1, VECTOR))
     schema = FeedSchema(columns, named_features=True)
     assert FeedSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
 

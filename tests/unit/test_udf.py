@@ -162,13 +162,13 @@ class TestShape:
         assert str(caught.value) == message
 
 
-def binding(dtype="float32", ndim=1, tensor="float32", shape=(None, None)):
-    return InputBinding(ColumnSpec("x", "c", "feature", dtype, ndim), TensorInfo(tensor, shape))
+def spec(dtype):
+    return ColumnSpec("x", "c", "feature", dtype, 1)
 
 
 def test_column_becomes_a_tensor_padded_and_cast():
     column = pa.array([[1, 2, 3], [4]], pa.list_(pa.int64()))
-    found = input_tensor(binding("int64"), column, pad_value=-1)
+    found = input_tensor(InputBinding("c", "x", TensorInfo("float32", (None, None))), column, pad_value=-1)
     assert found.dtype == tf.float32
     assert found.numpy().tolist() == [[1, 2, 3], [4, -1, -1]]
 
@@ -176,12 +176,26 @@ def test_column_becomes_a_tensor_padded_and_cast():
 @pytest.mark.parametrize(("dtype", "tensor"), [("string", "float32"), ("binary", "int64"), ("float32", "string")])
 def test_text_bound_to_numbers_is_refused_on_the_driver(dtype, tensor):
     with pytest.raises(SignatureError, match=f"Column 'c' holds {dtype}, but input 'x' expects {tensor}"):
-        check_binding(binding(dtype, tensor=tensor))
+        check_binding(spec(dtype), TensorInfo(tensor, (None, None)))
 
 
 @pytest.mark.parametrize(("dtype", "tensor"), [("string", "string"), ("binary", "string"), ("int8", "float64")])
 def test_columns_that_may_fit_can_be_bound(dtype, tensor):
-    check_binding(binding(dtype, tensor=tensor))
+    check_binding(spec(dtype), TensorInfo(tensor, (None, None)))
+
+
+def column_of(tensor, values, rows):
+    return output_array("y", tensor, {"y": values}, rows, to_arrow_type(output_type("y", tensor)))
+
+
+def test_strings_are_text_or_bytes():
+    tensor, values = TensorInfo("string", (None, 2)), tf.constant([[b"\xff", b"a"]])
+    with pytest.raises(SignatureError, match="'y' returned bytes that are no UTF-8 text: .* Name it in binaryOutputs"):
+        column_of(tensor, values, 1)
+    kind = to_arrow_type(output_type("y", tensor, is_binary=True))
+    assert output_array("y", tensor, {"y": values}, 1, kind).to_pylist() == [[b"\xff", b"a"]]
+    with pytest.raises(SignatureError, match=r"binaryOutputs names 'y', but that is int8\(batch\)"):
+        output_type("y", TensorInfo("int8", (None,)), is_binary=True)
 
 
 @pytest.mark.parametrize("dtype", OUTPUTS)
@@ -191,7 +205,7 @@ class TestOutput:
         spark, arrow, samples = OUTPUTS[dtype]
         tensor = TensorInfo(dtype, (None, *inner))
         values = np.resize(np.array(samples, dtype=object), (3, *inner))
-        column = output_array("y", tensor, {"y": tf.constant(values.tolist(), dtype)}, 3)
+        column = column_of(tensor, tf.constant(values.tolist(), dtype), 3)
         assert column.to_pylist() == values.tolist()
         for _ in inner:
             spark, arrow = t.ArrayType(spark), pa.list_(arrow)
@@ -200,14 +214,14 @@ class TestOutput:
 
     def test_of_no_rows_is_empty_with_the_same_type(self, dtype, inner):
         tensor = TensorInfo(dtype, (None, *inner))
-        column = output_array("y", tensor, {"y": tf.zeros((0, *inner), dtype)}, 0)
+        column = column_of(tensor, tf.zeros((0, *inner), dtype), 0)
         assert len(column) == 0
         assert column.type == to_arrow_type(output_type("y", tensor))
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (3, 2, 0), (3, 0, 2)])
 def test_dimensions_of_length_0_give_empty_lists(shape):
-    column = output_array("y", TensorInfo("float32", (None,) * len(shape)), {"y": tf.zeros(shape)}, 3)
+    column = column_of(TensorInfo("float32", (None,) * len(shape)), tf.zeros(shape), 3)
     assert column.to_pylist() == np.zeros(shape).tolist()
 
 
@@ -215,7 +229,7 @@ def test_dimensions_of_length_0_give_empty_lists(shape):
 def test_wrong_number_of_rows_is_refused_with_what_was_received(shape):
     tensor = TensorInfo("float32", (None, 1))
     with pytest.raises(SignatureError) as caught:
-        output_array("y", tensor, {"y": tf.zeros(shape)}, 3)
+        column_of(tensor, tf.zeros(shape), 3)
     assert f"shape {shape} for output 'y', given 3 rows; expected float32(batch, 1)" in str(caught.value)
 
 

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 CLEANUP_TIMEOUT = 10.0
 PORT_RETRIES = 2
+_attempts: list[_Attempt] = []  # that are running now
 _TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED")
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
@@ -63,6 +64,7 @@ def launch(
     rows: Callable[[], DataFrame],
     task: NodeTask,
     *,
+    profile: Any = None,
     max_restarts: int = 0,
     verbose: int = 1,
 ) -> RunResult:
@@ -76,6 +78,8 @@ def launch(
         Makes the DataFrame whose partition *i* goes to node *i*; called once an attempt.
     task : NodeTask
         What the nodes do.
+    profile : pyspark.resource.ResourceProfile, optional
+        CPUs and GPUs of a node; default those of Spark's tasks.
     max_restarts : int, default 0
         How often a run that failed on its nodes is begun again.
     verbose : int, default 1
@@ -91,12 +95,13 @@ def launch(
         If no row reached any node.
     """
     check_settings(spark)
-    check_slots(spark, task.template.size, task.reservation_timeout)
+    check_slots(spark, task.template.size, task.reservation_timeout, profile)
     restarts = ports_taken = 0
     while True:
         settings = {**task.settings, "restart_count": restarts}
+        attempt = _Attempt(spark, replace(task, run_id=uuid.uuid4().hex[:12], settings=settings), profile, verbose)
         try:
-            return _Attempt(spark, replace(task, run_id=uuid.uuid4().hex[:12], settings=settings), verbose).run(rows())
+            return attempt.run(rows())
         except errors.PortTakenError as error:
             ports_taken += 1
             if ports_taken > PORT_RETRIES:
@@ -112,9 +117,11 @@ def launch(
 class _Attempt:
     """One barrier job."""
 
-    def __init__(self, spark: SparkSession, task: NodeTask, verbose: int):
+    def __init__(self, spark: SparkSession, task: NodeTask, profile: Any, verbose: int):
         self._spark = spark
         self._task = task
+        self._profile = profile
+        self.holds_slots = False
         self._size = task.template.size
         self._tag = f"tfos_ml-{task.run_id}"
         self._progress = Progress(verbose, self._size, task.settings["epochs"])
@@ -125,6 +132,7 @@ class _Attempt:
 
     def run(self, df: DataFrame) -> RunResult:
         succeeded = False
+        _attempts.append(self)
         try:
             if not is_connect(self._spark):
                 self._control = ControlServer(self._spark.sparkContext._conf.get("spark.driver.host") or "localhost")
@@ -141,6 +149,7 @@ class _Attempt:
             succeeded = True
             return result
         finally:
+            _attempts.remove(self)
             self._progress.close(succeeded)
             self._close_control()
 
@@ -148,7 +157,10 @@ class _Attempt:
         from pyspark import InheritableThread
 
         job = df.mapInArrow(
-            partial(run_node, replace(self._task, control=self._control_address())), results.RESULT_SCHEMA, barrier=True
+            partial(run_node, replace(self._task, control=self._control_address())),
+            results.RESULT_SCHEMA,
+            barrier=True,
+            profile=self._profile,
         )
 
         def collect() -> None:
@@ -182,11 +194,16 @@ class _Attempt:
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def _watch(self) -> None:
-        """Show progress until the job has ended; give it up if it waits too long for slots."""
+        """Show progress until the job has ended; give it up if it waits too long for slots.
+
+        Slots that another fit of this program holds come free without anybody's doing: ``CrossValidator``
+        with ``parallelism`` runs several, and those that find no room queue.
+        """
         idle_since = time.monotonic()
         while not self._done.wait(POLL_SECONDS):
             nodes = self._show_progress()
-            if self._control is None or nodes or self._tasks_running():
+            self.holds_slots = self._control is None or bool(nodes) or self._tasks_running()
+            if any(attempt.holds_slots for attempt in list(_attempts)):
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > self._task.reservation_timeout:
                 raise errors.ReservationTimeoutError(

@@ -35,6 +35,7 @@ from tfos_ml.cluster.guardian import Guardian
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
+from tfos_ml.cluster.resources import visible_gpus
 from tfos_ml.cluster.template import cluster_spec, tf_config
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
@@ -77,6 +78,7 @@ class Node:
         self._role = task.template.nodes[rank]
         self._host = context.getTaskInfos()[rank].address.rsplit(":", 1)[0]
         self._threads = context.cpus()
+        self._gpus = visible_gpus(context)
         self._rendezvous = Rendezvous(context, task.template.size)
         self._active = rank in task.template.feed_ranks
         self._is_chief = rank == task.template.chief_rank
@@ -110,7 +112,9 @@ class Node:
         # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
         scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
         self._guardian = Guardian(marker, [*self._directories.all(), scratch])
-        environment = child_environment(marker, self._threads, {"TMPDIR": scratch, **self._task.environment})
+        environment = child_environment(
+            marker, self._threads, {"TMPDIR": scratch, **self._gpus, **self._task.environment}
+        )
         self._child = ChildProcess(CHILD_MODULE, environment, self._role.label)
         self._guardian.guard(pid=self._child.pid)
         self._channel = Channel(self._child.socket)

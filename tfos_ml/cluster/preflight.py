@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfos_ml.artifacts import is_connect
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
@@ -43,7 +43,7 @@ def check_settings(spark: SparkSession) -> None:
         )
 
 
-def check_slots(spark: SparkSession, needed: int, timeout: float) -> None:
+def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any = None) -> None:
     """Refuse a cluster that Spark has too few task slots for.
 
     Executors that the settings promise but that have not registered yet are waited for, for at
@@ -56,28 +56,35 @@ def check_slots(spark: SparkSession, needed: int, timeout: float) -> None:
     """
     if is_connect(spark):
         return
-    promised = _promised_slots(spark)
+    promised = _promised_slots(spark, profile)
     deadline = time.monotonic() + timeout
-    available = _registered_slots(spark)
+    available = _registered_slots(spark, profile)
     while available < needed <= promised and time.monotonic() < deadline:
         time.sleep(0.2)
-        available = _registered_slots(spark)
+        available = _registered_slots(spark, profile)
     if available < needed:
         raise NotEnoughSlotsError(
-            f"clusterSize={needed} needs {needed} task slots at once, but Spark has {available} "
-            f"(master {spark.sparkContext.master}, spark.task.cpus={_conf(spark, 'spark.task.cpus', '1')}). "
-            "Lower clusterSize, or start the session with more cores, for instance "
+            f"clusterSize={needed} needs {needed} task slots at once, but Spark has {max(available, promised)} "
+            f"(master {spark.sparkContext.master}, CPUs a node: {_task_cpus(spark, profile)}). "
+            "Lower clusterSize or nodeCpus, or start the session with more cores, for instance "
             f".master('local[{needed}]') or more executors."
         )
 
 
-def _registered_slots(spark: SparkSession) -> int:
+def _registered_slots(spark: SparkSession, profile: Any) -> int:
     jsc = spark.sparkContext._jsc.sc()
-    profile = jsc.resourceProfileManager().defaultResourceProfile()
-    return int(jsc.maxNumConcurrentTasks(profile))
+    profiles = jsc.resourceProfileManager()
+    wanted = profiles.defaultResourceProfile() if profile is None else profile._java_resource_profile
+    profiles.addResourceProfile(wanted)  # as the job will; Spark counts for those it knows
+    return int(jsc.maxNumConcurrentTasks(wanted))
 
 
-def _promised_slots(spark: SparkSession) -> int:
+def _task_cpus(spark: SparkSession, profile: Any) -> int:
+    asked = {} if profile is None else profile.taskResources
+    return int(asked["cpus"].amount if "cpus" in asked else _conf(spark, "spark.task.cpus", "1"))
+
+
+def _promised_slots(spark: SparkSession, profile: Any) -> int:
     """Slots there will be once all executors have registered, as far as the settings tell."""
     master = spark.sparkContext.master
     if master.startswith("local-cluster["):
@@ -85,7 +92,7 @@ def _promised_slots(spark: SparkSession) -> int:
     else:
         executors = int(_conf(spark, "spark.executor.instances", "0"))
         cores = int(_conf(spark, "spark.executor.cores", "1"))
-    return executors * (cores // int(_conf(spark, "spark.task.cpus", "1")))
+    return executors * (cores // _task_cpus(spark, profile))
 
 
 def _conf(spark: SparkSession, name: str, default: str) -> str:

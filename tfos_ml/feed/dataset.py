@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tfos_ml.arrays import concat_padded, to_numpy
 from tfos_ml.feed.spool import Chunk, read_chunk
 from tfos_ml.feed.steps import Int64s, global_indices, permute
-from tfos_ml.schema import ROW_COLUMN, Array, ColumnSpec, FeedSchema, concat_padded, to_numpy
+from tfos_ml.schema import ROW_COLUMN, Array, ColumnSpec, FeedSchema
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.arrays import Extents, check_no_nulls, list_extents, merge_extents, plain
 from tfos_ml.feed import spool
 from tfos_ml.feed.steps import pack_counts, partition_counts
-from tfos_ml.schema import ROW_COLUMN, Extents, FeedSchema, check_no_nulls, list_extents, merge_extents
+from tfos_ml.schema import ROW_COLUMN, FeedSchema
 
 WINDOW_BYTES = 256 << 20
 VALIDATION_COLUMN = "validation"
@@ -64,8 +65,11 @@ class Feeder:
         spool.NoRoomError
             If they fit nowhere.
         """
-        for spec, column in zip(self._schema.columns, batch.columns, strict=False):
+        specs = self._schema.columns
+        columns = [plain(column) for column in batch.columns[: len(specs)]]
+        for spec, column in zip(specs, columns, strict=True):
             check_no_nulls(column, spec)
+        batch = pa.RecordBatch.from_arrays([*columns, *batch.columns[len(specs) :]], batch.schema.names)
         if VALIDATION_COLUMN in batch.schema.names:
             marked = batch.column(VALIDATION_COLUMN)
             batch = batch.drop_columns([VALIDATION_COLUMN])

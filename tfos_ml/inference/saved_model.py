@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tfos_ml.casting import TensorInfo
-from tfos_ml.errors import ModelError, SignatureError
+from tfos_ml.errors import ModelError
 from tfos_ml.quiet import import_tensorflow
 
 SIGNATURE_FILE = "tfos_ml_signature.json"
@@ -22,7 +22,9 @@ LOADED_MODELS = 4
 DEFAULT_SIGNATURE = "serving_default"
 DEFAULT_TAG = "serve"
 
-_loaded: OrderedDict[tuple[str, str, str], Any] = OrderedDict()
+Scorer = Callable[..., Mapping[str, Any]]
+
+_loaded: OrderedDict[tuple[str, str], Any] = OrderedDict()
 """The models this process used last; a documented cache of at most ``LOADED_MODELS``."""
 
 
@@ -81,7 +83,7 @@ def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str
     import tensorflow as tf
 
     if key not in graph.signature_def:
-        names = [n for n in graph.signature_def if not n.startswith("__")]
+        names = sorted(n for n in graph.signature_def if not n.startswith("__"))
         raise ModelError(f"The SavedModel in {directory} has no signature {key!r}. It has: {names}")
 
     def info(tensor: Any) -> TensorInfo:
@@ -114,8 +116,8 @@ def _graph(directory: str | Path, tag: str) -> Any:
     return graph
 
 
-def load(directory: str | Path, key: str, tag: str) -> Callable[..., Mapping[str, Any]]:
-    """The function of a signature, loaded once in this process.
+def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | None = None) -> Scorer:
+    """The function of a signature; the model is loaded once in this process.
 
     Parameters
     ----------
@@ -123,6 +125,8 @@ def load(directory: str | Path, key: str, tag: str) -> Callable[..., Mapping[str
         A SavedModel; directories are taken to be named by their content.
     key, tag : str
         Which signature.
+    outputs : tuple of str, optional
+        Outputs wanted; what only others need is not computed. Default all.
 
     Returns
     -------
@@ -132,21 +136,28 @@ def load(directory: str | Path, key: str, tag: str) -> Callable[..., Mapping[str
     import_tensorflow()
     import tensorflow as tf
 
-    name = (str(directory), key, tag)
+    name = (str(directory), tag)
     if name not in _loaded:
-        _loaded[name] = tf.saved_model.load(str(directory), tags=tag.split(","))
+        _loaded[name] = tf.saved_model.load(str(directory), tags=tag.split(",")), {}
         while len(_loaded) > LOADED_MODELS:
             _loaded.popitem(last=False)
     _loaded.move_to_end(name)
-    function: Callable[..., Mapping[str, Any]] = _loaded[name].signatures[key]
-    return function
+    model, functions = _loaded[name]
+    if (key, outputs) not in functions:
+        functions[key, outputs] = _only(model.signatures[key], outputs)
+    scorer: Scorer = functions[key, outputs]
+    return scorer
 
 
-def one_name(kind: str, names: Mapping[str, Any], signature: Signature) -> str:
-    """The only name of several, or an error that shows the signature."""
-    if len(names) != 1:
-        mapping = "inputMapping" if kind == "input" else "outputMapping"
-        raise SignatureError(
-            f"The model has {len(names)} {kind}s; bind each with {mapping}. Its signature: {signature}"
-        )
-    return next(iter(names))
+def _only(function: Any, outputs: tuple[str, ...] | None) -> Scorer:
+    """A signature's function without the outputs that are not wanted, nor what only they need."""
+    import tensorflow as tf
+
+    if outputs is None or set(outputs) == set(function.structured_outputs):
+        return function
+
+    def wanted(**inputs: Any) -> dict[str, Any]:
+        results = function(**inputs)
+        return {name: results[name] for name in outputs}
+
+    return tf.function(wanted, autograph=False, reduce_retracing=True)

@@ -9,12 +9,12 @@ Output of the model             Column
 ==============================  =========================================
 
 uint8, uint16 and uint32 widen to the next signed type, float16 and bfloat16 to float; a
-string tensor becomes a string column.
+string tensor becomes a string column, or a binary one where ``binaryOutputs`` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,30 +22,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.arrays import count_nulls, plain, spec_of, to_numpy
 from tfos_ml.artifacts import Artifact
 from tfos_ml.casting import TensorInfo, fit_to_tensor
 from tfos_ml.errors import NullValueError, SignatureError
 from tfos_ml.heads import Head, classify
 from tfos_ml.inference import cache, saved_model
-from tfos_ml.schema import Array, ColumnSpec, count_nulls, to_numpy
+from tfos_ml.schema import Array, ColumnSpec
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _OUTPUT_TYPES = {
-    "int8": ("ByteType", pa.int8()),
-    "uint8": ("ShortType", pa.int16()),
-    "int16": ("ShortType", pa.int16()),
-    "uint16": ("IntegerType", pa.int32()),
-    "int32": ("IntegerType", pa.int32()),
-    "uint32": ("LongType", pa.int64()),
-    "int64": ("LongType", pa.int64()),
-    "float16": ("FloatType", pa.float32()),
-    "bfloat16": ("FloatType", pa.float32()),
-    "float32": ("FloatType", pa.float32()),
-    "float64": ("DoubleType", pa.float64()),
-    "bool": ("BooleanType", pa.bool_()),
-    "string": ("StringType", pa.string()),
+    "int8": "ByteType",
+    "uint8": "ShortType",
+    "int16": "ShortType",
+    "uint16": "IntegerType",
+    "int32": "IntegerType",
+    "uint32": "LongType",
+    "int64": "LongType",
+    "float16": "FloatType",
+    "bfloat16": "FloatType",
+    "float32": "FloatType",
+    "float64": "DoubleType",
+    "bool": "BooleanType",
+    "string": "StringType",
 }
 
 
@@ -53,7 +54,8 @@ _OUTPUT_TYPES = {
 class InputBinding:
     """One column bound to one input tensor."""
 
-    spec: ColumnSpec
+    column: str
+    name: str
     tensor: TensorInfo
 
 
@@ -70,7 +72,11 @@ class Scoring:
     inputs : tuple of InputBinding
         In the order of the UDF's arguments.
     outputs : dict of str to TensorInfo
-        Outputs wanted, by name, in the order of the result's fields.
+        Outputs wanted, by name; others are not computed.
+    fields : dict of str to DataType
+        Those of :func:`output_fields` that the UDF returns, in order.
+    names : dict of str to str
+        Their names in the struct that several make.
     batch_size : int
         Rows in one call of the model, at most.
     null_policy : str
@@ -88,6 +94,8 @@ class Scoring:
     tag: str
     inputs: tuple[InputBinding, ...]
     outputs: dict[str, TensorInfo]
+    fields: dict[str, DataType]
+    names: dict[str, str]
     batch_size: int
     null_policy: str
     pad_value: float
@@ -98,8 +106,19 @@ class Scoring:
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
 
-def output_fields(outputs: Mapping[str, TensorInfo], head: Head | None) -> dict[str, DataType]:
-    """What the UDF returns, by name: the outputs, or what a head makes of the only one.
+def output_fields(
+    outputs: Mapping[str, TensorInfo], head: Head | None, binary: Collection[str] = ()
+) -> dict[str, DataType]:
+    """What the UDF can return, by name: the outputs, or what a head makes of the only one.
+
+    Parameters
+    ----------
+    outputs : mapping of str to TensorInfo
+        The outputs wanted.
+    head : Head or None
+        What the only output means.
+    binary : collection of str
+        Outputs whose strings are bytes rather than text.
 
     Raises
     ------
@@ -109,19 +128,19 @@ def output_fields(outputs: Mapping[str, TensorInfo], head: Head | None) -> dict[
     from pyspark.sql.types import ArrayType, DoubleType
 
     if head is None:
-        return {name: output_type(name, tensor) for name, tensor in outputs.items()}
+        return {name: output_type(name, tensor, name in binary) for name, tensor in outputs.items()}
     if head.is_classifier:
         return {RAW: ArrayType(DoubleType()), PROBABILITY: ArrayType(DoubleType()), PREDICTION: DoubleType()}
     return {PREDICTION: DoubleType()}
 
 
-def output_type(name: str, tensor: TensorInfo) -> DataType:
+def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> DataType:
     """Spark type of an output.
 
     Raises
     ------
     SignatureError
-        If its rank is not known or its dtype has no Spark type.
+        If its rank is not known, its dtype has no Spark type, or it is said to be binary but is no string.
     """
     from pyspark.sql import types
 
@@ -131,15 +150,17 @@ def output_type(name: str, tensor: TensorInfo) -> DataType:
         )
     if tensor.dtype not in _OUTPUT_TYPES:
         raise SignatureError(f"Output '{name}' is {tensor}, for which Spark has no type. Cast it in the model.")
-    spark_type: DataType = getattr(types, _OUTPUT_TYPES[tensor.dtype][0])()
+    if is_binary and tensor.dtype != "string":
+        raise SignatureError(f"binaryOutputs names '{name}', but that is {tensor}; expected a string tensor.")
+    kind = "BinaryType" if is_binary else _OUTPUT_TYPES[tensor.dtype]
+    spark_type: DataType = getattr(types, kind)()
     for _ in tensor.shape[1:]:
         spark_type = types.ArrayType(spark_type)
     return spark_type
 
 
-def check_binding(binding: InputBinding) -> None:
+def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
     """Raise ``SignatureError`` on the driver if a column can never fit its tensor."""
-    spec, tensor = binding.spec, binding.tensor
     if spec.is_text != (tensor.dtype == "string"):
         raise SignatureError(
             f"Column '{spec.column}' holds {spec.dtype}, but input '{spec.name}' expects {tensor}. "
@@ -159,87 +180,78 @@ def make_udf_function(scoring: Scoring) -> Callable[[Iterator[tuple[pa.Array, ..
 
 def score_batch(scoring: Scoring, columns: list[pa.Array]) -> pa.Array:
     """Outputs for one Arrow batch: a struct of them, or the output itself if it is the only one."""
-    rows = len(columns[0])
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    types = {name: to_arrow_type(kind) for name, kind in scoring.fields.items()}
+    parts: dict[str, list[pa.Array]] = {name: [] for name in types}
+    for start in range(0, len(columns[0]), scoring.batch_size):
+        scored = _score_slice(scoring, [plain(c.slice(start, scoring.batch_size)) for c in columns], types)
+        for name, part in parts.items():
+            part.append(scored[name])
+    outputs = [pa.concat_arrays(p) if p else pa.array([], types[name]) for name, p in parts.items()]
+    return outputs[0] if len(outputs) == 1 else pa.StructArray.from_arrays(outputs, [scoring.names[n] for n in types])
+
+
+def _score_slice(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataType]) -> Mapping[str, pa.Array]:
+    """Outputs for the rows of one call of the model; null where an input is and ``nullPolicy`` keeps it."""
     valid = _valid_rows(scoring, columns)
-    kept = columns if valid is None else [c.filter(valid) for c in columns]
-    outputs = _run(scoring, kept)
-    if valid is not None:
-        at = np.cumsum(valid.to_numpy(zero_copy_only=False)) - 1
-        places = pa.array(at, mask=~valid.to_numpy(zero_copy_only=False))
-        outputs = [o.take(places) for o in outputs]
-    if any(len(o) != rows for o in outputs):
-        raise SignatureError(f"The outputs have {[len(o) for o in outputs]} rows for {rows} rows of input")
-    if len(outputs) == 1:
-        return outputs[0]
-    return pa.StructArray.from_arrays(outputs, list(output_fields(scoring.outputs, scoring.head)))
+    if valid is None:
+        return _run(scoring, columns, types)
+    kept = valid.to_numpy(zero_copy_only=False)
+    if not kept.any():
+        return {name: pa.nulls(len(kept), kind) for name, kind in types.items()}
+    places = pa.array(np.cumsum(kept) - 1, mask=~kept)
+    scored = _run(scoring, [c.filter(valid) for c in columns], types)
+    return {name: array.take(places) for name, array in scored.items()}
 
 
 def _valid_rows(scoring: Scoring, columns: list[pa.Array]) -> pa.Array | None:
     """Which rows have no null, or None if all do."""
     valid = None
     for binding, column in zip(scoring.inputs, columns, strict=True):
-        nulls = count_nulls(column, binding.spec.ndim)
+        ndim = spec_of(column.type, binding.name, binding.column).ndim
+        nulls = count_nulls(column, ndim)
         if not nulls:
             continue
         if scoring.null_policy != "keep":
             raise NullValueError(
-                f"Column '{binding.spec.column}' has {nulls} null value(s) in a batch of {len(column)} rows, and "
+                f"Column '{binding.column}' has {nulls} null value(s) in a batch of {len(column)} rows, and "
                 "nullPolicy='error' allows none. Fill or drop them, or set nullPolicy to 'skip' or 'keep'."
             )
         here = pc.is_valid(column)
         if column.null_count != nulls:
-            whole = [_has_no_null(column.slice(i, 1), binding.spec.ndim) for i in range(len(column))]
-            here = pa.array(whole)
+            here = pa.array([count_nulls(column.slice(i, 1), ndim) == 0 for i in range(len(column))])
         valid = here if valid is None else pc.and_(valid, here)
     return valid
 
 
-def _has_no_null(row: pa.Array, ndim: int) -> bool:
-    return count_nulls(row, ndim) == 0
-
-
-def _run(scoring: Scoring, columns: list[pa.Array]) -> list[pa.Array]:
-    """Call the model on slices of at most ``batch_size`` rows."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    rows = len(columns[0])
-    fields = output_fields(scoring.outputs, scoring.head)
-    parts: dict[str, list[pa.Array]] = {name: [] for name in fields}
-    function = saved_model.load(cache.extracted(scoring.model), scoring.signature_key, scoring.tag) if rows else None
-    for start in range(0, rows, scoring.batch_size):
-        assert function is not None
-        size = min(scoring.batch_size, rows - start)
-        inputs = {
-            b.spec.name: input_tensor(b, c.slice(start, size), scoring.pad_value)
-            for b, c in zip(scoring.inputs, columns, strict=True)
-        }
-        results = function(**inputs)
-        for name, array in _output_arrays(scoring, results, size).items():
-            parts[name].append(array)
-    return [pa.concat_arrays(p) if p else pa.array([], to_arrow_type(fields[n])) for n, p in parts.items()]
-
-
-def _output_arrays(scoring: Scoring, results: Mapping[str, Any], rows: int) -> dict[str, pa.Array]:
+def _run(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+    """Call the model once."""
+    function = saved_model.load(
+        cache.extracted(scoring.model), scoring.signature_key, scoring.tag, tuple(scoring.outputs)
+    )
+    inputs = {b.name: input_tensor(b, c, scoring.pad_value) for b, c in zip(scoring.inputs, columns, strict=True)}
+    results, rows = function(**inputs), len(columns[0])
     if scoring.head is None:
-        return {name: output_array(name, tensor, results, rows) for name, tensor in scoring.outputs.items()}
+        return {name: output_array(name, scoring.outputs[name], results, rows, types[name]) for name in types}
     ((name, tensor),) = scoring.outputs.items()
     values = checked_output(name, tensor, results, rows)
     if not scoring.head.is_classifier:
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
-    arrays = classify(values, scoring.head, scoring.threshold)
-    return {name: nested(pa.array(values.reshape(-1)), values.shape) for name, values in arrays.items()}
+    found = classify(values, scoring.head, scoring.threshold)
+    return {name: nested(pa.array(found[name].reshape(-1)), found[name].shape, kind) for name, kind in types.items()}
 
 
 def input_tensor(binding: InputBinding, column: pa.Array, pad_value: float) -> Any:
-    """A column as the tensor that the signature asks for: cast without loss, and reshaped.
+    """A plain column as the tensor that the signature asks for: cast without loss, and reshaped.
 
     Raises
     ------
     ShapeError
         If a value cannot be cast without loss or the shapes do not fit.
     """
-    spec = binding.spec
-    return array_tensor(to_numpy(column, spec, pad_value), spec.column, spec.name, binding.tensor)
+    values = to_numpy(column, spec_of(column.type, binding.name, binding.column), pad_value)
+    return array_tensor(values, binding.column, binding.name, binding.tensor)
 
 
 def array_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Any:
@@ -265,25 +277,30 @@ def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], ro
     return values
 
 
-def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int) -> pa.Array:
-    """One output tensor as an Arrow array of `rows` rows; raises as :func:`checked_output`."""
+def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int, kind: pa.DataType) -> pa.Array:
+    """One output tensor as an Arrow array of `rows` rows and type `kind`; raises as :func:`checked_output`."""
     values = checked_output(name, tensor, results, rows)
-    return nested(_flat_array(name, values.reshape(-1), _OUTPUT_TYPES[tensor.dtype][1]), values.shape)
+    element = kind
+    while pa.types.is_list(element):
+        element = element.value_type
+    return nested(_flat_array(name, values.reshape(-1), element), values.shape, kind)
 
 
 def _flat_array(name: str, values: Array, kind: pa.DataType) -> pa.Array:
-    if kind != pa.string():
+    if values.dtype != object:
         return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind)
     try:
-        return pa.array([v.decode() for v in values], kind)
+        return pa.array(values if kind == pa.binary() else [v.decode() for v in values], kind)
     except UnicodeDecodeError as error:
-        raise SignatureError(f"Output '{name}' returned bytes that are no UTF-8 text: {error}") from None
+        raise SignatureError(
+            f"Output '{name}' returned bytes that are no UTF-8 text: {error}. Name it in binaryOutputs."
+        ) from None
 
 
-def nested(array: pa.Array, shape: tuple[int, ...]) -> pa.Array:
-    """A flat Arrow array as one of a shape ``(rows, ...)``: a list for each dimension but the first."""
+def nested(array: pa.Array, shape: tuple[int, ...], kind: pa.DataType) -> pa.Array:
+    """A flat Arrow array as one of type `kind` and a shape ``(rows, ...)``, a list for each further dimension."""
     for axis in range(len(shape) - 1, 0, -1):
         rows = int(np.prod(shape[:axis]))
         offsets = np.arange(rows + 1) * shape[axis]
         array = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), array)
-    return array
+    return array.cast(kind)  # names of fields inside

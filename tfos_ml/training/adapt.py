@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
+from tfos_ml.arrays import plain, to_numpy
 from tfos_ml.errors import ModelError
-from tfos_ml.schema import FeedSchema, to_numpy
+from tfos_ml.schema import FeedSchema
 from tfos_ml.training.export import arrange_inputs, fit_inputs, input_specs
 
 _BATCH = 8192
@@ -79,7 +80,7 @@ def read_inputs(path: Path, schema: FeedSchema, model: keras.Model) -> dict[str,
     with pa.OSFile(str(path)) as file:
         table = pa.ipc.open_file(file).read_all().combine_chunks()
     features = [schema.columns[i] for i in schema.of("feature")]
-    values = {c.name: to_numpy(table.column(i).chunk(0), c) for i, c in enumerate(features)}
+    values = {c.name: to_numpy(plain(table.column(i).chunk(0)), c) for i, c in enumerate(features)}
     return fit_inputs(input_specs(model, schema, None), schema, values)
 
 

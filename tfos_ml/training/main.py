@@ -19,7 +19,6 @@ from typing import Any
 
 from tfos_ml.cluster.channel import Channel, ChannelClosedError
 from tfos_ml.quiet import import_tensorflow
-from tfos_ml.training import sources
 
 HEARTBEAT_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -42,8 +41,7 @@ def _beat(channel: Channel) -> None:
 
 
 def _run(channel: Channel) -> None:
-    import cloudpickle
-
+    from tfos_ml.pickling import unpack_program
     from tfos_ml.training.context import NodeContext
 
     import_tensorflow()  # now, so that it overlaps the rendezvous
@@ -52,9 +50,7 @@ def _run(channel: Channel) -> None:
     start = next(messages)
     with open(start["payload"], "rb") as file:
         try:
-            source_lines, pickled = cloudpickle.load(file)
-            sources.install(source_lines)
-            train_fn, args = cloudpickle.loads(pickled)
+            train_fn, args = unpack_program(file.read())
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"the train function needs module {error.name!r}, which this node cannot import. Install it on every "

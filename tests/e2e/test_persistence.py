@@ -1,0 +1,199 @@
+"""Stages that are saved and loaded, alone and inside pipelines and tuned models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.feature import IndexToString, StringIndexer, VectorAssembler
+from pyspark.ml.tuning import (
+    CrossValidator,
+    CrossValidatorModel,
+    ParamGridBuilder,
+    TrainValidationSplit,
+    TrainValidationSplitModel,
+)
+
+from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
+
+NEW_PROCESS = """
+import sys
+from pyspark.ml import PipelineModel
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+scored = PipelineModel.load(sys.argv[1]).transform(spark.read.parquet(sys.argv[2]))
+scored.select("id", "probability", "prediction", "predicted").toPandas().to_pickle(sys.argv[3])
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keras():
+    import keras
+
+    return keras
+
+
+def points(spark):
+    random = np.random.RandomState(1)
+    rows = pd.DataFrame(random.randn(120, 2), columns=["a", "b"]).assign(id=range(120))
+    rows["kind"] = np.where(rows.a > 0.3, "right", np.where(rows.b > 0, "up", "down"))
+    return spark.createDataFrame(rows).coalesce(1)
+
+
+def make_model(units=8, rate=0.03):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Input((2,)), keras.layers.Dense(units, "relu"), keras.layers.Dense(3, "softmax")]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def pipeline(estimator):
+    indexer = StringIndexer(inputCol="kind", outputCol="label", stringOrderType="alphabetAsc")
+    assembler = VectorAssembler(inputCols=["a", "b"], outputCol="features")
+    words = IndexToString(inputCol="prediction", outputCol="predicted")  # takes the names that StringIndexer left
+    return Pipeline(stages=[indexer, assembler, estimator, words])
+
+
+def test_a_fitted_pipeline_predicts_the_same_in_a_new_process(spark, tmp_path):
+    df = points(spark)
+    estimator = KerasEstimator(
+        model=make_model(), epochs=8, batchSize=32, exportDir=str(tmp_path / "export"), verbose=0
+    )
+    model = pipeline(estimator).fit(df)
+    model.save(str(tmp_path / "model"))
+    expected = model.transform(df).select("id", "probability", "prediction", "predicted").toPandas()
+    (tmp_path / "export").rename(tmp_path / "moved")  # the saved model does not need it
+    df.write.parquet(str(tmp_path / "rows"))
+    paths = [str(tmp_path / name) for name in ("model", "rows", "scored")]
+    subprocess.run([sys.executable, "-c", NEW_PROCESS, *paths], check=True, capture_output=True, timeout=120)
+    scored = pd.read_pickle(tmp_path / "scored").sort_values("id", ignore_index=True)
+    assert (np.stack(scored.probability.map(list)) == np.stack(expected.probability.map(list))).all()
+    assert scored.predicted.tolist() == expected.predicted.tolist()
+    loaded = PipelineModel.load(str(tmp_path / "model")).stages[2]
+    assert loaded.uid == model.stages[2].uid
+    assert loaded.history == model.stages[2].history
+    assert loaded.summary == model.stages[2].summary
+    assert loaded.extractParamMap() == {
+        loaded.getParam(p.name): v for p, v in model.stages[2].extractParamMap().items()
+    }
+
+
+def test_a_cross_validated_pipeline_where_two_fits_find_no_room_at_once(spark, tmp_path):
+    df = points(spark)
+    estimator = KerasEstimator(model=make_model, epochs=4, batchSize=32, clusterSize=3, verbose=0, seed=3)
+    grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"units": 2}, {"units": 16}]).build()
+    search = CrossValidator(
+        estimator=pipeline(estimator),
+        estimatorParamMaps=grid,
+        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        numFolds=2,
+        seed=1,
+        parallelism=2,
+    )
+    search.write().overwrite().save(str(tmp_path / "search"))
+    model = CrossValidator.load(str(tmp_path / "search")).fit(df)
+    model.write().overwrite().save(str(tmp_path / "tuned"))
+    loaded = CrossValidatorModel.load(str(tmp_path / "tuned"))
+    assert loaded.avgMetrics == model.avgMetrics
+    assert loaded.transform(df).select("prediction").collect() == model.transform(df).select("prediction").collect()
+    assert loaded.getEstimatorParamMaps()[1] == {
+        loaded.getEstimator().getStages()[2].modelArgs: {"units": 16},
+    }
+
+
+def test_train_validation_split_over_arguments_of_the_model(spark, tmp_path):
+    stages = pipeline(KerasEstimator()).getStages()
+    df = Pipeline(stages=stages[:2]).fit(points(spark)).transform(points(spark))
+    estimator = KerasEstimator(model=make_model, epochs=8, batchSize=32, verbose=0, seed=3)
+    grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"rate": 0.0}, {"rate": 0.05, "units": 16}]).build()
+    search = TrainValidationSplit(
+        estimator=estimator,
+        estimatorParamMaps=grid,
+        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        seed=1,
+        parallelism=2,
+        collectSubModels=True,
+    )
+    model = search.fit(df)
+    assert model.validationMetrics[1] > 0.8 > model.validationMetrics[0]
+    assert [len(m.history["loss"]) for m in model.subModels] == [8, 8]
+    model.save(str(tmp_path / "split"))
+    loaded = TrainValidationSplitModel.load(str(tmp_path / "split"))
+    assert loaded.validationMetrics == model.validationMetrics
+    predictions = [m.transform(df).select("prediction").collect() for m in (loaded, model.subModels[1], model)]
+    assert predictions[0] == predictions[2]
+    assert len(predictions[1]) == 120
+
+
+def count_rows(args, ctx):
+    ctx.report({"rows_here": sum(int(b["x"].shape[0]) for b in ctx.dataset()), "extra": args.extra}, epoch=0)
+
+
+def test_an_estimator_with_its_function_and_arguments(spark, tmp_path):
+    path = f"file:{tmp_path}/deep/estimator"
+    added = 5
+    estimator = TFEstimator(
+        trainFn=lambda args, ctx: count_rows(args, ctx),
+        tfArgs={"extra": added},
+        batchSize=7,
+        inputMapping={"id": "x"},
+        nodeEnv={"A": "b"},
+        verbose=0,
+    )
+    estimator.save(path)
+    loaded = TFEstimator.load(path)
+    assert {p.name: v for p, v in loaded.extractParamMap().items()} == {
+        p.name: v for p, v in estimator.extractParamMap().items()
+    }
+    model = loaded.fit(points(spark).select("id"))
+    assert model.history == {"rows_here": [120.0], "extra": [5.0]}
+    model.save(f"{path}-model")
+    nothing = TFModel.load(f"{path}-model")
+    assert nothing.history == model.history
+    with pytest.raises(errors.NothingExportedError):
+        nothing.transform(points(spark))
+
+
+def test_overwriting_is_asked_for_and_leaves_nothing_half_done(spark, tmp_path):
+    path = str(tmp_path / "estimator")
+    TFEstimator(epochs=3).save(path)
+    with pytest.raises(errors.DestinationError, match=r"exists already.*write\(\).overwrite\(\)"):
+        TFEstimator(epochs=4).save(path)
+    assert TFEstimator.load(path).getEpochs() == 3
+
+    def captures(args, ctx, session=spark):
+        return session
+
+    with pytest.raises(errors.TrainFnPickleError):
+        TFEstimator(trainFn=captures).write().overwrite().save(path)
+    assert TFEstimator.load(path).getEpochs() == 3
+    TFEstimator(epochs=5).write().overwrite().save(path)
+    assert TFEstimator.load(path).getEpochs() == 5
+    assert [p.name for p in tmp_path.iterdir()] == ["estimator"]
+
+
+def test_a_file_of_another_version_loads_with_a_warning(spark, tmp_path):
+    path = str(tmp_path / "estimator")
+    TFEstimator(epochs=3).save(path)
+    (file,) = (tmp_path / "estimator" / "metadata").glob("part-*")
+    metadata = json.loads(file.read_text())
+    metadata["tfosMlVersion"] = "0.0.1"
+    metadata["paramMap"]["gone"] = 1
+    del metadata["defaultParamMap"]["verbose"]
+    for stale in (tmp_path / "estimator" / "metadata").iterdir():
+        stale.unlink()
+    (tmp_path / "estimator" / "metadata" / "part-0").write_text(json.dumps(metadata) + "\n")
+    with pytest.warns(UserWarning, match=r"saved by tfos_ml 0.0.1; this is .*Params that are no more: \['gone'\]"):
+        loaded = TFEstimator.load(path)
+    assert (loaded.getEpochs(), loaded.getVerbose()) == (3, 1)

@@ -1,0 +1,215 @@
+"""Columns as Arrow brings them -> NumPy arrays of a batch; see the table in :mod:`tfos_ml.schema`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfos_ml.errors import NullValueError, ShapeError
+from tfos_ml.schema import IMAGE_FIELDS, Array, ColumnSpec
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """A column as Spark sends it, as numbers or text, or nested lists of them.
+
+    Dates become days, timestamps microseconds, decimals float64; vectors lists of float64, sparse ones filled
+    with zeros; images lists of shape (height, width, channels).
+
+    Raises
+    ------
+    ShapeError
+        If the data of an image does not have the size it says.
+    """
+    kind = array.type
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        return _image_lists(array) if names == IMAGE_FIELDS else _vector_lists(array)
+    target = _plain_type(kind)
+    return array if target == kind else array.cast(target)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_date(kind):
+        return pa.int32()
+    if pa.types.is_decimal(kind):
+        return pa.float64()
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
+
+
+def _vector_lists(array: pa.Array) -> pa.Array:
+    """Vectors, as ``VectorUDT`` has them in a struct, as lists of float64."""
+    _, sizes, indices, values = array.flatten()
+    lengths = _lengths(values)
+    is_sparse = indices.is_valid().to_numpy(zero_copy_only=False)
+    widths = np.where(is_sparse, sizes.fill_null(0).to_numpy(zero_copy_only=False), lengths)
+    ends = np.cumsum(widths)
+    first_values = np.cumsum(lengths) - lengths
+    places = np.arange(lengths.sum()) - np.repeat(first_values, lengths)
+    places[np.repeat(is_sparse, lengths)] = indices.flatten().to_numpy(zero_copy_only=False)
+    flat = np.zeros(int(widths.sum()))
+    flat[np.repeat(ends - widths, lengths) + places] = values.flatten().to_numpy(zero_copy_only=False)
+    return _lists(widths, pa.array(flat), array.is_null())
+
+
+def spec_of(kind: pa.DataType, name: str, column: str) -> ColumnSpec:
+    """The spec of a feature column, as far as the Arrow type of its :func:`plain` form tells."""
+    ndim = 0
+    while pa.types.is_list(kind):
+        kind, ndim = kind.value_type, ndim + 1
+    return ColumnSpec(name, column, "feature", str(kind), ndim)
+
+
+def _image_lists(array: pa.Array) -> pa.Array:
+    """Images of Spark's image schema as lists of lists of lists of uint8."""
+    _, *sizes, _, data = array.flatten()
+    heights, widths, channels = (s.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) for s in sizes)
+    found = pc.binary_length(data).fill_null(0).to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero(found != heights * widths * channels)
+    if len(wrong):
+        h, w, c = (int(n[wrong[0]]) for n in (heights, widths, channels))
+        raise ShapeError(
+            f"An image of {h} x {w} pixels and {c} channels has {found[wrong[0]]} bytes of data, expected {h * w * c}."
+        )
+    pixels = np.frombuffer(b"".join(data.drop_null().to_pylist()), np.uint8)
+    by_pixel = _lists(np.repeat(channels, heights * widths), pa.array(pixels))
+    by_row = _lists(np.repeat(widths, heights), by_pixel)
+    return _lists(heights, by_row, array.is_null())
+
+
+def _lengths(lists: pa.Array) -> Array:
+    return pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _lists(lengths: Array, values: pa.Array, nulls: pa.Array | None = None) -> pa.Array:
+    """A list array of lists of given lengths, one after another."""
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, values, mask=nulls)
+
+
+def count_nulls(array: pa.Array, ndim: int) -> int:
+    """Number of nulls in an array, at all levels of nesting."""
+    nulls: int = array.null_count
+    return nulls + (count_nulls(array.flatten(), ndim - 1) if ndim else 0)
+
+
+def check_no_nulls(array: pa.Array, spec: ColumnSpec) -> None:
+    """Raise ``NullValueError`` if an array holds a null at any level."""
+    nulls = count_nulls(array, spec.ndim)
+    if nulls:
+        raise NullValueError(
+            f"Column '{spec.column}' has {nulls} null value(s) among {len(array)} rows read together, and "
+            "nullPolicy='error' allows none. Fill or drop them before fit (df.na.fill, df.na.drop), or set "
+            "nullPolicy='skip' to leave such rows out."
+        )
+
+
+Extents = list[tuple[int, int]]
+
+
+def list_extents(array: pa.Array, ndim: int) -> Extents:
+    """Shortest and longest length at each level of nesting; ``[]`` for scalars or no rows."""
+    extents: Extents = []
+    for _ in range(ndim):
+        if not len(array):
+            break
+        bounds = pc.min_max(pc.list_value_length(array))
+        extents.append((bounds["min"].as_py(), bounds["max"].as_py()))
+        array = array.flatten()
+    return extents
+
+
+def merge_extents(many: Iterable[Extents]) -> Extents:
+    """Extents of several arrays taken together."""
+    merged: Extents = []
+    for extents in many:
+        for level, (low, high) in enumerate(extents):
+            if level == len(merged):
+                merged.append((low, high))
+            else:
+                merged[level] = (min(low, merged[level][0]), max(high, merged[level][1]))
+    return merged
+
+
+def fixed_shape(extents: Extents, ndim: int) -> tuple[int | None, ...]:
+    """Shape of a row: the length of each level, or None where rows differ."""
+    shape = [low if low == high else None for low, high in extents]
+    return tuple(shape + [None] * (ndim - len(shape)))
+
+
+def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0) -> Array:
+    """One Arrow array as one NumPy array, without a copy where the rows have one length.
+
+    Parameters
+    ----------
+    array : pyarrow.Array
+        *n* rows without nulls.
+    spec : ColumnSpec
+        What the column is.
+    pad_value : float, default 0
+        Fills rows shorter than the longest; text is padded with the empty string.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(n,)`` plus one dimension for each level of nesting; dtype as in the table
+        at the top of this module.
+    """
+    return _dense(array, spec.ndim, _fill(spec, pad_value))
+
+
+def _fill(spec: ColumnSpec, pad_value: float) -> Any:
+    if spec.is_text:
+        return "" if spec.dtype == "string" else b""
+    return pad_value
+
+
+def _dense(array: pa.Array, ndim: int, fill: Any) -> Array:
+    if ndim == 0:
+        return array.to_numpy(zero_copy_only=False)
+    values = _dense(array.flatten(), ndim - 1, fill)
+    lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+    longest = int(lengths.max()) if len(lengths) else 0
+    if not len(lengths) or int(lengths.min()) == longest:
+        return values.reshape(len(array), longest, *values.shape[1:])
+    padded = np.full((len(array), longest, *values.shape[1:]), checked_fill(fill, values.dtype), dtype=values.dtype)
+    padded[np.arange(longest) < lengths[:, None]] = values
+    return padded
+
+
+def checked_fill(fill: Any, dtype: np.dtype[Any]) -> Any:
+    """The value that fills ragged rows, if the dtype can hold it.
+
+    Raises
+    ------
+    ShapeError
+        Otherwise.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        fits = dtype.kind not in "iu" or np.asarray(fill).astype(dtype) == fill
+    if not fits:
+        raise ShapeError(f"padValue={fill} cannot fill ragged rows of {dtype}. Set padValue to a number it can hold.")
+    return fill
+
+
+def concat_padded(parts: Sequence[Array], spec: ColumnSpec, pad_value: float = 0) -> Array:
+    """Batches of one column joined, each first padded to the longest of them."""
+    if len(parts) == 1:
+        return parts[0]
+    shape = tuple(np.max([p.shape[1:] for p in parts], axis=0)) if spec.ndim else ()
+    return np.concatenate([pad_rows(p, shape, spec, pad_value) for p in parts])
+
+
+def pad_rows(values: Array, shape: tuple[int, ...], spec: ColumnSpec, pad_value: float = 0) -> Array:
+    """A batch of one column with its rows padded to a shape."""
+    if values.shape[1:] == shape:
+        return values
+    fill = checked_fill(_fill(spec, pad_value), values.dtype)
+    padded = np.full((len(values), *shape), fill, dtype=values.dtype)
+    padded[tuple(map(slice, values.shape))] = values
+    return padded

@@ -1,0 +1,41 @@
+"""CPUs and GPUs of a node: stage-level scheduling of the job whose tasks are the nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def make_profile(spark: SparkSession, cpus: int | None, gpus: int | None) -> Any:
+    """The resource profile for tasks with so many CPUs and GPUs; None where Spark's own settings hold.
+
+    In local mode, where Spark has no such profiles, it is None, too.
+
+    See Also
+    --------
+    https://spark.apache.org/docs/latest/configuration.html#stage-level-scheduling-overview
+    """
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    if (cpus is None and gpus is None) or is_local(spark):
+        return None
+    requests = TaskResourceRequests()
+    if cpus is not None:
+        requests = requests.cpus(cpus)
+    if gpus is not None:
+        requests = requests.resource("gpu", gpus)
+    return ResourceProfileBuilder().require(requests).build
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether all tasks run in the driver's own process."""
+    master: str = spark.conf.get("spark.master", "") or ""
+    return master == "local" or master.startswith("local[")
+
+
+def visible_gpus(context: Any) -> dict[str, str]:
+    """The environment variable that shows a task's GPUs, and no others, to TensorFlow."""
+    gpus = context.resources().get("gpu")
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}

@@ -1,0 +1,152 @@
+"""The columns that a transform appends to a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from tfos_ml.casting import TensorInfo
+from tfos_ml.errors import ParamError, SignatureError
+from tfos_ml.heads import Head
+from tfos_ml.inference import udf
+from tfos_ml.params import ScoringParams
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructField, StructType
+
+_STRUCT = "__tfos_ml_outputs"
+
+
+@dataclass(frozen=True)
+class OutputColumns:
+    """Which field of the UDF's result becomes which column.
+
+    Attributes
+    ----------
+    types : dict of str to DataType
+        The fields, in order.
+    names : dict of str to str
+        Their columns.
+    head : Head or None
+        What the only output means.
+    labels : tuple of str
+        Names of the classes, if the label column had them.
+    """
+
+    types: dict[str, DataType]
+    names: dict[str, str]
+    head: Head | None
+    labels: tuple[str, ...] = ()
+
+    def schema_fields(self) -> list[StructField]:
+        """The columns as they are in the schema."""
+        from pyspark.ml.linalg import VectorUDT
+        from pyspark.sql.types import StructField
+
+        return [
+            StructField(column, VectorUDT() if self._is_vector(field) else self.types[field], True, self._about(field))
+            for field, column in self.names.items()
+        ]
+
+    def append(self, df: DataFrame, function: Callable[..., Any], inputs: Sequence[Column]) -> DataFrame:
+        """Append the columns; several come as one struct, so that the model runs once a row."""
+        from pyspark.sql.functions import arrow_udf
+
+        result = arrow_udf(function, self.result_type())(*inputs)
+        if len(self.types) == 1:
+            (field,) = self.types
+            return df.withColumn(self.names[field], self._column(field, result))
+        scored = df.withColumn(_STRUCT, result)
+        kept = [F.col(f"`{c}`") for c in df.columns]
+        return scored.select(*kept, *(self._column(f, F.col(_STRUCT)[name]) for f, name in self.names.items()))
+
+    def result_type(self) -> DataType:
+        """What the UDF returns: the only field, or a struct named like the columns."""
+        from pyspark.sql.types import StructField, StructType
+
+        if len(self.types) == 1:
+            return next(iter(self.types.values()))
+        return StructType([StructField(self.names[field], kind) for field, kind in self.types.items()])
+
+    def _column(self, field: str, value: Column) -> Column:
+        """One field; those that are vectors to Spark ML as vectors."""
+        from pyspark.ml.functions import array_to_vector
+
+        if self._is_vector(field):
+            value = F.when(value.isNotNull(), array_to_vector(value))
+        about = self._about(field)
+        return value.alias(self.names[field], metadata=about) if about else value.alias(self.names[field])
+
+    def _is_vector(self, field: str) -> bool:
+        return self.head is not None and self.head.is_classifier and field in (udf.RAW, udf.PROBABILITY)
+
+    def _about(self, field: str) -> dict[str, Any] | None:
+        """Spark ML's metadata: ``IndexToString`` finds the names of the classes there."""
+        if not self.labels or self.head is None or not self.head.is_classifier or field != udf.PREDICTION:
+            return None
+        return {"ml_attr": {"vals": list(self.labels), "type": "nominal", "name": self.names[field]}}
+
+
+def output_columns(
+    stage: ScoringParams,
+    outputs: Mapping[str, TensorInfo],
+    head: Head | None,
+    given: StructType,
+    labels: Sequence[str] = (),
+) -> OutputColumns:
+    """The columns that a stage's Params ask for.
+
+    Parameters
+    ----------
+    stage : TFModel or KerasEstimator
+        Whose Params.
+    outputs : mapping of str to TensorInfo
+        All outputs of its model.
+    head : Head or None
+        What the only output means, if that is known.
+    given : StructType
+        The columns there are.
+    labels : sequence of str
+        Names of the classes.
+
+    Raises
+    ------
+    SignatureError
+        If an output is not there or has no Spark type, or there are several and no ``outputMapping``.
+    ParamError
+        If a column is there already.
+    """
+    mapping: dict[str, str] | None = stage._get("outputMapping")
+    binary = stage._get("binaryOutputs") or ()
+    shown = "{" + ", ".join(f"{name}: {tensor}" for name, tensor in outputs.items()) + "}"
+    unknown = [name for name in [*(mapping or ()), *binary] if name not in outputs]
+    if unknown:
+        raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {shown}")
+    if mapping is None:
+        if len(outputs) != 1:
+            raise SignatureError(f"The model has {len(outputs)} outputs; bind each with outputMapping: {shown}")
+        ((name, output),) = outputs.items()
+        mapping = {name: stage._get("predictionCol")}
+        head = head if head is not None and head.explains(output) else None
+    else:
+        head = None
+    types = udf.output_fields({name: outputs[name] for name in mapping}, head, binary)
+    if head is not None:
+        chosen = {
+            udf.RAW: stage._get("rawPredictionCol"),
+            udf.PROBABILITY: stage._get("probabilityCol"),
+            udf.PREDICTION: stage._get("predictionCol"),
+        }
+        mapping = {field: chosen[field] for field in types if chosen[field]}
+    new = list(mapping.values())
+    taken = [c for c in new if c in given.names]
+    if taken or len(set(new)) < len(new):
+        raise ParamError(
+            f"Output columns {new} must be new and different; {taken or 'some'} exist already. "
+            f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"
+        )
+    return OutputColumns({field: types[field] for field in mapping}, mapping, head, tuple(labels))

@@ -1,0 +1,190 @@
+"""Saving and loading of stages, alone or inside pipelines and tuned models.
+
+A saved stage is a directory on any filesystem that Spark can write: ``metadata``, Params as
+JSON as Spark ML writes them, and ``data``, the files of the stage in one Parquet table. With a
+classic session it is written beside its place and renamed, so it is there whole or not at all;
+on Spark Connect, which has no access to the filesystem, ``metadata`` is written last.
+
+Functions, callbacks and custom objects are pickled: loading a stage runs what its writer put
+into it. Load only what you trust.
+"""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+
+from tfos_ml.artifacts import is_connect
+from tfos_ml.errors import DestinationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PART_BYTES = 1 << 20
+_VERSION = "tfosMlVersion"
+_EXISTS = "{} exists already. Choose another path, or save with write().overwrite().save()."
+
+
+class Saveable(MLReadable[Any], MLWritable):
+    """A stage that can be saved: Params, and what :meth:`_files` and :meth:`_facts` return."""
+
+    def write(self) -> StageWriter:
+        """A writer: ``stage.write().overwrite().save(path)``."""
+        return StageWriter(self)
+
+    @classmethod
+    def read(cls) -> StageReader:
+        """A reader: ``cls.read().load(path)``."""
+        return StageReader(cls)
+
+    def _files(self) -> dict[str, bytes]:
+        """Content beside the Params, by name."""
+        return {}
+
+    def _facts(self) -> dict[str, Any]:
+        """What goes into the metadata; JSON-serialisable."""
+        return {}
+
+    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+        """Take over what :meth:`_files` and :meth:`_facts` returned."""
+
+
+class StageWriter(MLWriter):
+    """Writes one stage."""
+
+    def __init__(self, stage: Any):
+        super().__init__()
+        self._stage = stage
+
+    def save(self, path: str) -> None:
+        """Save the stage.
+
+        Raises
+        ------
+        DestinationError
+            If there is something at `path`, and ``overwrite()`` was not called.
+        """
+        if is_connect(self.sparkSession):
+            if not self.shouldOverwrite and _is_saved(self.sparkSession, path):
+                raise DestinationError(_EXISTS.format(path))
+            self._write(path, "overwrite")
+            return
+        files = _HadoopFiles(self.sparkSession, path)
+        if files.exists(path) and not self.shouldOverwrite:
+            raise DestinationError(_EXISTS.format(path))
+        aside = f"{path.rstrip('/')}.{uuid.uuid4().hex[:12]}"
+        try:
+            self._write(f"{aside}.new", "error")
+            files.replace(path, f"{aside}.new", f"{aside}.old")
+        finally:
+            files.delete(f"{aside}.new")
+
+    def _write(self, path: str, mode: str) -> None:
+        from tfos_ml import __version__
+
+        spark = self.sparkSession
+        _table(spark, self._stage._files()).coalesce(1).write.mode(mode).parquet(f"{path}/data")
+        facts = {_VERSION: __version__, **self._stage._facts()}
+        text = DefaultParamsWriter._get_metadata_to_save(self._stage, spark, facts)
+        spark.createDataFrame([(text,)], "value string").coalesce(1).write.mode(mode).text(f"{path}/metadata")
+
+
+class StageReader(MLReader[Any]):
+    """Reads one stage of a class."""
+
+    def __init__(self, cls: type):
+        super().__init__()
+        self._cls = cls
+
+    def load(self, path: str) -> Any:
+        """The stage that was saved at `path`."""
+        spark = self.sparkSession
+        metadata = DefaultParamsReader.loadMetadata(path, spark, f"{self._cls.__module__}.{self._cls.__name__}")
+        stage = self._cls()
+        stage._resetUid(metadata["uid"])
+        _set_params(stage, metadata, path)
+        files: dict[str, list[bytes]] = {}
+        for row in spark.read.parquet(f"{path}/data").orderBy("name", "part").collect():
+            files.setdefault(row.name, []).append(row.content)
+        stage._restore({name: b"".join(parts) for name, parts in files.items()}, metadata)
+        return stage
+
+
+def _set_params(stage: Any, metadata: dict[str, Any], path: str) -> None:
+    """Set what the stage has by now of the Params that were saved."""
+    from tfos_ml import __version__
+
+    saved = metadata.get(_VERSION)
+    gone = [name for name in metadata["paramMap"] if not stage.hasParam(name)]
+    if saved != __version__ or gone:
+        note = f" Params that are no more: {gone}." if gone else ""
+        warnings.warn(f"{path} was saved by tfos_ml {saved}; this is {__version__}.{note}", UserWarning, stacklevel=3)
+    for name, value in metadata["defaultParamMap"].items():
+        if stage.hasParam(name):
+            stage._setDefault(**{name: value})
+    for name, value in metadata["paramMap"].items():
+        if stage.hasParam(name):
+            stage.set(stage.getParam(name), value)
+
+
+def _table(spark: SparkSession, files: dict[str, bytes]) -> DataFrame:
+    """Files as rows, in parts."""
+    rows = list(_parts(files))
+    columns = {
+        "name": pa.array([name for name, _, _ in rows], pa.string()),
+        "part": pa.array([part for _, part, _ in rows], pa.int32()),
+        "content": pa.array([content for _, _, content in rows], pa.binary()),
+    }
+    return spark.createDataFrame(pa.table(columns))
+
+
+def _parts(files: dict[str, bytes]) -> Iterator[tuple[str, int, bytes]]:
+    for name, content in files.items():
+        for part, start in enumerate(range(0, max(1, len(content)), PART_BYTES)):
+            yield name, part, content[start : start + PART_BYTES]
+
+
+def _is_saved(spark: SparkSession, path: str) -> bool:
+    """Whether there is a stage at `path`, as far as reading tells."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return bool(spark.read.text(f"{path}/metadata").columns)
+    except AnalysisException:
+        return False
+
+
+class _HadoopFiles:
+    """The filesystem of a path, as Spark sees it; classic sessions only."""
+
+    def __init__(self, spark: SparkSession, path: str):
+        self._path = spark._jvm.org.apache.hadoop.fs.Path
+        self._fs = self._path(path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.exists(self._path(path)))
+
+    def delete(self, path: str) -> None:
+        self._fs.delete(self._path(path), True)
+
+    def replace(self, path: str, new: str, old: str) -> None:
+        """Put `new` in the place of what may be at `path`, which is kept as `old` until that is done."""
+        replaces = self.exists(path)
+        if replaces:
+            self._rename(path, old)
+        try:
+            self._rename(new, path)
+        except BaseException:
+            if replaces:
+                self._rename(old, path)
+            raise
+        self.delete(old)
+
+    def _rename(self, source: str, target: str) -> None:
+        if not self._fs.rename(self._path(source), self._path(target)):
+            raise DestinationError(f"{source} could not be renamed to {target}. Is the directory above it writable?")
