@@ -20,24 +20,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pyarrow as pa
+from executors import NODES, session
 from pyspark.sql import DataFrame, SparkSession
 
 from tfos_ml import TFEstimator
 
-NODES = 2
 ROWS = {784: (200_000, 500_000), 10: (11_000_000, 26_000_000)}  # small and large run, by floats a row
-
-
-def session() -> SparkSession:
-    """Two executors of one core each, as the figures in the literature have it."""
-    conf = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.executor.memory": "4g",
-        "spark.driver.memory": "2g",
-    }
-    return SparkSession.builder.master(f"local-cluster[{NODES},1,4096]").config(map=conf).getOrCreate()
 
 
 def frame(spark: SparkSession, width: int, rows: int) -> DataFrame:

@@ -25,11 +25,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pyarrow as pa
+from executors import session
 from pyspark.sql import DataFrame, SparkSession
 
 from tfos_ml import KerasEstimator
 
-NODES, BATCH, EPOCHS, WIDTH, CLASSES = 2, 256, 4, 784, 10
+BATCH, EPOCHS, WIDTH, CLASSES = 256, 4, 784, 10
 ROWS = {"cnn": 20_000, "mlp": 120_000}
 AIMS = {"cnn": 1.8, "mlp": 1.6}  # of two workers beside one
 AIM_OF_ONE = 0.9  # beside plain Keras
@@ -74,18 +75,6 @@ def random_rows(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Images as flat rows of float32, and their classes."""
     random = np.random.default_rng(seed)
     return random.random((rows, WIDTH), dtype=np.float32), random.integers(0, CLASSES, rows, dtype=np.int32)
-
-
-def session() -> SparkSession:
-    """Two executors of one core each."""
-    conf = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.executor.memory": "4g",
-        "spark.driver.memory": "2g",
-    }
-    return SparkSession.builder.master(f"local-cluster[{NODES},1,4096]").config(map=conf).getOrCreate()
 
 
 def frame(spark: SparkSession, rows: int) -> DataFrame:

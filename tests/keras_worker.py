@@ -118,6 +118,18 @@ def lstm():
     return model
 
 
+def ragged_mean():
+    import keras
+    import tensorflow as tf
+
+    x = keras.layers.Input((None,), name="x", dtype="int64", ragged=True)
+    hidden = keras.layers.Embedding(20_000, 4)(x)
+    mean = keras.layers.Lambda(lambda t: tf.reduce_mean(t, axis=1), output_shape=(4,))(hidden)
+    model = keras.Model(x, keras.layers.Dense(1)(mean))
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    return model
+
+
 def masked_steps():
     import keras
 
@@ -200,6 +212,7 @@ CASES = {
     "embedding_adam": (token_data, lambda: embedding(optimizer("Adam", 0.01))),
     "lstm_masked": (token_data, lstm),
     "lstm_masked_steps": (step_data, masked_steps),
+    "ragged_input": (token_data, ragged_mean),
     "convolution_idle_worker": (image_data, convolution),
     "classifier_metrics": (class_data, classifier),
     "two_outputs": (two_output_data, two_outputs),

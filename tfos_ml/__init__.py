@@ -10,7 +10,8 @@ How the package is laid out; imports point downwards:
 ``feed/``              Spark rows -> spool -> ``tf.data``; ``steps``: who trains what when
 ``training/``          inside a node's TensorFlow process: main, context, export
 ``inference/``         SavedModel -> Arrow UDF
-``schema, artifacts``  column <-> tensor; bytes to executors
+``schema, arrays``     which column becomes which tensor, and how; ``artifacts``: bytes to executors
+``persistence``        stages to files and back; ``pickling``: functions
 ``casting, heads``     column -> input of a model; output -> columns of Spark ML
 ``errors``             every error, on one page
 =====================  ===============================================================

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,19 @@ class TensorInfo:
         TensorFlow's name of the dtype, for instance ``"float32"`` or ``"string"``.
     shape : tuple of int or None, or None
         Its shape, the batch first; None where a dimension, or the whole shape, is not known.
+    ragged : bool
+        Whether it is a ``tf.RaggedTensor``, of shape ``(batch, None)``.
     """
 
     dtype: str
     shape: tuple[int | None, ...] | None
+    ragged: bool = False
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TensorInfo:
+        """The one that ``dataclasses.asdict`` made a dict of."""
+        shape = data["shape"]
+        return cls(data["dtype"], None if shape is None else tuple(shape), data.get("ragged", False))
 
     def __str__(self) -> str:
         dims = (
@@ -32,7 +42,7 @@ class TensorInfo:
             if self.shape is None
             else ", ".join("batch" if i == 0 else str(d or "?") for i, d in enumerate(self.shape))
         )
-        return f"{self.dtype}({dims})"
+        return f"{'ragged ' if self.ragged else ''}{self.dtype}({dims})"
 
 
 def fit_to_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Array:

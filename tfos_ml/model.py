@@ -30,6 +30,7 @@ from tfos_ml.persistence import Saveable
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.ml.param import Param
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -93,6 +94,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         self._set_scoring_defaults()
         self._set_classifier_defaults()
         self._archive: bytes | None = None
+        self._archive_uri: str | None = None  # the exportDir that the archive stands for
         self._extracted: tuple[str, tempfile.TemporaryDirectory[str]] | None = None
         self._results: list[bytes] = []
         self._labels: tuple[str, ...] = ()
@@ -122,12 +124,19 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         model.summary.update({k: chief[k] for k in ("steps", "epoch_seconds", "warnings") if k in chief})
         return model
 
+    def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> TFModel:
+        """A copy with Params of its own; the SavedModel is shared."""
+        copied = super().copy(extra)
+        copied.history = {name: list(values) for name, values in self.history.items()}
+        copied.summary = dict(self.summary)
+        return copied
+
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        self.check_params()
         archive = self._packed()
         signature = self._signature_of(archive)
         inputs = self._bind_inputs(signature, dataset.schema)
         outputs = self._bind_outputs(signature, archive, dataset.schema)
-        self.check_params()
         if self._get("nullPolicy") == "skip":
             dataset = dataset.where(schema.no_nulls(dataset, inputs))
         bindings = [udf.InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
@@ -169,19 +178,14 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         return StructType([*schema.fields, *self._bind_outputs(signature, archive, schema).schema_fields()])
 
     def _bind_inputs(self, signature: Signature, columns: StructType) -> list[schema.ColumnSpec]:
-        mapping = self._input_mapping(signature)
-        if sorted(mapping.values()) != sorted(signature.inputs):
-            raise errors.SignatureError(
-                f"inputMapping={mapping} must name each input of the model once. Its signature: {signature}. "
-                f"Columns: {columns.names}"
-            )
+        mapping = self._input_mapping(signature, columns.names)
         specs = [schema.column_spec(columns, column, tensor, "feature") for column, tensor in mapping.items()]
         for spec in specs:
             udf.check_binding(spec, signature.inputs[spec.name])
         return specs
 
-    def _input_mapping(self, signature: Signature) -> dict[str, str]:
-        """``{column: tensor name}``."""
+    def _input_mapping(self, signature: Signature, columns: Sequence[str] = ()) -> dict[str, str]:
+        """``{column: tensor name}``, each input once."""
         mapping: dict[str, str] | None = self._get("inputMapping")
         if mapping is None:
             if len(signature.inputs) != 1:
@@ -190,6 +194,11 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
                     f"Its signature: {signature}"
                 )
             mapping = {self._get("featuresCol"): next(iter(signature.inputs))}
+        if sorted(mapping.values()) != sorted(signature.inputs):
+            raise errors.SignatureError(
+                f"inputMapping={mapping} must name each input of the model once. Its signature: {signature}. "
+                f"Columns: {list(columns)}"
+            )
         return mapping
 
     def _bind_outputs(self, signature: Signature, archive: bytes, columns: StructType) -> OutputColumns:
@@ -209,9 +218,9 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
 
     def _packed(self) -> bytes:
         """The SavedModel as one tar file."""
-        if self._archive is not None:
-            return self._archive
         uri = self._get("exportDir")
+        if self._archive is not None and uri == self._archive_uri:
+            return self._archive
         if uri is None:
             raise errors.NothingExportedError(
                 "This TFModel has no SavedModel: on the chief, trainFn did not call ctx.export_saved_model(model). "
@@ -251,12 +260,17 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         signature = self._signature_of(archive)
         mapping = self._input_mapping(signature)
         columns = {next(iter(mapping)): rows} if isinstance(rows, np.ndarray) else rows
-        tensors = {}
+        tensors: dict[str, Any] = {}
         for column, name in mapping.items():
+            tensor = signature.inputs[name]
+            if tensor.ragged:
+                lists = pa.array([np.asarray(row).tolist() for row in columns[column]])
+                tensors.update(udf.input_tensors(udf.InputBinding(column, name, tensor), lists, 0.0))
+                continue
             values = np.asarray(columns[column])
             if values.dtype == object and not isinstance(values[0], (str, bytes)):
                 values = np.stack([np.asarray(v) for v in values])
-            tensors[name] = udf.array_tensor(values, column, name, signature.inputs[name])
+            tensors[name] = udf.array_tensor(values, column, name, tensor)
         function = saved_model.load(self._extract(archive), self._get("signatureDefKey"), self._get("tagSet"))
         return {name: value.numpy() for name, value in function(**tensors).items()}
 
@@ -269,7 +283,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         return {"history": self.history, "summary": self.summary, "labels": self._labels}
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        self._archive = files.get(_MODEL_FILE)
+        self._archive, self._archive_uri = files.get(_MODEL_FILE), self._get("exportDir")
         self._results = [files[name] for name in sorted(files) if name.startswith(_RESULTS)]
         self.history, self.summary = facts["history"], facts["summary"]
         self._labels = tuple(facts["labels"])

@@ -78,7 +78,7 @@ def test_missing_column_is_an_illegal_argument_as_everywhere_in_spark(df):
         fit(df, featuresCol="nope")
 
 
-@pytest.mark.parametrize("kind", ["map<string,int>", "struct<a:int>", "date", "timestamp", "array<map<int,int>>"])
+@pytest.mark.parametrize("kind", ["map<string,int>", "struct<a:int>", "interval day", "array<map<int,int>>"])
 def test_unsupported_types(spark, no_jobs, kind):
     df = spark.createDataFrame([], f"features {kind}")
     with pytest.raises(errors.ColumnTypeError, match="Column 'features' has type .*no tensor can hold"):

@@ -473,3 +473,32 @@ def test_weights_by_output_reach_their_output_without_xla(spark, keras):
     largest = fitted.transform(df).select(F.max(F.abs(F.col("p")[0])), F.max(F.abs(F.col("q")[0]))).first()
     assert largest[0] > 0.1
     assert largest[1] == 0
+
+
+def ragged_model():
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(4)
+    tokens = keras.layers.Input((None,), dtype="int32", ragged=True, name="tokens")
+    vectors = keras.layers.Embedding(50, 4)(tokens)
+    mean = keras.layers.Lambda(lambda rows: tf.reduce_mean(rows, axis=1), output_shape=(4,))(vectors)
+    model = keras.Model(tokens, keras.layers.Dense(1)(mean))
+    model.compile("adam", "mse")
+    return model
+
+
+def test_ragged_input_of_a_model_stays_ragged(spark):
+    lists = [[i % 50 for i in range(n, 2 * n + 1)] for n in range(1, 40)]
+    df = spark.createDataFrame([(row, float(len(row))) for row in lists], "words array<bigint>, label double").coalesce(
+        1
+    )
+    fitted = estimator(ragged_model, inputMapping={"words": "tokens"}, clusterSize=2, epochs=2).fit(df)
+    assert str(fitted.signature().inputs["tokens"]) == "ragged int32(batch, ?)"
+    scored = [row.prediction for row in fitted.transform(df).collect()]
+    alone = [row.prediction for row in fitted.copy({fitted.batchSize: 1}).transform(df).collect()]
+    np.testing.assert_allclose(scored, alone, rtol=1e-5)  # padding would have made them depend on their batch
+    here = next(iter(fitted.predict({"words": lists}).values()))
+    np.testing.assert_allclose(here[:, 0], scored, rtol=1e-5)
+    with pytest.raises(errors.SignatureError, match=r"'label' has 0 levels of arrays, but input 'tokens' is ragged"):
+        fitted.copy({fitted.inputMapping: {"label": "tokens"}}).transform(df)

@@ -89,9 +89,9 @@ def test_a_fitted_pipeline_predicts_the_same_in_a_new_process(spark, tmp_path):
     }
 
 
-def test_a_cross_validated_pipeline_where_two_fits_find_no_room_at_once(spark, tmp_path):
+def test_a_cross_validated_pipeline(spark, tmp_path):
     df = points(spark)
-    estimator = KerasEstimator(model=make_model, epochs=4, batchSize=32, clusterSize=3, verbose=0, seed=3)
+    estimator = KerasEstimator(model=make_model, epochs=4, batchSize=32, verbose=0, seed=3)
     grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"units": 2}, {"units": 16}]).build()
     search = CrossValidator(
         estimator=pipeline(estimator),
@@ -112,10 +112,10 @@ def test_a_cross_validated_pipeline_where_two_fits_find_no_room_at_once(spark, t
     }
 
 
-def test_train_validation_split_over_arguments_of_the_model(spark, tmp_path):
+def test_train_validation_split_where_two_fits_find_no_room_at_once(spark, tmp_path):
     stages = pipeline(KerasEstimator()).getStages()
     df = Pipeline(stages=stages[:2]).fit(points(spark)).transform(points(spark))
-    estimator = KerasEstimator(model=make_model, epochs=8, batchSize=32, verbose=0, seed=3)
+    estimator = KerasEstimator(model=make_model, epochs=8, batchSize=32, clusterSize=3, verbose=0, seed=3)
     grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"rate": 0.0}, {"rate": 0.05, "units": 16}]).build()
     search = TrainValidationSplit(
         estimator=estimator,

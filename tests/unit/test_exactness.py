@@ -23,6 +23,7 @@ OF_THREE = [
     "loss_mean_with_sample_weight",
     "embedding_adam",
     "lstm_masked_steps",
+    "ragged_input",
     "convolution_idle_worker",
     "two_outputs",
     "shuffle",
@@ -71,6 +72,7 @@ def rows_of(values, chosen):
 @pytest.fixture(scope="module")
 def reference():
     """Plain Keras on the same rows in the same order."""
+    import tensorflow as tf
 
     def train(case):
         data, model = make(case)
@@ -78,7 +80,10 @@ def reference():
 
         def part(chosen):
             weight = () if data["w"] is None else (data["w"][chosen],)
-            return (data["x"][chosen], rows_of(data["y"], chosen), *weight)
+            x = data["x"][chosen]
+            if case == "ragged_input":
+                x = tf.RaggedTensor.from_tensor(x, lengths=data["lengths"][chosen])
+            return (x, rows_of(data["y"], chosen), *weight)
 
         x, y, *w = part(~validates)
         history = model.fit(

@@ -11,7 +11,7 @@ from tfos_ml.inference.udf import (
     InputBinding,
     array_tensor,
     check_binding,
-    input_tensor,
+    input_tensors,
     output_array,
     output_type,
 )
@@ -168,9 +168,20 @@ def spec(dtype):
 
 def test_column_becomes_a_tensor_padded_and_cast():
     column = pa.array([[1, 2, 3], [4]], pa.list_(pa.int64()))
-    found = input_tensor(InputBinding("c", "x", TensorInfo("float32", (None, None))), column, pad_value=-1)
+    found = input_tensors(InputBinding("c", "x", TensorInfo("float32", (None, None))), column, pad_value=-1)["x"]
     assert found.dtype == tf.float32
     assert found.numpy().tolist() == [[1, 2, 3], [4, -1, -1]]
+
+
+def test_ragged_column_stays_ragged():
+    binding = InputBinding("c", "x", TensorInfo("int64", (None, None), ragged=True))
+    found = input_tensors(binding, pa.array([[1, 2, 3], [], [4]], pa.list_(pa.int32())), pad_value=-1)
+    assert {name: tensor.numpy().tolist() for name, tensor in found.items()} == {
+        "x": [1, 2, 3, 4],
+        "x_row_splits": [0, 3, 3, 4],
+    }
+    with pytest.raises(ShapeError, match=r"has 0 levels of arrays, but input 'x' is ragged int64\(batch, \?\)"):
+        input_tensors(binding, pa.array([1, 2]), pad_value=0)
 
 
 @pytest.mark.parametrize(("dtype", "tensor"), [("string", "float32"), ("binary", "int64"), ("float32", "string")])

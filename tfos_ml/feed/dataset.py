@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tfos_ml.arrays import concat_padded, to_numpy
 from tfos_ml.feed.spool import Chunk, read_chunk
@@ -69,6 +70,7 @@ class RowStore:
         ids = [b.column(ROW_COLUMN).to_numpy() for b in self._batches]
         row_ids = np.concatenate(ids) if ids else np.zeros(0, dtype=np.int64)
         self.indices = global_indices(row_ids, totals) if len(row_ids) else row_ids
+        self._lengths: dict[int, Int64s] = {}
         self._views = [self._view(i) for i in range(len(schema.columns))]
 
     def __len__(self) -> int:
@@ -128,6 +130,13 @@ class RowStore:
         groups = [(int(t), group) for t, group in zip(touched, np.split(by_batch, firsts[1:]), strict=True)]
         picks = [(t, group, rows[group] - self._starts[t]) for t, group in groups]
         return tuple(self._gather_column(i, picks, len(rows), pad_value) for i in range(len(self._views)))
+
+    def lengths(self, column: int, rows: Int64s) -> Int64s:
+        """Lengths of the arrays that a column holds in the rows at some positions, shape ``(len(rows),)``."""
+        if column not in self._lengths:
+            found = [pc.list_value_length(b.column(column)).to_numpy(zero_copy_only=False) for b in self._batches]
+            self._lengths[column] = np.concatenate([np.zeros(0, np.int64), *found]).astype(np.int64)
+        return self._lengths[column][rows]
 
     def _no_rows(self, column: int) -> Array:
         spec, shape = self.schema.columns[column], [d or 0 for d in self.shapes[column]]

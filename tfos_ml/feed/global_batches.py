@@ -15,7 +15,6 @@ import numpy as np
 from tfos_ml.feed.dataset import RowStore
 from tfos_ml.feed.spool import MEMORY_RESERVE, free_memory
 from tfos_ml.feed.steps import Int64s, permute
-from tfos_ml.schema import Array
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -107,9 +106,8 @@ def make_global_dataset(
     batches: GlobalBatches,
     seed: int | None,
     epoch: Callable[[], int],
-    arrange: Callable[[tuple[Array, ...]], Any],
+    gather: Callable[[Int64s], Any],
     element_spec: Any,
-    pad_value: float,
 ) -> tf.data.Dataset:
     """A dataset of one pass: a batch a step, also where this worker has no row in it.
 
@@ -127,19 +125,17 @@ def make_global_dataset(
         Of the shuffle; None keeps the order of the DataFrame.
     epoch : callable
         Says, when an iteration begins, which epoch it is.
-    arrange : callable
-        Makes one dataset element of the columns' arrays.
+    gather : callable
+        Makes one dataset element of the rows at some positions.
     element_spec : nested structure of tf.TensorSpec
         What it makes, the batch dimension None.
-    pad_value : float
-        Fills ragged rows up to the longest read together; `arrange` may pad them further.
     """
     import tensorflow as tf
 
     if _fits_memory(store):
-        dataset = _from_memory(store, lambda: batches.epoch(seed, epoch()), arrange, pad_value)
+        dataset = _from_memory(len(store), lambda: batches.epoch(seed, epoch()), gather)
     else:
-        dataset = _from_blocks(store, lambda: batches.epoch(seed, epoch()), arrange, element_spec, pad_value)
+        dataset = _from_blocks(store, lambda: batches.epoch(seed, epoch()), gather, element_spec)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
     return dataset.prefetch(tf.data.AUTOTUNE)
 
@@ -151,14 +147,11 @@ def _fits_memory(store: RowStore) -> bool:
 
 
 def _from_memory(
-    store: RowStore,
-    plan: Callable[[], tuple[Int64s, Int64s]],
-    arrange: Callable[[tuple[Array, ...]], Any],
-    pad_value: float,
+    rows_here: int, plan: Callable[[], tuple[Int64s, Int64s]], gather: Callable[[Int64s], Any]
 ) -> tf.data.Dataset:
     import tensorflow as tf
 
-    rows = tf.nest.map_structure(tf.constant, arrange(store.gather(np.arange(len(store)), pad_value)))
+    rows = tf.nest.map_structure(tf.constant, gather(np.arange(rows_here)))
 
     def generate() -> Iterator[Any]:
         order, sizes = plan()
@@ -179,9 +172,8 @@ def _from_memory(
 def _from_blocks(
     store: RowStore,
     plan: Callable[[], tuple[Int64s, Int64s]],
-    arrange: Callable[[tuple[Array, ...]], Any],
+    gather: Callable[[Int64s], Any],
     element_spec: Any,
-    pad_value: float,
 ) -> tf.data.Dataset:
     import tensorflow as tf
 
@@ -191,8 +183,7 @@ def _from_blocks(
         order, sizes = plan()
         ends = np.concatenate([[0], np.cumsum(sizes)])
         for first, last in pairwise(_block_bounds(ends, 1 if ragged else store.block_rows())):
-            rows = order[ends[first] : ends[last]]
-            values = arrange(store.gather(rows, pad_value))
+            values = gather(order[ends[first] : ends[last]])
             cuts = ends[first : last + 1] - ends[first]
             yield values, cuts[:-1], cuts[1:]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,19 +50,28 @@ class Signature:
         """The signature that :meth:`to_json` wrote."""
 
         def tensors(named: Mapping[str, Any]) -> dict[str, TensorInfo]:
-            return {
-                name: TensorInfo(t["dtype"], None if t["shape"] is None else tuple(t["shape"]))
-                for name, t in named.items()
-            }
+            return {name: TensorInfo.from_json(tensor) for name, tensor in named.items()}
 
         return cls(tensors(data["inputs"]), tensors(data["outputs"]))
 
 
-def write_signature(directory: str, key: str) -> None:
-    """Read the signature `key` of a SavedModel and keep it beside it, if there is one of that name."""
-    if key in _graph(directory, DEFAULT_TAG).signature_def:
-        signatures = {key: read_signature(directory, key).to_json()}
-        (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(signatures))
+def write_signature(directory: str, key: str, ragged: Collection[str] = ()) -> None:
+    """Read the signature `key` of a SavedModel and keep it beside it, if there is one of that name.
+
+    Inputs that are ragged are two tensors each in the SavedModel, values and row splits, and one here.
+    """
+    if key not in _graph(directory, DEFAULT_TAG).signature_def:
+        return
+    signature = read_signature(directory, key)
+    inputs = {name: t for name, t in signature.inputs.items() if name not in map(row_splits_name, ragged)}
+    inputs.update({name: TensorInfo(inputs[name].dtype, (None, None), ragged=True) for name in ragged})
+    content = {key: Signature(inputs, signature.outputs).to_json()}
+    (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(content))
+
+
+def row_splits_name(name: str) -> str:
+    """Name of the tensor with the row splits of a ragged input."""
+    return f"{name}_row_splits"
 
 
 def parse_signature(text: bytes, key: str) -> Signature | None:

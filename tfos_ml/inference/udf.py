@@ -15,7 +15,7 @@ string tensor becomes a string column, or a binary one where ``binaryOutputs`` s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from tfos_ml.arrays import count_nulls, plain, spec_of, to_numpy
 from tfos_ml.artifacts import Artifact
 from tfos_ml.casting import TensorInfo, fit_to_tensor
-from tfos_ml.errors import NullValueError, SignatureError
+from tfos_ml.errors import NullValueError, ShapeError, SignatureError
 from tfos_ml.heads import Head, classify
 from tfos_ml.inference import cache, saved_model
 from tfos_ml.schema import Array, ColumnSpec
@@ -161,6 +161,11 @@ def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> DataT
 
 def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
     """Raise ``SignatureError`` on the driver if a column can never fit its tensor."""
+    if tensor.ragged and spec.ndim != 1:
+        raise SignatureError(
+            f"Column '{spec.column}' has {spec.ndim} levels of arrays, but input '{spec.name}' is {tensor}; "
+            "expected one."
+        )
     if spec.is_text != (tensor.dtype == "string"):
         raise SignatureError(
             f"Column '{spec.column}' holds {spec.dtype}, but input '{spec.name}' expects {tensor}. "
@@ -230,7 +235,9 @@ def _run(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataT
     function = saved_model.load(
         cache.extracted(scoring.model), scoring.signature_key, scoring.tag, tuple(scoring.outputs)
     )
-    inputs = {b.name: input_tensor(b, c, scoring.pad_value) for b, c in zip(scoring.inputs, columns, strict=True)}
+    inputs: dict[str, Any] = {}
+    for binding, column in zip(scoring.inputs, columns, strict=True):
+        inputs.update(input_tensors(binding, column, scoring.pad_value))
     results, rows = function(**inputs), len(columns[0])
     if scoring.head is None:
         return {name: output_array(name, scoring.outputs[name], results, rows, types[name]) for name in types}
@@ -242,16 +249,28 @@ def _run(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataT
     return {name: nested(pa.array(found[name].reshape(-1)), found[name].shape, kind) for name, kind in types.items()}
 
 
-def input_tensor(binding: InputBinding, column: pa.Array, pad_value: float) -> Any:
+def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:
     """A plain column as the tensor that the signature asks for: cast without loss, and reshaped.
+
+    A ragged one is two tensors, values and row splits.
 
     Raises
     ------
     ShapeError
         If a value cannot be cast without loss or the shapes do not fit.
     """
-    values = to_numpy(column, spec_of(column.type, binding.name, binding.column), pad_value)
-    return array_tensor(values, binding.column, binding.name, binding.tensor)
+    import tensorflow as tf
+
+    name, tensor = binding.name, binding.tensor
+    spec = spec_of(column.type, name, binding.column)
+    if not tensor.ragged:
+        return {name: array_tensor(to_numpy(column, spec, pad_value), binding.column, name, tensor)}
+    if spec.ndim != 1:
+        raise ShapeError(f"Column '{binding.column}' has {spec.ndim} levels of arrays, but input '{name}' is {tensor}.")
+    flat = to_numpy(column.flatten(), replace(spec, ndim=0), pad_value)
+    splits = np.concatenate([[0], np.cumsum(pc.list_value_length(column).to_numpy(zero_copy_only=False))])
+    values = array_tensor(flat, binding.column, name, TensorInfo(tensor.dtype, (None,)))
+    return {name: values, saved_model.row_splits_name(name): tf.constant(splits, tf.int64)}
 
 
 def array_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Any:

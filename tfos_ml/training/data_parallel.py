@@ -116,7 +116,7 @@ class DataParallel:
             self._step = number if stage is self._train else None
             if self._group.size == 1:
                 return original(data)
-            rows = tf.shape(tf.nest.flatten(data)[0], out_type=tf.int64)[0]
+            rows = _row_count(tf.nest.flatten(data)[0])
             self._share = tf.cast(rows, tf.float32) / tf.cast(total, tf.float32)
             self._gradients, self._denominators = None, []
             logs: list[Any] = []
@@ -215,6 +215,12 @@ class DataParallel:
             return tf.math.divide_no_nan(total, tf.cast(denominator * self._share, total.dtype))
 
         return call
+
+
+def _row_count(tensor: Any) -> tf.Tensor:
+    if isinstance(tensor, tf.RaggedTensor):
+        return tf.cast(tensor.nrows(), tf.int64)
+    return tf.shape(tensor, out_type=tf.int64)[0]
 
 
 def _zero_gradient(gradient: Any, variable: Any) -> Any:

@@ -63,11 +63,7 @@ class ModelDescription:
         """The description that :meth:`to_json` wrote."""
 
         def tensors(named: Any) -> Any:
-            if named is None:
-                return None
-            return {
-                k: TensorInfo(t["dtype"], None if t["shape"] is None else tuple(t["shape"])) for k, t in named.items()
-            }
+            return None if named is None else {name: TensorInfo.from_json(t) for name, t in named.items()}
 
         losses = {name: LossInfo(**loss) for name, loss in data["losses"].items()}
         lists = (data["batch_dependent"], data["adaptable"], data["not_adapted"])
@@ -94,11 +90,13 @@ def describe(model: Any) -> ModelDescription:
     ModelError
         If it is not a compiled Keras 3 model that KerasEstimator can train.
     """
+    from tfos_ml.training.export import declared_inputs, declared_outputs
+
     _check_kind(model)
     layers = list(_layers(model))
     return ModelDescription(
-        _inputs(model),
-        _outputs(model),
+        declared_inputs(model),
+        declared_outputs(model),
         _losses(model),
         _batch_dependent(model, layers),
         [layer.name for layer in layers if hasattr(layer, "adapt")],
@@ -161,29 +159,15 @@ def _was_adapted(layer: Any) -> bool:
     return bool((mean != 0).any() or (variance != 1).any())
 
 
-def _inputs(model: Any) -> dict[str, TensorInfo] | None:
-    from tfos_ml.training.export import declared_inputs
-
-    declared = declared_inputs(model)
-    if declared is None:
-        return None
-    tensors = declared.values() if isinstance(declared, dict) else declared
-    return {t.name: TensorInfo(t.dtype.name, tuple(t.shape)) for t in tensors}
-
-
-def _outputs(model: Any) -> dict[str, TensorInfo] | None:
+def _losses(model: Any) -> dict[str, LossInfo]:
     from tfos_ml.training.export import declared_outputs
 
-    return declared_outputs(model)
-
-
-def _losses(model: Any) -> dict[str, LossInfo]:
     compiled = getattr(model, "_compile_loss", None)
     loss = None if compiled is None else compiled._user_loss
     if isinstance(loss, dict):
         found = loss
     elif isinstance(loss, (list, tuple)):
-        found = dict(zip(_outputs(model) or (), loss, strict=False))
+        found = dict(zip(declared_outputs(model) or (), loss, strict=False))
     else:
         found = {"": loss}
     return {str(name): _loss_info(one) for name, one in found.items() if one is not None}

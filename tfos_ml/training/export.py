@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfos_ml.casting import TensorInfo, fit_to_tensor
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.saved_model import write_signature
+from tfos_ml.inference.saved_model import row_splits_name, write_signature
 from tfos_ml.schema import Array, ColumnSpec, FeedSchema
 
 SINGLE_INPUT = "features"
@@ -51,10 +51,13 @@ def export_saved_model(
     ModelError
         If the model has no signature and none can be made.
     """
+    ragged: list[str] = []
     if signatures is None:
-        signatures = {signature_key: _serving_function(model, input_specs(model, schema, shapes))}
+        inputs = input_specs(model, schema, shapes)
+        ragged = [name for name, tensor in inputs.items() if tensor.ragged]
+        signatures = {signature_key: _serving_function(model, inputs)}
     tf.saved_model.save(model, path, signatures=signatures)
-    write_signature(path, signature_key)
+    write_signature(path, signature_key, ragged)
 
 
 def is_distributed(model: Any) -> bool:
@@ -63,33 +66,37 @@ def is_distributed(model: Any) -> bool:
     return any(getattr(v, "distribute_strategy", None) is not None for v in values)
 
 
-def input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | None) -> dict[str, tf.TensorSpec]:
-    """Name, shape and dtype of each input: the model's own if it is built, else the columns'."""
+def input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | None) -> dict[str, TensorInfo]:
+    """Each input by name: the model's own if it is built, else the columns'."""
     known: Sequence[RowShape | None] = shapes or [None] * len(schema.columns)
     columns = [(c, s) for c, s in zip(schema.columns, known, strict=True) if c.role == "feature"]
     names = [c.name for c, _ in columns] if schema.named_features else [SINGLE_INPUT]
     declared = declared_inputs(model)
     if declared is None:
-        return {name: _column_spec(c, s) for name, (c, s) in zip(names, columns, strict=True)}
-    if isinstance(declared, dict):
+        return {name: _column_info(c, s) for name, (c, s) in zip(names, columns, strict=True)}
+    if isinstance(_declared(model, "inputs"), dict):
         return declared
     if len(declared) != len(names):
         raise ModelError(
-            f"The model has {len(declared)} inputs ({[d.name for d in declared]}), but the features are {names}. "
+            f"The model has {len(declared)} inputs ({list(declared)}), but the features are {names}. "
             "Name each input's column with inputMapping."
         )
-    own_names = [d.name for d in declared]
-    if set(names) == set(own_names):
-        names = own_names  # the model takes them in its own order
-    return {name: tf.TensorSpec(d.shape, d.dtype, name) for name, d in zip(names, declared, strict=True)}
+    if set(names) == set(declared):
+        return declared  # the model takes them in its own order
+    return dict(zip(names, declared.values(), strict=True))
 
 
-def declared_inputs(model: Any) -> list[tf.TensorSpec] | dict[str, tf.TensorSpec] | None:
-    """The inputs of a functional or sequential Keras model that is built, None otherwise."""
+def declared_inputs(model: Any) -> dict[str, TensorInfo] | None:
+    """The inputs of a functional or sequential Keras model that is built, by name; None otherwise."""
     inputs = _declared(model, "inputs")
-    if isinstance(inputs, dict):
-        return {name: tf.TensorSpec(t.shape, t.dtype, name) for name, t in inputs.items()}
-    return None if inputs is None else [tf.TensorSpec(t.shape, t.dtype, t.name) for t in inputs]
+    if inputs is None:
+        return None
+    named = inputs if isinstance(inputs, dict) else {t.name: t for t in inputs}
+    return {str(name): _info(t) for name, t in named.items()}
+
+
+def _info(tensor: Any) -> TensorInfo:
+    return TensorInfo(tensor.dtype, tuple(tensor.shape), bool(getattr(tensor, "ragged", False)))
 
 
 def declared_outputs(model: Any) -> dict[str, TensorInfo] | None:
@@ -99,7 +106,7 @@ def declared_outputs(model: Any) -> dict[str, TensorInfo] | None:
         return None
     if not isinstance(outputs, dict):
         outputs = dict(zip(output_layer_names(model, len(outputs)), outputs, strict=True))
-    return {str(name): TensorInfo(t.dtype, tuple(t.shape)) for name, t in outputs.items()}
+    return {str(name): _info(t) for name, t in outputs.items()}
 
 
 def _declared(model: Any, kind: str) -> dict[str, Any] | list[Any] | None:
@@ -112,7 +119,7 @@ def _declared(model: Any, kind: str) -> dict[str, Any] | list[Any] | None:
     return (list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]) or None
 
 
-def fit_inputs(specs: Mapping[str, tf.TensorSpec], schema: FeedSchema, values: Mapping[str, Array]) -> dict[str, Array]:
+def fit_inputs(inputs: Mapping[str, TensorInfo], schema: FeedSchema, values: Mapping[str, Array]) -> dict[str, Array]:
     """Values of the feature columns, by tensor name, as the model's inputs.
 
     Raises
@@ -121,18 +128,23 @@ def fit_inputs(specs: Mapping[str, tf.TensorSpec], schema: FeedSchema, values: M
         If a column does not fit its input.
     """
     columns = {c.name: c.column for c in schema.columns if c.role == "feature"}
-    inputs = {}
-    for name, spec in specs.items():
+    fitted = {}
+    for name, tensor in inputs.items():
         source = name if name in columns else next(iter(columns))
-        tensor = TensorInfo(spec.dtype.name, None if spec.shape.rank is None else tuple(spec.shape))
-        inputs[name] = fit_to_tensor(values[source], columns[source], name, tensor)
-    return inputs
+        fitted[name] = fit_to_tensor(values[source], columns[source], name, tensor)
+    return fitted
 
 
-def _column_spec(column: ColumnSpec, shape: RowShape | None) -> tf.TensorSpec:
-    dtype = tf.string if column.is_text else tf.as_dtype(column.dtype)
-    name = SINGLE_INPUT if not column.name else column.name
-    return tf.TensorSpec((None, *(shape if shape is not None else [None] * column.ndim)), dtype, name)
+def _column_info(column: ColumnSpec, shape: RowShape | None) -> TensorInfo:
+    row = shape if shape is not None else (None,) * column.ndim
+    return TensorInfo("string" if column.is_text else column.dtype, (None, *row))
+
+
+def tensor_spec(tensor: TensorInfo, name: str | None = None) -> tf.TensorSpec | tf.RaggedTensorSpec:
+    """What TensorFlow calls it."""
+    if tensor.ragged:
+        return tf.RaggedTensorSpec(tensor.shape, tensor.dtype, ragged_rank=1)
+    return tf.TensorSpec(tensor.shape, tensor.dtype, name)
 
 
 def arrange_inputs(model: Any, inputs: dict[str, Any]) -> Any:
@@ -143,24 +155,35 @@ def arrange_inputs(model: Any, inputs: dict[str, Any]) -> Any:
     return next(iter(inputs.values())) if len(inputs) == 1 else list(inputs.values())
 
 
-def _serving_function(model: Any, specs: dict[str, tf.TensorSpec]) -> Any:
+def _serving_function(model: Any, inputs: dict[str, TensorInfo]) -> Any:
+    """A function of one tensor for each input, two (values and row splits) for ragged ones."""
     if not callable(model):
         raise ModelError(f"A {type(model).__name__} cannot be called, so it needs signatures=. Give it a __call__.")
     is_keras = hasattr(model, "trainable_variables") and hasattr(model, "compute_output_shape")
+    named: dict[str, tf.TensorSpec] = {}
+    for name, tensor in inputs.items():
+        named[name] = tf.TensorSpec([None] if tensor.ragged else tensor.shape, tensor.dtype, name)
+        if tensor.ragged:
+            named[row_splits_name(name)] = tf.TensorSpec([None], tf.int64, row_splits_name(name))
 
     def serve(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        inputs = {**dict(zip(specs, args, strict=False)), **kwargs}
-        given = arrange_inputs(model, {name: inputs[name] for name in specs})
+        tensors = {**dict(zip(named, args, strict=False)), **kwargs}
+        given = arrange_inputs(model, {name: _joined(name, tensor, tensors) for name, tensor in inputs.items()})
         outputs = model(given, training=False) if is_keras else model(given)
         return _name_outputs(outputs, model)
 
-    named = {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in specs.items()}
     if not all(name.isidentifier() for name in named):
         return tf.function(serve, autograph=False).get_concrete_function(**named)
     # Traced anew when saved: variables of a strategy cannot be saved in a function traced before.
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in named]
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return tf.function(serve, input_signature=list(named.values()), autograph=False)
+
+
+def _joined(name: str, tensor: TensorInfo, tensors: Mapping[str, Any]) -> Any:
+    if not tensor.ragged:
+        return tensors[name]
+    return tf.RaggedTensor.from_row_splits(tensors[name], tensors[row_splits_name(name)])
 
 
 def _name_outputs(outputs: Any, model: Any) -> dict[str, Any]:

@@ -17,10 +17,12 @@ from tfos_ml.keras_columns import check_label
 from tfos_ml.schema import Array, FeedSchema
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.describe import ModelDescription
-from tfos_ml.training.export import arrange_inputs, fit_inputs, input_specs
+from tfos_ml.training.export import arrange_inputs, fit_inputs, input_specs, tensor_spec
 
 if TYPE_CHECKING:
     from tfos_ml.training.context import NodeContext
+
+_VALUES, _LENGTHS = "tfos_ml_values", "tfos_ml_lengths"
 
 
 class TrainingData:
@@ -63,7 +65,7 @@ class TrainingData:
         self._stores = {name: ctx.row_store(name) for name in ("train", "validation")}
         self._pad_value = ctx.settings["pad_value"]
         self.current_epoch = 0
-        self._specs = input_specs(model, self._schema, self._stores["train"].shapes)
+        self._inputs = input_specs(model, self._schema, self._stores["train"].shapes)
         self._check_labels()
         rows = {"train": ctx.row_count, "validation": ctx.validation_row_count}
         self._check_rows(rows)
@@ -97,7 +99,7 @@ class TrainingData:
     def element_spec(self) -> Any:
         """Structure, shapes and dtypes of a batch."""
         shapes = self._stores["train"].shapes
-        inputs = {name: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for name, s in self._specs.items()}
+        inputs = {name: tensor_spec(tensor) for name, tensor in self._inputs.items()}
         labels = {}
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
@@ -111,17 +113,20 @@ class TrainingData:
 
     def dataset(self, stream: str) -> tf.data.Dataset:
         """One pass over the rows of a stream, in the order of ``current_epoch``."""
-        train = stream == "train"
+        train, store = stream == "train", self._stores[stream]
         shuffled = train and self._ctx.settings["shuffle"]
-        return make_global_dataset(
-            self._stores[stream],
+        spec = self.element_spec()
+        dataset = make_global_dataset(
+            store,
             self.train if train else self.validation,
             self._ctx.settings["seed"] if shuffled else None,
             lambda: self.current_epoch,
-            self._arrange,
-            self.element_spec(),
-            self._pad_value,
+            lambda rows: self._gather(store, rows),
+            (_padded_spec(spec[0]), *spec[1:]),
         )
+        if not any(tensor.ragged for tensor in self._inputs.values()):
+            return dataset
+        return dataset.map(lambda x, *others: (_with_ragged(x), *others))
 
     @property
     def spilled(self) -> bool:
@@ -134,18 +139,22 @@ class TrainingData:
             return values
         return pad_rows(values, store.longest[column], self._schema.columns[column], self._pad_value)
 
-    def _arrange(self, columns: tuple[Array, ...]) -> Any:
-        """Arrays of all columns as one element.
+    def _gather(self, store: RowStore, rows: Int64s) -> Any:
+        """The rows at some positions as one element.
 
         Ragged rows are padded to the longest of all nodes: what a model without a mask, or a metric, which
         Keras does not mask, makes of the padding must not depend on how rows are shared out.
         """
-        columns = tuple(self._padded(i, values) for i, values in enumerate(columns))
+        columns = [self._padded(i, values) for i, values in enumerate(store.gather(rows, self._pad_value))]
         features, labels, weights = (
             {self._schema.columns[i].name: columns[i] for i in self._schema.of(role)}
             for role in ("feature", "label", "weight")
         )
-        inputs = fit_inputs(self._specs, self._schema, features)
+        inputs: dict[str, Any] = dict(fit_inputs(self._inputs, self._schema, features))
+        by_name = {self._schema.columns[i].name: i for i in self._schema.of("feature")}
+        for name in (n for n, tensor in self._inputs.items() if tensor.ragged):
+            column = by_name.get(name, self._schema.of("feature")[0])
+            inputs[name] = {_VALUES: inputs[name], _LENGTHS: store.lengths(column, rows)}
         weights = {name: values.astype(np.float32) for name, values in weights.items()}
         if self._class_weight:
             by_class = self._weights_by_class(next(iter(labels.values())))
@@ -181,6 +190,24 @@ class TrainingData:
         if outputs is None or isinstance(struct, dict):
             return values
         return tuple(values[name] for name in outputs if name in values)
+
+
+def _padded_spec(x: Any) -> Any:
+    """The spec of inputs whose ragged ones are padded rows and their lengths."""
+    if isinstance(x, tf.RaggedTensorSpec):
+        return {_VALUES: tf.TensorSpec(x.shape, x.dtype), _LENGTHS: tf.TensorSpec([None], tf.int64)}
+    if isinstance(x, dict):
+        return {name: _padded_spec(value) for name, value in x.items()}
+    return tuple(map(_padded_spec, x)) if isinstance(x, tuple) else x
+
+
+def _with_ragged(x: Any) -> Any:
+    """Inputs with ragged tensors in place of padded rows and their lengths."""
+    if isinstance(x, dict):
+        if set(x) == {_VALUES, _LENGTHS}:
+            return tf.RaggedTensor.from_tensor(x[_VALUES], lengths=x[_LENGTHS])
+        return {name: _with_ragged(value) for name, value in x.items()}
+    return tuple(map(_with_ragged, x)) if isinstance(x, tuple) else x
 
 
 def _places(stores: dict[str, RowStore], total: int, group: WorkerGroup, divided: bool) -> dict[str, Int64s]:
