@@ -41,6 +41,7 @@ lint: install
 
 bench: install
 	$(BIN)/python benchmarks/feed.py
+	$(BIN)/python benchmarks/transform.py
 	$(BIN)/python benchmarks/training.py
 
 clean:

@@ -1,0 +1,124 @@
+"""How fast ``TFModel.transform`` scores rows, beside ``predict_batch_udf`` and TensorFlow alone.
+
+All run the same MLP (n-128-10, batches of 1,024) on ``local-cluster[2,1,4096]`` over the same cached
+rows, in turn, after one warm-up each in which the executors load the model. TensorFlow alone has
+the rows in memory, in this process, and no Spark.
+
+    python benchmarks/transform.py [--rounds 3] [--widths 784 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+from executors import session
+from feed import frame
+from pyspark.ml.functions import predict_batch_udf
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, FloatType
+
+from tfos_ml import TFModel
+
+BATCH = 1024
+ROWS = {784: 100_000, 10: 1_500_000}
+
+
+def save_model(width: int, path: str) -> None:
+    """A perceptron with one hidden layer of 128 and ten outputs."""
+    import tensorflow as tf
+
+    random = np.random.default_rng(0)
+    module = tf.Module()
+    module.hidden = tf.Variable(random.normal(size=(width, 128)).astype("f"))
+    module.output = tf.Variable(random.normal(size=(128, 10)).astype("f"))
+    module.serve = tf.function(lambda features: {"y": tf.nn.relu(features @ module.hidden) @ module.output})
+    spec = tf.TensorSpec([None, width], tf.float32, "features")
+    tf.saved_model.save(module, path, signatures=module.serve.get_concrete_function(features=spec))
+
+
+def by_predict_batch_udf(df: DataFrame, path: str) -> DataFrame:
+    """What pyspark itself offers."""
+
+    def make():
+        import tensorflow as tf
+
+        model = tf.saved_model.load(path)
+        return lambda features: model.signatures["serving_default"](features=tf.constant(features))["y"].numpy()
+
+    width = len(df.first().features)
+    score = predict_batch_udf(make, return_type=ArrayType(FloatType()), batch_size=BATCH, input_tensor_shapes=[[width]])
+    return df.withColumn("prediction", score("features"))
+
+
+def rate(df: DataFrame, rows: int) -> float:
+    """Rows a second of scoring them all."""
+    start = time.monotonic()
+    df.agg(F.sum(F.col("prediction")[0])).collect()
+    return rows / (time.monotonic() - start)
+
+
+def rate_of_tensorflow(path: str, width: int, rows: int) -> float:
+    """Rows a second in this process, from memory."""
+    import tensorflow as tf
+
+    function = tf.saved_model.load(path).signatures["serving_default"]
+    batch = tf.constant(np.random.default_rng(0).random((BATCH, width), dtype=np.float32))
+    function(features=batch)
+    start = time.monotonic()
+    for _ in range(rows // BATCH):
+        function(features=batch)["y"].numpy()
+    return rows // BATCH * BATCH / (time.monotonic() - start)
+
+
+def measure(width: int, rounds: int) -> None:
+    spark, rows = session(), ROWS[width]
+    df = frame(spark, width, rows)
+    with tempfile.TemporaryDirectory() as path:
+        save_model(width, path)
+        ours = TFModel(exportDir=path, batchSize=BATCH).transform(df)
+        theirs = by_predict_batch_udf(df, path)
+        contenders: dict[str, Callable[[], float]] = {
+            "predict_batch_udf": lambda: rate(theirs, rows),
+            "transform": lambda: rate(ours, rows),
+            "TensorFlow alone": lambda: rate_of_tensorflow(path, width, rows),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in contenders}
+        for number in range(rounds + 1):
+            for name, run in contenders.items():
+                found = run()
+                if number:
+                    rates[name].append(found)
+    print(
+        f"\n{width} floats a row, {rows:,} rows, {rounds} rounds: median rows/s (least to most), ratio to predict_batch_udf"
+    )
+    base = statistics.median(rates["predict_batch_udf"])
+    for name, found in rates.items():
+        middle = statistics.median(found)
+        print(f"  {name:20} {middle:10,.0f} ({min(found):,.0f} to {max(found):,.0f})  {middle / base:5.2f}")
+    df.unpersist()
+    spark.stop()
+
+
+def main() -> None:
+    """Measure each width."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--widths", type=int, nargs="+", default=list(ROWS))
+    arguments = parser.parse_args()
+    for width in arguments.widths:
+        measure(width, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
