@@ -24,7 +24,7 @@ import numpy as np
 from executors import session
 from feed import frame
 from pyspark.ml.functions import predict_batch_udf
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, FloatType
 
@@ -81,8 +81,9 @@ def rate_of_tensorflow(path: str, width: int, rows: int) -> float:
     return rows // BATCH * BATCH / (time.monotonic() - start)
 
 
-def measure(width: int, rounds: int) -> None:
-    spark, rows = session(), ROWS[width]
+def measure(spark: SparkSession, width: int, rounds: int) -> None:
+    """Print the rates of all, in turn, for rows of `width` floats."""
+    rows = ROWS[width]
     df = frame(spark, width, rows)
     with tempfile.TemporaryDirectory() as path:
         save_model(width, path)
@@ -99,15 +100,12 @@ def measure(width: int, rounds: int) -> None:
                 found = run()
                 if number:
                     rates[name].append(found)
-    print(
-        f"\n{width} floats a row, {rows:,} rows, {rounds} rounds: median rows/s (least to most), ratio to predict_batch_udf"
-    )
+    print(f"\n{width} floats a row, {rows:,} rows, {rounds} rounds: median rows/s, range, ratio to the first")
     base = statistics.median(rates["predict_batch_udf"])
     for name, found in rates.items():
         middle = statistics.median(found)
         print(f"  {name:20} {middle:10,.0f} ({min(found):,.0f} to {max(found):,.0f})  {middle / base:5.2f}")
     df.unpersist()
-    spark.stop()
 
 
 def main() -> None:
@@ -116,8 +114,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--widths", type=int, nargs="+", default=list(ROWS))
     arguments = parser.parse_args()
+    spark = session()
     for width in arguments.widths:
-        measure(width, arguments.rounds)
+        measure(spark, width, arguments.rounds)
+    spark.stop()
 
 
 if __name__ == "__main__":

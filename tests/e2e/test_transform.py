@@ -323,8 +323,11 @@ def test_what_is_not_selected_is_not_computed(spark, models):
     assert [row.id for row in both.select("id").collect()] == [0, 1, 2]
     with pytest.raises(Exception, match="[Dd]ivision by zero"):
         both.select("b").collect()
-    good = TFModel(exportDir=str(models / "risky"), featuresCol="x", outputMapping={"good": "g"}).transform(df)
+    only_good = TFModel(exportDir=str(models / "risky"), featuresCol="x", outputMapping={"good": "g"})
+    good = only_good.transform(df)
     assert [row.g for row in good.collect()] == [1, 2, 3]
+    twice = only_good.copy({only_good.outputMapping: {"good": "h"}, only_good.featuresCol: "g"}).transform(good)
+    assert [tuple(row) for row in twice.select("g", "h").collect()] == [(1, 2), (2, 3), (3, 4)]
     bad = TFModel(exportDir=str(models / "risky"), featuresCol="x", outputMapping={"bad": "b"})
     assert [row.g for row in bad.transform(good).select("g").collect()] == [1, 2, 3]
 
