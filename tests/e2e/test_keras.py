@@ -368,8 +368,8 @@ def test_raw_strings_in_classes_out(spark, tmp_path):
     mapping = {"text": "text", "length": "length"}
     with pytest.raises(errors.ModelError, match=r"\['words', 'scale'\] have not been adapted. Set adaptLayers="):
         estimator(text_model, inputMapping=mapping).fit(df)
-    export = str(tmp_path / "export")
-    estimator(
+    export, saved = str(tmp_path / "export"), str(tmp_path / "saved")
+    fitted = estimator(
         text_model,
         inputMapping=mapping,
         adaptLayers=["words", "scale"],
@@ -378,9 +378,12 @@ def test_raw_strings_in_classes_out(spark, tmp_path):
         epochs=15,
         exportDir=export,
     ).fit(df)
-    loaded = TFModel(exportDir=export, inputMapping=mapping)
+    fitted.save(saved)
+    loaded = TFModel.load(saved)
     scored = loaded.transform(df)
     assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored) > 0.95
+    published = TFModel(exportDir=export, inputMapping=mapping).transform(df)
+    assert published.select("prediction").collect() == scored.select("prediction").collect()
     unseen = spark.createDataFrame([("something good", 14.0), ("zebra bad", 9.0)], ["text", "length"])
     assert [row.prediction for row in loaded.transform(unseen).collect()] == [1.0, 0.0]
 
