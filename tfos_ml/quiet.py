@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.abc
-import importlib.machinery
 import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# They import matplotlib and scikit-learn, a third of the time that TensorFlow's import takes.
+Path = Sequence[str] | None
+USES_KERAS = "TFOS_ML_USES_KERAS"  # in the environment of a node whose program names Keras
+
+# They import matplotlib and scikit-learn, which takes as long as the rest of Keras.
 _SELDOM_USED = {
     f"{package}.{name}"
     for package in ("keras", "keras.src", "keras._tf_keras.keras")
@@ -42,20 +45,37 @@ def held_back_stderr() -> Iterator[None]:
 class _LazyFinder(importlib.abc.MetaPathFinder):
     """Finds seldom used parts of Keras as modules that load when something of them is first used."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name not in _SELDOM_USED:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+    def find_spec(self, name: str, path: Path, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name in _SELDOM_USED else None
         if spec is not None and spec.loader is not None:
             spec.loader = importlib.util.LazyLoader(spec.loader)
         return spec
 
 
+class _NotNow(importlib.abc.Loader):
+    """Loads nothing."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        raise ImportError(f"{spec.name} is imported later")
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Never reached."""
+
+
+class _WithoutKeras(importlib.abc.MetaPathFinder):
+    """Finds Keras, but does not load it."""
+
+    def find_spec(self, name: str, path: Path, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == "keras" else None
+        if spec is not None:
+            spec.loader = _NotNow()
+        return spec
+
+
 @contextlib.contextmanager
-def _seldom_used_later() -> Iterator[None]:
-    finder = _LazyFinder()
+def _keras_later() -> Iterator[None]:
+    """TensorFlow loads Keras 3 for registrations that only Keras 2 made; ``tf.keras`` would load it on first use."""
+    finder = _WithoutKeras()
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -64,8 +84,13 @@ def _seldom_used_later() -> Iterator[None]:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow: quietly, and without the parts of Keras that are seldom used until they are."""
+    """Import TensorFlow: quietly, and without Keras until it is used."""
     if "tensorflow" in sys.modules:
         return
-    with held_back_stderr(), _seldom_used_later():
+    with held_back_stderr(), _keras_later() if "keras" not in sys.modules else contextlib.nullcontext():
         import tensorflow  # noqa: F401
+
+
+def import_keras_lightly() -> None:
+    """Have Keras, whenever it is imported, load its seldom used parts only when they are; for processes of ours."""
+    sys.meta_path.insert(0, _LazyFinder())

@@ -39,6 +39,7 @@ from tfos_ml.cluster.resources import visible_gpus
 from tfos_ml.cluster.template import cluster_spec, tf_config
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
+from tfos_ml.quiet import USES_KERAS
 
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"
@@ -112,9 +113,12 @@ class Node:
         # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
         scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
         self._guardian = Guardian(marker, [*self._directories.all(), scratch])
-        environment = child_environment(
-            marker, self._threads, {"TMPDIR": scratch, **self._gpus, **self._task.environment}
-        )
+        program = self._task.payload.read()
+        self._payload = Path(self._directories.disk) / "payload"
+        self._payload.write_bytes(program)
+        uses_keras = {USES_KERAS: "1"} if b"keras" in program else {}  # imported while the nodes meet
+        own = {"TMPDIR": scratch, **self._gpus, **uses_keras, **self._task.environment}
+        environment = child_environment(marker, self._threads, own)
         self._child = ChildProcess(CHILD_MODULE, environment, self._role.label)
         self._guardian.guard(pid=self._child.pid)
         self._channel = Channel(self._child.socket)
@@ -149,11 +153,9 @@ class Node:
         self._cards = read_cards(meeting.result())
         addresses = [c.address for c in self._cards]
         template = self._task.template
-        payload = Path(self._directories.disk) / "payload"
-        payload.write_bytes(self._task.payload.read())
         self._send(
             "start",
-            payload=str(payload),
+            payload=str(self._payload),
             directory=str(self._directories.disk),
             rank=self._role.rank,
             job_name=self._role.job_name,

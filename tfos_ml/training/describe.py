@@ -19,7 +19,7 @@ from typing import Any
 from tfos_ml.casting import TensorInfo
 from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.heads import LossInfo
-from tfos_ml.quiet import import_tensorflow
+from tfos_ml.quiet import import_keras_lightly, import_tensorflow
 
 _COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
@@ -223,6 +223,7 @@ def answer(folder: Path) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     """Write the answer, or the error, into `folder`."""
+    import_keras_lightly()
     import_tensorflow()
     try:
         response = answer(folder)

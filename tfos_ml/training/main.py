@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import traceback
 from typing import Any
 
 from tfos_ml.cluster.channel import Channel, ChannelClosedError
-from tfos_ml.quiet import import_tensorflow
+from tfos_ml.quiet import USES_KERAS, import_keras_lightly, import_tensorflow
 
 HEARTBEAT_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -44,7 +45,10 @@ def _run(channel: Channel) -> None:
     from tfos_ml.pickling import unpack_program
     from tfos_ml.training.context import NodeContext
 
+    import_keras_lightly()
     import_tensorflow()  # now, so that it overlaps the rendezvous
+    if os.environ.get(USES_KERAS):
+        importlib.import_module("keras")
 
     messages = iter(channel)
     start = next(messages)
