@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-Path = Sequence[str] | None
+SearchPath = Sequence[str] | None
 USES_KERAS = "TFOS_ML_USES_KERAS"  # in the environment of a node whose program names Keras
 
 # They import matplotlib and scikit-learn, which takes as long as the rest of Keras.
@@ -45,7 +45,7 @@ def held_back_stderr() -> Iterator[None]:
 class _LazyFinder(importlib.abc.MetaPathFinder):
     """Finds seldom used parts of Keras as modules that load when something of them is first used."""
 
-    def find_spec(self, name: str, path: Path, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: SearchPath, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name in _SELDOM_USED else None
         if spec is not None and spec.loader is not None:
             spec.loader = importlib.util.LazyLoader(spec.loader)
@@ -65,7 +65,7 @@ class _NotNow(importlib.abc.Loader):
 class _WithoutKeras(importlib.abc.MetaPathFinder):
     """Finds Keras, but does not load it."""
 
-    def find_spec(self, name: str, path: Path, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: SearchPath, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name == "keras" else None
         if spec is not None:
             spec.loader = _NotNow()
