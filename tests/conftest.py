@@ -122,18 +122,21 @@ class Sessions:
     """The one Spark session there can be in a process; changes its master on request."""
 
     def __init__(self) -> None:
-        self._master: str | None = None
+        self._kind: str | None = None
 
-    def get(self, master: str):  # type: ignore[no-untyped-def]
+    def get(self, master: str, **conf: str):  # type: ignore[no-untyped-def]
+        """The session of a master and settings, whose dots are written as underscores."""
         from pyspark.sql import SparkSession
 
         active = SparkSession.getActiveSession()
-        if active is not None and self._master == master:
+        kind = f"{master} {sorted(conf.items())}"
+        if active is not None and self._kind == kind:
             return active
         self.stop()
-        self._master = master
+        self._kind = kind
         session = (
             SparkSession.builder.master(master)
+            .config(map={name.replace("_", "."): value for name, value in conf.items()})
             .appName("tfos_ml tests")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "4")
@@ -152,7 +155,7 @@ class Sessions:
         active = SparkSession.getActiveSession()
         if active is not None:
             active.stop()
-        self._master = None
+        self._kind = None
 
 
 @pytest.fixture(scope="session")

@@ -152,7 +152,12 @@ except Exception as error:
 
 
 BREAKING = {
-    "spark.dynamicAllocation.enabled=true: Spark refuses": ["spark.dynamicAllocation.enabled=true"],
+    "spark.speculation=true would start slow nodes a second time": [
+        "spark.master=local-cluster[1,1,1024]",
+        "spark.dynamicAllocation.enabled=true",
+        "spark.dynamicAllocation.shuffleTracking.enabled=true",
+        "spark.speculation=true",
+    ],
     "spark.executor.pyspark.memory=2g limits": ["spark.executor.pyspark.memory=2g"],
     "spark.sql.execution.pyspark.udf.killOnIdleTimeout=true with": [
         "spark.sql.execution.pyspark.udf.idleTimeoutSeconds=60",

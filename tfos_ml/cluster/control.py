@@ -54,11 +54,14 @@ class ControlServer(flight.FlightServerBase):
         self._progress: dict[int, dict[str, Any]] = {}
         self._reports: list[dict[str, Any]] = []
         self._stopping = False
+        self._rounds: dict[int, dict[int, str]] = {}
+        self._failure: str | None = None
 
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
         """Answer one call of a node."""
         body = json.loads(action.body.to_pybytes())
         rank = int(body["rank"])
+        answer: dict[str, Any] = {}
         with self._changed:
             if action.type == "progress":
                 progress, reports = body["progress"], list(body["reports"])
@@ -67,10 +70,31 @@ class ControlServer(flight.FlightServerBase):
                 self._reports.extend(reports)
             elif action.type == "gone":
                 self._present.discard(rank)
+            elif action.type == "gather":
+                answer["messages"] = self._gather(rank, body)
+            elif action.type == "failed":
+                self._failure = self._failure or str(body["error"])
             else:
                 raise KeyError(f"unknown action {action.type!r}")
             self._changed.notify_all()
-            return [json.dumps({"stop": self._stopping}).encode()]
+            return [json.dumps({"stop": self._stopping, **answer}).encode()]
+
+    def _gather(self, rank: int, body: dict[str, Any]) -> list[str] | None:
+        """Take a node's message of a round; those of all nodes once they are there."""
+        messages = self._rounds.setdefault(int(body["round"]), {})
+        if "message" in body:
+            messages[rank] = str(body["message"])
+        return [messages[r] for r in sorted(messages)] if len(messages) == int(body["size"]) else None
+
+    def met(self) -> set[int]:
+        """Ranks that have come to meet the others."""
+        with self._changed:
+            return set(self._rounds.get(0, {}))
+
+    def failure(self) -> str | None:
+        """What the first node that failed said; of plain jobs, whose tasks Spark would try again."""
+        with self._changed:
+            return self._failure
 
     def take_reports(self) -> list[dict[str, Any]]:
         """Metrics that came since the last call."""

@@ -24,7 +24,7 @@ from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.failure import Failure, find_failure
 from tfos_ml.cluster.node import run_node
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import check_settings, check_slots
+from tfos_ml.cluster.preflight import allocates_dynamically, check_settings, check_slots
 from tfos_ml.cluster.progress import Progress
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ def launch(
         If no row reached any node.
     """
     check_settings(spark)
+    task = replace(task, barrier=not allocates_dynamically(spark))
     check_slots(spark, task.template.size, task.reservation_timeout, profile)
     restarts = ports_taken = 0
     while True:
@@ -122,6 +123,7 @@ class _Attempt:
         self._task = task
         self._profile = profile
         self.holds_slots = False
+        self._met_since = 0.0
         self._size = task.template.size
         self._tag = f"tfos_ml-{task.run_id}"
         self._progress = Progress(verbose, self._size, task.settings["epochs"])
@@ -159,7 +161,7 @@ class _Attempt:
         job = df.mapInArrow(
             partial(run_node, replace(self._task, control=self._control_address())),
             results.RESULT_SCHEMA,
-            barrier=True,
+            barrier=self._task.barrier,
             profile=self._profile,
         )
 
@@ -202,6 +204,7 @@ class _Attempt:
         idle_since = time.monotonic()
         while not self._done.wait(POLL_SECONDS):
             nodes = self._show_progress()
+            self._check_plain_tasks(bool(nodes))
             self.holds_slots = self._control is None or bool(nodes) or self._tasks_running()
             if any(attempt.holds_slots for attempt in list(_attempts)):
                 idle_since = time.monotonic()
@@ -212,6 +215,27 @@ class _Attempt:
                     "jobs, cancel them, or raise reservationTimeout."
                 )
         self._show_progress()
+
+    def _check_plain_tasks(self, any_came: bool) -> None:
+        """Raise what Spark, which tries plain tasks again and knows of no meeting, would not."""
+        if self._task.barrier or self._control is None:
+            return
+        failure = self._control.failure()
+        if failure is not None:
+            found = find_failure(failure)
+            assert found is not None
+            raise found.to_error()
+        missing = set(range(self._size)) - self._control.met()
+        if not any_came or not missing:
+            self._met_since = time.monotonic()
+        elif time.monotonic() - self._met_since > self._task.reservation_timeout:
+            labels = [self._task.template.nodes[rank].label for rank in sorted(missing)]
+            raise errors.ReservationTimeoutError(
+                f"{len(labels)} of {self._size} nodes have not started within reservationTimeout="
+                f"{self._task.reservation_timeout:g} s of the first one: {labels}. Is there room for them "
+                "(spark.dynamicAllocation.maxExecutors, other jobs)? Raise reservationTimeout if executors are slow "
+                "to come."
+            )
 
     def _show_progress(self) -> int:
         """Show what the nodes have reported; returns how many have."""
@@ -243,7 +267,8 @@ class _Attempt:
     def _translate(self, error: BaseException) -> BaseException:
         """The typed error for what Spark reports; an error that is not the nodes' stays as it is."""
         text = str(error)
-        failure = find_failure(text)
+        reported = self._control.failure() if self._control is not None else None
+        failure = find_failure(reported or text)
         if failure is not None:
             return failure.to_error()
         if _CANCELLED.search(text):

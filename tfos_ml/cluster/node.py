@@ -35,7 +35,7 @@ from tfos_ml.cluster.guardian import Guardian
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
-from tfos_ml.cluster.resources import visible_gpus
+from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat
 from tfos_ml.cluster.template import cluster_spec, tf_config
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
@@ -47,14 +47,32 @@ COLLATERAL_SECONDS = 5.0
 HEARTBEAT_TIMEOUT = 120.0
 SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
+LOST = (
+    "the Spark Python worker or executor of the node died, and Spark tried to start it again alone. If the host ran "
+    "out of memory, raise spark.executor.memoryOverhead"
+)
+MEETING_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
 
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function of the barrier stage: rows in, result rows out."""
-    from pyspark import BarrierTaskContext
+    """The function of the job: rows in, result rows out."""
+    from pyspark import BarrierTaskContext, TaskContext
 
-    node = Node(task, BarrierTaskContext.get())
+    if task.barrier:
+        yield from _run(Node(task, BarrierSeat(BarrierTaskContext.get())), batches)
+        return
+    assert task.control is not None
+    seat = PlainSeat(TaskContext.get(), task.control, task.template.size)
     try:
+        yield from _run(Node(task, seat), batches)
+    except NodeFailure as error:
+        seat.report_failure(str(error))
+        raise
+
+
+def _run(node: Node, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        node.check_first()
         node.claim()
         node.join()
         node.run(batches)
@@ -73,14 +91,15 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 class Node:
     """The state of one node's supervisor."""
 
-    def __init__(self, task: NodeTask, context: Any):
-        rank = context.partitionId()
+    def __init__(self, task: NodeTask, seat: NodeSeat):
+        rank = seat.rank
         self._task = task
         self._role = task.template.nodes[rank]
-        self._host = context.getTaskInfos()[rank].address.rsplit(":", 1)[0]
-        self._threads = context.cpus()
-        self._gpus = visible_gpus(context)
-        self._rendezvous = Rendezvous(context, task.template.size)
+        self._host = seat.host
+        self._is_retry = seat.is_retry
+        self._threads = seat.cpus
+        self._gpus = seat.gpus if self._role.job_name != "ps" else {"CUDA_VISIBLE_DEVICES": ""}
+        self._rendezvous = Rendezvous(seat, task.template.size)
         self._active = rank in task.template.feed_ranks
         self._is_chief = rank == task.template.chief_rank
         self._is_shown = self._is_chief or self._role.job_name == "evaluator"
@@ -102,6 +121,11 @@ class Node:
         self._link: control.ProgressLink | None = None
         self._guardian: Guardian | None = None
         self._child: ChildProcess | None = None
+
+    def check_first(self) -> None:
+        """Raise if Spark has started this node before: nodes do not come back one by one."""
+        if self._is_retry:
+            raise self.failure("NodeLostError", LOST)
 
     # CLAIM
 
@@ -146,7 +170,7 @@ class Node:
         meeting = self._rendezvous.join(card)
         self._wait(
             meeting.done,
-            self._task.reservation_timeout,
+            self._task.reservation_timeout + (0 if self._task.barrier else MEETING_GRACE_SECONDS),
             "ReservationTimeoutError",
             f"the nodes did not all meet within reservationTimeout={self._task.reservation_timeout:g} s",
         )

@@ -34,6 +34,8 @@ class NodeTask:
         URI where the chief publishes its SavedModel; None brings it back with the results.
     control : dict of str to str, or None
         Address and token of the driver's control server, if there is one.
+    barrier : bool
+        Whether the nodes are tasks of a barrier stage; otherwise they meet at the control server.
     """
 
     run_id: str
@@ -46,3 +48,4 @@ class NodeTask:
     feed_timeout: float
     export_dir: str | None
     control: dict[str, str] | None = field(repr=False)  # holds the run's token
+    barrier: bool = True

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.artifacts import is_connect
+from tfos_ml.cluster.resources import is_local
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
 
 if TYPE_CHECKING:
@@ -16,18 +17,25 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1
 
 
 def check_settings(spark: SparkSession) -> None:
-    """Refuse Spark settings under which a barrier stage with TensorFlow processes cannot run.
+    """Refuse Spark settings under which a job with TensorFlow processes cannot run.
 
     Raises
     ------
     ClusterConfigError
         Names the setting, its value and what to set.
     """
-    if _conf(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true":
-        raise ClusterConfigError(
-            "spark.dynamicAllocation.enabled=true: Spark refuses barrier jobs under dynamic allocation (SPARK-24942). "
-            "Start the session with spark.dynamicAllocation.enabled=false and a fixed spark.executor.instances."
-        )
+    if allocates_dynamically(spark):
+        if is_connect(spark):
+            raise ClusterConfigError(
+                "spark.dynamicAllocation.enabled=true: Spark refuses barrier jobs under dynamic allocation "
+                "(SPARK-24942), and on Spark Connect the nodes cannot meet at the driver instead. Start the server "
+                "with spark.dynamicAllocation.enabled=false and a fixed spark.executor.instances."
+            )
+        if _conf(spark, "spark.speculation", "false").lower() == "true":
+            raise ClusterConfigError(
+                "spark.speculation=true would start slow nodes a second time. Set it to false, or "
+                "spark.dynamicAllocation.enabled=false: Spark does not speculate with barrier jobs."
+            )
     memory = _conf(spark, "spark.executor.pyspark.memory", "")
     if memory and _bytes(memory, default_unit="m") < MIN_PYSPARK_MEMORY:
         raise ClusterConfigError(
@@ -41,6 +49,11 @@ def check_settings(spark: SparkSession) -> None:
             f"{kill}=true with {idle}={_conf(spark, idle, '0')} would kill nodes while they train, since they return "
             f"rows only at the end. Set {kill}=false."
         )
+
+
+def allocates_dynamically(spark: SparkSession) -> bool:
+    """Whether executors come and go, for which reason Spark refuses barrier jobs."""
+    return _conf(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true" and not is_local(spark)
 
 
 def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any = None) -> None:
@@ -59,6 +72,8 @@ def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any =
     promised = _promised_slots(spark, profile)
     deadline = time.monotonic() + timeout
     available = _registered_slots(spark, profile)
+    if allocates_dynamically(spark) and needed <= promised:
+        return  # executors come once tasks wait for them
     while available < needed <= promised and time.monotonic() < deadline:
         time.sleep(0.2)
         available = _registered_slots(spark, profile)
@@ -89,6 +104,10 @@ def _promised_slots(spark: SparkSession, profile: Any) -> int:
     master = spark.sparkContext.master
     if master.startswith("local-cluster["):
         executors, cores, _ = (int(n) for n in master[len("local-cluster[") : -1].split(","))
+        executors = min(executors, int(_conf(spark, "spark.dynamicAllocation.maxExecutors", str(executors))))
+    elif allocates_dynamically(spark):
+        executors = int(_conf(spark, "spark.dynamicAllocation.maxExecutors", str(2**31 - 1)))
+        cores = int(_conf(spark, "spark.executor.cores", "1"))
     else:
         executors = int(_conf(spark, "spark.executor.instances", "0"))
         cores = int(_conf(spark, "spark.executor.cores", "1"))

@@ -1,0 +1,102 @@
+"""Clusters where executors come and go, and Spark refuses barrier jobs."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import train_functions
+from conftest import CLUSTER
+from pyspark import InheritableThread
+from pyspark.sql import functions as F
+
+from tfos_ml import KerasEstimator, TFEstimator, errors
+
+
+@pytest.fixture
+def spark(sessions):
+    return sessions.get(
+        CLUSTER,
+        spark_dynamicAllocation_enabled="true",
+        spark_dynamicAllocation_shuffleTracking_enabled="true",
+        spark_dynamicAllocation_minExecutors="0",
+        spark_dynamicAllocation_initialExecutors="1",
+        spark_dynamicAllocation_executorIdleTimeout="5s",
+    )
+
+
+def record(args, ctx):
+    rows = [int(i) for batch in ctx.dataset(shuffle=False) for i in batch]
+    ctx.barrier("read")
+    ctx.report({"rows_here": len(rows), "total": sum(rows)}, epoch=0)
+
+
+def test_nodes_meet_at_the_driver_on_several_executors(spark):
+    df = spark.range(0, 300, 1, 5).withColumnRenamed("id", "features")
+    model = TFEstimator(trainFn=record, clusterSize=3, verbose=0).fit(df)
+    reports = [node["metrics"][0]["metrics"] for node in model.summary["nodes"]]
+    assert sum(r["rows_here"] for r in reports) == 300
+    assert sum(r["total"] for r in reports) == sum(range(300))
+
+
+def linear():
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.3), "mse")
+    return model
+
+
+def test_keras_trains_and_scores_on_several_executors(spark):
+    df = spark.range(100).select((F.col("id") / 100).alias("features"), (F.col("id") / 50).alias("label"))
+    scored = KerasEstimator(model=linear, clusterSize=2, epochs=40, verbose=0).fit(df).transform(df)
+    error = np.abs([row.prediction - row.label for row in scored.collect()]).max()
+    assert error < 0.2
+
+
+def test_first_failure_ends_all_nodes_on_several_executors(spark):
+    df = spark.range(30).withColumnRenamed("id", "features")
+    job = TFEstimator(trainFn=train_functions.fail_on_one, clusterSize=3, verbose=0)
+    with pytest.raises(errors.TrainFnError, match="worker:1 .* ZeroDivisionError: the user's own mistake"):
+        job.setTfArgs({"fail_on": "worker:1"}).fit(df)
+
+
+def test_killed_task_is_not_tried_again_alone_on_several_executors(spark, tmp_path):
+    df = spark.range(30).withColumnRenamed("id", "features")
+
+    def kill_the_supervisor(args, ctx):
+        import signal
+        import time
+
+        if ctx.worker_num == 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(100)
+
+    with pytest.raises(errors.NodeLostError, match="worker:1 .* died"):
+        TFEstimator(trainFn=kill_the_supervisor, clusterSize=2, verbose=0).fit(df)
+
+
+def test_missing_nodes_are_named_on_several_executors(spark, tmp_path):
+    @F.udf("long")
+    def hold(value):
+        import time
+
+        while not (tmp_path / "release").exists():
+            time.sleep(0.05)
+        return value
+
+    holder = InheritableThread(target=lambda: spark.range(0, 2, 1, 2).select(hold("id")).collect(), session=spark)
+    holder.start()
+    try:
+        df = spark.range(30).withColumnRenamed("id", "features")
+        with pytest.raises(errors.ReservationTimeoutError, match=r"1 of 3 nodes have not started .*\['worker:\d'\]"):
+            TFEstimator(trainFn=record, clusterSize=3, reservationTimeout=15, verbose=0).fit(df)
+    finally:
+        (tmp_path / "release").touch()
+        holder.join(60)
+
+
+def test_more_nodes_than_there_can_be_slots_on_several_executors(spark):
+    with pytest.raises(errors.NotEnoughSlotsError, match="needs 5 task slots at once, but Spark has 4"):
+        TFEstimator(trainFn=record, clusterSize=5).fit(spark.range(3).withColumnRenamed("id", "features"))
