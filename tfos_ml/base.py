@@ -130,6 +130,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             "shuffle": self._get("shuffle"),
             "seed": self._get("seed"),
             "pad_value": self._get("padValue"),
+            "communication": self._get("communication"),
+            "protocol": self._get("protocol"),
             "model_dir": self._get("modelDir"),
             "signature_def_key": self._get("signatureDefKey"),
             "default_fs": _default_fs(spark),

@@ -79,6 +79,10 @@ class TFEstimator(ClusterEstimator):
         Deadlines in seconds, for the nodes to start and for rows to come or be taken.
     maxRestarts : int, default 0
         How often a run whose node failed is begun again.
+    communication : {"auto", "ring", "nccl"}, default "auto"
+        How TensorFlow carries out collective operations (``ctx.communication_options()``).
+    protocol : str, default "grpc"
+        Of TensorFlow's own servers (``ctx.start_server()``).
     nodeCpus, nodeGpus : int, optional
         CPUs and GPUs of each node, by Spark's stage-level scheduling; without effect in local mode.
     nodeEnv : dict of str to str, default {}

@@ -122,6 +122,8 @@ CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "reservationTimeout": ("a number of seconds above 0", _seconds),
     "feedTimeout": ("a number of seconds above 0", _seconds),
     "maxRestarts": _integer(0),
+    "communication": _choice("auto", "ring", "nccl"),
+    "protocol": _TEXT,
     "nodeCpus": _integer(1),
     "nodeGpus": _integer(1),
     "nodeEnv": ("a dict of strings", _is_environment),
@@ -311,6 +313,8 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
     maxRestarts = _param("maxRestarts", "how often a failed fit is run again (ctx.restart_count)", _int)
     nodeCpus = _param("nodeCpus", "CPUs of a node, by stage-level scheduling; unset: spark.task.cpus", _int)
     nodeGpus = _param("nodeGpus", "GPUs of a node, by stage-level scheduling; unset: as Spark is configured", _int)
+    communication = _param("communication", "collectives of TensorFlow: 'auto', 'ring' or 'nccl'", _text)
+    protocol = _param("protocol", "protocol of TensorFlow's own servers, for instance 'grpc'", _text)
     nodeEnv = _param("nodeEnv", "environment of the TensorFlow processes, set before TensorFlow is imported", dict)
     verbose = _param("verbose", "0 silent, 1 progress bar, 2 a line per epoch", _int)
 
@@ -327,6 +331,8 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
             reservationTimeout=600.0,
             feedTimeout=600.0,
             maxRestarts=0,
+            communication="auto",
+            protocol="grpc",
             nodeEnv={},
             verbose=1,
         )
@@ -354,6 +360,8 @@ TRAINING_PARAMS = (
     "maxRestarts",
     "nodeCpus",
     "nodeGpus",
+    "communication",
+    "protocol",
     "nodeEnv",
     "verbose",
 )

@@ -53,6 +53,8 @@ VALUES = {  # one that differs from the default, by Param
     "reservationTimeout": 1.5,
     "feedTimeout": 2.5,
     "maxRestarts": 2,
+    "communication": "ring",
+    "protocol": "grpc+verbs",
     "nodeCpus": 2,
     "nodeGpus": 1,
     "nodeEnv": {"A": "b"},

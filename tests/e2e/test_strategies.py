@@ -9,7 +9,7 @@ import pytest
 from conftest import CLUSTER
 from pyspark.sql import functions as F
 
-from tfos_ml import TFEstimator
+from tfos_ml import KerasEstimator, SparkClusterResolver, TFEstimator, errors
 
 ROWS = 600
 
@@ -28,7 +28,8 @@ def train_synchronously(args, ctx):
     import tensorflow as tf
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
-        cluster_resolver=ctx.cluster_resolver() if args.resolver else None
+        cluster_resolver=ctx.cluster_resolver() if args.resolver else None,
+        communication_options=ctx.communication_options(),
     )
     assert strategy.num_replicas_in_sync == ctx.num_workers
     keras.utils.set_random_seed(1)
@@ -77,6 +78,7 @@ def train_and_score(spark, tmp_path, size, master):
         clusterSize=size,
         epochs=8,
         batchSize=32,
+        communication="ring" if size == 3 else "auto",
         verbose=0,
     )
     if master:
@@ -274,3 +276,50 @@ def test_parameter_servers_with_tf_keras(spark):
         verbose=0,
     ).fit(linear_data(spark))
     assert model.history["loss"][-1] < model.history["loss"][0] / 3
+
+
+def start_server(args, ctx):
+    ctx.start_server()
+
+
+def linear_model():
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_protocols_and_collectives_that_are_not_there(spark):
+    df = linear_data(spark)
+    job = TFEstimator(trainFn=start_server, clusterSize=2, numPS=1, protocol="grpc+verbs", verbose=0)
+    with pytest.raises(
+        errors.ClusterConfigError, match=r"protocol='grpc\+verbs': this build of TensorFlow .* Use 'grpc'"
+    ):
+        job.fit(df)
+    with pytest.raises(errors.ClusterConfigError, match="communication='nccl' needs a GPU on every worker"):
+        KerasEstimator(model=linear_model, clusterSize=2, communication="nccl", verbose=0).fit(df)
+
+
+def test_gpus_that_spark_knows_nothing_of_on_several_executors(sessions):
+    df = linear_data(sessions.get(CLUSTER))
+    with pytest.raises(errors.ClusterConfigError, match=r"nodeGpus=1, but Spark knows of no GPUs"):
+        KerasEstimator(model=linear_model, nodeGpus=1, verbose=0).fit(df)
+
+
+def test_resolver_is_what_tensorflow_asks_of_one():
+    spec = {"ps": ["a:1"], "worker": {0: "b:2", 3: "c:3"}}
+    resolver = SparkClusterResolver(spec, "worker", 3)
+    cluster = resolver.cluster_spec()
+    assert (cluster.jobs, cluster.num_tasks("worker"), cluster.task_indices("worker")) == (["ps", "worker"], 2, [0, 3])
+    assert cluster.task_address("worker", 3) == "c:3"
+    assert cluster.job_tasks("worker") == ["b:2", None, None, "c:3"]
+    assert (resolver.master(), resolver.master("ps", 0), resolver.master("ps", 0, "x")) == (
+        "grpc://c:3",
+        "grpc://a:1",
+        "x://a:1",
+    )
+    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer, resolver.environment) == ("worker", 3, "grpc", "")
+    assert resolver.num_accelerators() == {}
+    resolver.task_id = 0
+    assert resolver.master() == "grpc://b:2"

@@ -24,13 +24,14 @@ def integers(least):
 
 VALUES = {
     **dict.fromkeys(["featuresCol", "labelCol", "predictionCol", "weightCol", "validationIndicatorCol"], TEXTS),
-    **dict.fromkeys(["modelDir", "exportDir", "signatureDefKey", "tagSet", "initialModel"], TEXTS),
+    **dict.fromkeys(["modelDir", "exportDir", "signatureDefKey", "tagSet", "initialModel", "protocol"], TEXTS),
     **dict.fromkeys(["rawPredictionCol", "probabilityCol"], (["x", ""], [1, b"x", ["x"]])),
     **dict.fromkeys(["inputMapping", "labelMapping", "weightMapping", "outputMapping"], MAPPINGS),
     **dict.fromkeys(["clusterSize", "epochs", "steps", "batchSize", "adaptRows", "nodeCpus", "nodeGpus"], integers(1)),
     **dict.fromkeys(["numPS", "maxRestarts"], integers(0)),
     **dict.fromkeys(["evalNode", "shuffle"], FLAGS),
     **dict.fromkeys(["reservationTimeout", "feedTimeout"], SECONDS),
+    "communication": (["auto", "ring", "nccl"], ["", "RING", 1]),
     "masterNode": (["chief", "master"], ["", "worker", "Chief", 1, ["chief"]]),
     "inputMode": ([InputMode.SPARK, InputMode.TENSORFLOW], ["spark", "", 0, None.__class__]),
     "seed": ([0, -1, 2**62, np.int64(3)], ["1", True]),

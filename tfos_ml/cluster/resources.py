@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.errors import ClusterConfigError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -12,6 +14,11 @@ def make_profile(spark: SparkSession, cpus: int | None, gpus: int | None) -> Any
     """The resource profile for tasks with so many CPUs and GPUs; None where Spark's own settings hold.
 
     In local mode, where Spark has no such profiles, it is None, too.
+
+    Raises
+    ------
+    ClusterConfigError
+        If there are no GPUs that Spark knows of.
 
     See Also
     --------
@@ -25,6 +32,11 @@ def make_profile(spark: SparkSession, cpus: int | None, gpus: int | None) -> Any
     if cpus is not None:
         requests = requests.cpus(cpus)
     if gpus is not None:
+        if not spark.conf.get("spark.executor.resource.gpu.amount", None):
+            raise ClusterConfigError(
+                f"nodeGpus={gpus}, but Spark knows of no GPUs: spark.executor.resource.gpu.amount is not set. Start "
+                "the session with it and with spark.executor.resource.gpu.discoveryScript, or unset nodeGpus."
+            )
         requests = requests.resource("gpu", gpus)
     return ResourceProfileBuilder().require(requests).build
 

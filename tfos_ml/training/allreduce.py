@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfos_ml.errors import ClusterConfigError
+
 Array = np.ndarray[Any, Any]
 
 BUCKET_BYTES = 32 << 20
@@ -32,19 +34,33 @@ class WorkerGroup:
         This worker's number and how many there are.
     timeout : float
         Seconds after which an operation that others have not joined is an error.
+    communication : {"auto", "ring", "nccl"}, default "auto"
+        How TensorFlow carries them out.
     """
 
-    def __init__(self, rank: int, size: int, timeout: float):
+    def __init__(self, rank: int, size: int, timeout: float, communication: str = "auto"):
         self.rank = rank
         self.size = size
         self._timeout = timeout
+        self._communication = communication
 
     @classmethod
-    def start(cls, rank: int, size: int, timeout: float) -> WorkerGroup:
-        """Start the collective runtime of this process; once a process, before any other use of TensorFlow."""
+    def start(cls, rank: int, size: int, timeout: float, communication: str = "auto") -> WorkerGroup:
+        """Start the collective runtime of this process; once a process, before any other use of TensorFlow.
+
+        Raises
+        ------
+        ClusterConfigError
+            If NCCL is asked for where there is no GPU.
+        """
         if size > 1:
             tf.distribute.MultiWorkerMirroredStrategy()
-        return cls(rank, size, timeout)
+            if communication == "nccl" and not tf.config.list_physical_devices("GPU"):
+                raise ClusterConfigError(
+                    "communication='nccl' needs a GPU on every worker, and TensorFlow sees none here. Use 'auto' or "
+                    "'ring'"
+                )
+        return cls(rank, size, timeout, communication)
 
     def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
         """Sum (``op="Max"``: maximum) of a tensor of one shape over all workers; also inside functions."""
@@ -58,7 +74,7 @@ class WorkerGroup:
             ordering_token=[],
             merge_op=op,
             final_op="Id",
-            communication_hint="auto",
+            communication_hint=self._communication,
             timeout_seconds=self._timeout,
             is_stateless=False,
         )
@@ -70,7 +86,7 @@ class WorkerGroup:
             group_key=_GROUP_KEY,
             instance_key=instance_key,
             ordering_token=[],
-            communication_hint="auto",
+            communication_hint=self._communication,
             timeout_seconds=self._timeout,
             is_stateless=False,
         )

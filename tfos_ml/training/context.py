@@ -235,7 +235,16 @@ class NodeContext:
         """A ``tf.distribute`` cluster resolver of this cluster."""
         from tfos_ml.cluster.resolver import SparkClusterResolver
 
-        return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index)
+        return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index, self.settings["protocol"])
+
+    def communication_options(self) -> tf.distribute.experimental.CommunicationOptions:
+        """The Param ``communication`` as ``MultiWorkerMirroredStrategy`` takes it."""
+        import tensorflow as tf
+
+        kind = self.settings["communication"].upper()
+        return tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CommunicationImplementation[kind]
+        )
 
     def tf_cluster_spec(self) -> tf.train.ClusterSpec:
         """The cluster as ``tf.train.ClusterSpec``, without the evaluator, which is no member of it."""
@@ -253,13 +262,25 @@ class NodeContext:
         ------
         tf.errors.UnknownError
             If the port was taken meanwhile; the fit then starts anew.
+        ClusterConfigError
+            If this TensorFlow has no server for the Param ``protocol``.
         """
         import tensorflow as tf
 
-        spec = self.tf_cluster_spec()
-        return tf.distribute.Server(
-            spec, job_name=self.job_name, task_index=self.task_index, protocol="grpc", start=True
-        )
+        protocol = self.settings["protocol"]
+        try:
+            return tf.distribute.Server(
+                self.tf_cluster_spec(),
+                job_name=self.job_name,
+                task_index=self.task_index,
+                protocol=protocol,
+                start=True,
+            )
+        except tf.errors.NotFoundError as error:
+            raise errors.ClusterConfigError(
+                f"protocol={protocol!r}: this build of TensorFlow ({tf.__version__}) has no server for it "
+                f"({error.message.split(':')[0]}). Use 'grpc'"
+            ) from None
 
     def wait(self) -> None:
         """Wait until the nodes that train have ended; what a parameter server does."""

@@ -73,7 +73,8 @@ class KerasFit:
 
 def train(task: KerasFit, ctx: NodeContext) -> None:
     """Train the model with the other workers; the chief exports it."""
-    model = fit_model(task, ctx, WorkerGroup.start(ctx.worker_num, ctx.num_workers, ctx.settings["feed_timeout"]))
+    timeout, communication = ctx.settings["feed_timeout"], ctx.settings["communication"]
+    model = fit_model(task, ctx, WorkerGroup.start(ctx.worker_num, ctx.num_workers, timeout, communication))
     path = ctx.export_saved_model(model)
     if path is not None:
         _add_to_export(path, model, task)

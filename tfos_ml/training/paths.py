@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -11,8 +12,9 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
 def absolute_path(path: str, default_fs: str, working_dir: str) -> str:
     """An absolute path or URI for `path`.
 
-    URIs stay as they are; absolute paths are put on the default filesystem; relative ones into
-    the user's home there or, if it is the local filesystem, into `working_dir`.
+    URIs stay as they are; absolute paths are put on the default filesystem, ``~`` is the user's home
+    there, and so is where relative paths lead, unless it is the local filesystem: then they are in
+    `working_dir`.
 
     Examples
     --------
@@ -24,6 +26,7 @@ def absolute_path(path: str, default_fs: str, working_dir: str) -> str:
     if _SCHEME.match(path):
         return path
     if default_fs.startswith("file:"):
-        return path if path.startswith("/") else f"{working_dir}/{path}"
+        return os.path.join(working_dir, os.path.expanduser(path))
     root = default_fs.rstrip("/")
-    return f"{root}{path}" if path.startswith("/") else f"{root}/user/{getpass.getuser()}/{path}"
+    in_home = path.removeprefix("~/") if path != "~" else ""
+    return f"{root}{path}" if path.startswith("/") else f"{root}/user/{getpass.getuser()}/{in_home}".rstrip("/")
