@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.errors import NullValueError, ShapeError
-from tfos_ml.schema import IMAGE_FIELDS, Array, ColumnSpec
+from tfos_ml.schema import IMAGE_FIELDS, VECTOR_FIELDS, Array, ColumnSpec
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -22,14 +22,27 @@ def plain(array: pa.Array) -> pa.Array:
     Raises
     ------
     ShapeError
-        If the data of an image does not have the size it says.
+        If the data of an image does not have the size it says, or a struct is neither vector nor image.
     """
     kind = array.type
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
+        if names not in (IMAGE_FIELDS, VECTOR_FIELDS):
+            raise ShapeError(
+                f"A struct of {names} is no tensor; expected a vector, an image, or a field of the struct."
+            )
         return _image_lists(array) if names == IMAGE_FIELDS else _vector_lists(array)
     target = _plain_type(kind)
     return array if target == kind else array.cast(target)
+
+
+def spec_of(kind: pa.DataType, name: str, column: str) -> ColumnSpec:
+    """The spec of a feature column, as far as the Arrow type of its :func:`plain` form tells."""
+    ndim = 0
+    while pa.types.is_list(kind):
+        kind, ndim = kind.value_type, ndim + 1
+    dtype = str(kind).removeprefix("large_")  # spark.sql.execution.arrow.useLargeVarTypes
+    return ColumnSpec(name, column, "feature", dtype, ndim)
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
@@ -55,14 +68,6 @@ def _vector_lists(array: pa.Array) -> pa.Array:
     flat = np.zeros(int(widths.sum()))
     flat[np.repeat(ends - widths, lengths) + places] = values.flatten().to_numpy(zero_copy_only=False)
     return _lists(widths, pa.array(flat), array.is_null())
-
-
-def spec_of(kind: pa.DataType, name: str, column: str) -> ColumnSpec:
-    """The spec of a feature column, as far as the Arrow type of its :func:`plain` form tells."""
-    ndim = 0
-    while pa.types.is_list(kind):
-        kind, ndim = kind.value_type, ndim + 1
-    return ColumnSpec(name, column, "feature", str(kind), ndim)
 
 
 def _image_lists(array: pa.Array) -> pa.Array:

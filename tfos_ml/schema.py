@@ -64,6 +64,7 @@ _SUPPORTED = (
     "structs by dotted name"
 )
 PLAIN, VECTOR, IMAGE = "plain", "vector", "image"
+VECTOR_FIELDS = ["type", "size", "indices", "values"]
 IMAGE_FIELDS = ["origin", "height", "width", "nChannels", "mode", "data"]
 
 

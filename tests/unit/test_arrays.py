@@ -77,6 +77,10 @@ class TestPlain:
         values = to_numpy(same, spec_of(same.type, "x", "x"))
         assert (values.shape, values.dtype) == ((2, 2, 2, 3), np.uint8)
 
+    def test_another_struct_is_no_tensor(self):
+        with pytest.raises(ShapeError, match=r"A struct of \['a'\] is no tensor"):
+            plain(pa.array([{"a": 1}]))
+
     def test_an_image_of_another_size_than_it_says_is_an_error(self):
         with pytest.raises(ShapeError, match="2 x 2 pixels and 3 channels has 5 bytes of data, expected 12"):
             plain(pa.array([image(2, 2, 3, b"12345")], IMAGE))
@@ -84,7 +88,12 @@ class TestPlain:
 
 @pytest.mark.parametrize(
     ("kind", "ndim", "text"),
-    [(pa.int8(), 0, False), (pa.list_(pa.list_(pa.float32())), 2, False), (pa.list_(pa.string()), 1, True)],
+    [
+        (pa.large_string(), 0, True),
+        (pa.int8(), 0, False),
+        (pa.list_(pa.list_(pa.float32())), 2, False),
+        (pa.list_(pa.string()), 1, True),
+    ],
 )
 def test_spec_of_an_arrow_type(kind, ndim, text):
     spec = spec_of(kind, "x", "c")
