@@ -285,8 +285,8 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
         self._archive, self._archive_uri = files.get(_MODEL_FILE), self._get("exportDir")
         self._results = [files[name] for name in sorted(files) if name.startswith(_RESULTS)]
-        self.history, self.summary = facts["history"], facts["summary"]
-        self._labels = tuple(facts["labels"])
+        self.history, self.summary = facts.get("history", {}), facts.get("summary", {})
+        self._labels = tuple(facts.get("labels", ()))
 
     def register_udf(self, spark: SparkSession, name: str) -> Any:
         """Register the model as a function for SQL, ``SELECT name(x) FROM t``.
