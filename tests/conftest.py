@@ -28,6 +28,7 @@ JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 
 CLEAN_SECONDS = 10.0
+MODULES = {"tfos_ml.training.main", "tfos_ml.cluster.guardian", "tfos_ml.cluster.host", "tfos_ml.cluster.board"}
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
 LOCAL, CLUSTER = "local[4]", "local-cluster[2,2,1024]"
@@ -54,7 +55,7 @@ def our_processes() -> dict[int, str]:
             of_node = process.environ().get("TFOS_ML_NODE")
         except psutil.Error:
             continue
-        ours = "tfos_ml.training.main" in command or "tfos_ml.cluster.guardian" in command
+        ours = MODULES & set(command)
         if (ours or of_node) and process.status() != psutil.STATUS_ZOMBIE:
             found[process.pid] = " ".join(command)
     return found

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tfos_ml.cluster.resolver import SparkClusterResolver
+    from tfos_ml.cluster.tfcluster import TFCluster
+    from tfos_ml.cluster.tfparallel import TFParallel
     from tfos_ml.estimator import TFEstimator
     from tfos_ml.feed.datafeed import DataFeed
     from tfos_ml.keras_estimator import KerasEstimator
@@ -35,7 +37,17 @@ if TYPE_CHECKING:
     from tfos_ml.training.context import NodeContext
 
 __version__ = "0.1.0"
-__all__ = ["DataFeed", "InputMode", "KerasEstimator", "NodeContext", "SparkClusterResolver", "TFEstimator", "TFModel"]
+__all__ = [
+    "DataFeed",
+    "InputMode",
+    "KerasEstimator",
+    "NodeContext",
+    "SparkClusterResolver",
+    "TFCluster",
+    "TFEstimator",
+    "TFModel",
+    "TFParallel",
+]
 
 _HOMES = {
     "DataFeed": "tfos_ml.feed.datafeed",
@@ -43,8 +55,10 @@ _HOMES = {
     "KerasEstimator": "tfos_ml.keras_estimator",
     "NodeContext": "tfos_ml.training.context",
     "SparkClusterResolver": "tfos_ml.cluster.resolver",
+    "TFCluster": "tfos_ml.cluster.tfcluster",
     "TFEstimator": "tfos_ml.estimator",
     "TFModel": "tfos_ml.model",
+    "TFParallel": "tfos_ml.cluster.tfparallel",
 }
 
 

@@ -10,10 +10,11 @@ from pyspark.ml import Estimator
 from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
-from tfos_ml.artifacts import is_connect, publish
+from tfos_ml.artifacts import publish
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.preflight import default_fs
 from tfos_ml.cluster.resources import make_profile
 from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
@@ -25,7 +26,7 @@ from tfos_ml.persistence import Saveable
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 
@@ -133,8 +134,10 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             "communication": self._get("communication"),
             "protocol": self._get("protocol"),
             "model_dir": self._get("modelDir"),
+            "log_dir": self._get("logDir"),
+            "tensorboard": self._get("tensorboard"),
             "signature_def_key": self._get("signatureDefKey"),
-            "default_fs": _default_fs(spark),
+            "default_fs": default_fs(spark),
             "files": self._input_files(df),
             "feed_timeout": self._get("feedTimeout"),
             "restart_count": 0,
@@ -225,10 +228,3 @@ def _pick(ranks: Sequence[int], number: Column) -> Column:
     """One of some ranks, by a number that is dealt round."""
     at = F.pmod(number, F.lit(len(ranks))).cast("int")
     return F.element_at(F.array(*map(F.lit, ranks)), at + 1)
-
-
-def _default_fs(spark: SparkSession) -> str:
-    if is_connect(spark):
-        return "file:///"
-    fs: str = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")
-    return fs

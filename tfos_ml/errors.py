@@ -21,6 +21,8 @@
     │   └── SignatureError           names, dtypes or row counts differ from the signature
     ├── FitCancelledError            the Spark job was cancelled
     ├── ReservationTimeoutError      the nodes did not all start in time
+    ├── ShutdownTimeoutError         the nodes of a TFCluster did not all end in time
+    ├── ClusterClosedError           a TFCluster was used after its end
     └── NodeError                    one node failed: role, index, host, cause, log tail
         ├── TrainFnError             the train function raised; carries its traceback
         ├── NodeExitError            the TensorFlow process died: exit code or signal
@@ -123,6 +125,14 @@ class FitCancelledError(TfosMlError):
 
 class ReservationTimeoutError(TfosMlError):
     """The nodes of the cluster did not all start within ``reservationTimeout``."""
+
+
+class ShutdownTimeoutError(TfosMlError, TimeoutError):
+    """The nodes of a ``TFCluster`` did not all end in time."""
+
+
+class ClusterClosedError(TfosMlError):
+    """A ``TFCluster`` was used after its end, or while its stream was being ended."""
 
 
 class NodeError(TfosMlError):

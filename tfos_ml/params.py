@@ -117,6 +117,8 @@ CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "seed": ("an integer", _is_integer),
     "modelDir": _TEXT,
     "exportDir": _TEXT,
+    "logDir": _TEXT,
+    "tensorboard": _BOOLEAN,
     "signatureDefKey": _TEXT,
     "tagSet": _TEXT,
     "reservationTimeout": ("a number of seconds above 0", _seconds),
@@ -308,6 +310,8 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
     steps = _param("steps", "steps to train, for train functions that count steps (args.steps)", _int)
     shuffle = _param("shuffle", "whether each pass has a new, seeded order", _bool)
     modelDir = _param("modelDir", "directory of checkpoints (ctx.checkpoint_dir)", _text)
+    logDir = _param("logDir", "directory of TensorBoard's event files (ctx.log_dir)", _text)
+    tensorboard = _param("tensorboard", "whether the chief starts TensorBoard for the time of the fit", _bool)
     reservationTimeout = _param("reservationTimeout", "seconds the nodes may take to start and meet", _float)
     feedTimeout = _param("feedTimeout", "seconds a node may wait for rows, or rows for a node", _float)
     maxRestarts = _param("maxRestarts", "how often a failed fit is run again (ctx.restart_count)", _int)
@@ -325,6 +329,7 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
             clusterSize=1,
             numPS=0,
             evalNode=False,
+            tensorboard=False,
             inputMode=InputMode.SPARK,
             epochs=1,
             shuffle=True,
@@ -355,6 +360,8 @@ TRAINING_PARAMS = (
     "steps",
     "shuffle",
     "modelDir",
+    "logDir",
+    "tensorboard",
     "reservationTimeout",
     "feedTimeout",
     "maxRestarts",

@@ -52,6 +52,24 @@ def unpack_program(program: bytes) -> Any:
     return cloudpickle.loads(pickled)
 
 
+def pickle_value(value: Any) -> bytes:
+    """What a function returned, pickled.
+
+    Raises
+    ------
+    TrainFnPickleError
+        If it cannot be.
+    """
+    try:
+        pickled: bytes = cloudpickle.dumps(value)
+    except Exception as error:
+        raise TrainFnPickleError(
+            f"the returned {type(value).__module__}.{type(value).__qualname__} cannot be pickled "
+            f"({type(error).__name__}: {error}). Return numbers, text, arrays, or lists and dicts of these."
+        ) from None
+    return pickled
+
+
 def _culprit(function: Any, others: Mapping[str, Any]) -> str:
     """Name of what a function captures, or of one of some other values, that cannot be pickled."""
     captured: dict[str, Any] = dict(others)

@@ -13,6 +13,7 @@ import logging
 import queue
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ CALL_TIMEOUT = 5.0
 PING_SECONDS = 0.5
 
 
-class _TokenMiddleware(flight.ServerMiddlewareFactory):
+class TokenMiddleware(flight.ServerMiddlewareFactory):
     """Turns away every call that does not carry the run's token."""
 
     def __init__(self, token: str):
@@ -31,9 +32,22 @@ class _TokenMiddleware(flight.ServerMiddlewareFactory):
         self._expected = f"Bearer {token}".encode()
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        """Raise unless the call carries the token."""
         received = (headers.get("authorization") or [""])[0]
         if not hmac.compare_digest(received.encode(), self._expected):
             raise flight.FlightUnauthenticatedError("wrong or missing token")
+
+
+def call_options(token: str, timeout: float | None = None) -> flight.FlightCallOptions:
+    """What a call must carry for :class:`TokenMiddleware` to let it in."""
+    return flight.FlightCallOptions(timeout=timeout, headers=[(b"authorization", f"Bearer {token}".encode())])
+
+
+def close_server(server: flight.FlightServerBase) -> None:
+    """Stop listening; strangers that hold connections open do not hold this up."""
+    thread = threading.Thread(target=server.shutdown, name="server shutdown", daemon=True)
+    thread.start()
+    thread.join(CALL_TIMEOUT)
 
 
 class ControlServer(flight.FlightServerBase):
@@ -47,7 +61,7 @@ class ControlServer(flight.FlightServerBase):
 
     def __init__(self, host: str):
         token = secrets.token_urlsafe(32)
-        super().__init__(f"grpc://{host}:0", middleware={"token": _TokenMiddleware(token)})
+        super().__init__(f"grpc://{host}:0", middleware={"token": TokenMiddleware(token)})
         self.address = {"location": f"grpc://{host}:{self.port}", "token": token}
         self._changed = threading.Condition()
         self._present: set[int] = set()
@@ -60,24 +74,28 @@ class ControlServer(flight.FlightServerBase):
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
         """Answer one call of a node."""
         body = json.loads(action.body.to_pybytes())
-        rank = int(body["rank"])
-        answer: dict[str, Any] = {}
         with self._changed:
-            if action.type == "progress":
-                progress, reports = body["progress"], list(body["reports"])
-                self._present.add(rank)
-                self._progress[rank] = progress
-                self._reports.extend(reports)
-            elif action.type == "gone":
-                self._present.discard(rank)
-            elif action.type == "gather":
-                answer["messages"] = self._gather(rank, body)
-            elif action.type == "failed":
-                self._failure = self._failure or str(body["error"])
-            else:
-                raise KeyError(f"unknown action {action.type!r}")
+            answer = self._answer(action.type, body)
             self._changed.notify_all()
             return [json.dumps({"stop": self._stopping, **answer}).encode()]
+
+    def _answer(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What a node hears beside "stop"; called with the lock held."""
+        rank = int(body["rank"])
+        if action == "progress":
+            progress, reports = body["progress"], list(body["reports"])
+            self._present.add(rank)
+            self._progress[rank] = progress
+            self._reports.extend(reports)
+        elif action == "gone":
+            self._present.discard(rank)
+        elif action == "gather":
+            return {"messages": self._gather(rank, body)}
+        elif action == "failed":
+            self._failure = self._failure or str(body["error"])
+        else:
+            raise KeyError(f"unknown action {action!r}")
+        return {}
 
     def _gather(self, rank: int, body: dict[str, Any]) -> list[str] | None:
         """Take a node's message of a round; those of all nodes once they are there."""
@@ -86,10 +104,10 @@ class ControlServer(flight.FlightServerBase):
             messages[rank] = str(body["message"])
         return [messages[r] for r in sorted(messages)] if len(messages) == int(body["size"]) else None
 
-    def met(self) -> set[int]:
-        """Ranks that have come to meet the others."""
+    def met(self) -> dict[int, str]:
+        """What each node that has come to meet the others said of itself, by rank."""
         with self._changed:
-            return set(self._rounds.get(0, {}))
+            return dict(self._rounds.get(0, {}))
 
     def failure(self) -> str | None:
         """What the first node that failed said; of plain jobs, whose tasks Spark would try again."""
@@ -118,10 +136,8 @@ class ControlServer(flight.FlightServerBase):
             return self._changed.wait_for(lambda: not self._present, timeout)
 
     def close(self) -> None:
-        """Stop listening; strangers that hold connections open do not hold this up."""
-        thread = threading.Thread(target=self.shutdown, name="control shutdown", daemon=True)
-        thread.start()
-        thread.join(CALL_TIMEOUT)
+        """Stop listening."""
+        close_server(self)
 
 
 class ControlClient:
@@ -129,8 +145,7 @@ class ControlClient:
 
     def __init__(self, location: str, token: str):
         self._client = flight.FlightClient(location)
-        headers = [(b"authorization", f"Bearer {token}".encode())]
-        self._options = flight.FlightCallOptions(timeout=CALL_TIMEOUT, headers=headers)
+        self._options = call_options(token, CALL_TIMEOUT)
 
     def call(self, action: str, **body: Any) -> dict[str, Any]:
         """Make one call; raises ``pyarrow.lib.ArrowException`` if the driver cannot be reached."""
@@ -156,15 +171,31 @@ class ProgressLink:
         Returns the latest word of the node, a JSON-serialisable dict.
     period : float, default 0.5
         Seconds between two reports.
+    hear : callable, optional
+        Called with each of the driver's answers; the link then goes on when one fails to come.
+
+    Attributes
+    ----------
+    stop_asked : bool
+        Whether the driver has asked the node to stop.
+    heard_at : float
+        ``time.monotonic()`` of the driver's last answer, or of the start.
     """
 
     def __init__(
-        self, client: ControlClient, rank: int, progress: Callable[[], dict[str, Any]], period: float = PING_SECONDS
+        self,
+        client: ControlClient,
+        rank: int,
+        progress: Callable[[], dict[str, Any]],
+        period: float = PING_SECONDS,
+        hear: Callable[[dict[str, Any]], None] | None = None,
     ):
         self._client = client
         self._rank = rank
         self._progress = progress
         self._period = period
+        self._hear = hear
+        self.heard_at = time.monotonic()
         self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._closed = threading.Event()
         self.stop_asked = False
@@ -176,7 +207,7 @@ class ProgressLink:
         self._reports.put(report)
 
     def _run(self) -> None:
-        while self._ping():
+        while self._ping() or self._hear is not None:
             if self._closed.wait(self._period):
                 self._ping()
                 return
@@ -188,9 +219,13 @@ class ProgressLink:
         try:
             answer = self._client.call("progress", rank=self._rank, progress=self._progress(), reports=reports)
         except Exception as error:  # whatever it is, training must not depend on it
-            logger.warning("Driver not reachable, training goes on without live progress: %s", error)
+            if self._hear is None:
+                logger.warning("Driver not reachable, training goes on without live progress: %s", error)
             return False
+        self.heard_at = time.monotonic()
         self.stop_asked = bool(answer["stop"])
+        if self._hear is not None:
+            self._hear(answer)
         return True
 
     def close(self) -> None:

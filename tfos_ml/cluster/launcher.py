@@ -1,7 +1,7 @@
 """The driver's side of a run: one barrier job, watched until it ends or is given up.
 
-The job is collected in a helper thread that carries our own job tag, so that the calling
-thread can be interrupted (Ctrl-C) and then cancels this job and no other.
+Slots that another fit of this program holds come free without anybody's doing: ``CrossValidator``
+with ``parallelism`` runs several, and those that find no room queue.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -22,10 +21,12 @@ from tfos_ml.artifacts import is_connect
 from tfos_ml.cluster import results
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.failure import Failure, find_failure
+from tfos_ml.cluster.meeting import Meeting, one_at_a_time
 from tfos_ml.cluster.node import run_node
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import allocates_dynamically, check_settings, check_slots
 from tfos_ml.cluster.progress import Progress
+from tfos_ml.cluster.tagged_job import TaggedJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,14 +124,11 @@ class _Attempt:
         self._task = task
         self._profile = profile
         self.holds_slots = False
-        self._met_since = 0.0
         self._size = task.template.size
         self._tag = f"tfos_ml-{task.run_id}"
         self._progress = Progress(verbose, self._size, task.settings["epochs"])
         self._control: ControlServer | None = None
-        self._rows: list[Any] = []
-        self._error: BaseException | None = None
-        self._done = threading.Event()
+        self._job: TaggedJob | None = None
 
     def run(self, df: DataFrame) -> RunResult:
         succeeded = False
@@ -138,16 +136,14 @@ class _Attempt:
         try:
             if not is_connect(self._spark):
                 self._control = ControlServer(self._spark.sparkContext._conf.get("spark.driver.host") or "localhost")
-            thread = self._collect(df)
             try:
-                self._watch()
+                job = self._collect(df)
             except BaseException:
                 self._cancel()
-                thread.join(CLEANUP_TIMEOUT)
                 raise
-            if self._error is not None:
-                raise self._translate(self._error) from None
-            result = self._read_rows()
+            if job.error is not None:
+                raise self._translate(job.error) from None
+            result = self._read(job.result)
             succeeded = True
             return result
         finally:
@@ -155,58 +151,46 @@ class _Attempt:
             self._progress.close(succeeded)
             self._close_control()
 
-    def _collect(self, df: DataFrame) -> threading.Thread:
-        from pyspark import InheritableThread
+    def _collect(self, df: DataFrame) -> TaggedJob:
+        """Run the job to its end; nodes of a plain job gather first, and no other's meanwhile."""
+        if self._task.barrier or self._control is None:
+            self._job = self._start(df)
+            self._watch(self._job)
+            return self._job
+        with one_at_a_time:
+            self._job = self._start(df)
+            meeting = Meeting(self._control, self._task.template, self._task.reservation_timeout)
+            self._watch(self._job, meeting, while_missing=True)
+        self._watch(self._job, meeting)
+        return self._job
 
+    def _start(self, df: DataFrame) -> TaggedJob:
+        address = self._control.address if self._control is not None else None
         job = df.mapInArrow(
-            partial(run_node, replace(self._task, control=self._control_address())),
+            partial(run_node, replace(self._task, control=address)),
             results.RESULT_SCHEMA,
             barrier=self._task.barrier,
             profile=self._profile,
         )
-
-        def collect() -> None:
-            try:
-                self._tag_jobs()
-                self._rows = job.collect()
-            except BaseException as error:  # raised to the caller by run()
-                self._error = error
-            finally:
-                self._done.set()
-
-        thread = InheritableThread(target=collect, session=self._spark, name=self._tag, daemon=True)
-        thread.start()
-        return thread
-
-    def _control_address(self) -> dict[str, str] | None:
-        return self._control.address if self._control is not None else None
-
-    def _tag_jobs(self) -> None:
-        if is_connect(self._spark):
-            self._spark.addTag(self._tag)
-        else:
-            self._spark.sparkContext.addJobTag(self._tag)
+        return TaggedJob(self._spark, self._tag, job.collect)
 
     def _cancel(self) -> None:
         if self._control is not None:
             self._control.stop_nodes()
-        if is_connect(self._spark):
-            self._spark.interruptTag(self._tag)
-        else:
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        if self._job is not None:
+            self._job.cancel(CLEANUP_TIMEOUT)
 
-    def _watch(self) -> None:
-        """Show progress until the job has ended; give it up if it waits too long for slots.
-
-        Slots that another fit of this program holds come free without anybody's doing: ``CrossValidator``
-        with ``parallelism`` runs several, and those that find no room queue.
-        """
+    def _watch(self, job: TaggedJob, meeting: Meeting | None = None, while_missing: bool = False) -> None:
+        """Show progress until the job, or the meeting, has ended; give it up if it waits too long for slots."""
         idle_since = time.monotonic()
-        while not self._done.wait(POLL_SECONDS):
+        while not job.wait(POLL_SECONDS):
             nodes = self._show_progress()
-            self._check_plain_tasks(bool(nodes))
-            self.holds_slots = self._control is None or bool(nodes) or self._tasks_running()
-            if any(attempt.holds_slots for attempt in list(_attempts)):
+            self.holds_slots = self._control is None or bool(nodes) or job.is_running_tasks()
+            if meeting is not None:
+                meeting.check(waiting_for_slots=not nodes or self._others_hold_slots())
+                if while_missing and not meeting.missing():
+                    return
+            if self.holds_slots or self._others_hold_slots():
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > self._task.reservation_timeout:
                 raise errors.ReservationTimeoutError(
@@ -216,26 +200,8 @@ class _Attempt:
                 )
         self._show_progress()
 
-    def _check_plain_tasks(self, any_came: bool) -> None:
-        """Raise what Spark, which tries plain tasks again and knows of no meeting, would not."""
-        if self._task.barrier or self._control is None:
-            return
-        failure = self._control.failure()
-        if failure is not None:
-            found = find_failure(failure)
-            assert found is not None
-            raise found.to_error()
-        missing = set(range(self._size)) - self._control.met()
-        if not any_came or not missing:
-            self._met_since = time.monotonic()
-        elif time.monotonic() - self._met_since > self._task.reservation_timeout:
-            labels = [self._task.template.nodes[rank].label for rank in sorted(missing)]
-            raise errors.ReservationTimeoutError(
-                f"{len(labels)} of {self._size} nodes have not started within reservationTimeout="
-                f"{self._task.reservation_timeout:g} s of the first one: {labels}. Is there room for them "
-                "(spark.dynamicAllocation.maxExecutors, other jobs)? Raise reservationTimeout if executors are slow "
-                "to come."
-            )
+    def _others_hold_slots(self) -> bool:
+        return any(attempt.holds_slots for attempt in list(_attempts) if attempt is not self)
 
     def _show_progress(self) -> int:
         """Show what the nodes have reported; returns how many have."""
@@ -244,16 +210,6 @@ class _Attempt:
         progress = self._control.progress()
         self._progress.update(progress, self._control.take_reports())
         return len(progress)
-
-    def _tasks_running(self) -> bool:
-        tracker = self._spark.sparkContext._jsc.sc().statusTracker()
-        for job in tracker.getJobIdsForTag(self._tag):
-            info = tracker.getJobInfo(job)
-            for stage in info.get().stageIds() if info.isDefined() else ():
-                stage_info = tracker.getStageInfo(stage)
-                if stage_info.isDefined() and stage_info.get().numActiveTasks() > 0:
-                    return True
-        return False
 
     def _close_control(self) -> None:
         """Wait until nothing of the nodes is left, then stop listening."""
@@ -285,8 +241,8 @@ class _Attempt:
         node = self._task.template.nodes[int(task.group(1))]
         return Failure("NodeLostError", message, node.job_name, node.task_index, "unknown host").to_error()
 
-    def _read_rows(self) -> RunResult:
-        reports = {rank: json.loads(payload) for rank, payload in results.joined(self._rows, "report")}
+    def _read(self, rows: list[Any]) -> RunResult:
+        reports = {rank: json.loads(payload) for rank, payload in results.joined(rows, "report")}
         if not reports:
             raise errors.EmptyDataError(
                 "The DataFrame has no rows, so no node was started. Check its filters and joins."
@@ -296,8 +252,8 @@ class _Attempt:
             raise errors.NodeLostError(f"{len(missing)} of {self._size} nodes did not report: {missing}")
         if self._task.schema.columns and not sum(r["rows"] for r in reports.values()):
             raise errors.EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
-        models = [payload for _, payload in results.joined(self._rows, "model")]
-        answers = [payload for _, payload in results.joined(self._rows, "results")]
+        models = [payload for _, payload in results.joined(rows, "model")]
+        answers = [payload for _, payload in results.joined(rows, "results")]
         return RunResult([reports[rank] for rank in sorted(reports)], answers, models[0] if models else None)
 
 

@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.cluster import control, export, results
+from tfos_ml.cluster.board import MISSING, Board
 from tfos_ml.cluster.channel import Channel, ChannelClosedError
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
@@ -35,11 +36,13 @@ from tfos_ml.cluster.guardian import Guardian
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
-from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat
-from tfos_ml.cluster.template import cluster_spec, tf_config
+from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
+from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.quiet import USES_KERAS
+from tfos_ml.schema import FeedSchema
+from tfos_ml.training.paths import LOG_DIR, absolute_path
 
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"
@@ -47,6 +50,9 @@ COLLATERAL_SECONDS = 5.0
 HEARTBEAT_TIMEOUT = 120.0
 SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
+LEASE_PINGS = 5  # times as many as otherwise: the driver's announcements come with its answers
+ALONE = make_template(1)
+MakeFeeder = Callable[[FeedSchema, spool.SpoolDirectories, Callable[..., None]], Any]
 LOST = (
     "the Spark Python worker or executor of the node died, and Spark tried to start it again alone. If the host ran "
     "out of memory, raise spark.executor.memoryOverhead"
@@ -56,58 +62,74 @@ MEETING_GRACE_SECONDS = 10.0  # within which the driver, which knows who is miss
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function of the job: rows in, result rows out."""
+    batches = batches if task.schema.columns else ()
     from pyspark import BarrierTaskContext, TaskContext
 
     if task.barrier:
-        yield from _run(Node(task, BarrierSeat(BarrierTaskContext.get())), batches)
+        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get())), batches)
         return
     assert task.control is not None
-    seat = PlainSeat(TaskContext.get(), task.control, task.template.size)
+    context = TaskContext.get()
+    seat = PlainSeat(place_of(context, context.partitionId(), task.control), task.control, task.template.size)
+    yield from supervise(Node(task, seat), batches)
+
+
+def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
+    """Lead a node from CLAIM to STOP; rows in, result rows out.
+
+    Raises
+    ------
+    NodeFailure
+        If it fails; the driver has been told by then, where it can be.
+    """
     try:
-        yield from _run(Node(task, seat), batches)
+        yield from _lead(node, batches)
+        node.succeeded = True
     except NodeFailure as error:
-        seat.report_failure(str(error))
+        node.report_failure(error)
         raise
+    finally:
+        node.stop()
 
 
-def _run(node: Node, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _lead(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
     try:
         node.check_first()
         node.claim()
         node.join()
         node.run(batches)
         yield from node.results()
-        node.succeeded = True
-    except NodeFailure:
-        raise
     except errors.TfosMlError as error:
         raise node.failure(type(error).__name__, str(error)) from error
     except spool.NoRoomError as error:
         raise node.failure("SpoolFullError", str(error)) from error
-    finally:
-        node.stop()
 
 
 class Node:
     """The state of one node's supervisor."""
 
-    def __init__(self, task: NodeTask, seat: NodeSeat):
+    def __init__(self, task: NodeTask, seat: NodeSeat, make_feeder: MakeFeeder = Feeder):
         rank = seat.rank
+        self._seat = seat
+        self._make_feeder = make_feeder
         self._task = task
-        self._role = task.template.nodes[rank]
+        self._me = task.template.nodes[rank]
+        self._template = task.template if not task.is_independent else ALONE
+        self._role = self._me if not task.is_independent else ALONE.nodes[0]
         self._host = seat.host
         self._is_retry = seat.is_retry
         self._threads = seat.cpus
         self._gpus = seat.gpus if self._role.job_name != "ps" else {"CUDA_VISIBLE_DEVICES": ""}
-        self._rendezvous = Rendezvous(seat, task.template.size)
-        self._active = rank in task.template.feed_ranks
-        self._is_chief = rank == task.template.chief_rank
+        self._rendezvous = Rendezvous(seat)
+        self._active = self._role.rank in self._template.feed_ranks
+        self._is_chief = self._role.rank == self._template.chief_rank
         self._is_shown = self._is_chief or self._role.job_name == "evaluator"
         self._is_server = not self._active and self._role.job_name != "evaluator"
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._conversation = Conversation(self._rendezvous, task.template, rank, self._send)
+        self._conversation = Conversation(self._rendezvous, self._template, self._role.rank, self._send)
         self._cards: list[NodeCard] = []
         self._ended = False
+        self._serves_forever = False
         self._exited = False
         self.succeeded = False
         self._failed: Failure | None = None
@@ -118,9 +140,11 @@ class Node:
         self._exported: str | None = None
         self._results: str | None = None
         self._started = self._heard = time.monotonic()
+        self._feeder: Any = None
         self._link: control.ProgressLink | None = None
         self._guardian: Guardian | None = None
         self._child: ChildProcess | None = None
+        self._board: Board | None = None
 
     def check_first(self) -> None:
         """Raise if Spark has started this node before: nodes do not come back one by one."""
@@ -133,7 +157,7 @@ class Node:
         """Take what the node needs, and start its process: TensorFlow loads while the nodes meet."""
         spool.sweep()
         self._directories = spool.create()
-        marker = f"{self._task.run_id}-{self._role.rank}"
+        marker = f"{self._task.run_id}-{self._me.rank}"
         # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
         scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
         self._guardian = Guardian(marker, [*self._directories.all(), scratch])
@@ -143,30 +167,49 @@ class Node:
         uses_keras = {USES_KERAS: "1"} if b"keras" in program else {}  # imported while the nodes meet
         own = {"TMPDIR": scratch, **self._gpus, **uses_keras, **self._task.environment}
         environment = child_environment(marker, self._threads, own)
-        self._child = ChildProcess(CHILD_MODULE, environment, self._role.label)
+        self._child = ChildProcess(CHILD_MODULE, environment, self._me.label)
         self._guardian.guard(pid=self._child.pid)
         self._channel = Channel(self._child.socket)
-        self._feeder = Feeder(self._task.schema, self._directories, self._send)
+        self._feeder = self._make_feeder(self._task.schema, self._directories, self._send)
         threading.Thread(target=self._listen, name="messages", daemon=True).start()
+        if self._task.settings["tensorboard"] and self._is_chief:
+            self._board = Board(self._log_dir(scratch), self._host, environment, os.getpid())
         if self._task.control:
-            self._guardian.guard(control=self._task.control, rank=self._role.rank)
+            self._guardian.guard(control=self._task.control, rank=self._me.rank)
             client = control.ControlClient(**self._task.control)
             period = control.period_for(self._task.template.size)
-            self._link = control.ProgressLink(client, self._role.rank, self._progress, period)
+            hear = None if self._task.lease is None else self._feeder.hear
+            period = period if hear is None else period / LEASE_PINGS
+            self._link = control.ProgressLink(client, self._me.rank, self._progress, period, hear)
 
     def _listen(self) -> None:
         for message in self._channel:
             self._messages.put(message)
         self._messages.put(None)
 
+    def _log_dir(self, scratch: str) -> str:
+        settings = self._task.settings
+        given: str | None = settings["log_dir"]
+        return absolute_path(given, settings["default_fs"], os.getcwd()) if given else f"{scratch}/{LOG_DIR}"
+
     def _progress(self) -> dict[str, Any]:
-        return {"rows": sum(self._feeder.rows.values()), "complete": self._feeder.complete}
+        board = {} if self._board is None else {"tensorboard": self._board.url}
+        return {**self._feeder.progress(), **board}
 
     # JOIN
 
     def join(self) -> None:
         """Meet the other nodes and hand the process all it needs to run the train function."""
-        card = NodeCard(self._role.rank, self._role.label, self._host, self._port.number, local_versions())
+        assert self._child is not None
+        card = NodeCard(
+            self._role.rank,
+            self._role.label,
+            self._host,
+            self._port.number,
+            local_versions(),
+            self._child.pid,
+            self._feeder.location,
+        )
         meeting = self._rendezvous.join(card)
         self._wait(
             meeting.done,
@@ -176,12 +219,12 @@ class Node:
         )
         self._cards = read_cards(meeting.result())
         addresses = [c.address for c in self._cards]
-        template = self._task.template
+        template = self._template
         self._send(
             "start",
             payload=str(self._payload),
             directory=str(self._directories.disk),
-            rank=self._role.rank,
+            rank=self._me.rank,
             job_name=self._role.job_name,
             task_index=self._role.task_index,
             is_chief=self._is_chief,
@@ -198,10 +241,16 @@ class Node:
 
     # RUN
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Feed all rows, then watch until the process and all active nodes have ended."""
-        for batch in batches if self._task.schema.columns else ():
-            self._feeder.write(batch)
+    def run(self, batches: Iterable[pa.RecordBatch | None]) -> None:
+        """Feed all rows, then watch until the process and all active nodes have ended.
+
+        None among `batches` means that there are none now, but may be later.
+        """
+        for batch in batches:
+            if batch is None:
+                self._pump(POLL_SECONDS)
+            else:
+                self._feeder.write(batch)
             self._wait(
                 lambda: self._feeder.has_room() or self._reading_ended(),
                 self._task.feed_timeout,
@@ -212,7 +261,9 @@ class Node:
             )
             if self._reading_ended():
                 break
-        if not self._ended:
+        if self._ended:
+            self._feeder.close()
+        else:
             self._feeder.finish()
         while not (self._ended and self._conversation.done_since):
             self._pump(POLL_SECONDS)
@@ -227,7 +278,7 @@ class Node:
         assert self._conversation.done_since is not None
         waited = time.monotonic() - self._conversation.done_since
         if self._is_server:
-            self._ended = self._ended or waited > SERVER_GRACE_SECONDS
+            self._ended = self._ended or self._serves_forever or waited > SERVER_GRACE_SECONDS
         elif waited > self._task.feed_timeout:
             raise self.failure(
                 "FeedTimeoutError",
@@ -252,8 +303,9 @@ class Node:
                 message = self._messages.get_nowait()
         except queue.Empty:
             pass
-        if self._link is not None and self._link.stop_asked:
-            raise self.failure("FitCancelledError", "the driver asked the nodes to stop")
+        self._check_lease()
+        if self._board is not None and self._board.has_failed:
+            raise self.failure("ClusterConfigError", MISSING)
         if self._exited:
             self._check_failed()
         elif time.monotonic() - self._heard > HEARTBEAT_TIMEOUT:
@@ -262,6 +314,16 @@ class Node:
         if self._cards:
             rows = sum(self._feeder.rows.values())
             self._conversation.advance(self._counts, rows if self._ended else None)
+
+    def _check_lease(self) -> None:
+        """Raise if nobody wants the node any more."""
+        if self._link is not None and self._link.stop_asked:
+            raise self.failure("FitCancelledError", "the driver asked the nodes to stop")
+        if self._seat.is_orphan():
+            raise self.failure("NodeLostError", "the Spark executor or task that the node belongs to is gone")
+        lease = self._task.lease
+        if lease is not None and self._link is not None and time.monotonic() - self._link.heard_at > lease:
+            raise self.failure("NodeLostError", f"the driver has not answered for {lease:g} s")
 
     def _handle(self, message: dict[str, Any] | None) -> None:
         self._heard = time.monotonic()
@@ -275,6 +337,16 @@ class Node:
                 self._feeder.reading, self._feeder.keeps_rows = message["how"], message["keeps_rows"]
             case "released":
                 self._feeder.release(message["path"])
+            case "taken":
+                self._feeder.touch()
+            case "segment_read":
+                self._feeder.segment_read(message["number"])
+            case "answers":
+                self._feeder.answered(message["path"], message["runs"])
+            case "serving":
+                self._serves_forever = True  # unless it says that it waits for the end
+            case "waiting":
+                self._serves_forever = False
             case "release_port":
                 self._port.release()
                 self._send("port_released")
@@ -289,14 +361,12 @@ class Node:
             case "results":
                 self._results = message["path"]
             case "failure":
-                self._failed = Failure(
-                    **message, role=self._role.job_name, index=self._role.task_index, host=self._host
-                )
+                self._failed = Failure(**message, role=self._me.job_name, index=self._me.task_index, host=self._host)
             case unknown:
                 raise AssertionError(f"unknown message {unknown!r}")
 
     def _report(self, report: dict[str, Any]) -> None:
-        report = {**report, "label": self._role.label, "shown": self._is_shown}
+        report = {**report, "label": self._me.label, "shown": self._is_shown}
         self._reports.append(report)
         if self._link is not None:
             self._link.report(report)
@@ -314,7 +384,7 @@ class Node:
         code, signal_name, sentence = describe_exit(returncode)
         failure = self._failed or self.failure("NodeExitError", f"the process {sentence}").failure
         self._failed = replace(failure, exit_code=code, signal=signal_name, log_tail=self._child.log_tail())
-        may_be_collateral = self._task.template.size > 1 and (failure.collateral or signal_name == "SIGABRT")
+        may_be_collateral = self._template.size > 1 and (failure.collateral or signal_name == "SIGABRT")
         self._fail_at = time.monotonic() + (COLLATERAL_SECONDS if may_be_collateral else 0)
 
     def _check_failed(self) -> None:
@@ -326,9 +396,9 @@ class Node:
 
     def _counts(self) -> dict[str, Any] | None:
         """What the other nodes need to agree on the steps, or why they cannot; None if not known yet."""
-        if self._feeder.reading == "get_data_feed" or self._ended:
-            return {"counts": None, "why": "reads with ctx.get_data_feed()" if not self._ended else "has ended"}
-        return self._feeder.counts() if self._feeder.complete else None
+        if self._ended:
+            return {"counts": None, "why": "has ended"}
+        return self._feeder.counts()
 
     def _send(self, kind: str, /, **content: Any) -> None:
         """Tell the process; if it is gone, its exit is what will be reported."""
@@ -342,7 +412,7 @@ class Node:
     def results(self) -> Iterator[pa.RecordBatch]:
         """What the node brings home: its report, its results, its SavedModel."""
         report = {
-            "label": self._role.label,
+            "label": self._me.label,
             "address": self._cards[self._role.rank].address,
             "rows": self._feeder.rows["train"],
             "validation_rows": self._feeder.rows["validation"],
@@ -353,7 +423,7 @@ class Node:
             "evaluator": self._role.job_name == "evaluator",
             **self._facts,
         }
-        rank = self._role.rank
+        rank = self._me.rank
         yield results.row(rank, "report", json.dumps(report).encode())
         if self._results is not None:
             yield from results.rows_of_file(rank, "results", self._results)
@@ -370,6 +440,8 @@ class Node:
 
     def stop(self) -> None:
         """Give everything back; the guardian does the same should this process be killed first."""
+        if self._feeder is not None:
+            self._feeder.close()
         self._port.release()
         if self._link is not None:
             self._link.close()
@@ -380,13 +452,22 @@ class Node:
             if self._child is not None:
                 self._child.wait(10)
                 self._channel.close()
+            if self._board is not None:
+                self._board.wait(10)
         except Exception:  # what ended the node matters more, and is on its way to the driver
-            logger.exception("%s could not be cleaned up in time", self._role.label)
+            logger.exception("%s could not be cleaned up in time", self._me.label)
         if self._link is not None and self.succeeded:
             self._link.say_gone()
+
+    def report_failure(self, error: NodeFailure) -> None:
+        """Tell the driver at once, where Spark would not."""
+        try:
+            self._seat.report_failure(str(error))
+        except pa.ArrowException:
+            logger.warning("Driver not reachable, so it does not hear of: %s", error)
 
     def failure(self, kind: str, message: str) -> NodeFailure:
         """A failure of this node."""
         tail = self._child.log_tail() if self._child is not None else ""
-        role = self._role
-        return NodeFailure(Failure(kind, message, role.job_name, role.task_index, self._host, log_tail=tail))
+        me = self._me
+        return NodeFailure(Failure(kind, message, me.job_name, me.task_index, self._host, log_tail=tail))

@@ -36,6 +36,10 @@ class NodeTask:
         Address and token of the driver's control server, if there is one.
     barrier : bool
         Whether the nodes are tasks of a barrier stage; otherwise they meet at the control server.
+    lease : float or None
+        Seconds without an answer of the driver after which a node that outlives its task ends.
+    is_independent : bool
+        Whether each node is a cluster of its own.
     """
 
     run_id: str
@@ -49,3 +53,5 @@ class NodeTask:
     export_dir: str | None
     control: dict[str, str] | None = field(repr=False)  # holds the run's token
     barrier: bool = True
+    lease: float | None = None
+    is_independent: bool = False

@@ -16,15 +16,22 @@ MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an addres
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
-def check_settings(spark: SparkSession) -> None:
+def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
     """Refuse Spark settings under which a job with TensorFlow processes cannot run.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session.
+    barrier : bool, default True
+        Whether the nodes are started in a barrier job where Spark allows that.
 
     Raises
     ------
     ClusterConfigError
         Names the setting, its value and what to set.
     """
-    if allocates_dynamically(spark):
+    if allocates_dynamically(spark) or not barrier:
         if is_connect(spark):
             raise ClusterConfigError(
                 "spark.dynamicAllocation.enabled=true: Spark refuses barrier jobs under dynamic allocation "
@@ -54,6 +61,14 @@ def check_settings(spark: SparkSession) -> None:
 def allocates_dynamically(spark: SparkSession) -> bool:
     """Whether executors come and go, for which reason Spark refuses barrier jobs."""
     return _conf(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true" and not is_local(spark)
+
+
+def default_fs(spark: SparkSession) -> str:
+    """The default filesystem of the Spark cluster; that of the host on Spark Connect, which does not tell."""
+    if is_connect(spark):
+        return "file:///"
+    fs: str = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")
+    return fs
 
 
 def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any = None) -> None:

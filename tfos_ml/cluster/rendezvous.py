@@ -54,6 +54,8 @@ class NodeCard:
     host: str
     port: int
     versions: dict[str, str]
+    pid: int
+    feed: str | None = None  # where feed tasks reach it, if they may
 
     @property
     def address(self) -> str:
@@ -79,20 +81,14 @@ class Rendezvous:
     ----------
     context : BarrierContext
         Spark's, of this task.
-    size : int
-        Number of nodes.
     """
 
-    def __init__(self, context: BarrierContext, size: int):
+    def __init__(self, context: BarrierContext):
         self._context = context
-        self._size = size
 
     def exchange(self, message: dict[str, Any]) -> Future[list[dict[str, Any]]]:
         """Send a message to all nodes; the future has those of all, by rank."""
         future: Future[list[dict[str, Any]]] = Future()
-        if self._size == 1:
-            future.set_result([message])
-            return future
         thread = threading.Thread(target=self._gather, args=(message, future), name="rendezvous", daemon=True)
         thread.start()
         return future

@@ -8,12 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 RESULT_SCHEMA = "rank int, kind string, payload binary"
 PAYLOAD_BYTES = 1 << 20
+
+
+class ResultRow(NamedTuple):
+    """One row of ``RESULT_SCHEMA``."""
+
+    rank: int
+    kind: str
+    payload: bytes
+
+
+def read_rows(batch: pa.RecordBatch) -> Iterator[ResultRow]:
+    """The rows of a batch."""
+    return (ResultRow(**row) for row in batch.to_pylist())
 
 
 def row(rank: int, kind: str, payload: bytes) -> pa.RecordBatch:

@@ -1,11 +1,18 @@
-"""The Spark task that is a node: of a barrier job, or of a plain one where Spark allows no barriers."""
+"""What a node needs of the Spark task that it is, or that started it.
+
+A node is a task of a barrier job; or of a plain one, where Spark allows no barriers; or a
+process that outlives its task, where feeding jobs come and go (``TFCluster``).
+"""
 
 from __future__ import annotations
 
 import socket
 import time
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+
+import psutil
 
 from tfos_ml.cluster.control import ControlClient, period_for
 from tfos_ml.cluster.resources import visible_gpus
@@ -40,6 +47,14 @@ class NodeSeat(Protocol):
         """One message of each task, by rank; blocks until all have sent theirs."""
         ...
 
+    def is_orphan(self) -> bool:
+        """Whether what the node belongs to has died; Spark kills its own tasks, so for them it is False."""
+        ...
+
+    def report_failure(self, text: str) -> None:
+        """Tell the driver why the node fails, if Spark does not."""
+        ...
+
 
 class BarrierSeat:
     """A task of a barrier stage: Spark starts all together and carries their exchanges."""
@@ -54,32 +69,58 @@ class BarrierSeat:
 
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`NodeSeat`."""
+        if len(self._context.getTaskInfos()) == 1:  # Spark would take a second to say so
+            return [message]
         messages: list[str] = self._context.allGather(message)
         return messages
 
+    def is_orphan(self) -> bool:
+        """See :class:`NodeSeat`."""
+        return False
+
+    def report_failure(self, text: str) -> None:
+        """See :class:`NodeSeat`: the error of the task is that of the job."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a plain task knows of itself; the attributes are those of :class:`NodeSeat`."""
+
+    rank: int
+    host: str
+    cpus: int
+    gpus: dict[str, str]
+    is_retry: bool
+
+
+def place_of(context: Any, rank: int, control: dict[str, str]) -> Place:
+    """The place of a node in a plain task, which is reached as it reaches the driver's control server."""
+    host = address_towards(control["location"])
+    return Place(rank, host, context.cpus(), visible_gpus(context), context.attemptNumber() > 0)
+
 
 class PlainSeat:
-    """A task of a plain job: the nodes meet at the driver's control server.
+    """A node that meets the others at the driver's control server.
 
     Parameters
     ----------
-    context : pyspark.TaskContext
-        Spark's.
+    place : Place
+        Where it is.
     control : dict of str to str
         Address and token of the control server.
     size : int
         Number of nodes.
+    owner : int, optional
+        Process without which the node is an orphan.
     """
 
-    def __init__(self, context: Any, control: dict[str, str], size: int):
+    def __init__(self, place: Place, control: dict[str, str], size: int, owner: int | None = None):
         self._client = ControlClient(**control)
         self._size = size
         self._round = 0
-        self.rank: int = context.partitionId()
-        self.host = _address_towards(control["location"])
-        self.cpus: int = context.cpus()
-        self.gpus = visible_gpus(context)
-        self.is_retry = context.attemptNumber() > 0
+        self._owner = psutil.Process(owner) if owner is not None else None
+        self.rank, self.host, self.cpus, self.gpus = place.rank, place.host, place.cpus, place.gpus
+        self.is_retry = place.is_retry
 
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`NodeSeat`."""
@@ -91,12 +132,16 @@ class PlainSeat:
         messages: list[str] = answer["messages"]
         return messages
 
+    def is_orphan(self) -> bool:
+        """See :class:`NodeSeat`."""
+        return self._owner is not None and not self._owner.is_running()
+
     def report_failure(self, text: str) -> None:
-        """Tell the driver why this node fails: Spark would try a plain task again."""
+        """See :class:`NodeSeat`: Spark would try a plain task again."""
         self._client.call("failed", rank=self.rank, error=text)
 
 
-def _address_towards(location: str) -> str:
+def address_towards(location: str) -> str:
     """Address of this host in the network through which it reaches `location`."""
     target = urlsplit(location)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

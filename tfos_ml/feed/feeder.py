@@ -37,7 +37,14 @@ class Feeder:
         Where the spool is.
     tell : callable
         Tells the TensorFlow process, ``tell(kind, **content)``.
+
+    Attributes
+    ----------
+    location : None
+        Rows come in the node's own task; nobody else feeds it.
     """
+
+    location = None
 
     def __init__(self, schema: FeedSchema, directories: spool.SpoolDirectories, tell: Callable[..., None]):
         self._schema = schema
@@ -111,6 +118,20 @@ class Feeder:
         self.complete = True
         self._tell("end_of_input")
 
-    def counts(self) -> dict[str, Any]:
-        """What the other nodes need to know to agree on the steps."""
+    def counts(self) -> dict[str, Any] | None:
+        """What the other nodes need to know to agree on the steps, or why they cannot; None if not known yet."""
+        if self.reading == "get_data_feed":
+            return {"counts": None, "why": "reads with ctx.get_data_feed()"}
+        if not self.complete:
+            return None
         return {"counts": pack_counts(self._counts), "rows": self.rows, "extents": self._extents}
+
+    def progress(self) -> dict[str, Any]:
+        """What the driver is told."""
+        return {"rows": sum(self.rows.values()), "complete": self.complete}
+
+    def hear(self, answer: dict[str, Any]) -> None:
+        """Nothing: the driver has nothing to say of these rows."""
+
+    def close(self) -> None:
+        """Want no more rows."""

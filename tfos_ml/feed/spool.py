@@ -48,12 +48,18 @@ class Chunk:
         Its rows, and its size in bytes.
     on_disk : bool
         Whether it is outside shared memory.
+    is_kept : bool
+        Whether it will be read more than once.
+    exchange : int or None
+        Number of the exchange whose rows it holds, if they are to be answered.
     """
 
     path: str
     rows: int
     size: int
     on_disk: bool
+    is_kept: bool = False
+    exchange: int | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,15 @@ class SpoolWriter:
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
         return Chunk(str(path), table.num_rows, path.stat().st_size, directory is self._directories.disk)
+
+
+def write_block(directories: SpoolDirectories, name: str, block: pa.Buffer, rows: int) -> Chunk:
+    """Write an Arrow IPC file that is whole already as a chunk."""
+    directory = directories.place(block.size)
+    path = directory / f"{name}.arrow"
+    with pa.OSFile(str(path), "wb") as sink:
+        sink.write(block)
+    return Chunk(str(path), rows, block.size, directory is directories.disk)
 
 
 def read_chunk(path: str) -> Iterator[pa.RecordBatch]:

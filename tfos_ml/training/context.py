@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
@@ -12,9 +13,10 @@ from tfos_ml.cluster.channel import Channel, Message
 from tfos_ml.feed.datafeed import DataFeed
 from tfos_ml.feed.dataset import make_dataset
 from tfos_ml.feed.steps import batch_sizes
+from tfos_ml.pickling import pickle_value
 from tfos_ml.schema import FeedSchema
 from tfos_ml.training.inbox import Inbox
-from tfos_ml.training.paths import absolute_path
+from tfos_ml.training.paths import LOG_DIR, absolute_path
 from tfos_ml.training.rows import NodeRows
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class NodeContext:
         Default filesystem of the Spark cluster, and this process's directory.
     checkpoint_dir : str or None
         ``modelDir``, absolute.
+    log_dir : str
+        For TensorBoard's event files; unless set, a directory that goes with the node.
     restart_count : int
         How many times this fit has been restarted.
     run_id : str
@@ -84,6 +88,11 @@ class NodeContext:
         self.worker_num: int = self._feed_labels.index(self._label) if self._label in self._feed_labels else -1
         self.per_node_batch_size: int = max(1, self.batch_size // self.num_workers)
         self.checkpoint_dir = self.absolute_path(settings["model_dir"]) if settings["model_dir"] else None
+        self.log_dir = (
+            self.absolute_path(settings["log_dir"])
+            if settings["log_dir"]
+            else os.path.join(tempfile.gettempdir(), LOG_DIR)
+        )
         self.settings = settings
         self.run_id: str = start["run_id"]
         self._directory: str = start["directory"]
@@ -91,7 +100,7 @@ class NodeContext:
         self._channel = channel
         self._inbox = Inbox(messages, start["feed_timeout"])
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
-        self._feed: DataFeed | None = None
+        self._feeds: dict[str, DataFeed] = {}
 
     # Rows
 
@@ -188,7 +197,9 @@ class NodeContext:
         """Number of batches in one pass of :meth:`dataset`, the same on every worker."""
         return self._rows.agreed_steps(batch_size or self.per_node_batch_size, drop_remainder=False)
 
-    def get_data_feed(self, train_mode: bool = True) -> DataFeed:
+    def get_data_feed(
+        self, train_mode: bool = True, qname_in: str = "input", input_mapping: Mapping[str, str] | None = None
+    ) -> DataFeed:
         """This node's training rows as they arrive, ``epochs`` times.
 
         With one epoch at most 256 MiB and one chunk of 32 MiB are held for this node, in memory
@@ -200,23 +211,43 @@ class NodeContext:
         train_mode : bool, default True
             Whether this is training; otherwise each row is read once, and every row read is
             answered by :meth:`DataFeed.batch_results`.
+        qname_in : str, default "input"
+            With ``TFCluster``, the queue to read.
+        input_mapping : dict of str to str, optional
+            With ``TFCluster``, tensor names by column: batches are then dicts of arrays. Rows
+            without column names give their fields in the order of the mapping. Estimators have
+            the Param ``inputMapping`` instead.
         """
         if self._rows.are_held:
             raise errors.CollectiveCallError("ctx.get_data_feed() after ctx.dataset(): the rows are held for datasets")
-        if self._feed is None:
-            epochs = self.epochs if train_mode else 1
+        if qname_in not in self._feeds:
             self._rows.streamed = True
-            self._channel.send("reading", how="get_data_feed", keeps_rows=epochs > 1)
-            self._feed = DataFeed(
-                self._inbox,
-                self._channel,
-                self.schema,
-                epochs,
-                train_mode,
-                self._directory,
-                self.settings["pad_value"],
+            if self.settings.get("queues") is not None:
+                self._feeds[qname_in] = self._cluster_feed(train_mode, qname_in, input_mapping)
+            else:
+                self._feeds[qname_in] = self._fit_feed(train_mode, qname_in, input_mapping)
+        return self._feeds[qname_in]
+
+    def _fit_feed(self, train_mode: bool, stream: str, mapping: Mapping[str, str] | None) -> DataFeed:
+        if mapping is not None or stream != "input":
+            raise errors.ParamError("qname_in and input_mapping are for TFCluster; estimators have inputMapping")
+        epochs = self.epochs if train_mode else 1
+        self._channel.send("reading", how="get_data_feed", keeps_rows=epochs > 1)
+        pad_value = self.settings["pad_value"]
+        return DataFeed(self._inbox, self._channel, self.schema, epochs, train_mode, self._directory, pad_value)
+
+    def _cluster_feed(self, train_mode: bool, stream: str, mapping: Mapping[str, str] | None) -> DataFeed:
+        from tfos_ml.feed.cluster_feed import ClusterFeed
+
+        queues = self.settings["queues"]
+        if stream not in queues:
+            raise errors.ParamError(
+                f"qname_in must be one of the queues of TFCluster.run(), {queues}. Received: {stream!r}"
+                + ("" if queues else ". With InputMode.TENSORFLOW nothing is fed")
             )
-        return self._feed
+        self._channel.send("reading", how="get_data_feed", keeps_rows=False)
+        pad_value = self.settings["pad_value"]
+        return ClusterFeed(self._inbox, self._channel, stream, mapping, train_mode, self._directory, pad_value)
 
     def files(self) -> list[str]:
         """With ``InputMode.TENSORFLOW``, this worker's share of the DataFrame's files."""
@@ -267,6 +298,7 @@ class NodeContext:
         """
         import tensorflow as tf
 
+        self._channel.send("serving")
         protocol = self.settings["protocol"]
         try:
             return tf.distribute.Server(
@@ -284,6 +316,7 @@ class NodeContext:
 
     def wait(self) -> None:
         """Wait until the nodes that train have ended; what a parameter server does."""
+        self._channel.send("waiting")
         self._inbox.wait_cluster_done()
 
     def should_stop(self) -> bool:
@@ -367,10 +400,15 @@ class NodeContext:
         self._channel.send("exported", directory=path)
         return path
 
-    def close(self) -> None:
-        """Hand over what the train function has left; called by tfos_ml when it has returned."""
-        if self._feed is not None:
-            self._feed.close()
+    def close(self, value: Any = None) -> None:
+        """Hand over what the train function has left and, where it is wanted, returned; called by tfos_ml."""
+        for feed in self._feeds.values():
+            feed.close()
+        if self.settings.get("returns"):
+            path = os.path.join(self._directory, "returned.pkl")
+            with open(path, "wb") as file:
+                file.write(pickle_value(value))
+            self._channel.send("results", path=path)
 
     def absolute_path(self, path: str) -> str:
         """A path as all nodes understand it: relative ones are put on the default filesystem."""

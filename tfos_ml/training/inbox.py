@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tfos_ml.cluster.channel import ChannelClosedError, Message
 from tfos_ml.errors import FeedTimeoutError
 from tfos_ml.feed.spool import Chunk
 
-STREAMS = ("train", "validation")
+
+@dataclass(frozen=True)
+class Segment:
+    """After the chunks of one call of ``TFCluster.train``: how often they are to be read."""
+
+    number: int
+    epochs: int
 
 
 class Inbox:
@@ -32,7 +39,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._closed = False
         self._heard = time.monotonic()
-        self._chunks: dict[str, deque[Chunk]] = {stream: deque() for stream in STREAMS}
+        self._chunks: dict[str, deque[Chunk | Segment]] = defaultdict(deque)
         self._barriers: deque[Message] = deque()
         self._agreement: dict[str, Any] | None = None
         self._end_of_input = False
@@ -54,6 +61,8 @@ class Inbox:
         match message.pop("type"):
             case "chunk":
                 self._chunks[message["stream"]].append(Chunk(**message["chunk"]))
+            case "segment":
+                self._chunks[message["stream"]].append(Segment(message["number"], message["epochs"]))
             case "end_of_input":
                 self._end_of_input = True
             case "agreement":
@@ -81,9 +90,21 @@ class Inbox:
 
     def next_chunk(self, stream: str) -> Chunk | None:
         """The next chunk of a stream; None at the end of the input."""
-        chunks = self._chunks[stream]
-        self._wait(lambda: chunks or self._end_of_input, "more rows", self._timeout)
+        item = self.next_item(stream, self._timeout)
+        assert not isinstance(item, Segment)
+        return item
+
+    def next_item(self, stream: str, timeout: float | None) -> Chunk | Segment | None:
+        """The next chunk of a stream, or what comes after the chunks of a segment; None at the end of the input."""
+        with self._changed:
+            chunks = self._chunks[stream]
+        self._wait(lambda: chunks or self._end_of_input, "more rows", timeout)
         return chunks.popleft() if chunks else None
+
+    def has_item(self, stream: str) -> bool:
+        """Whether :meth:`next_item` would return at once."""
+        with self._changed:
+            return bool(self._chunks[stream]) or self._end_of_input
 
     def agreement(self) -> dict[str, Any]:
         """What all nodes said of their rows, by label."""

@@ -63,10 +63,13 @@ def _run(channel: Channel) -> None:
             ) from None
     if os.environ.get("TF_CONFIG") is None:
         os.environ["TF_CONFIG"] = json.dumps(start["tf_config"])
+    if isinstance(args, list):  # of command line arguments, as programs of TensorFlowOnSpark pass them
+        sys.argv = list(args)
     context = NodeContext(start, channel, messages)
-    context.release_port()
-    train_fn(args, context)
-    context.close()
+    if context.settings.get("release_port", True):
+        context.release_port()
+    value = train_fn(args, context)
+    context.close(value)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

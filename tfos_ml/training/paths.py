@@ -6,6 +6,7 @@ import getpass
 import os
 import re
 
+LOG_DIR = "tensorboard"  # in the temporary directory of a node, unless the user names another
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
 
 

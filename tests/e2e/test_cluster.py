@@ -1,0 +1,215 @@
+"""TFCluster: programs that lead the cluster themselves."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+from conftest import CLUSTER
+from pyspark.sql import functions as F
+
+from tfos_ml import InputMode, TFCluster, errors
+
+
+def start(spark, map_fun, args=None, nodes=2, **options):
+    options = {"input_mode": InputMode.SPARK, **options}
+    return TFCluster.run(spark.sparkContext, map_fun, args, nodes, **options)
+
+
+def square(args, ctx):
+    """Answer each row; how depends on what it is."""
+    feed = ctx.get_data_feed(train_mode=False)
+    while not feed.should_stop():
+        batch = feed.next_batch(128)
+        if isinstance(batch[0], tuple):  # of a DataFrame: id, text
+            feed.batch_results([{"twice": text * 2, "square": number**2} for number, text in batch])
+        elif isinstance(batch[0], np.ndarray):
+            feed.batch_results([row.sum(axis=0) for row in batch])
+        else:
+            feed.batch_results([x * x for x in batch])
+
+
+def test_inference_gives_one_result_a_row_in_order(any_spark):
+    sc = any_spark.sparkContext
+    with start(any_spark, square) as cluster:
+        squares = cluster.inference(sc.parallelize(range(10_000), 10))
+        assert squares.collect() == [x * x for x in range(10_000)]
+        assert squares.sum() == sum(x * x for x in range(10_000))
+        assert squares.take(5) == [0, 1, 4, 9, 16]
+
+        arrays = [np.arange(6, dtype=np.float32).reshape(2, 3) + i for i in range(50)]
+        sums = cluster.inference(sc.parallelize(arrays, 3)).collect()
+        for given, found in zip(arrays, sums, strict=True):
+            np.testing.assert_array_equal(given.sum(axis=0), found, strict=True)
+
+        df = any_spark.range(0, 3000, 1, 5).withColumn("text", F.concat(F.lit("ü"), F.col("id")))
+        out = cluster.inference(df, schema="square long, twice string")
+        assert out.columns == ["id", "text", "square", "twice"]
+        rows = out.collect()
+        assert [r.id for r in rows] == list(range(3000))
+        assert all(r.square == r.id**2 and r.twice == r.text * 2 for r in rows)
+    assert cluster.summary["rows"] > 2 * 10_000 + 50 + 3000  # and what take() asked for
+    with pytest.raises(errors.ClusterClosedError, match="has ended"):
+        cluster.inference(df)
+
+
+def record_rows(args, ctx):
+    """Write down every row that comes."""
+    feed, rows = ctx.get_data_feed(), []
+    while not feed.should_stop():
+        rows += feed.next_batch(100)
+    with open(f"{args['directory']}/{ctx.task_index}.json", "w") as file:
+        json.dump([[int(x) for x in row] for row in rows], file)
+
+
+def test_every_row_is_trained_on_exactly_as_often_as_asked(any_spark, tmp_path):
+    sc = any_spark.sparkContext
+    computed = sc.accumulator(0)
+    failed_once = tmp_path / "failed once"
+    retries = sc.master.startswith("local-cluster")  # in local mode Spark tries no task again
+
+    def compute(partition, rows):
+        for i, row in enumerate(rows):
+            if retries and partition == 3 and i == 700 and not failed_once.exists():
+                failed_once.touch()
+                raise RuntimeError("this feed task fails once, when a part of its rows has been sent")
+            computed.add(1)
+            yield row
+
+    pairs = sc.parallelize([(i, -i) for i in range(6007)], 6).mapPartitionsWithIndex(compute)
+    with start(any_spark, record_rows, {"directory": str(tmp_path)}) as cluster:
+        assert [node["job_name"] for node in cluster.cluster_info] == ["worker", "worker"]
+        cluster.train(pairs, num_epochs=3)
+        assert computed.value == 6007  # Spark counts what tasks do that succeed
+        frame = any_spark.range(10_000, 10_500, 1, 3).select("id", F.array(F.col("id")).alias("list"))
+        cluster.train(frame.select("id", F.col("id") * 2))
+        cluster.train(sc.emptyRDD())
+        cluster.train(any_spark.range(0))
+    seen = [tuple(row) for path in tmp_path.glob("*.json") for row in json.loads(path.read_text())]
+    assert sorted(seen) == sorted([(i, -i) for i in range(6007)] * 3 + [(i, 2 * i) for i in range(10_000, 10_500)])
+    assert failed_once.exists() == retries
+    assert cluster.summary["rows"] == 6007 + 500
+    cluster.shutdown()  # again is fine
+
+
+def fail_when_told(args, ctx):
+    """Fail at the row 13, or at the end of the feed, or read no more."""
+    feed = ctx.get_data_feed()
+    while not feed.should_stop():
+        for row in feed.next_batch(10):
+            if row == 13 and args["how"] == "while":
+                raise ZeroDivisionError("the user's own mistake")
+            if row == 13 and args["how"] == "terminate":
+                feed.terminate()
+    if args["how"] == "after":
+        raise ZeroDivisionError("the user's own mistake")
+
+
+def test_failures_are_the_users_own_errors_and_another_cluster_runs_at_once(any_spark):
+    rdd = any_spark.sparkContext.parallelize(range(5000), 8)
+    cluster = start(any_spark, fail_when_told, {"how": "while"})
+    with pytest.raises(errors.TrainFnError, match="ZeroDivisionError: the user's own mistake") as caught:
+        cluster.train(rdd, num_epochs=1000)
+    assert caught.value.role == "worker"
+    assert "fail_when_told" in caught.value.traceback
+
+    cluster = start(any_spark, fail_when_told, {"how": "after"})
+    cluster.train(rdd)
+    with pytest.raises(errors.TrainFnError, match="ZeroDivisionError: the user's own mistake"):
+        cluster.shutdown()
+
+    with start(any_spark, fail_when_told, {"how": "terminate"}, nodes=1) as cluster:
+        cluster.train(rdd)
+        cluster.train(rdd)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+
+
+def train_with_parameter_server(args, ctx):
+    """ParameterServerStrategy without any feed; every role tells what it saw."""
+    import tensorflow as tf
+
+    if ctx.job_name == "evaluator":
+        import time
+
+        while not ctx.should_stop():
+            time.sleep(0.05)
+        ctx.report({"evaluated": 1})
+        return
+    if ctx.job_name != "chief":
+        ctx.start_server().join()
+    strategy = tf.distribute.ParameterServerStrategy(ctx.cluster_resolver())
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        slope = tf.Variable(0.0)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(slope * x - 4 * x))
+        slope.assign_sub(0.1 * tape.gradient(loss, slope))
+
+    for _ in range(50):
+        coordinator.schedule(step, args=(tf.constant([0.5, 1.0]),))
+    coordinator.join()
+    assert "/job:ps" in slope.device
+    with tf.summary.create_file_writer(ctx.log_dir).as_default():
+        tf.summary.scalar("slope", slope.read_value(), step=0)
+    ctx.report({"slope": float(slope)})
+    ctx.export_saved_model(_scaled(float(slope)), signatures=None)
+
+
+def _scaled(slope):
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.set_weights([np.array([[slope]], np.float32)])
+    return model
+
+
+def metrics_of(cluster, label):
+    return {
+        k: v
+        for n in cluster.summary["nodes"]
+        if n["label"] == label
+        for m in n["metrics"]
+        for k, v in m["metrics"].items()
+    }
+
+
+def test_parameter_servers_on_several_executors(sessions):
+    spark = sessions.get(CLUSTER)
+    with start(
+        spark, train_with_parameter_server, nodes=4, num_ps=1, master_node="chief", input_mode=InputMode.TENSORFLOW
+    ) as cluster:
+        assert [n["job_name"] for n in cluster.cluster_info] == ["ps", "chief", "worker", "worker"]
+        with pytest.raises(errors.ClusterConfigError, match="InputMode.SPARK"):
+            cluster.train(spark.range(3))
+    assert metrics_of(cluster, "chief:0")["slope"] == pytest.approx(4, abs=0.01)
+    assert cluster.model.predict(np.ones((1, 1), np.float32))["dense"] == pytest.approx(4, abs=0.01)
+
+
+def test_parameter_server_on_the_driver_an_evaluator_and_tensorboard(spark):
+    import urllib.request
+
+    with start(
+        spark,
+        train_with_parameter_server,
+        nodes=5,
+        num_ps=1,
+        master_node="chief",
+        eval_node=True,
+        driver_ps_nodes=True,
+        tensorboard=True,
+        input_mode=InputMode.TENSORFLOW,
+    ) as cluster:
+        assert [n["job_name"] for n in cluster.cluster_info] == ["ps", "chief", "evaluator", "worker", "worker"]
+        url = cluster.tensorboard_url()
+        with urllib.request.urlopen(url, timeout=30) as page:
+            assert b"TensorBoard" in page.read()
+    assert metrics_of(cluster, "chief:0")["slope"] == pytest.approx(4, abs=0.01)
+    assert metrics_of(cluster, "evaluator:0") == {"evaluated": 1}
+    with pytest.raises(OSError, match="refused|unreachable"):
+        urllib.request.urlopen(url, timeout=5)

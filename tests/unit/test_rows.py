@@ -1,0 +1,484 @@
+import datetime as dt
+import random
+from collections import OrderedDict, defaultdict, namedtuple
+from decimal import Decimal
+from fractions import Fraction
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+
+from tfos_ml.arrays import plain, spec_of, to_numpy
+from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, InvalidInputError, ShapeError
+from tfos_ml.feed.rows import FORM_KEY, MAX_FIELDS, column_of, is_row_batch, to_batches, to_elements
+
+NAN, INF = float("nan"), float("inf")
+UTC = dt.timezone.utc
+Point = namedtuple("Point", "x y")
+
+
+def there_and_back(elements, lists=False, **options):
+    return [e for batch in to_batches(elements, **options) for e in to_elements(batch, lists)]
+
+
+def one_batch(elements):
+    (batch,) = to_batches(elements)
+    return batch
+
+
+def _objects(*values):
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def same(a, b):
+    """Equal in value, type and shape; NaN equals NaN, and 0.0 is not -0.0."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and same(a.reshape(-1).tolist(), b.reshape(-1).tolist())
+    if isinstance(a, dict):
+        return list(a) == list(b) and same(list(a.values()), list(b.values()))
+    if isinstance(a, (list, tuple)):
+        fields = getattr(a, "__fields__", []), getattr(b, "__fields__", [])
+        return list(fields[0]) == list(fields[1]) and len(a) == len(b) and all(map(same, a, b))
+    return repr(a) == repr(b)
+
+
+def through_a_file(batch, path):
+    with pa.ipc.new_file(str(path), batch.schema) as writer:
+        writer.write_batch(batch)
+    return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+
+
+SCALARS = {
+    "bools": [True, False, None],
+    "ints": [0, -1, 2**63 - 1, -(2**63), None],
+    "floats": [0.0, -0.0, 0.1, 5e-324, 1.7976931348623157e308, INF, -INF, NAN, None],
+    "strings": ["", "a\0b", "naïve", "\U0001f600 x", "日本", None],
+    "bytes": [b"", b"\0\xff", None],
+    "nothing": [None, None],
+    "dates": [dt.date.min, dt.date(1969, 12, 31), dt.date.max, None],
+    "datetimes": [dt.datetime.min, dt.datetime(2020, 2, 29, 12, 30, 1, 123456), dt.datetime.max, None],
+    "durations": [dt.timedelta(microseconds=-1), dt.timedelta(days=3), None],
+    "decimals": [Decimal("1.50"), Decimal("-0.01"), None],
+    "int32": [np.int32(-5), np.int32(7)],
+    "float32": [np.float32(0.1), np.float32(NAN), None],
+    "float16": [np.float16(0.1)],
+    "uint64": [np.uint64(2**64 - 1), np.uint64(0)],
+    "numpy bools": [np.True_, None, np.False_],
+    "numpy days": [np.datetime64("2020-01-01"), np.datetime64("NaT", "D"), None],
+    "numpy seconds": [np.timedelta64(5, "s")],
+}
+DTYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", ">i4", ">f8"]
+DTYPES += ["M8[us]", "M8[D]", ">M8[h]", "m8[ns]", "U5", "S5"]
+ARRAYS = {
+    **{dtype: [np.arange(6).reshape(2, 3).astype(dtype), np.ones((2, 3), dtype)] for dtype in DTYPES},
+    "not a time": [np.array(["NaT", "2020-01-01"], "M8[s]")],
+    "not a number": [np.array([NAN, INF, -0.0])],
+    "0-d": [np.array(1.5), np.array(-0.0)],
+    "empty": [np.zeros(0, "f4"), np.ones(0, "f4")],
+    "no columns": [np.zeros((3, 0), "i2")],
+    "four dimensions": [np.arange(24, dtype="u1").reshape(2, 3, 4, 1)] * 3,
+    "transposed": [np.arange(6).reshape(2, 3).T],
+    "strided": [np.arange(10)[::-2], np.arange(5)],
+    "objects": [np.array(["a", None, "\U0001f600"], object), np.array([], object)],
+    "texts of several widths": [np.array(["a", "bc"]), np.array([["wider"]])],
+    "bytes of several widths": [np.array([b"a", b"bc"]), np.array([b"wid"])],
+    "ragged": [np.arange(3), np.zeros(0, int), np.arange(7)],
+    "ragged in two dimensions": [np.ones((2, 3), "f4"), np.zeros((0, 5), "f4"), np.ones((4, 1), "f4")],
+    "ragged in number of dimensions": [np.ones((2, 3)), np.array(1.0), np.ones(4)],
+    "ragged flags": [np.array([True]), np.array([False, True])],
+}
+FORMS = {
+    "tuples": [(1, "a", 0.5), (2, None, -0.0)],
+    "tuple of one": [(1,), (None,)],
+    "empty tuples": [(), ()],
+    "lists of fields": [["a", 1], ["b", 2]],
+    "flags among numbers": [[True, 0.5], [False, 1.5]],
+    "dicts": [{"b": 1, "a": "x"}, {"b": 2, "a": None}],
+    "empty dicts": [{}, {}, {}],
+    "odd keys": [{"": 1, "a.b": 2, "\U0001f600": 3}],
+    "rows": [Row(label=1, text="x"), Row(label=None, text="y")],
+    "rows with equal names": [Row("a", "a")(1, "x"), Row("a", "a")(2, "y")],
+    "lists of text": [["a", "b"], [], ["\U0001f600"], [None, "c"]],
+    "lists of bytes": [[b"a"], [b"\xff", b""]],
+    "dict in tuple": [(1, {"a": 1, "b": [b"x"]}), (2, {"a": 2, "b": []})],
+    "tuple in tuple": [("k", (1, 0.5)), ("l", (2, 1.5)), ("m", None)],
+    "tuples of several lengths": [("k", (1, 2)), ("l", ()), ("m", (3,))],
+    "row in row": [Row(a=Row(b=1, c="x"), d=2)],
+    "dicts in list": [([{"a": 1}, {"a": 2}],), ([],), (None,)],
+    "tuples in list": [([(1, "a"), (2, "b")], 1), ([(3, "c")], 2)],
+    "arrays in list": [(1, [np.zeros(2, "f4"), np.arange(3)])],
+    "arrays in dict": [{"x": np.ones((2, 2), "f4"), "y": np.int64(1)}, {"x": np.zeros((2, 2), "f4"), "y": np.int64(0)}],
+    "arrays of one shape in list": [(1, [np.zeros((2, 2)), np.ones((2, 2))]), (2, [np.ones((2, 2))]), (3, [])],
+    "arrays in tuple in tuple": [(1, (np.ones((2, 2)), "a")), (2, None), (3, (None, "b"))],
+    "None for an array": [(np.ones((2, 2)), 1), (None, 2)],
+    "None for a ragged array": [(np.ones((2, 2)), 1), (None, 2), (np.ones((1, 2)), 3)],
+    "None for a dict": [(None,), ({"a": None, "b": 1},), (None,)],
+    "many fields": [(*range(100), "a")] * 2,
+    "datetimes in list": [([dt.datetime(2020, 1, 1)], 1), ([dt.datetime(1970, 1, 1), None], 2)],
+}
+NUMBERS = {
+    "floats": [[0.5, -0.0, NAN, INF], [1.5, 2.5, 3.5, 4.5]],
+    "ints": [[1, 2**63 - 1], [3, -(2**63)]],
+    "flags": [[True, False], [False, True]],
+    "ragged": [[1.5], [], [2.5, 3.5]],
+    "empty": [[], []],
+    "with None": [[1.5, None], [2.5]],
+    "None alone": [[None, None]],
+    "long floats": [[0.1] * 200, [-0.0, NAN] * 100],
+    "long ints": [list(range(200)), [2**63 - 1] * 200],
+    "long ragged": [[0.5] * 200, [1.5] * 100, []],
+    "long ragged ints": [[3] * 200, [4] * 100, []],
+    "long flags": [[True] * 200],
+    "long with None": [[0.5] * 200, [None] * 200, [0.5] * 3],
+    "long ints with None": [[5] * 200, [None] * 200],
+    "long text after a number": [[0.5] * 100 + ["a" * 1000]] * 2,
+}
+NESTED = {
+    "uniform": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]],
+    "differing": [[[1, 2]], [[3, 4], [5, 6]], []],
+    "jagged": [[[0.5], [1.5, 2.5]], [[], [3.5]]],
+    "deep": [[[[True], [False]]], [[[True], [True]]]],
+    "with None": [[[1, None], [2, 3]], [None, [4]]],
+    "of nothing": [[[], []], [[]]],
+}
+
+
+POOLS = [SCALARS, ARRAYS, FORMS, NUMBERS, NESTED]
+EXACT = [SCALARS, ARRAYS, FORMS]
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("lists", [False, True])
+    @pytest.mark.parametrize("pool", EXACT)
+    def test_elements_come_back_as_they_were(self, pool, lists):
+        for name, elements in pool.items():
+            assert same(there_and_back(elements, lists), elements), name
+
+    @pytest.mark.parametrize("pool", EXACT)
+    def test_values_of_fields_come_back_as_they_were(self, pool):
+        for name, values in pool.items():
+            for elements in ([(i, v) for i, v in enumerate(values)], [{"x": v, "y": (v,)} for v in values]):
+                assert same(there_and_back(elements), elements), name
+
+    @pytest.mark.parametrize("pool", [NUMBERS, NESTED])
+    def test_lists_come_back_as_lists_if_wanted(self, pool):
+        for name, values in pool.items():
+            for elements in (values, [(v, 1) for v in values], [{"x": {"y": v}} for v in values]):
+                assert same(there_and_back(elements, lists=True), elements), name
+
+    @pytest.mark.parametrize("pool", POOLS)
+    @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: (v, 1), lambda v: {"x": ({"y": v},)}])
+    def test_slices_files_and_joined_batches(self, pool, wrap, tmp_path):
+        for name, values in pool.items():
+            for batch in to_batches([wrap(v) for v in values] * 4):
+                whole = to_elements(batch)
+                assert is_row_batch(batch)
+                assert same(to_elements(through_a_file(batch, tmp_path / "batch.arrow")), whole), name
+                for start, length in ((1, 2), (3, 5), (0, 0), (len(whole), 1), (2, 100)):
+                    part, expected = batch.slice(start, length), whole[start : start + length]
+                    assert same(to_elements(part), expected), name
+                    assert same(to_elements(part.slice(1)), expected[1:]), name
+                    mask = [i % 2 == 1 for i in range(len(part))]
+                    assert same(to_elements(part.filter(pa.array(mask, pa.bool_()))), expected[1::2]), name
+                joined = pa.Table.from_batches([batch.slice(2), batch.slice(0, 2)]).combine_chunks().to_batches()
+                assert same([e for b in joined for e in to_elements(b)], whole[2:] + whole[:2]), name
+
+
+class TestLists:
+    @pytest.mark.parametrize(
+        ("elements", "dtype"),
+        [
+            ([[0.5, NAN], [1.5, 2.5]], "f8"),
+            ([[1, 2], [3, 4]], "i8"),
+            ([[True, False]], "?"),
+            ([[1, 2], [0.5, 1.5]], "f8"),
+            ([[1, 0.5]], "f8"),
+            ([[0.5] * 100, [1] * 100], "f8"),
+            ([[1] * 100, [0.5] * 100], "f8"),
+            ([[1] * 100], "i8"),
+            ([[True] * 100], "?"),
+            ([[]], "f8"),
+            ([[np.float32(0.5), np.float32(1.5)]], "f8"),
+            ([[np.int8(1), 2]], "i8"),
+            ([[np.True_, True]], "?"),
+        ],
+    )
+    def test_numbers_come_back_as_an_array(self, elements, dtype):
+        for found in (there_and_back(elements), [e["x"] for e in there_and_back([{"x": e} for e in elements])]):
+            assert same(found, [np.array(e, dtype) for e in elements])
+
+    def test_ragged_ones_too(self):
+        assert same(there_and_back([[1, 2], [], [3]]), [np.array([1, 2]), np.zeros(0, int), np.array([3])])
+
+    def test_rows_with_none_stay_lists_and_others_do_not(self):
+        assert same(there_and_back([[1.5, None], [2.5], []]), [[1.5, None], np.array([2.5]), np.zeros(0)])
+
+    def test_nested_ones_have_more_dimensions_or_are_lists_of_arrays(self):
+        elements = [([[1, 2], [3, 4]], 0), ([[5], [6, 7]], 0), ([[8]], 0)]
+        jagged = [np.array([5]), np.array([6, 7])]
+        expected = [(np.array([[1, 2], [3, 4]]), 0), (jagged, 0), (np.array([[8]]), 0)]
+        assert same(there_and_back(elements), expected)
+        assert same(there_and_back(elements[:1] * 3), expected[:1] * 3)
+        assert same(there_and_back([([[1, None]], 0), ([[2]], 0)]), [([[1, None]], 0), (np.array([[2]]), 0)])
+
+    def test_a_list_of_lists_is_a_list_of_fields(self):
+        elements = [[[0.5, 1.5], [1]], [[2.5, 3.5], [0]]]
+        assert same(there_and_back(elements), [[np.array(a), np.array(b)] for a, b in elements])
+        assert column_of(one_batch(elements), 1).to_pylist() == [[1], [0]]
+
+    @pytest.mark.parametrize("top", [False, True])
+    def test_a_long_tuple_of_numbers_is_an_array(self, top):
+        numbers = tuple(range(MAX_FIELDS + 1))
+        elements = [numbers, numbers[:-1]] if top else [(numbers,), (numbers[:-1],)]
+        assert same(there_and_back(elements, lists=True), elements)
+        long, short = there_and_back(elements)
+        assert same(long if top else long[0], np.array(numbers))
+        assert same(short, elements[1])
+        assert one_batch([numbers] * 3).num_columns == 1
+
+    def test_numbers_are_equal_where_their_type_is_not_kept(self):
+        elements = [[1, 0.5], [2**53, -1.0], [True] * 3, [0.5] * 70 + [True], [7] * 70 + [False]]
+        assert there_and_back(elements, lists=True) == elements
+        assert there_and_back([1, 0.5, None, 2**53]) == [1, 0.5, None, 2**53]
+        assert same(there_and_back([1, np.int8(2)]), [1, 2])
+        assert same(there_and_back([(0.5,), (np.float32(1.5),)]), [(0.5,), (1.5,)])
+
+
+class TestEqualButOfAnotherType:
+    def test_subclasses_come_back_as_their_base(self):
+        assert same(there_and_back([Point(1, "a")]), [(1, "a")])
+        assert same(there_and_back([OrderedDict(a=1), defaultdict(int, a=2)]), [{"a": 1}, {"a": 2}])
+        assert same(there_and_back([Row(1, "a")]), [(1, "a")])
+
+    def test_text(self):
+        assert same(there_and_back([bytearray(b"a"), b"b", np.bytes_(b"c")]), [b"a", b"b", b"c"])
+        assert same(there_and_back([np.str_("a"), "b"]), ["a", "b"])
+
+    def test_order_of_keys_is_that_of_the_first(self):
+        assert [list(e) for e in there_and_back([{"b": 1, "a": 2}, {"a": 3, "b": 4}])] == [["b", "a"]] * 2
+
+    def test_datetimes_with_a_zone_are_the_same_moments(self):
+        zone = ZoneInfo("America/New_York")
+        moments = [dt.datetime(2020, 7, 1, 12, 0, 0, 5, zone), dt.datetime(2020, 7, 1, tzinfo=UTC), None]
+        found = there_and_back(moments)
+        assert found == moments
+        assert all(m.tzinfo for m in found[:2])
+
+    def test_decimals_of_several_scales(self):
+        values = [Decimal("1.5"), Decimal("1E+3"), Decimal("0.00001")]
+        assert there_and_back(values) == values
+
+
+class TestArrays:
+    def test_arrays_of_one_shape_are_views(self):
+        batch = one_batch([(np.arange(6, dtype="f4").reshape(2, 3), 1)] * 10)
+        elements = to_elements(batch)
+        start = elements[0][0].__array_interface__["data"][0]
+        assert start == batch.column(0).flatten().buffers()[1].address
+        assert [e[0].__array_interface__["data"][0] - start for e in elements] == [24 * i for i in range(10)]
+        assert not elements[0][0].flags.writeable
+
+    def test_they_do_not_change_with_the_originals(self):
+        array = np.zeros(3)
+        batch = one_batch([array])
+        array[:] = 1
+        assert same(to_elements(batch), [np.zeros(3)])
+
+    def test_dtypes_may_change_in_the_stream(self):
+        elements = [np.zeros(3, "f4")] * 40 + [np.zeros(3, "f8")] * 40 + [np.zeros(3, "u1")]
+        assert same(there_and_back(elements), elements)
+        assert same(there_and_back([(e, 1) for e in elements]), [(e, 1) for e in elements])
+
+
+class TestBatches:
+    def test_no_elements(self):
+        assert list(to_batches([])) == []
+        assert list(to_batches(iter(()))) == []
+
+    def test_a_new_batch_begins_where_the_form_changes(self):
+        row = Row(a=1)
+        elements = [(1, 2), (3, 4), (5, 6, 7), {"a": 1}, {"a": 2}, {"b": 1}, [1, 2], ["a"], "a", None, row, np.ones(2)]
+        elements += [(None, 8), None, (9, 7), [0.5, "a"], [1.5, 2.5]]
+        found = there_and_back(elements, lists=True)
+        assert same(found, elements)
+        assert same(there_and_back(elements * 30, lists=True), elements * 30)
+
+    def test_few_batches_where_it_changes_once(self):
+        elements = [(1, 2)] * 1000 + [(1, 2, 3)] * 1000
+        assert same(there_and_back(elements), elements)
+        assert len(list(to_batches(elements))) < 30
+
+    def test_sizes_adapt(self):
+        narrow = [len(b) for b in to_batches([(1, 2)] * 30000)]
+        assert narrow[:3] == [64, 8192, 8192]
+        assert [len(b) for b in to_batches([(1, 2)] * 1000, max_rows=100)][:3] == [64, 100, 100]
+        assert [len(b) for b in to_batches([(1, 2)] * 25, max_rows=10)] == [10, 10, 5]
+        wide = [b.nbytes for b in to_batches([np.zeros(1000)] * 5000, target_bytes=1 << 20)]
+        assert len(wide) > 30
+        assert all(0.9 < n / (1 << 20) < 1.1 for n in wide[1:-1])
+        assert [len(b) for b in to_batches([np.zeros(100)] * 70, target_bytes=10)][1:] == [1] * 6
+
+    def test_elements_are_read_as_batches_are_asked_for(self):
+        read = []
+        batches = to_batches(read.append(i) or i for i in range(10**6))
+        assert read == []
+        next(batches)
+        assert len(read) == 64
+        next(batches)
+        assert len(read) == 64 + 8192
+
+    def test_batches_of_one_kind_have_one_schema(self):
+        schemas = [b.schema for b in to_batches([([0.5] * i, np.float32(i), "a") for i in range(1000)])]
+        assert all(s.equals(schemas[0], check_metadata=True) for s in schemas)
+        assert FORM_KEY in schemas[0].metadata
+
+    def test_batches_of_a_dataframe_are_tuples_of_columns(self):
+        batch = pa.RecordBatch.from_pydict(
+            {
+                "x": pa.array([[0.5, 1.5], [2.5]], pa.list_(pa.float32())),
+                "y": pa.array([1, None], pa.int32()),
+                "z": [{"a": 1}, {"a": 2}],
+            }
+        )
+        assert not is_row_batch(batch)
+        expected = [(np.array([0.5, 1.5], "f4"), 1, {"a": 1}), (np.array([2.5], "f4"), None, {"a": 2})]
+        assert same(to_elements(batch), expected)
+        assert same(to_elements(batch.slice(1)), expected[1:])
+        assert same(to_elements(batch, lists=True), [([0.5, 1.5], 1, {"a": 1}), ([2.5], None, {"a": 2})])
+        assert column_of(batch, "y").to_pylist() == column_of(batch, 1).to_pylist() == [1, None]
+
+    def test_random_mixtures(self):
+        rng = random.Random(20)
+        values = [v for pool in POOLS for v in pool.values()]
+        for _ in range(60):
+            elements = []
+            for _ in range(rng.randrange(1, 8)):
+                names = rng.sample("abcdef", rng.randrange(1, 4))
+                columns = [rng.choice(values) for _ in names]
+                make = rng.choice([lambda *row: row, lambda *row: dict(zip(names, row, strict=True)), Row(*names)])  # noqa: B023
+                elements += [make(*map(rng.choice, columns)) for _ in range(rng.randrange(1, 100))]
+            assert same(there_and_back(elements, lists=True), elements)
+
+
+class TestColumnOf:
+    def test_by_name_or_position(self):
+        named = one_batch([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
+        assert column_of(named, "b").to_pylist() == ["x", "y"]
+        for by_position in (one_batch([(1, "x"), (2, "y")]), one_batch([[1, "x"], [2, "y"]])):
+            assert column_of(by_position, 1).to_pylist() == ["x", "y"]
+        row = one_batch([Row(a=1, b="x")])
+        assert column_of(row, "b").to_pylist() == column_of(row, 1).to_pylist() == ["x"]
+
+    @pytest.mark.parametrize(
+        ("elements", "key", "message"),
+        [
+            ([{"a": 1, "b": 2}], "c", "no fields 'c', expected one. Available: ['a', 'b']"),
+            ([{"a": 1}], 0, "no fields 0, expected one. Available: ['a']"),
+            ([(1, 2)], 2, "no fields 2, expected one. Available: [0, 1]"),
+            ([(1, 2)], -1, "no fields -1"),
+            ([(1, 2)], "a", "no fields 'a'"),
+            ([()], 0, "Available: none"),
+            ([[1.5, 2.5]], 0, "Available: none, each element is one value"),
+            ([Row("a", "a")(1, 2)], "a", "2 fields 'a', expected one"),
+        ],
+    )
+    def test_a_missing_one_is_a_typed_error(self, elements, key, message):
+        with pytest.raises(ColumnNotFoundError) as error:
+            column_of(one_batch(elements), key)
+        assert message in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("values", "expected"),
+        [
+            ([[1, 2], [3, 4]], np.array([[1, 2], [3, 4]])),
+            ([np.ones((2, 3), "f4")] * 2, np.ones((2, 2, 3), "f4")),
+            ([np.array([1, 2], ">i2")] * 2, np.array([[1, 2]] * 2, "i2")),
+            ([np.array(["a", "b"])], np.array([["a", "b"]], object)),
+            ([np.array(1.5), np.array(2.5)], np.array([1.5, 2.5])),
+            ([np.arange(1), np.arange(3)], np.array([[0, 9, 9], [0, 1, 2]])),
+            ([np.ones((1, 2)), np.ones((2, 1))], np.array([[[1, 1], [9, 9]], [[1, 9], [1, 9.0]]])),
+            ([[[1], [2, 3]], [[4]]], np.array([[[1, 9], [2, 3]], [[4, 9], [9, 9]]])),
+        ],
+    )
+    def test_is_what_tensors_are_made_of(self, values, expected):
+        batch = one_batch([(0, v) for v in values])
+        column = plain(column_of(batch, 1))
+        assert same(to_numpy(column, spec_of(column.type, "x", "x"), pad_value=9), expected)
+
+    @pytest.mark.parametrize(
+        "shapes", [[(2, 3), (2, 3)], [(2, 3), (1, 4), (0, 2)], [(2,), (3,), (0,)], [(1, 2, 3), (3, 2, 1)]]
+    )
+    def test_arrays_of_any_shape_are_lists_also_with_nulls_and_in_slices(self, shapes):
+        arrays = [np.random.default_rng(0).random(s) for s in shapes]
+        values = [None, *arrays, None, *arrays]
+        batch = one_batch([(v,) for v in values])
+        expected = [v if v is None else v.tolist() for v in values]
+        assert column_of(batch, 0).to_pylist() == expected
+        assert column_of(batch.slice(1, 3), 0).to_pylist() == expected[1:4]
+
+    def test_arrays_of_several_dimensions_are_no_column(self):
+        with pytest.raises(ShapeError, match=r"\[1, 2\] dimensions"):
+            column_of(one_batch([(np.ones(2),), (np.ones((2, 2)),)]), 0)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("elements", "where", "what"),
+        [
+            ([1, "a"], "element", "int and str"),
+            ([True, 1], "element", "bool and int"),
+            ([(1, 2), (2, "a")], "element[1]", "int and str"),
+            ([{"x": 1.5}, {"x": b"a"}], "element['x']", "bytes and float"),
+            ([Row(x=1, y=dt.date(2020, 1, 1)), Row(x=1, y=dt.datetime(2020, 1, 1))], "element['y']", "date"),
+            ([({"x": {1, 2}},)], "element[0]['x']", "set"),
+            ([(1, [{"a": object()}])], "element[1][0]['a']", "object"),
+            ([Fraction(1, 2)], "element", "fractions.Fraction"),
+            ([1 + 2j], "element", "complex"),
+            ([np.complex64(1)], "element", "numpy.complex64"),
+            ([(np.zeros(2, complex),)], "element[0]", "numpy.complex128"),
+            ([np.zeros(2, "i4,f4")], "element", "numpy.void"),
+            ([np.zeros(2, np.longdouble)], "element", "numpy.longdouble"),
+            ([dt.time(1)], "element", "datetime.time"),
+            ([np.array([object()])], "element[*]", "object"),
+            ([np.array([{}], object)], "element", "dict"),
+            ([np.ma.zeros(3)], "element", "MaskedArray"),
+            ([2**63], "element", "int"),
+            ([(1, -(2**63) - 1)], "element[1]", "int"),
+            ([[1, 2**64]], "element[*]", "int"),
+            ([[1] * 100 + [2**64]], "element[*]", "int"),
+            ([0.5, 2**53 + 1], "element", "float and int"),
+            ([[0.5, 2**53 + 1]], "element[*]", "float and int"),
+            ([[0.5] * 100 + [2**53 + 1]], "element[*]", "float and int"),
+            (["\ud800"], "element", "str"),
+            ([Decimal("NaN")], "element", "decimal.Decimal"),
+            ([Decimal("Infinity")], "element", "decimal.Decimal"),
+            ([Decimal("1E+100")], "element", "decimal.Decimal"),
+            ([dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=UTC)], "element", "with and without time zone"),
+            ([dt.timedelta.max], "element", "datetime.timedelta"),
+            ([{1: 2}], "element", "the keys [1] are not all str"),
+            ([(1, {"a": 1, None: 2})], "element[1]", "not all str"),
+            ([_objects([1], (2,))], "element[*]", "list and tuple"),
+            ([range(3)], "element", "range"),
+        ],
+    )
+    def test_say_where_what_and_what_to_do(self, elements, where, what):
+        with pytest.raises(ColumnTypeError) as error:
+            there_and_back(elements)
+        assert type(error.value) is ColumnTypeError
+        assert isinstance(error.value, InvalidInputError)
+        message = str(error.value)
+        assert message.startswith(f"{where} of the RDD holds ")
+        assert what in message
+        assert "Supported: bool, int of 64 bits" in message
+        assert "rdd.map()" in message
+
+    def test_elements_before_the_batch_have_been_delivered(self):
+        batches = to_batches([*range(64), "a"])
+        assert to_elements(next(batches)) == list(range(64))
+        assert to_elements(next(batches)) == ["a"]

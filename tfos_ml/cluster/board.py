@@ -1,0 +1,85 @@
+"""``python -m tfos_ml.cluster.board <log_dir> <host> <parent>``: TensorBoard, started by the chief's supervisor.
+
+It chooses a free port, says its address on standard output, and dies with its parent. It runs in a
+session of its own; the node's guardian ends what it has started.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from tfos_ml.training.main import die_with
+
+MISSING = (
+    "tensorboard=True needs the package tensorboard on the host of the chief, and it could not be started there. "
+    "Install it with: pip install tensorboard"
+)
+
+
+class Board:
+    """The supervisor's handle on the TensorBoard process.
+
+    Parameters
+    ----------
+    log_dir : str
+        What it shows.
+    host : str
+        Address that it listens on.
+    environment : mapping of str to str
+        Its whole environment.
+    parent : int
+        The supervisor's pid.
+
+    Attributes
+    ----------
+    url : str or None
+        Its address, as soon as it listens.
+    """
+
+    def __init__(self, log_dir: str, host: str, environment: Mapping[str, str], parent: int):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tfos_ml.cluster.board", log_dir, host, str(parent)],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.url: str | None = None
+        threading.Thread(target=self._listen, name="tensorboard", daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            self.url = output.readline().strip() or None
+            output.read()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended before it had an address."""
+        return self.url is None and self._process.poll() is not None
+
+    def wait(self, timeout: float) -> None:
+        """Wait for its end."""
+        self._process.wait(timeout)
+
+
+def main(log_dir: str, host: str) -> None:
+    """Serve until killed."""
+    from tensorboard import program
+
+    board = program.TensorBoard()
+    board.configure(argv=["tensorboard", "--logdir", log_dir, "--host", host, "--port", "0"])
+    sys.stdout.write(board.launch() + "\n")
+    sys.stdout.flush()
+    while True:
+        time.sleep(3600)
+
+
+if __name__ == "__main__":
+    die_with(parent=int(sys.argv[3]))
+    main(*sys.argv[1:3])

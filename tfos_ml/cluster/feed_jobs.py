@@ -1,0 +1,63 @@
+"""The driver's side of feeding: which Spark job brings the rows of an RDD or DataFrame to the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml import errors, schema
+from tfos_ml.cluster.feeding import FeedOrder, feed_batches, feed_elements, infer_batches, infer_elements
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def is_dataframe(data: Any) -> bool:
+    """Whether it is a DataFrame rather than an RDD."""
+    return hasattr(data, "mapInArrow")
+
+
+def feeding(data: Any, order: FeedOrder) -> Callable[[], Any]:
+    """The job that feeds rows to train on; its result is how many.
+
+    Raises
+    ------
+    ParamError
+        If `data` is neither RDD nor DataFrame.
+    ColumnTypeError
+        If a column has a type that no tensor can hold.
+    """
+    if is_dataframe(data):
+        job = _feedable(data).mapInArrow(partial(feed_batches, order), "rows long")
+        return lambda: sum(row.rows for row in job.collect())
+    _check_rdd(data)
+    return data.mapPartitionsWithIndex(partial(feed_elements, order)).sum
+
+
+def inferring(data: Any, order: FeedOrder, results: str) -> Any:
+    """The RDD or DataFrame of results; raises as :func:`feeding`."""
+    if not is_dataframe(data):
+        _check_rdd(data)
+        return data.mapPartitionsWithIndex(partial(infer_elements, order))
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    added = StructType.fromDDL(results)
+    twice = sorted(set(added.names) & set(data.columns))
+    if twice:
+        raise errors.ParamError(f"schema: the DataFrame has columns {twice} already. Choose other names for results.")
+    _feedable(data)  # for its checks
+    whole = StructType([*data.schema.fields, *added.fields])
+    return data.mapInArrow(partial(infer_batches, order, to_arrow_schema(added)), whole)
+
+
+def _feedable(df: DataFrame) -> DataFrame:
+    """All columns, as Arrow carries them best."""
+    specs = [schema.column_spec(df.schema, name, name, "feature") for name in df.columns]
+    return df.select(*(schema.spark_column(spec, df, spec.dtype).alias(spec.name) for spec in specs))
+
+
+def _check_rdd(data: Any) -> None:
+    if not hasattr(data, "mapPartitionsWithIndex"):
+        raise errors.ParamError(f"Rows must be an RDD or a DataFrame (or a DStream, to train). Got: {type(data)}")

@@ -1,0 +1,223 @@
+"""Feed tasks: what a Spark task does with its partition's rows, for ``TFCluster.train`` and ``.inference``.
+
+A task hands its rows to a node on its own host if there is one, else to any other. What it
+cannot reach, or what a node refuses, it reports with the cluster's own failure, if there is one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from tfos_ml import errors
+from tfos_ml.arrays import plain
+from tfos_ml.cluster.control import ControlClient, call_options
+from tfos_ml.cluster.failure import find_failure
+from tfos_ml.cluster.tasks import address_towards
+from tfos_ml.feed import blocks, rows
+from tfos_ml.feed.fields import field_of
+
+MAX_BLOCKS_AHEAD = 8
+_KEEPALIVE = [("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 20_000)]
+
+
+@dataclass(frozen=True)
+class FeedNode:
+    """A node that takes rows."""
+
+    rank: int
+    host: str
+    location: str
+
+
+@dataclass(frozen=True)
+class FeedOrder:
+    """What feed tasks need to know.
+
+    Attributes
+    ----------
+    number : int
+        Which call of ``train`` or ``inference`` this is.
+    stream : str
+        Name of the queue.
+    nodes : tuple of FeedNode
+        Those that take rows.
+    control : dict of str to str
+        Address and token of the driver.
+    epochs : int
+        How often the rows will be read.
+    """
+
+    number: int
+    stream: str
+    nodes: tuple[FeedNode, ...]
+    control: dict[str, str] = field(repr=False)  # holds the run's token
+    epochs: int = 1
+
+
+def feed_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[int]:
+    """Feed the elements of an RDD's partition; yields how many."""
+    yield _put(order, partition, rows.to_batches(elements))
+
+
+def feed_batches(order: FeedOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Feed the rows of a DataFrame's partition; yields how many."""
+    from pyspark import TaskContext
+
+    fed = _put(order, TaskContext.get().partitionId(), map(_plain_batch, batches))
+    yield pa.RecordBatch.from_pydict({"rows": pa.array([fed], pa.int64())})
+
+
+def infer_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
+    """A result for each element of an RDD's partition, in order."""
+    for answer in _exchange(order, partition, rows.to_batches(elements)):
+        yield from rows.to_elements(answer, lists=True)
+
+
+def infer_batches(order: FeedOrder, results: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of a DataFrame's partition with the columns of their results."""
+    from pyspark import TaskContext
+
+    given: deque[pa.RecordBatch] = deque()
+
+    def remembered() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                given.append(batch)
+                yield _plain_batch(batch)
+
+    for answer in _exchange(order, TaskContext.get().partitionId(), remembered()):
+        columns = [_result_column(answer, position, wanted) for position, wanted in enumerate(results)]
+        while columns[0]:
+            rows_here = min(len(columns[0]), given[0].num_rows)
+            batch, left = given[0].slice(0, rows_here), given.popleft().slice(rows_here)
+            if left.num_rows:
+                given.appendleft(left)
+            found = [column[:rows_here] for column in columns]
+            columns = [column[rows_here:] for column in columns]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *found], names=[*batch.schema.names, *results.names])
+
+
+def _result_column(answer: pa.RecordBatch, position: int, wanted: pa.Field) -> pa.Array:
+    """One column of the results, by name if they have names, else by position."""
+    found = field_of(answer, wanted.name, position)
+    try:
+        return found.cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise errors.ColumnTypeError(
+            f"Results for column '{wanted.name}' are {found.type}, which cannot be cast to {wanted.type} ({error}). "
+            "Pass schema= to inference() with the type that the train function returns."
+        ) from None
+
+
+def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], batch.schema.names)
+
+
+def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> int:
+    """Hand rows in until there are no more, or none are wanted; returns how many were taken."""
+    node = _choose(order, partition)
+    taken = 0
+    with _Call(order, node) as call:
+        writer, reader = call.client.do_put(_descriptor(order, partition), blocks.MESSAGE_SCHEMA, call.options)
+        with writer:
+            for batch in call.watched(batches):
+                writer.write_batch(blocks.pack([batch]))
+                if not json.loads(reader.read().to_pybytes())["wanted"]:
+                    return 0
+                taken += batch.num_rows
+            writer.write_batch(blocks.END)
+            writer.done_writing()
+            while reader.read() is not None:  # until the node has taken them over
+                pass
+    return taken
+
+
+def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Results of rows, in order; at most ``MAX_BLOCKS_AHEAD`` batches wait for theirs at a time."""
+    node = _choose(order, partition)
+    waiting: deque[int] = deque()  # rows of each batch that waits for results
+    with _Call(order, node) as call:
+        writer, reader = call.client.do_exchange(_descriptor(order, partition), call.options)
+        with writer:
+            writer.begin(blocks.MESSAGE_SCHEMA)
+            source = call.watched(batches)
+            batch = next(source, None)
+            while batch is not None or waiting:
+                while batch is not None and len(waiting) < MAX_BLOCKS_AHEAD:
+                    writer.write_batch(blocks.pack([batch]))
+                    waiting.append(batch.num_rows)
+                    batch = next(source, None)
+                    if batch is None:
+                        writer.done_writing()
+                answered, block = blocks.unpack(reader.read_chunk().data)
+                while answered:
+                    part = min(answered, waiting[0])
+                    answered -= part
+                    waiting[0] -= part
+                    if not waiting[0]:
+                        waiting.popleft()
+                yield from blocks.read(block)
+
+
+def _descriptor(order: FeedOrder, partition: int) -> flight.FlightDescriptor:
+    command = {"number": order.number, "stream": order.stream, "partition": partition, "epochs": order.epochs}
+    return flight.FlightDescriptor.for_command(json.dumps(command).encode())
+
+
+def _choose(order: FeedOrder, partition: int) -> FeedNode:
+    here = address_towards(order.control["location"])
+    pool = [node for node in order.nodes if node.host == here] or order.nodes
+    return pool[partition % len(pool)]
+
+
+class _Call:
+    """A connection to a node; if it breaks, the error says what has become of the cluster."""
+
+    def __init__(self, order: FeedOrder, node: FeedNode):
+        self._control = order.control
+        self._node = node
+        self._upstream: BaseException | None = None
+        self.options = call_options(order.control["token"])
+
+    def __enter__(self) -> _Call:
+        self.client = flight.FlightClient(self._node.location, generic_options=_KEEPALIVE)
+        return self
+
+    def watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches; an error in making them is not the connection's."""
+        try:
+            yield from batches
+        except BaseException as error:
+            self._upstream = error
+            raise
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        self.client.close()
+        if error is self._upstream or not isinstance(error, (pa.ArrowException, StopIteration, OSError)):
+            return False
+        answer = self._ask_driver()
+        if self._node.rank in answer["finished"]:
+            return True
+        failure = find_failure(answer["failure"] or "")
+        if failure is not None:
+            raise RuntimeError(f"The cluster has failed: {failure.to_error()}\n{failure.encode()}") from None
+        raise RuntimeError(
+            f"The node of rank {self._node.rank} at {self._node.location} cannot be reached, or refuses: {error}"
+        ) from None
+
+    def _ask_driver(self) -> dict[str, Any]:
+        """What has become of the cluster, as soon as the driver knows."""
+        client = ControlClient(**self._control)
+        try:
+            return client.call("why", rank=self._node.rank)
+        except pa.ArrowException:
+            return {"failure": None, "finished": []}
+        finally:
+            client.close()

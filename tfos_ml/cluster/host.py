@@ -1,0 +1,198 @@
+"""``python -m tfos_ml.cluster.host``: a node's supervisor that outlives the task that started it.
+
+Feeding jobs come and go, so the node cannot be their task. A task starts this process, in a
+session of its own, and hands it what it needs through a pipe. It ends by itself when its
+*owner* (the executor's JVM, the task, or the driver) dies, or the driver has not answered for
+``LEASE_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from tfos_ml.artifacts import Artifact
+from tfos_ml.cluster.control import ControlClient, call_options
+from tfos_ml.cluster.endpoint import FeedEndpoint
+from tfos_ml.cluster.failure import NodeFailure
+from tfos_ml.cluster.node import Node, supervise
+from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.process import MARKER, child_environment
+from tfos_ml.cluster.tasks import Place, PlainSeat, place_of
+from tfos_ml.feed.feeder import Feeder
+from tfos_ml.feed.inlet import Inlet
+from tfos_ml.feed.spool import SpoolDirectories
+from tfos_ml.schema import FeedSchema
+
+LEASE_SECONDS = 5.0
+_JOINED = b"joined\n"
+
+
+@dataclass(frozen=True)
+class HostOrder:
+    """What a task hands to the process.
+
+    Attributes
+    ----------
+    task : NodeTask
+        What the node does.
+    place : Place
+        Where it is.
+    owner : int
+        Process id of its owner.
+    is_fed : bool
+        Whether feed tasks bring it rows.
+    """
+
+    task: NodeTask = field(repr=False)
+    place: Place
+    owner: int
+    is_fed: bool
+
+
+def start_host(order: HostOrder) -> subprocess.Popen[bytes]:
+    """Start the process; its standard output says when its node has joined, and ends with it."""
+    environment = child_environment("", 1, {})
+    del environment[MARKER]  # of the TensorFlow process alone
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfos_ml.cluster.host"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        env=environment,
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin:
+        pickle.dump(order, process.stdin)
+    return process
+
+
+def start_node(task: NodeTask, fed: bool, rank: int) -> None:
+    """In a Spark task: start a node; with rows from feed tasks return once it has joined, else when it has ended."""
+    from pyspark import TaskContext
+
+    assert task.control is not None
+    place = place_of(TaskContext.get(), rank, task.control)
+    task = replace(task, payload=Artifact(task.payload.name, task.payload.read()))
+    owner = _executor() if fed else os.getpid()
+    process = start_host(HostOrder(task, place, owner, fed and rank in task.template.feed_ranks))
+    assert process.stdout is not None
+    with process.stdout as output:
+        output.readline()
+        if not fed:
+            output.read()
+            process.wait()
+
+
+def _executor() -> int:
+    """The JVM that this Python worker belongs to."""
+    for parent in psutil.Process().parents():
+        with contextlib.suppress(psutil.Error):
+            if parent.name() == "java":
+                return parent.pid
+    return os.getppid()
+
+
+class _HostedNode(Node):
+    """A node that is no task: rows reach it through a door of its own, results go straight to the driver.
+
+    Parameters
+    ----------
+    order : HostOrder
+        What it was started with.
+    say : file
+        Where to say that it has joined.
+    """
+
+    def __init__(self, order: HostOrder, seat: PlainSeat, say: IO[bytes]):
+        assert order.task.control is not None
+        super().__init__(order.task, seat, self._open_inlet if order.is_fed else Feeder)
+        self._order = order
+        self._control = order.task.control
+        self._say = say
+        self._inlet: Inlet | None = None
+        self._endpoint: FeedEndpoint | None = None
+
+    def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> Inlet:
+        self._inlet = Inlet(directories, tell, self._order.task.feed_timeout)
+        self._endpoint = FeedEndpoint(self._inlet, self._order.place.host, self._control["token"], self._claim)
+        self._inlet.location = self._endpoint.location
+        return self._inlet
+
+    def _claim(self, number: int, partition: int) -> bool:
+        client = ControlClient(**self._control)
+        try:
+            granted: bool = client.call("claim", number=number, partition=partition)["granted"]
+            return granted
+        finally:
+            client.close()
+
+    def until_end(self) -> Iterator[None]:
+        """Goes on for as long as rows may come; there are none for the supervisor itself to write."""
+        if self._inlet is not None:
+            yield from self._inlet.until_end()
+
+    def join(self) -> None:
+        """Tell the task that started this process, too; once it has ended nobody listens any more."""
+        super().join()
+        with contextlib.suppress(BrokenPipeError):
+            self._say.write(_JOINED)
+            self._say.flush()
+
+    def results(self) -> Iterator[pa.RecordBatch]:
+        """Bring the results home; none are left."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({"rank": self._order.place.rank}).encode())
+        rows = super().results()
+        first = next(rows)
+        with flight.FlightClient(self._control["location"]) as client:
+            writer, reader = client.do_put(descriptor, first.schema, call_options(self._control["token"]))
+            with writer:
+                for batch in (first, *rows):
+                    writer.write_batch(batch)
+                writer.done_writing()
+                while reader.read() is not None:  # until the driver has them
+                    pass
+        return iter(())
+
+    def stop(self) -> None:
+        """Close the door first."""
+        if self._endpoint is not None:
+            self._endpoint.close()
+        super().stop()
+
+
+def lead(order: HostOrder, say: IO[bytes]) -> None:
+    """Lead one node from start to end, and tell the driver how it failed."""
+    assert order.task.control is not None
+    seat = PlainSeat(order.place, order.task.control, order.task.template.size, order.owner)
+    node = _HostedNode(order, seat, say)
+    try:
+        for _ in supervise(node, node.until_end()):
+            pass
+    except NodeFailure:
+        pass  # the driver knows
+    except Exception as error:
+        node.report_failure(node.failure("NodeLostError", f"the supervisor failed: {error!r}"))
+        raise
+
+
+def main() -> None:
+    """Lead one node from start to end."""
+    order: HostOrder = pickle.load(sys.stdin.buffer)  # noqa: S301  (a pipe from the process that started this one)
+    sys.stdin.close()
+    lead(order, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What ``TFCluster`` and ``TFParallel`` share: programs that lead their nodes themselves, without Params."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml import errors
+from tfos_ml.artifacts import is_connect
+from tfos_ml.cluster.preflight import default_fs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEED_TIMEOUT = 600.0
+CLEANUP_TIMEOUT = 10.0
+POLL_SECONDS = 0.1
+
+
+def context_settings(spark: SparkSession) -> dict[str, Any]:
+    """What contexts know of an estimator's Params; programs that lead themselves have their own."""
+    return {
+        "epochs": 1,
+        "batch_size": 100,
+        "shuffle": True,
+        "seed": 0,
+        "pad_value": 0,
+        "communication": "auto",
+        "protocol": "grpc",
+        "model_dir": None,
+        "log_dir": None,
+        "tensorboard": False,
+        "signature_def_key": "serving_default",
+        "default_fs": default_fs(spark),
+        "working_dir": os.getcwd(),
+        "files": [],
+        "feed_timeout": FEED_TIMEOUT,
+        "restart_count": 0,
+    }
+
+
+def classic_session(sc: Any) -> SparkSession:
+    """The classic session of a context."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if isinstance(sc, SparkContext):
+        return SparkSession(sc)
+    if not hasattr(sc, "createDataFrame"):
+        raise errors.ParamError(f"sc must be a SparkContext or a SparkSession. Got: {type(sc)}")
+    if is_connect(sc):
+        raise errors.ClusterConfigError(
+            "TFCluster needs a SparkContext, which Spark Connect does not have. Use TFEstimator, which runs there too."
+        )
+    session: SparkSession = sc
+    return session
+
+
+def check_map_fun(map_fun: Any) -> None:
+    """Raise ``ParamError`` if it is no function."""
+    if not callable(map_fun):
+        raise errors.ParamError(f"map_fun must be a function of (args, ctx). Received: {map_fun!r}")

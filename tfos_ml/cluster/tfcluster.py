@@ -1,0 +1,501 @@
+"""``TFCluster``: a cluster of TensorFlow nodes that a program leads itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml import errors
+from tfos_ml.artifacts import publish
+from tfos_ml.cluster import results
+from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
+from tfos_ml.cluster.control import close_server
+from tfos_ml.cluster.feed_jobs import feeding, inferring
+from tfos_ml.cluster.feeding import FeedNode, FeedOrder
+from tfos_ml.cluster.host import LEASE_SECONDS, HostOrder, start_host, start_node
+from tfos_ml.cluster.launcher import RunResult
+from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
+from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.preflight import check_settings, check_slots
+from tfos_ml.cluster.programs import (
+    CLEANUP_TIMEOUT,
+    FEED_TIMEOUT,
+    POLL_SECONDS,
+    check_map_fun,
+    classic_session,
+    context_settings,
+)
+from tfos_ml.cluster.rendezvous import read_cards
+from tfos_ml.cluster.streams import has_ended, stop_stream
+from tfos_ml.cluster.tagged_job import TaggedJob
+from tfos_ml.cluster.tasks import Place
+from tfos_ml.cluster.template import ClusterTemplate, make_template
+from tfos_ml.model import TFModel
+from tfos_ml.params import InputMode
+from tfos_ml.pickling import pack_program
+from tfos_ml.schema import FeedSchema
+
+if TYPE_CHECKING:
+    from pyspark import RDD, SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
+STREAM_SECONDS = 0.5
+BOARD_TIMEOUT = 60.0
+
+
+class TFCluster:
+    """A running cluster; made by :meth:`run`.
+
+    The nodes hold no task slot of Spark's while they are fed (``InputMode.SPARK``); with
+    ``InputMode.TENSORFLOW`` each holds one until it has ended. As a context manager it is shut down at the end,
+    and given up if the body raises.
+
+    Attributes
+    ----------
+    cluster_id : str
+        Unique to this cluster.
+    cluster_info : list of dict
+        ``executor_id`` (rank), ``job_name``, ``task_index``, ``host``, ``port`` and ``pid`` of each node.
+    cluster_meta : dict
+        Id, template, number of nodes, default filesystem and working directory.
+    input_mode : str
+        As given to :meth:`run`.
+    nodeRDD : pyspark.RDD
+        The ranks, a partition each.
+    num_executors : int
+        Number of nodes.
+    sc : pyspark.SparkContext
+        Where it runs.
+    server : ClusterServer
+        The driver's end.
+    defaultFS, working_dir : str
+        Default filesystem of Spark, and the driver's working directory.
+    summary : dict
+        After :meth:`shutdown`, under ``"nodes"`` what each node reports of itself, with its metrics.
+
+    Examples
+    --------
+    >>> def map_fun(args, ctx):                                     # doctest: +SKIP
+    ...     feed = ctx.get_data_feed()
+    ...     while not feed.should_stop():
+    ...         batch = feed.next_batch(64)
+    >>> with TFCluster.run(sc, map_fun, None, 2, 0, input_mode=InputMode.SPARK) as cluster:     # doctest: +SKIP
+    ...     cluster.train(rdd, num_epochs=3)
+    """
+
+    InputMode = InputMode
+
+    def __init__(self, spark: SparkSession, task: NodeTask, input_mode: str, driver_ranks: Sequence[int]):
+        self.sc: SparkContext = spark.sparkContext
+        self.cluster_id = task.run_id
+        self.input_mode = input_mode
+        self.num_executors = task.template.size
+        self.defaultFS: str = task.settings["default_fs"]
+        self.working_dir: str = task.settings["working_dir"]
+        self.cluster_info: list[dict[str, Any]] = []
+        self.summary: dict[str, Any] = {}
+        self._spark = spark
+        self._template: ClusterTemplate = task.template
+        self._queues: list[str] = task.settings["queues"]
+        self._wants_board: bool = task.settings["tensorboard"]
+        self._tag = f"tfos_ml-{task.run_id}"
+        context = self.sc
+        host = context._conf.get("spark.driver.host") or "localhost"
+        self.server = ClusterServer(host, task.template, lambda: context._jsc is not None)
+        self._release = weakref.finalize(self, close_server, self.server)
+        self._nodes: tuple[FeedNode, ...] = ()
+        self._feeds = 0
+        self._closed = False
+        self._refuses_batches = False
+        self._job: TaggedJob | None = None
+        self._driver_nodes: list[subprocess.Popen[bytes]] = []
+        self._results: list[results.ResultRow] = []
+        try:
+            with one_at_a_time:
+                self._start(task, driver_ranks)
+        except BaseException:
+            self._abort()
+            raise
+
+    @classmethod
+    def run(
+        cls,
+        sc: SparkContext | SparkSession,
+        map_fun: Callable[[Any, Any], Any],
+        tf_args: Any,
+        num_executors: int,
+        num_ps: int = 0,
+        tensorboard: bool = False,
+        input_mode: str = InputMode.TENSORFLOW,
+        log_dir: str | None = None,
+        driver_ps_nodes: bool = False,
+        master_node: str | None = None,
+        reservation_timeout: float = 600,
+        queues: Sequence[str] = ("input", "output", "error"),
+        eval_node: bool = False,
+        release_port: bool = True,
+    ) -> TFCluster:
+        """Start a cluster, and return once all nodes have met.
+
+        Parameters
+        ----------
+        sc : pyspark.SparkContext or pyspark.sql.SparkSession
+            Where; not Spark Connect.
+        map_fun : callable
+            ``map_fun(args, ctx)``, the TensorFlow main function of every node; ``ctx`` is a :class:`NodeContext`.
+        tf_args : object
+            Passed to it as it is; a list becomes ``sys.argv`` as well.
+        num_executors, num_ps : int
+            Number of all nodes, and how many of them are parameter servers.
+        tensorboard : bool, default False
+            Whether the chief starts TensorBoard.
+        input_mode : {InputMode.TENSORFLOW, InputMode.SPARK}
+            Whether the nodes read files themselves, or are fed.
+        log_dir : str, optional
+            Where TensorBoard looks, ``ctx.log_dir``; default a directory of the chief's that goes with the cluster.
+        driver_ps_nodes : bool, default False
+            Whether parameter servers run on the driver's host, without a slot of Spark's. ``InputMode.TENSORFLOW``
+            only.
+        master_node : {"chief", "master"}, optional
+            Job name of the chief; without it worker 0 is chief.
+        reservation_timeout : float, default 600
+            Seconds within which all nodes must have met.
+        queues : sequence of str
+            Names that ``train(qname=)`` and ``ctx.get_data_feed(qname_in=)`` may use.
+        eval_node : bool, default False
+            Whether one node is an evaluator.
+        release_port : bool, default True
+            Whether a node's reserved port is released before `map_fun` is called; else it calls
+            ``ctx.release_port()``.
+
+        Raises
+        ------
+        InvalidInputError
+            Before anything starts.
+        ReservationTimeoutError
+            Names the nodes that did not come.
+        NodeError
+            If a node fails meanwhile.
+        """
+        spark = classic_session(sc)
+        template = make_template(num_executors, num_ps, master_node, eval_node)
+        check_map_fun(map_fun)
+        _check_arguments(input_mode, driver_ps_nodes, queues, reservation_timeout)
+        check_settings(spark, barrier=False)
+        driver_ranks = range(num_ps) if driver_ps_nodes else range(0)
+        check_slots(spark, num_executors - len(driver_ranks), reservation_timeout)
+        payload = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
+        fed = input_mode == InputMode.SPARK
+        task = NodeTask(
+            run_id=uuid.uuid4().hex[:12],
+            template=template,
+            schema=FeedSchema(()),
+            payload=publish(spark, payload),
+            settings={
+                **context_settings(spark),
+                "queues": list(queues) if fed else [],
+                "release_port": release_port,
+                "tensorboard": tensorboard,
+                "log_dir": log_dir,
+            },
+            environment={},
+            reservation_timeout=reservation_timeout,
+            feed_timeout=FEED_TIMEOUT,
+            export_dir=None,
+            control=None,
+            barrier=False,
+            lease=LEASE_SECONDS,
+        )
+        return cls(spark, task, input_mode, driver_ranks)
+
+    def _start(self, task: NodeTask, driver_ranks: Sequence[int]) -> None:
+        task = replace(task, control=self.server.address)
+        ranks = [node.rank for node in self._template.nodes if node.rank not in driver_ranks]
+        fed = self.input_mode == InputMode.SPARK
+        self.nodeRDD: RDD[int] = self.sc.parallelize(ranks, len(ranks))
+        for rank in driver_ranks:
+            host = self.server.address["location"].split("//")[1].rsplit(":", 1)[0]
+            self._driver_nodes.append(start_host(HostOrder(task, Place(rank, host, 1, {}, False), os.getpid(), False)))
+        starting = self.nodeRDD.foreach
+        self._job = TaggedJob(self._spark, self._tag, partial(starting, partial(start_node, task, fed)))
+        meeting = Meeting(self.server, self._template, task.reservation_timeout)
+        while meeting.missing():
+            meeting.check(waiting_for_slots=False)
+            if self._job.wait(POLL_SECONDS) and self._job.error is not None:
+                raise_failure(self.server)
+                raise self._job.error
+        cards = read_cards([json.loads(card) for _, card in sorted(self.server.met().items())])
+        for node, card in zip(self._template.nodes, cards, strict=True):
+            where = {"host": card.host, "port": card.port, "pid": card.pid}
+            role = {"executor_id": node.rank, "job_name": node.job_name, "task_index": node.task_index}
+            self.cluster_info.append({**role, **where})
+        self._nodes = tuple(FeedNode(c.rank, c.host, c.feed) for c in cards if c.feed)
+        while fed and not self._job.wait(POLL_SECONDS):  # the slots are free once it has ended
+            self._check_failed()
+
+    @property
+    def cluster_meta(self) -> dict[str, Any]:
+        """See the attributes of the class."""
+        jobs: dict[str, list[int]] = {}
+        for node in self._template.nodes:
+            jobs.setdefault(node.job_name, []).append(node.rank)
+        return {
+            "id": self.cluster_id,
+            "cluster_template": jobs,
+            "num_executors": self.num_executors,
+            "default_fs": self.defaultFS,
+            "working_dir": self.working_dir,
+        }
+
+    @property
+    def address(self) -> ClusterAddress:
+        """What another process needs for :meth:`ClusterAddress.request_stop`; holds the token, so keep it secret."""
+        return ClusterAddress(**self.server.address)
+
+    # Feeding
+
+    def train(
+        self, dataRDD: Any, num_epochs: int = 1, feed_timeout: float = FEED_TIMEOUT, qname: str = "input"
+    ) -> None:
+        """Feed rows to the nodes, and return once they have been read.
+
+        Parameters
+        ----------
+        dataRDD : pyspark.RDD, pyspark.sql.DataFrame or pyspark.streaming.DStream
+            The rows. An RDD or DataFrame is computed once. Each micro-batch of a DStream is fed as it comes; this
+            call then returns at once.
+        num_epochs : int, default 1
+            How often the train functions get the rows; they are kept for that on the nodes.
+        feed_timeout : float, default 600
+            Seconds that rows may wait without one being read.
+        qname : str, default "input"
+            The queue.
+
+        Raises
+        ------
+        NodeError
+            The first failure of a node; the cluster has then ended.
+        FeedTimeoutError
+            If the train function stops reading.
+        """
+        self._check_feed(qname)
+        if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 1:
+            raise errors.ParamError(f"num_epochs must be an integer of at least 1. Received: {num_epochs!r}")
+        if hasattr(dataRDD, "foreachRDD"):
+            dataRDD.foreachRDD(lambda rdd: self._feed(rdd, num_epochs, feed_timeout, qname))
+        else:
+            self._feed(dataRDD, num_epochs, feed_timeout, qname)
+
+    def feed_batch(self, df: DataFrame, batch_id: int) -> None:
+        """Feed a micro-batch of Structured Streaming: ``df.writeStream.foreachBatch(cluster.feed_batch)``.
+
+        Raises
+        ------
+        ClusterClosedError
+            If the stream is being ended: the micro-batch then counts as not processed.
+        """
+        if self._refuses_batches:
+            raise errors.ClusterClosedError(f"Micro-batch {batch_id} is not fed: the stream is being ended.")
+        self._check_feed("input")
+        self._feed(df, 1, FEED_TIMEOUT, "input")
+
+    def _feed(self, data: Any, epochs: int, feed_timeout: float, stream: str) -> None:
+        order = self._order(stream, epochs)
+        self._run_job(feeding(data, order))
+        announcement = self.server.announce(
+            "segment", stream=stream, number=order.number, epochs=epochs, feed_timeout=feed_timeout
+        )
+        ranks = tuple(node.rank for node in self._nodes)
+        while not self.server.have_read(ranks, announcement, order.number, POLL_SECONDS):
+            self._check_failed()
+
+    def _order(self, stream: str, epochs: int = 1) -> FeedOrder:
+        self._feeds += 1
+        return FeedOrder(self._feeds, stream, self._nodes, self.server.address, epochs)
+
+    def _run_job(self, action: Callable[[], Any]) -> Any:
+        job = TaggedJob(self._spark, self._tag, action)
+        try:
+            while not job.wait(POLL_SECONDS):
+                self._check_failed()
+            self._check_failed()
+        except BaseException:
+            job.cancel(CLEANUP_TIMEOUT)
+            raise
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def inference(self, dataRDD: RDD[Any] | DataFrame, qname: str = "input", schema: str = "prediction double") -> Any:
+        """A result for each row, in order; computed when an action asks for it.
+
+        Parameters
+        ----------
+        dataRDD : pyspark.RDD or pyspark.sql.DataFrame
+            The rows.
+        qname : str, default "input"
+            The queue.
+        schema : str, default "prediction double"
+            Of a DataFrame's results, as DDL; those with names are found by name, others by position.
+
+        Returns
+        -------
+        pyspark.RDD or pyspark.sql.DataFrame
+            Of results; for a DataFrame its own columns and then those of the results.
+        """
+        self._check_feed(qname)
+        return inferring(dataRDD, self._order(qname), schema)
+
+    def _check_feed(self, qname: str) -> None:
+        if self.input_mode != InputMode.SPARK:
+            raise errors.ClusterConfigError(
+                "input_mode=InputMode.TENSORFLOW: the nodes read their data themselves. To feed rows, start the "
+                "cluster with input_mode=InputMode.SPARK."
+            )
+        if qname not in self._queues:
+            raise errors.ParamError(f"qname must be one of the queues given to run(), {self._queues}. Got: {qname!r}")
+        if self._closed:
+            raise errors.ClusterClosedError(
+                f"Cluster {self.cluster_id} has ended. Start another one with TFCluster.run()."
+            )
+
+    # The end
+
+    def request_stop(self) -> None:
+        """Ask for the end of the stream that ``shutdown(ssc)`` waits for."""
+        self.server.stop_requested = True
+
+    def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
+        """End the feed, wait until all nodes have finished, and clean up; again is fine.
+
+        Parameters
+        ----------
+        ssc : pyspark.streaming.StreamingContext or pyspark.sql.streaming.StreamingQuery, optional
+            A stream that feeds the cluster: it is waited for first, and ended after :meth:`request_stop`.
+        grace_secs : float, default 0
+            The longest that nodes may go on after the end of the feed; 0 leaves it to `timeout`.
+        timeout : float, default 259200
+            Seconds for all of it.
+
+        Raises
+        ------
+        NodeError
+            The first failure of a node, unless it has been raised before.
+        ShutdownTimeoutError
+            Names the nodes that did not end in time; they have been ended.
+        """
+        if self._closed:
+            return
+        deadline = time.monotonic() + timeout
+        try:
+            if ssc is not None:
+                self._await_stream(ssc, deadline, timeout)
+            self.server.announce("end_of_input")
+            if grace_secs:
+                deadline = min(deadline, time.monotonic() + grace_secs)
+            while not self.server.are_finished(POLL_SECONDS):
+                self._check_failed()
+                self._check_time(deadline, grace_secs or timeout)
+        except BaseException:
+            self._abort()
+            raise
+        self._results = self.server.results()
+        reports = [json.loads(payload) for _, payload in results.joined(self._results, "report")]
+        self.summary = {"nodes": reports, "rows": sum(r["rows"] for r in reports)}
+        self._close()
+
+    def _check_time(self, deadline: float, allowed: float) -> None:
+        if time.monotonic() > deadline:
+            raise errors.ShutdownTimeoutError(
+                f"{self.server.unfinished()} have not finished within {allowed:g} s and were ended. Let them return "
+                "when feed.should_stop() or ctx.should_stop() is true, or raise timeout or grace_secs."
+            )
+
+    def _await_stream(self, stream: Any, deadline: float, timeout: float) -> None:
+        """Wait for the end of a stream; end it when somebody has asked for that."""
+        while not has_ended(stream, STREAM_SECONDS):
+            self._check_failed()
+            self._check_time(deadline, timeout)
+            if self.server.stop_requested:
+                self._refuses_batches = True
+                stop_stream(stream, deadline)
+                return
+
+    def tensorboard_url(self) -> str | None:
+        """Where the chief's TensorBoard answers; None if none was asked for."""
+        if not self._wants_board:
+            return None
+        deadline = time.monotonic() + BOARD_TIMEOUT
+        while True:
+            url: str | None = self.server.progress().get(self._template.chief_rank, {}).get("tensorboard")
+            if url is not None:
+                return url
+            self._check_failed()
+            if time.monotonic() > deadline:
+                raise errors.ReservationTimeoutError(f"TensorBoard has not started within {BOARD_TIMEOUT:g} s.")
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def model(self) -> TFModel:
+        """After :meth:`shutdown`, what the chief exported with ``ctx.export_saved_model``, with its history."""
+        models = [payload for _, payload in results.joined(self._results, "model")]
+        return TFModel._from_run(RunResult(self.summary["nodes"], [], models[0] if models else None), [])
+
+    def __enter__(self) -> TFCluster:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if error is None:
+            self.shutdown()
+        else:
+            self._abort()
+
+    def _check_failed(self) -> None:
+        """Raise the first failure of a node, and clean up."""
+        self.server.check_silence()
+        try:
+            raise_failure(self.server)
+        except errors.TfosMlError:
+            self._abort()
+            raise
+
+    def _abort(self) -> None:
+        """End the nodes, whatever they do."""
+        self.server.stop_nodes()
+        self._close()
+
+    def _close(self) -> None:
+        """Wait until nothing of the nodes is left, then stop listening."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self.server.wait_gone(CLEANUP_TIMEOUT):
+            logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
+        self._release()
+        if self._job is not None and not self._job.wait(CLEANUP_TIMEOUT):
+            self._job.cancel(CLEANUP_TIMEOUT)
+        for process in self._driver_nodes:
+            assert process.stdout is not None
+            process.stdout.close()
+            process.wait(CLEANUP_TIMEOUT)
+
+
+def _check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str], reservation_timeout: float) -> None:
+    if input_mode not in (InputMode.SPARK, InputMode.TENSORFLOW):
+        raise errors.ParamError(f"input_mode must be InputMode.SPARK or InputMode.TENSORFLOW. Received: {input_mode!r}")
+    if driver_ps_nodes and input_mode != InputMode.TENSORFLOW:
+        raise errors.ParamError("driver_ps_nodes=True needs input_mode=InputMode.TENSORFLOW")
+    if isinstance(queues, str) or not queues or not all(isinstance(name, str) for name in queues):
+        raise errors.ParamError(f"queues must be names. Received: {queues!r}")
+    if not reservation_timeout > 0:
+        raise errors.ParamError(f"reservation_timeout must be positive seconds. Received: {reservation_timeout!r}")

@@ -1,0 +1,137 @@
+"""``TFParallel``: independent single-node instances of a program, in parallel."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from tfos_ml.artifacts import publish
+from tfos_ml.cluster import results
+from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.meeting import raise_failure
+from tfos_ml.cluster.node import Node, supervise
+from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.preflight import check_settings
+from tfos_ml.cluster.programs import (
+    CLEANUP_TIMEOUT,
+    FEED_TIMEOUT,
+    POLL_SECONDS,
+    check_map_fun,
+    classic_session,
+    context_settings,
+)
+from tfos_ml.cluster.tagged_job import TaggedJob
+from tfos_ml.cluster.tasks import PlainSeat, place_of
+from tfos_ml.cluster.template import make_template
+from tfos_ml.pickling import pack_program
+from tfos_ml.schema import FeedSchema
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+
+class TFParallel:
+    """Parallel single-node mode; see :meth:`run`."""
+
+    @staticmethod
+    def run(
+        sc: SparkContext | SparkSession, map_fun: Callable[[Any, Any], Any], tf_args: Any, num_executors: int
+    ) -> list[Any]:
+        """Run independent instances of a function, each in a TensorFlow process of its own.
+
+        Parameters
+        ----------
+        sc : pyspark.SparkContext or pyspark.sql.SparkSession
+            Where; not Spark Connect.
+        map_fun : callable
+            ``map_fun(args, ctx)``. Each instance is worker 0 of a cluster of one; ``ctx.executor_id`` is its number.
+        tf_args : object
+            Passed to it as it is; a list becomes ``sys.argv`` as well.
+        num_executors : int
+            Number of instances. As many run at once as there are task slots.
+
+        Returns
+        -------
+        list
+            What each instance returned, by number; anything that can be pickled.
+
+        Raises
+        ------
+        InvalidInputError
+            Before anything starts.
+        NodeError
+            The first failure of an instance; the others are ended.
+
+        Examples
+        --------
+        >>> def map_fun(args, ctx):                                 # doctest: +SKIP
+        ...     return ctx.executor_id ** 2
+        >>> TFParallel.run(sc, map_fun, None, 3)                    # doctest: +SKIP
+        [0, 1, 4]
+        """
+        spark = classic_session(sc)
+        template = make_template(num_executors)
+        check_map_fun(map_fun)
+        check_settings(spark, barrier=False)
+        control = ControlServer(spark.sparkContext._conf.get("spark.driver.host") or "localhost")
+        task = NodeTask(
+            run_id=uuid.uuid4().hex[:12],
+            template=template,
+            schema=FeedSchema(()),
+            payload=publish(spark, pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})),
+            settings={**context_settings(spark), "returns": True},
+            environment={},
+            reservation_timeout=FEED_TIMEOUT,
+            feed_timeout=FEED_TIMEOUT,
+            export_dir=None,
+            control=control.address,
+            barrier=False,
+            is_independent=True,
+        )
+        try:
+            rows = _collect(spark, task, control)
+        finally:
+            control.stop_nodes()
+            control.wait_gone(CLEANUP_TIMEOUT)
+            control.close()
+        return [cloudpickle.loads(payload) for _, payload in results.joined(rows, "results")]
+
+
+def _collect(spark: SparkSession, task: NodeTask, control: ControlServer) -> list[results.ResultRow]:
+    numbers = range(task.template.size)
+    instances = spark.sparkContext.parallelize(numbers, len(numbers)).mapPartitions(partial(_run_instance, task))
+    job = TaggedJob(spark, f"tfos_ml-{task.run_id}", instances.collect)
+    try:
+        while not job.wait(POLL_SECONDS):
+            raise_failure(control)
+        raise_failure(control)
+    except BaseException:
+        job.cancel(CLEANUP_TIMEOUT)
+        raise
+    if job.error is not None:
+        raise job.error
+    rows: list[results.ResultRow] = job.result
+    return rows
+
+
+class _LoneSeat(PlainSeat):
+    """A node that meets nobody."""
+
+    def allGather(self, message: str = "") -> list[str]:
+        """See :class:`NodeSeat`."""
+        return [message]
+
+
+def _run_instance(task: NodeTask, numbers: Iterable[int]) -> Iterator[results.ResultRow]:
+    """The function of the job: what one instance brings home."""
+    from pyspark import TaskContext
+
+    assert task.control is not None
+    seat = _LoneSeat(place_of(TaskContext.get(), next(iter(numbers)), task.control), task.control, 1)
+    for batch in supervise(Node(task, seat), ()):
+        yield from results.read_rows(batch)

@@ -1,0 +1,48 @@
+"""Blocks: record batches on the wire and in the spool, in one and the same form.
+
+A block is a whole Arrow IPC file in memory. A feed task packs its rows into blocks; the node
+that receives one writes the bytes to its spool as they are, where the TensorFlow process maps
+them. Blocks of one stream may have different schemas, since each carries its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+MESSAGE_SCHEMA = pa.schema([("rows", pa.int64()), ("block", pa.large_binary())])
+
+END = pa.RecordBatch.from_pylist([{"rows": 0, "block": None}], MESSAGE_SCHEMA)
+"""The last message of a stream that is whole; one whose sender has failed ends without it."""
+
+
+def pack(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches of one schema as a block, in the message that carries it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    block = sink.getvalue()
+    offsets = pa.array([0, block.size], pa.int64()).buffers()[1]
+    column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, block])  # without a copy
+    rows = pa.array([sum(batch.num_rows for batch in batches)], pa.int64())
+    return pa.RecordBatch.from_arrays([rows, column], schema=MESSAGE_SCHEMA)
+
+
+def unpack(message: pa.RecordBatch) -> tuple[int, pa.Buffer]:
+    """Number of rows, and the block, of a message."""
+    rows, block = message.columns
+    return rows[0].as_py(), block[0].as_buffer()
+
+
+def is_end(message: pa.RecordBatch) -> bool:
+    """Whether a message is ``END``."""
+    return bool(message.column("block").null_count)
+
+
+def read(block: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    """The batches of a block, without a copy."""
+    with pa.ipc.open_file(pa.BufferReader(block)) as reader:
+        for i in range(reader.num_record_batches):
+            yield reader.get_batch(i)

@@ -1,0 +1,184 @@
+"""``DataFeed`` of a ``TFCluster``: rows of many calls of ``train`` and ``inference``, one after another."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_ml.arrays import concat_padded, plain, spec_of, to_numpy
+from tfos_ml.cluster.channel import Channel
+from tfos_ml.errors import CollectiveCallError, ShapeError
+from tfos_ml.feed import rows
+from tfos_ml.feed.datafeed import DataFeed
+from tfos_ml.feed.fields import field_of
+from tfos_ml.feed.spool import Chunk, read_chunk
+from tfos_ml.schema import Array, FeedSchema
+from tfos_ml.training.inbox import Inbox, Segment
+
+TAKEN_SECONDS = 1.0
+
+
+class ClusterFeed(DataFeed):
+    """A stream of this node's rows; made by ``ctx.get_data_feed()`` on a node of a ``TFCluster``.
+
+    Rows of an RDD are the elements as they were, but for lists of numbers, which come as NumPy
+    arrays; rows of a DataFrame are tuples of its columns. The rows of one call of ``train`` come as
+    often as its ``num_epochs`` says. There is no end of the feed before ``shutdown``.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        channel: Channel,
+        stream: str,
+        input_mapping: Mapping[str, str] | None,
+        train_mode: bool,
+        directory: str,
+        pad_value: float,
+    ):
+        super().__init__(inbox, channel, FeedSchema(()), 1, train_mode, directory, pad_value)
+        self._stream = stream
+        self._mapping = input_mapping
+        self._directory = Path(directory)
+        self._exchange: int | None = None  # of the present batch
+        self._runs: deque[list[int]] = deque()  # exchange and rows of what has not been answered, in order
+        self._answer_files = 0
+        self._told = 0.0
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        kept: list[Chunk] = []
+        while (item := self._inbox.next_item(self._stream, timeout=None)) is not None:
+            if isinstance(item, Segment):
+                yield from self._replay(kept, item.epochs)
+                self._channel.send("segment_read", number=item.number)
+                kept = []
+                continue
+            self._check_mode(item)
+            yield from read_chunk(item.path)
+            if item.is_kept:
+                kept.append(item)
+            else:
+                self._channel.send("released", path=item.path)
+
+    def _replay(self, kept: list[Chunk], epochs: int) -> Iterator[pa.RecordBatch]:
+        for epoch in range(1, epochs):
+            for chunk in kept:
+                yield from read_chunk(chunk.path)
+                if epoch == epochs - 1:
+                    self._channel.send("released", path=chunk.path)
+
+    def _check_mode(self, chunk: Chunk) -> None:
+        if self._train_mode and chunk.exchange is not None:
+            raise CollectiveCallError("rows of inference() need ctx.get_data_feed(train_mode=False)")
+        if not self._train_mode and chunk.exchange is None:
+            raise CollectiveCallError("rows of train() need ctx.get_data_feed(train_mode=True)")
+        self._exchange = chunk.exchange
+
+    def next_batch(self, batch_size: int) -> list[Any] | dict[str, Array]:
+        """The next rows: as :meth:`DataFeed.next_batch`, but with what follows.
+
+        With ``train_mode=False`` there are fewer than `batch_size` rows when no more are at hand, so that no task
+        waits for rows of others.
+
+        Returns
+        -------
+        list, or dict of str to numpy.ndarray
+            A list of rows; with ``input_mapping`` an array of shape ``(rows, ...)`` for each tensor.
+        """
+        parts: list[pa.RecordBatch] = []
+        wanted = batch_size
+        while wanted and not self._terminated and self._has_more(bool(parts)):
+            assert self._batch is not None
+            part = self._batch.slice(self._position, wanted)
+            self._position += len(part)
+            wanted -= len(part)
+            parts.append(part)
+            if self._exchange is not None:
+                self._note_run(self._exchange, len(part))
+        self._tell_taken()
+        if self._mapping is not None:
+            return {tensor: self._array(parts, column, i) for i, (column, tensor) in enumerate(self._mapping.items())}
+        return [element for part in parts for element in rows.to_elements(part)]
+
+    def _has_more(self, have_some: bool) -> bool:
+        exhausted = self._batch is None or self._position == len(self._batch)
+        if exhausted and have_some and not self._train_mode and not self._inbox.has_item(self._stream):
+            return False
+        return self._available()
+
+    def _note_run(self, exchange: int, count: int) -> None:
+        if self._runs and self._runs[-1][0] == exchange:
+            self._runs[-1][1] += count
+        else:
+            self._runs.append([exchange, count])
+
+    def _tell_taken(self) -> None:
+        """Let the supervisor know, now and then, that rows are being read."""
+        if time.monotonic() - self._told > TAKEN_SECONDS:
+            self._told = time.monotonic()
+            self._channel.send("taken")
+
+    def _array(self, parts: Sequence[pa.RecordBatch], column: str, position: int) -> Array:
+        arrays = [plain(field_of(part, column, position)) for part in parts]
+        if not arrays:
+            return to_numpy(pa.array([], pa.float32()), spec_of(pa.float32(), column, column))
+        spec = spec_of(arrays[0].type, column, column)
+        return concat_padded([to_numpy(a, spec, self._pad_value) for a in arrays], spec, self._pad_value)
+
+    def batch_results(self, results: Sequence[Any]) -> None:
+        """Answer the rows read first and not answered yet, one result each.
+
+        Parameters
+        ----------
+        results : sequence
+            Numbers, text, NumPy arrays, or lists, tuples and dicts of these.
+
+        Raises
+        ------
+        CollectiveCallError
+            If the feed was made for training.
+        ShapeError
+            If there are more results than rows that were read and not answered.
+        """
+        if self._train_mode:
+            raise CollectiveCallError("batch_results() needs ctx.get_data_feed(train_mode=False)")
+        waiting = sum(count for _, count in self._runs)
+        results = results.numpy() if hasattr(results, "numpy") else results  # a tensor
+        if len(results) > waiting:
+            raise ShapeError(f"batch_results() got {len(results)} results, but {waiting} rows wait for one")
+        for batch in rows.to_batches(results):
+            path = self._directory / f"answers-{self._answer_files:06d}.arrow"
+            self._answer_files += 1
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            self._channel.send("answers", path=str(path), runs=self._take_runs(batch.num_rows))
+
+    def _take_runs(self, count: int) -> list[tuple[int, int]]:
+        """Which exchanges the next `count` answers belong to."""
+        taken = []
+        while count:
+            exchange, waiting = self._runs[0]
+            part = min(count, waiting)
+            taken.append((exchange, part))
+            count -= part
+            self._runs[0][1] -= part
+            if not self._runs[0][1]:
+                self._runs.popleft()
+        return taken
+
+    def close(self) -> None:
+        """Called when the train function has returned.
+
+        Raises
+        ------
+        ShapeError
+            If rows were read with ``train_mode=False`` and not answered.
+        """
+        waiting = sum(count for _, count in self._runs)
+        if waiting and not self._terminated:
+            raise ShapeError(f"{waiting} rows were read with train_mode=False but not answered by batch_results()")

@@ -1,0 +1,250 @@
+"""The supervisor's side of a feed that comes from other tasks: ``TFCluster.train`` and ``.inference``.
+
+Rows to train on are *staged*, block by block, and come before the train function only once
+their whole partition has arrived and the driver has granted it: a feed task that Spark runs
+twice feeds its rows once. Rows to infer from are announced as they come, and what the train
+function answers goes back to where they came from (an *exchange*).
+
+Used by three kinds of threads: those that serve feed tasks, the one that hears the driver,
+and the supervisor's own.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_ml import errors
+from tfos_ml.feed import blocks, spool
+from tfos_ml.feed.feeder import WINDOW_BYTES
+
+ROOM_POLL_SECONDS = 1.0
+FED_BY_TASKS = {"counts": None, "why": "is fed by TFCluster, which knows no end of the rows before shutdown"}
+
+
+@dataclass
+class Exchange:
+    """Rows of one task that wait for their results; `answers` holds messages, or why there are no more."""
+
+    number: int
+    answers: queue.SimpleQueue[pa.RecordBatch | str] = field(default_factory=queue.SimpleQueue)
+
+
+class Inlet:
+    """One node's rows from feed tasks, on their way to its TensorFlow process.
+
+    Parameters
+    ----------
+    directories : spool.SpoolDirectories
+        Where the spool is.
+    tell : callable
+        Tells the TensorFlow process, ``tell(kind, **content)``.
+    feed_timeout : float
+        Seconds after which rows that nobody reads are a failure.
+
+    Attributes
+    ----------
+    location : str or None
+        Where feed tasks reach it.
+    """
+
+    def __init__(
+        self,
+        directories: spool.SpoolDirectories,
+        tell: Callable[..., None],
+        feed_timeout: float,
+    ):
+        self._directories = directories
+        self._tell = tell
+        self._changed = threading.Condition()
+        self._numbers = count()
+        self._outstanding: dict[str, tuple[int, bool]] = {}  # path -> size, whether it counts for the window
+        self._pending: list[int] = []
+        self._exchanges: dict[int, Exchange] = {}
+        self._touched = time.monotonic()
+        self._timeout = feed_timeout
+        self._heard = 0
+        self._input_ended = False
+        self._over: str | None = None
+        self.location: str | None = None
+        self.rows = {"train": 0, "validation": 0}
+        self.bytes = 0
+        self.reading: str | None = None
+        self.keeps_rows = False
+        self.complete = False
+
+    # For feed tasks
+
+    def wait_for_room(self) -> bool:
+        """Wait until more rows may come; False if none are wanted any more."""
+        with self._changed:
+            while self._over is None and self._used() >= WINDOW_BYTES:
+                self._changed.wait(ROOM_POLL_SECONDS)
+            return self._over is None
+
+    def _used(self) -> int:
+        return sum(size for size, counts in self._outstanding.values() if counts)
+
+    def store(self, message: pa.RecordBatch) -> spool.Chunk:
+        """Write a block to the spool, where nobody knows of it yet."""
+        rows, block = blocks.unpack(message)
+        return spool.write_block(self._directories, f"block-{next(self._numbers):06d}", block, rows)
+
+    def commit(self, stream: str, chunks: list[spool.Chunk], epochs: int) -> None:
+        """Put stored rows before the train function; they are kept if they are to be replayed."""
+        with self._changed:
+            for chunk in chunks:
+                self._announce(stream, replace(chunk, is_kept=epochs > 1))
+
+    def discard(self, chunks: list[spool.Chunk]) -> None:
+        """Forget stored rows."""
+        for chunk in chunks:
+            Path(chunk.path).unlink(missing_ok=True)
+
+    def open_exchange(self) -> Exchange:
+        """Begin an exchange of rows for results."""
+        with self._changed:
+            exchange = Exchange(next(self._numbers))
+            if self._over is not None:
+                exchange.answers.put(self._over)
+            self._exchanges[exchange.number] = exchange
+            return exchange
+
+    def ask(self, stream: str, exchange: Exchange, message: pa.RecordBatch) -> None:
+        """Put a block of an exchange before the train function at once."""
+        chunk = replace(self.store(message), exchange=exchange.number)
+        with self._changed:
+            self._announce(stream, chunk)
+
+    def close_exchange(self, exchange: Exchange) -> None:
+        """End an exchange; answers that still come are for nobody."""
+        with self._changed:
+            self._exchanges.pop(exchange.number, None)
+
+    def _announce(self, stream: str, chunk: spool.Chunk) -> None:
+        self._touch()
+        self._outstanding[chunk.path] = chunk.size, not chunk.is_kept
+        self.rows["train"] += chunk.rows
+        self.bytes += chunk.size
+        self._tell("chunk", stream=stream, chunk=asdict(chunk))
+
+    # For the driver
+
+    def hear(self, answer: dict[str, Any]) -> None:
+        """Take up what the driver has announced since."""
+        for announcement in answer.get("announcements", ()):
+            with self._changed:
+                self._heard += 1
+                if announcement["kind"] == "end_of_input":
+                    self._input_ended = True
+                else:
+                    self._end_segment(**{k: v for k, v in announcement.items() if k != "kind"})
+
+    def _end_segment(self, stream: str, number: int, epochs: int, feed_timeout: float) -> None:
+        """All rows of one call of ``train`` have come."""
+        self._touch()
+        self._timeout = feed_timeout
+        if self._over is None:
+            self._pending.append(number)
+            self._tell("segment", stream=stream, number=number, epochs=epochs)
+
+    def progress(self) -> dict[str, Any]:
+        """What the driver is told."""
+        with self._changed:
+            return {
+                "rows": self.rows["train"],
+                "complete": self.complete,
+                "heard": self._heard,
+                "pending": list(self._pending),
+                "over": self._over is not None,
+            }
+
+    # For the supervisor
+
+    def until_end(self) -> Iterator[None]:
+        """Goes on until the driver has announced the end of the input.
+
+        Raises
+        ------
+        FeedTimeoutError
+            If rows have waited for `feed_timeout` seconds and none was read.
+        """
+        while not self._input_ended:
+            with self._changed:
+                waiting = self._outstanding or self._pending
+                if waiting and time.monotonic() - self._touched > self._timeout:
+                    raise errors.FeedTimeoutError(
+                        f"the train function has neither read nor answered rows for feed_timeout={self._timeout:g} s "
+                        "while some were waiting. Read them with feed.next_batch(), answer those of inference() with "
+                        "feed.batch_results(), end the feed with feed.terminate(), or raise feed_timeout"
+                    )
+            yield None
+
+    def _touch(self) -> None:
+        self._touched = time.monotonic()
+
+    def touch(self) -> None:
+        """Note that the process has read rows."""
+        with self._changed:
+            self._touch()
+
+    def has_room(self) -> bool:
+        """True: it is the feed tasks that wait for room."""
+        return True
+
+    def release(self, path: str) -> None:
+        """Delete a chunk that has been read for the last time."""
+        with self._changed:
+            self._touch()
+            del self._outstanding[path]
+            self._changed.notify_all()
+        Path(path).unlink()
+
+    def segment_read(self, number: int) -> None:
+        """Note that all rows of one call of ``train`` have been read."""
+        with self._changed:
+            self._touch()
+            self._pending.remove(number)
+
+    def answered(self, path: str, runs: list[tuple[int, int]]) -> None:
+        """Send results back: a file of them, and to which exchange how many belong, in order."""
+        answers = spool.read_chunk(path)
+        batch = next(answers)
+        with self._changed:
+            self._touch()
+            for number, rows in runs:
+                while rows:
+                    if not batch.num_rows:
+                        batch = next(answers)
+                    part, batch = batch.slice(0, rows), batch.slice(min(rows, batch.num_rows))
+                    rows -= part.num_rows
+                    if number in self._exchanges:
+                        self._exchanges[number].answers.put(blocks.pack([part]))
+        Path(path).unlink()
+
+    def counts(self) -> dict[str, Any]:
+        """Instead of row counts, why there are none."""
+        return FED_BY_TASKS
+
+    def finish(self) -> None:
+        """Announce the end of the input to the process."""
+        self.close()
+        self.complete = True
+        self._tell("end_of_input")
+
+    def close(self) -> None:
+        """Want no more rows."""
+        with self._changed:
+            self._over = self._over or "its train function reads no more rows: it has returned, or called terminate()"
+            self._pending.clear()
+            for exchange in self._exchanges.values():
+                exchange.answers.put(self._over)
+            self._changed.notify_all()

@@ -1,0 +1,449 @@
+"""Elements of an RDD <-> Arrow record batches: batched before they cross a process, as they were after it.
+
+=====================================  ================================  ===========================
+Element, or a field of it              Arrow                             Comes back as
+=====================================  ================================  ===========================
+bool, int, float, str, bytes, None,    one column                        the same
+date, datetime, timedelta, Decimal
+NumPy number, datetime64, timedelta64  one column (times as int64)       the same
+ndarray of numbers or text             lists of fixed size; if shapes    ndarray of the same dtype
+                                       differ, a struct                  and shape
+list of numbers, nested lists of them  lists                             int64, float64 or bool
+                                                                         ndarray, or list
+list of text                           lists                             list
+tuple, other list, dict, Row           a column (of a struct) per field  tuple, list, dict, Row
+tuple of > ``MAX_FIELDS`` numbers      lists                             ndarray, or tuple
+=====================================  ================================  ===========================
+
+Arrays are read-only, mostly views of the batch. An element that is a list of lists is a list of fields; a list
+with None in it stays a list. Integers among floats become floats, booleans among more than ``MAX_FIELDS`` numbers
+numbers, NumPy numbers in lists or among Python's Python's, ``bytearray`` ``bytes``, and subclasses of tuple, list
+and dict their base. The metadata of a schema says in JSON which of these its batches hold, and nothing about
+single rows: batches of one schema can be cut and joined.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from array import array as packed
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
+from itertools import chain, islice, pairwise, starmap
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, ShapeError
+from tfos_ml.schema import Array
+
+FORM_KEY = b"tfos_ml.form"
+FIRST_ROWS = 64
+MAX_FIELDS = 64  # a longer tuple of numbers is one column
+
+Kind = list[Any]  # what of the table above an array holds, with the kinds of its items or fields
+Encoded = tuple[pa.Array, Kind]
+VALUE: Kind = ["value"]
+_NONE = type(None)
+_INTS = {int, *(np.dtype(code).type for code in "bhilqBHILQ")}
+_LEAVES: list[tuple[set[type], pa.DataType]] = [  # of lists by the types of items; empty ones are of floats
+    (set(), pa.float64()),
+    ({bool, np.bool_}, pa.bool_()),
+    (_INTS, pa.int64()),
+    (_INTS | {float, np.float16, np.float32, np.float64}, pa.float64()),
+    ({str, np.str_}, pa.string()),
+    ({bytes, bytearray, np.bytes_}, pa.binary()),
+]
+_SUPPORTED = (
+    "Supported: bool, int of 64 bits, float, str, bytes, date, datetime, timedelta, Decimal, NumPy numbers and arrays "
+    "of numbers or text; lists, tuples, Rows and dicts with str keys of these; None. A field holds one of them in all "
+    "elements. Convert it first, with rdd.map()."
+)
+
+
+class _ChangedError(ColumnTypeError):
+    """Values have no form in common, but parts of them may."""
+
+
+def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: int = 8192) -> Iterator[pa.RecordBatch]:
+    """Batch elements of any forms, in order; where the form changes, a new batch begins.
+
+    Parameters
+    ----------
+    elements : iterable
+        Read as batches are asked for, one batch at a time.
+    target_bytes : int, default 4 MiB
+        Size of a batch to aim at; the first has ``FIRST_ROWS`` rows.
+    max_rows : int, default 8192
+        Most rows of a batch.
+
+    Raises
+    ------
+    ColumnTypeError
+        If an element holds what Arrow cannot, or a field holds values of several types.
+    """
+    stream, rows = iter(elements), min(FIRST_ROWS, max_rows)
+    while held := list(islice(stream, rows)):
+        batches = list(_batches(held))
+        rows = max(1, min(max_rows, target_bytes * len(held) // max(1, sum(b.nbytes for b in batches))))
+        del held
+        yield from batches
+
+
+def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
+    """One batch, or several if elements differ in form."""
+    try:
+        array, kind = _encode(elements, "element", top=True)
+    except _ChangedError as error:
+        if len(elements) == 1:
+            raise ColumnTypeError(str(error)) from None
+        middle = len(elements) // 2
+        yield from _batches(elements[:middle])
+        yield from _batches(elements[middle:])
+        return
+    struct = array if kind[0] == "fields" else pa.StructArray.from_arrays([array], ["value"])
+    yield pa.RecordBatch.from_struct_array(struct).replace_schema_metadata({FORM_KEY: json.dumps(kind)})
+
+
+def _encode(values: list[Any], where: str, top: bool = False) -> Encoded:
+    """Values of a field, or elements if `top`, as one array."""
+    types = set(map(type, values))
+    known = types - {_NONE}
+    families = set(map(_family, known))
+    if families <= {"value"} or (families <= {"value", "numpy"} and len(known) > 1):
+        return _scalars(values, known, where), VALUE
+    if len(families) > 1 or families == {""}:
+        raise (ColumnTypeError if "" in families else _ChangedError)(_message(where, known))
+    if known == types:
+        return _ENCODERS[families.pop()](values, where, top)
+    array, kind = _encode([v for v in values if v is not None], where, top)
+    if top and kind[0] == "fields":
+        raise _ChangedError(_message(where, types))
+    return _with_nulls(array, np.array([v is not None for v in values])), kind
+
+
+def _with_nulls(array: pa.Array, valid: Array) -> pa.Array:
+    """Values of an array where `valid`, nulls elsewhere."""
+    return array if valid.all() else array.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+
+
+def _family(kind: type) -> str:
+    """Which encoder a type has; empty for none."""
+    if issubclass(kind, np.number | np.bool_ | np.datetime64):  # timedelta64 is a number
+        return "numpy"
+    if kind in (datetime.date, datetime.datetime, datetime.timedelta, Decimal) or _leaf({kind}) is not None:
+        return "value"
+    if (kind.__module__, kind.__name__) == ("pyspark.sql.types", "Row"):
+        return "row"
+    bases = (tuple, list, dict) if kind is not np.ndarray else (np.ndarray,)
+    return next((base.__name__ for base in bases if issubclass(kind, base)), "")
+
+
+def _leaf(types: set[type]) -> pa.DataType | None:
+    return next((leaf for known, leaf in _LEAVES if types <= known), None)
+
+
+def _message(where: str, types: Iterable[type], reason: object = "a mixture, or not supported") -> str:
+    names = sorted(t.__name__ if t.__module__ == "builtins" else f"{t.__module__}.{t.__name__}" for t in types)
+    return f"{where} of the RDD holds {' and '.join(names)}, which cannot be a column: {reason}. {_SUPPORTED}"
+
+
+def _scalars(values: list[Any], types: set[type], where: str, kind: pa.DataType | None = None) -> pa.Array:
+    kind = kind or _leaf(types)
+    if kind is None and len(types) > 1:
+        raise ColumnTypeError(_message(where, types))
+    if types == {datetime.datetime} and len({v.tzinfo is None for v in values if v is not None}) > 1:
+        raise ColumnTypeError(_message(where, types, "with and without time zone"))
+    try:
+        array = pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise ColumnTypeError(_message(where, types, error)) from error
+    if isinstance(array, pa.ChunkedArray):
+        raise _ChangedError(_message(where, types, "more than 2 GiB"))
+    return array
+
+
+def _encode_numbers(values: list[Any], where: str, top: bool) -> Encoded:
+    flat = np.array(values)
+    return _numbers(flat, where), ["numpy", flat.dtype.str]
+
+
+def _numbers(flat: Array, where: str) -> pa.Array:
+    """NumPy numbers of shape ``(n,)``, not copied if in native byte order."""
+    if flat.dtype.kind not in "biufmM" or flat.dtype.itemsize > 8:
+        raise ColumnTypeError(_message(where, [flat.dtype.type], "not supported"))
+    native = flat.astype(flat.dtype.newbyteorder("="), copy=False)
+    return pa.array(native.view(np.int64) if native.dtype.kind in "mM" else native)
+
+
+def _list_array(lengths: list[int] | Array, items: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)), items)
+
+
+def _encode_arrays(values: list[Array], where: str, top: bool) -> Encoded:
+    dtypes, shape = {v.dtype for v in values}, values[0].shape
+    kind = ["ndarray", values[0].dtype.str]
+    if len(dtypes) > 1:
+        if {d.kind for d in dtypes} not in ({"U"}, {"S"}):
+            raise _ChangedError(_message(where, {d.type for d in dtypes}, "arrays of several dtypes"))
+        kind[1] = values[0].dtype.kind  # each as wide as it needs
+    if values[0].dtype.kind in "USO":
+        texts = list(chain.from_iterable(v.reshape(-1).tolist() for v in values))
+        items, found = _encode(texts, f"{where}[*]")
+        if found != VALUE:
+            raise ColumnTypeError(_message(where, set(map(type, texts)), "not supported in an array"))
+    else:
+        items = _numbers(np.concatenate([v.reshape(-1) for v in values]), where)
+    if 0 in shape or len(dtypes) > 1 or any(v.shape != shape for v in values):
+        shapes = pa.array([v.shape for v in values], pa.list_(pa.int64()))
+        lists = _list_array([v.size for v in values], items)
+        return pa.StructArray.from_arrays([lists, shapes], ["values", "shape"]), [*kind, None]
+    # One level only: Arrow 25 takes and filters garbage from slices of nested lists of fixed size.
+    return pa.FixedSizeListArray.from_arrays(items, math.prod(shape)) if shape else items, [*kind, list(shape)]
+
+
+def _encode_tuples(values: list[Any], where: str, top: bool) -> Encoded:
+    lengths = set(map(len, values))
+    if len(lengths) == 1 and max(lengths) <= MAX_FIELDS:
+        return _encode_fields(values, "tuple", where)
+    if top and min(lengths) <= MAX_FIELDS:
+        raise _ChangedError(_message(where, {tuple}, f"lengths {sorted(lengths)}"))
+    return _encode_lists(values, where, top, "tuple")
+
+
+def _encode_lists(values: list[Any], where: str, top: bool, how: str = "list") -> Encoded:
+    found = _long_lists(values) if len(values[0]) > MAX_FIELDS and type(values[0][0]) in (int, float) else None
+    if found is not None:
+        return found, [how, VALUE]
+    types = set(map(type, chain.from_iterable(values))) - {_NONE}
+    leaf, lengths = _leaf(types), list(map(len, values))
+    if leaf is not None:
+        return _scalars(values, types, f"{where}[*]", pa.list_(leaf)), [how, VALUE]
+    if not top and len(set(map(_family, types))) == 1:
+        try:
+            items, kind = _encode(list(chain.from_iterable(values)), f"{where}[*]")
+            return _list_array(lengths, items), [how, kind]
+        except ColumnTypeError:  # but each position may have a form of its own
+            pass
+    if len(set(lengths)) > 1 or any(_leaf(set(map(type, v)) - {_NONE}) is not None for v in values):
+        raise _ChangedError(_message(f"{where}[*]", types))
+    return _encode_fields(values, how, where)
+
+
+def _long_lists(values: list[Any]) -> pa.Array | None:
+    """Long rows of numbers by converters that check types as they go; None if there is anything else."""
+    try:
+        if type(values[0][0]) is float:
+            return pa.array(values, pa.list_(pa.float64()))
+        rows = [packed("q", row) for row in values]
+    except (pa.ArrowException, TypeError, OverflowError):
+        return None
+    return _list_array(list(map(len, rows)), pa.array(np.frombuffer(b"".join(rows), np.int64)))
+
+
+def _encode_dicts(values: list[dict[str, Any]], where: str, top: bool) -> Encoded:
+    names = list(values[0])
+    if not all(isinstance(name, str) for name in names):
+        raise ColumnTypeError(_message(where, {dict}, f"the keys {names} are not all str"))
+    if any(v.keys() != values[0].keys() for v in values):
+        raise _ChangedError(_message(where, {dict}, "keys differ"))
+    return _encode_fields([[v[name] for name in names] for v in values], "dict", where, names)
+
+
+def _encode_rows(values: list[Any], where: str, top: bool) -> Encoded:
+    names = {tuple(getattr(v, "__fields__", ())) for v in values}
+    if len(names) > 1:
+        raise _ChangedError(_message(where, {type(values[0])}, "fields differ"))
+    fields = list(names.pop())
+    return _encode_fields(values, "row", where, fields) if fields else _encode_tuples(values, where, top)
+
+
+def _encode_fields(values: list[Any], how: str, where: str, names: list[str] | None = None) -> Encoded:
+    keys: Any = names or range(len(values[0]))
+    columns = zip(keys, zip(*values, strict=True), strict=True)
+    encoded = [_encode(list(column), f"{where}[{key!r}]") for key, column in columns]
+    arrays = [array for array, _ in encoded] or [pa.nulls(len(values))]  # says how many rows there are
+    struct = pa.StructArray.from_arrays(arrays, [str(key) for key in keys] or [""])
+    return struct, ["fields", how, list(keys), [kind for _, kind in encoded]]
+
+
+_ENCODERS: dict[str, Callable[[list[Any], str, bool], Encoded]] = {
+    "numpy": _encode_numbers,
+    "ndarray": _encode_arrays,
+    "tuple": _encode_tuples,
+    "list": _encode_lists,
+    "dict": _encode_dicts,
+    "row": _encode_rows,
+}
+
+
+def is_row_batch(batch: pa.RecordBatch) -> bool:
+    """Whether :func:`to_batches` made a batch; others, of a DataFrame, hold tuples of their columns."""
+    return FORM_KEY in (batch.schema.metadata or {})
+
+
+def _kind(batch: pa.RecordBatch) -> Kind:
+    if is_row_batch(batch):
+        kind: Kind = json.loads(batch.schema.metadata[FORM_KEY])
+        return kind
+    return ["fields", "tuple", batch.schema.names, list(map(_kind_of, batch.schema.types))]
+
+
+def _kind_of(kind: pa.DataType) -> Kind:
+    return ["list", _kind_of(kind.value_type)] if pa.types.is_list(kind) else VALUE
+
+
+def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
+    """A field of the elements of a batch; arrays are nested lists, which :mod:`tfos_ml.arrays` knows.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        Made by :func:`to_batches`, or of a DataFrame.
+    key : str or int
+        Name in a dict, a Row or a DataFrame; position in a tuple, a list, a Row or a DataFrame.
+
+    Raises
+    ------
+    ColumnNotFoundError
+        If the elements have no such field, or several of that name.
+    ShapeError
+        If the field holds arrays that differ in their number of dimensions.
+    """
+    kind = _kind(batch)
+    names = kind[2] if kind[0] == "fields" else []
+    found = [i for i, name in enumerate(names) if key == name or (key == i and kind[1] != "dict")]
+    if len(found) != 1:
+        raise ColumnNotFoundError(
+            f"Elements of the RDD have {len(found) or 'no'} fields {key!r}, expected one. "
+            f"Available: {names or 'none, each element is one value'}"
+        )
+    array, kind = batch.column(found[0]), kind[3][found[0]]
+    if kind[0] != "ndarray" or kind[2] == []:
+        return array
+    return _with_nulls(_nested_lists(array.drop_null(), kind[2]), array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _nested_lists(arrays: pa.Array, shape: list[int] | None) -> pa.Array:
+    """Arrays as lists of lists."""
+    items = (arrays if shape else arrays.field("values")).flatten()
+    shapes = [shape] * len(arrays) if shape else arrays.field("shape").to_pylist()
+    ndims = sorted(set(map(len, shapes)))
+    if len(ndims) > 1:
+        raise ShapeError(f"Arrays of the RDD have {ndims} dimensions, which make no one tensor. Reshape them first.")
+    sizes = np.array(shapes, dtype=np.int64).reshape(len(arrays), -1)
+    for level in reversed(range(sizes.shape[1])):
+        items = _list_array(np.repeat(sizes[:, level], sizes[:, :level].prod(axis=1)), items)
+    return items
+
+
+def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
+    """The elements of a batch, as they were.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        Made by :func:`to_batches`, or of a DataFrame; also a slice of one.
+    lists : bool, default False
+        Give lists of numbers as lists, rather than as arrays, which are much faster.
+    """
+    kind = _kind(batch)
+    array = batch.to_struct_array() if kind[0] == "fields" else batch.column(0)
+    return _decode(array, kind, lists) if len(array) else []
+
+
+def _decode(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:
+    if kind == VALUE:
+        dense = _dense(array) if _holds_numbers(kind, array.type) else None
+        return array.to_pylist() if dense is None else dense.tolist()
+    if array.null_count:
+        known = iter(_decode(array.drop_null(), kind, lists))
+        return [next(known) if valid else None for valid in array.is_valid().to_pylist()]
+    if kind[0] == "numpy":
+        return list(_from_arrow(array, np.dtype(kind[1])))
+    if kind[0] == "ndarray":
+        return _decode_arrays(array, np.dtype(kind[1]), kind[2])
+    return _decode_fields(array, kind, lists) if kind[0] == "fields" else _decode_lists(array, kind, lists)
+
+
+def _from_arrow(flat: pa.Array, dtype: np.dtype[Any]) -> Array:
+    if dtype.kind in "USO":
+        return np.array(flat.to_pylist(), dtype)
+    numbers = flat.to_numpy(zero_copy_only=False)
+    if dtype.kind in "mM":
+        numbers = numbers.view(dtype.newbyteorder("="))
+    return numbers.astype(dtype, copy=False)
+
+
+def _decode_arrays(array: pa.Array, dtype: np.dtype[Any], shape: list[int] | None) -> list[Any]:
+    if shape is None:
+        flat, shapes = array.field("values").flatten(), array.field("shape").to_pylist()
+        items = flat.to_pylist() if dtype.kind in "USO" else _from_arrow(flat, dtype)
+        bounds = pairwise(np.cumsum([0, *map(math.prod, shapes)]).tolist())
+        return [np.asarray(items[a:b], dtype).reshape(shape) for (a, b), shape in zip(bounds, shapes, strict=True)]
+    stacked = _from_arrow(array.flatten() if shape else array, dtype).reshape(-1, *shape)
+    return list(stacked) if shape else [stacked[i, ...] for i in range(len(stacked))]
+
+
+def _decode_fields(array: pa.StructArray, kind: Kind, lists: bool) -> list[Any]:
+    _, how, names, kinds = kind
+    columns = [_decode(field, k, lists) for field, k in zip(array.flatten(), kinds, strict=False)]
+    rows = zip(*columns, strict=True) if columns else iter([()] * len(array))
+    if how == "dict":
+        return [dict(zip(names, row, strict=True)) for row in rows]
+    if how == "row":
+        from pyspark.sql import Row
+
+        return list(starmap(Row(*names), rows))
+    return list(rows) if how == "tuple" else list(map(list, rows))
+
+
+def _decode_lists(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:
+    how, item = kind
+    as_arrays = not lists and _holds_numbers(item, array.type.value_type) and (how == "list" or item == VALUE)
+    rows: Any = _dense(array) if as_arrays else None
+    if rows is None:
+        flat = array.flatten()
+        items: Any = _dense(flat) if as_arrays and item == VALUE else None
+        items = _decode(flat, item, lists) if items is None else items
+        ends = np.cumsum(pc.list_value_length(array).to_numpy()).tolist()
+        rows = [items[a:b] for a, b in pairwise([0, *ends])]
+    if as_arrays:
+        rows = map(_as_array, rows)
+    return list(rows) if how == "list" else list(map(_as_tuple, rows))
+
+
+def _holds_numbers(kind: Kind, type_: pa.DataType) -> bool:
+    if kind[0] == "list":
+        return _holds_numbers(kind[1], type_.value_type)
+    is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)
+    return kind == VALUE and is_number
+
+
+def _dense(array: pa.Array) -> Array | None:
+    """Numbers as one array, a view but for booleans; None if there are nulls or lists of several lengths."""
+    if array.null_count:
+        return None
+    if not pa.types.is_list(array.type):
+        numbers: Array = array.to_numpy(zero_copy_only=False)
+        return numbers
+    items, lengths = _dense(array.flatten()), pc.list_value_length(array).to_numpy()
+    if items is None or not len(lengths) or lengths.min() != lengths.max():
+        return None
+    return items.reshape(len(array), lengths[0], *items.shape[1:])
+
+
+def _as_array(row: Any) -> Any:
+    """Numbers, or arrays of one shape, as one array."""
+    if isinstance(row, np.ndarray) or any(item is None or isinstance(item, list) for item in row):
+        return row
+    return np.array(row) if len(set(map(np.shape, row))) < 2 else row
+
+
+def _as_tuple(row: Any) -> Any:
+    if isinstance(row, np.ndarray):
+        return row if len(row) > MAX_FIELDS else tuple(row.tolist())
+    return tuple(row)
