@@ -7,7 +7,7 @@ import json
 import linecache
 
 import pytest
-from conftest import CLUSTER
+from conftest import CLUSTER, LOCAL
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFEstimator, errors
@@ -31,17 +31,6 @@ def test_explicit_params_over_tf_args_over_defaults(spark, tmp_path):
     fit(spark, look, tfArgs={"epochs": 7, "batchSize": 8, "mine": "x"}, batchSize=9)
     expected = {"epochs": 7, "batchSize": 9, "steps": None, "mine": "x", "modelDir": None, "epochs_here": 7}
     assert json.loads(target.read_text()) == expected
-
-
-@pytest.mark.parametrize("tf_args", [argparse.Namespace(lr=0.5), {"lr": 0.5}, ["--lr", "0.5"]])
-def test_tf_args_in_all_forms(spark, tmp_path, tf_args):
-    target = tmp_path / "lr"
-
-    def look(args, ctx):
-        target.write_text(str(args.lr if "lr" in args else float(args.argv[1])))
-
-    fit(spark, look, tfArgs=tf_args)
-    assert target.read_text() == "0.5"
 
 
 def test_context_of_every_role(spark, tmp_path):
@@ -89,35 +78,67 @@ def test_files_are_shared_out_with_input_mode_tensorflow(spark, tmp_path):
     assert sorted(map(len, shares)) == [2, 3]
 
 
-def test_validation_rows_are_kept_apart(spark, tmp_path):
-    df = frame(spark).withColumn("held_out", F.col("features") >= 50)
+@pytest.fixture(scope="module")
+def two_workers(sessions, tmp_path_factory):
+    """A model, and what its two nodes saw of 50 rows to train on and 10 that are held out."""
+    directory = tmp_path_factory.mktemp("seen")
 
     def look(args, ctx):
-        train = [int(i) for batch in ctx.dataset() for i in batch]
-        held_out = [int(i) for batch in ctx.validation_dataset(batch_size=3) for i in batch]
-        seen = {"train": train, "held_out": held_out, "counts": [ctx.row_count, ctx.validation_row_count]}
-        (tmp_path / str(ctx.worker_num)).write_text(json.dumps(seen))
+        seen = {
+            "train": [int(i) for batch in ctx.dataset() for i in batch],
+            "held_out": [int(i) for batch in ctx.validation_dataset(batch_size=3) for i in batch],
+            "counts": [ctx.row_count, ctx.validation_row_count],
+            "sizes": [int(b.shape[0]) for b in ctx.dataset(batch_size=16, drop_remainder=True)],
+            "steps": [ctx.steps_per_epoch(16), ctx.steps_per_epoch(30)],
+        }
+        (directory / str(ctx.worker_num)).write_text(json.dumps(seen))
+        for epoch in range(3):
+            for step in range(2):
+                ctx.report({"loss": 10 * epoch + step}, epoch=epoch, step=step)
+        ctx.report({"done": 1})
 
-    TFEstimator(trainFn=look, clusterSize=2, validationIndicatorCol="held_out", verbose=0).fit(df)
-    nodes = [json.loads(p.read_text()) for p in tmp_path.iterdir()]
+    df = frame(sessions.get(LOCAL)).withColumn("held_out", F.col("features") >= 50)
+    model = TFEstimator(trainFn=look, clusterSize=2, validationIndicatorCol="held_out", verbose=0).fit(df)
+    return model, [json.loads(p.read_text()) for p in directory.iterdir()]
+
+
+def test_validation_rows_are_kept_apart(two_workers):
+    _, nodes = two_workers
     assert sorted(i for n in nodes for i in n["train"]) == list(range(50))
     assert sorted(i for n in nodes for i in n["held_out"]) == list(range(50, 60))
     assert all(n["counts"] == [50, 10] for n in nodes)
 
 
-def test_weights_and_named_labels(spark, tmp_path):
+def test_drop_remainder_and_steps_per_epoch(two_workers):
+    _, nodes = two_workers
+    assert [(n["sizes"], n["steps"]) for n in nodes] == [([16], [2, 1])] * 2
+
+
+def test_reports_become_history(two_workers):
+    model, _ = two_workers
+    assert model.history == {"loss": [1.0, 11.0, 21.0], "done": [1.0]}
+    assert model.summary["rows"] == 50
+    assert [n["label"] for n in model.summary["nodes"]] == ["worker:0", "worker:1"]
+
+
+def test_weights_named_labels_and_tf_args_of_argparse(spark, tmp_path):
     df = frame(spark).withColumn("y", F.col("features") * 2).withColumn("w", F.lit(0.5))
 
     def look(args, ctx):
         x, y, w = next(iter(ctx.dataset(batch_size=4, shuffle=False)))
         seen = {"x": x["in"].numpy().tolist(), "y": y["out"].numpy().tolist(), "w": w.numpy().tolist()}
-        (tmp_path / "seen").write_text(json.dumps(seen))
+        (tmp_path / "seen").write_text(json.dumps({**seen, "lr": args.lr}))
 
-    TFEstimator(trainFn=look, inputMapping={"features": "in"}, labelMapping={"y": "out"}, weightCol="w", verbose=0).fit(
-        df
-    )
+    TFEstimator(
+        trainFn=look,
+        tfArgs=argparse.Namespace(lr=0.5),
+        inputMapping={"features": "in"},
+        labelMapping={"y": "out"},
+        weightCol="w",
+        verbose=0,
+    ).fit(df)
     seen = json.loads((tmp_path / "seen").read_text())
-    assert seen == {"x": [0, 1, 2, 3], "y": [0, 2, 4, 6], "w": [0.5] * 4}
+    assert seen == {"x": [0, 1, 2, 3], "y": [0, 2, 4, 6], "w": [0.5] * 4, "lr": 0.5}
 
 
 def test_batch_results_come_back_in_the_order_of_the_dataframe(any_spark):
@@ -130,42 +151,26 @@ def test_batch_results_come_back_in_the_order_of_the_dataframe(any_spark):
     assert model.results() == [i**2 for i in range(60)]
 
 
-def test_rows_read_but_not_answered_are_an_error(spark):
+def test_data_feed_refuses_a_dataset_and_misses_answers(spark):
     def forget(args, ctx):
-        ctx.get_data_feed(train_mode=False).next_batch(5)
+        feed = ctx.get_data_feed(train_mode=False)
+        with pytest.raises(errors.CollectiveCallError, match="being streamed"):
+            ctx.dataset()
+        feed.next_batch(5)
 
     with pytest.raises(errors.ShapeError, match="5 rows were read"):
         fit(spark, forget)
 
 
-def test_dataset_after_data_feed_is_an_error(spark):
-    def both(args, ctx):
-        ctx.get_data_feed()
-        ctx.dataset()
-
-    with pytest.raises(errors.CollectiveCallError, match="being streamed"):
-        fit(spark, both)
-
-
-def test_drop_remainder_and_steps_per_epoch(spark, tmp_path):
-    def look(args, ctx):
-        sizes = [int(b.shape[0]) for b in ctx.dataset(batch_size=16, drop_remainder=True)]
-        (tmp_path / str(ctx.worker_num)).write_text(
-            json.dumps([sizes, ctx.steps_per_epoch(16), ctx.steps_per_epoch(30)])
-        )
-
-    fit(spark, look, clusterSize=2)
-    assert [json.loads(p.read_text()) for p in tmp_path.iterdir()] == [[[16], 2, 1]] * 2
-
-
-def test_environment_of_the_process(spark, tmp_path, monkeypatch):
+def test_environment_of_the_process_and_tf_args_of_a_command_line(spark, tmp_path):
     def look(args, ctx):
         import os
 
-        (tmp_path / "env").write_text(json.dumps(dict(os.environ)))
+        (tmp_path / "seen").write_text(json.dumps([dict(os.environ), args.argv]))
 
-    fit(spark, look, nodeEnv={"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3"})
-    seen = json.loads((tmp_path / "env").read_text())
+    fit(spark, look, tfArgs=["--lr", "0.5"], nodeEnv={"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3"})
+    seen, argv = json.loads((tmp_path / "seen").read_text())
+    assert argv == ["--lr", "0.5"]
     assert seen["MY_SETTING"] == "1"
     assert (seen["TF_NUM_INTRAOP_THREADS"], seen["OMP_NUM_THREADS"]) == ("3", "1")
     secret = [k for k in seen if "SECRET" in k or "TOKEN" in k or k.startswith("_PYSPARK")]
@@ -193,19 +198,6 @@ def train(args, ctx):
     with pytest.raises(errors.TrainFnError, match="LookupError") as caught:
         fit(spark, scope["train"])
     assert 'raise LookupError("shown with its source line")' in caught.value.traceback
-
-
-def test_reports_become_history(spark):
-    def tell(args, ctx):
-        for epoch in range(3):
-            for step in range(2):
-                ctx.report({"loss": 10 * epoch + step}, epoch=epoch, step=step)
-        ctx.report({"done": 1})
-
-    model = fit(spark, tell, clusterSize=2)
-    assert model.history == {"loss": [1.0, 11.0, 21.0], "done": [1.0]}
-    assert model.summary["rows"] == 60
-    assert [n["label"] for n in model.summary["nodes"]] == ["worker:0", "worker:1"]
 
 
 def test_evaluator_that_does_not_return_is_an_error(spark):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import train_functions
+from conftest import CLUSTER, LOCAL
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
@@ -26,8 +27,13 @@ def read(directory: Path) -> dict[str, dict]:
     return {p.stem: json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))}
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-@pytest.mark.parametrize("workers", [2, 3])
+def any_cluster(*cases):
+    """Parametrizes with masters, numbers of workers and epochs: each pair of values once, not each triple."""
+    ids = [f"{master.split('[')[0]}-{workers}-{epochs}" for master, workers, epochs in cases]
+    return pytest.mark.parametrize(("any_spark", "workers", "epochs"), cases, indirect=["any_spark"], ids=ids)
+
+
+@any_cluster((LOCAL, 2, 1), (LOCAL, 3, 3), (CLUSTER, 2, 3), (CLUSTER, 3, 1))
 def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_path, workers, epochs):
     args = {"directory": str(tmp_path), "one_iteration": workers == 3}
     estimator = TFEstimator(
@@ -56,7 +62,7 @@ def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_pa
     assert model.summary["rows"] == ROWS
 
 
-@pytest.mark.parametrize(("workers", "epochs"), [(2, 1), (3, 3)])
+@any_cluster((LOCAL, 3, 1), (CLUSTER, 2, 3))
 def test_data_feed_gives_every_row_once_an_epoch(any_spark, tmp_path, workers, epochs):
     estimator = TFEstimator(
         trainFn=train_functions.record_feed,
@@ -73,7 +79,10 @@ def test_data_feed_gives_every_row_once_an_epoch(any_spark, tmp_path, workers, e
     assert all(size == 100 for node in seen.values() for size in node["sizes"][:-1])
 
 
-def test_input_is_computed_once_for_all_epochs(spark, tmp_path):
+@pytest.fixture(scope="module")
+def passes(sessions, tmp_path_factory):
+    """The passes of each node by number of workers, of rows whose computation is counted; and that count."""
+    spark = sessions.get(LOCAL)
     computed = spark.sparkContext.accumulator(0)
 
     @F.udf("long")
@@ -81,17 +90,10 @@ def test_input_is_computed_once_for_all_epochs(spark, tmp_path):
         computed.add(1)
         return value
 
-    df = spark.range(500).select(count.asNondeterministic()("id").alias("features"))
-    args = {"directory": str(tmp_path)}
-    TFEstimator(trainFn=train_functions.record_dataset, tfArgs=args, clusterSize=2, epochs=3, verbose=0).fit(df)
-    assert computed.value == 500
-
-
-def test_shuffle_is_the_same_for_every_cluster_size_and_new_each_epoch(spark, tmp_path):
-    orders = {}
+    df = spark.range(0, 300, 1, 3).select(count.asNondeterministic()("id").alias("features"))
+    orders, counts = {}, {}
     for workers in (1, 2):
-        directory = tmp_path / str(workers)
-        directory.mkdir()
+        directory, before = tmp_path_factory.mktemp(f"workers-{workers}"), computed.value
         TFEstimator(
             trainFn=train_functions.record_dataset,
             tfArgs={"directory": str(directory)},
@@ -99,11 +101,22 @@ def test_shuffle_is_the_same_for_every_cluster_size_and_new_each_epoch(spark, tm
             epochs=2,
             seed=7,
             verbose=0,
-        ).fit(spark.range(0, 300, 1, 3).withColumnRenamed("id", "features"))
+        ).fit(df)
         orders[workers] = [
             [[i for batch in node["passes"][epoch] for i in batch] for node in read(directory).values()]
             for epoch in range(2)
         ]
+        counts[workers] = computed.value - before
+    return orders, counts
+
+
+def test_input_is_computed_once_for_all_epochs(passes):
+    _, counts = passes
+    assert counts == {1: 300, 2: 300}
+
+
+def test_shuffle_is_the_same_for_every_cluster_size_and_new_each_epoch(passes):
+    orders, _ = passes
     for epoch in range(2):
         (whole,) = orders[1][epoch]
         for share in orders[2][epoch]:
@@ -131,24 +144,65 @@ def value_rows():
     return [a + b + c + d for a, b, c, d in zip(scalars, text, arrays, decimals_and_labels, strict=True)]
 
 
-@pytest.mark.parametrize("how", ["feed", "dataset"])
-def test_values_of_every_type_arrive_exactly(spark, tmp_path, how):
-    df = spark.createDataFrame(value_rows(), VALUES).coalesce(1)
-    mapping = {name: f"in_{name}" for name in "abcdefghijklm"}
+IMAGE = "struct<origin:string,height:int,width:int,nChannels:int,mode:int,data:binary>"
+
+
+def fit_and_read(df, directory, how, mapping):
+    """What the one node got of each input."""
     TFEstimator(
         trainFn=train_functions.record_values,
-        tfArgs={"directory": str(tmp_path), "how": how},
+        tfArgs={"directory": str(directory), "how": how},
         inputMapping=mapping,
+        padValue=-1,
         verbose=0,
-    ).fit(df)
+    ).fit(df.coalesce(1))
+    (seen,) = read(directory).values()
+    return seen
 
-    (seen,) = read(tmp_path).values()
-    columns = dict(zip("abcdefghijklm", zip(*value_rows(), strict=True), strict=False))
+
+@pytest.fixture(scope="module")
+def by_dataset(sessions, tmp_path_factory):
+    """The values of every type, and columns that tensors hold in another form than Spark, in one fit."""
+    from pyspark.ml.linalg import Vectors, VectorUDT
+
+    spark = sessions.get(LOCAL)
+    image = ("", 1, 2, 3, 16, bytearray(range(6)))
+    others = [
+        (image, "1969-12-31", "2024-02-29 12:30:01.000005", [1]),
+        (image, "2024-02-29", "1960-01-01 00:00:00", [2, 3, 4]),
+    ]
+    rows = [value + other for value, other in zip(value_rows(), others, strict=True)]
+    df = spark.createDataFrame(rows, f"{VALUES}, p {IMAGE}, day string, time string, r array<int>")
+    vectors = F.udf(lambda i: Vectors.sparse(3, {1: 1e300}) if i else Vectors.dense([0.1, 2.0, 3.0]), VectorUDT())
+    df = df.withColumns(
+        {
+            "v": vectors("label"),
+            "s": F.struct(F.to_date("day").alias("d")),
+            "t": F.col("time").cast("timestamp_ntz"),
+        }
+    )
+    others = {"v": "v", "s.d": "d", "t": "t", "p": "p", "r": "r"}
+    return fit_and_read(df, tmp_path_factory.mktemp("seen"), "dataset", {**IN, **others})
+
+
+def test_values_of_every_type_arrive_exactly_by_dataset(by_dataset):
+    check_values(by_dataset, encode_text)  # a string tensor holds UTF-8
+
+
+def test_values_of_every_type_arrive_exactly_by_feed(spark, tmp_path):
+    check_values(fit_and_read(spark.createDataFrame(value_rows(), VALUES), tmp_path, "feed", IN))
+
+
+IN = {name: f"in_{name}" for name in "abcdefghijklm"}
+
+
+def check_values(seen, encode_string=train_functions.encode):
+    columns = dict(zip(IN, zip(*value_rows(), strict=True), strict=False))
     columns["m"] = tuple(float(v) for v in columns["m"])
     for name, values in columns.items():
         expected = [train_functions.encode(v) for v in values]
-        if how == "dataset" and name in "hl":  # a string tensor holds UTF-8
-            expected = [[encode_text(t) for t in v] if isinstance(v, list) else encode_text(v) for v in values]
+        if name in "hl":
+            expected = [[encode_string(t) for t in v] if isinstance(v, list) else encode_string(v) for v in values]
         assert seen[f"in_{name}"]["values"] == expected, name
     kinds = ["int8", "int16", "int32", "int64", "float32", "float64", "bool"]
     assert [seen[f"in_{n}"]["dtype"] for n in "abcdefg"] == kinds
@@ -159,30 +213,8 @@ def encode_text(text: str) -> dict[str, str]:
     return {"bytes": text.encode().hex()}
 
 
-IMAGE = "struct<origin:string,height:int,width:int,nChannels:int,mode:int,data:binary>"
-
-
-def test_vectors_times_images_and_fields_of_structs_arrive(spark, tmp_path):
-    from pyspark.ml.linalg import Vectors, VectorUDT
-
-    image = ("", 1, 2, 3, 16, bytearray(range(6)))
-    rows = [(image, "1969-12-31", "2024-02-29 12:30:01.000005", 0), (image, "2024-02-29", "1960-01-01 00:00:00", 1)]
-    df = spark.createDataFrame(rows, f"p {IMAGE}, day string, t string, label int").coalesce(1)
-    vectors = F.udf(lambda i: Vectors.sparse(3, {1: 1e300}) if i else Vectors.dense([0.1, 2.0, 3.0]), VectorUDT())
-    df = df.select(
-        "p",
-        "label",
-        vectors("label").alias("v"),
-        F.struct(F.to_date("day").alias("d")).alias("s"),
-        F.col("t").cast("timestamp_ntz").alias("t"),
-    )
-    TFEstimator(
-        trainFn=train_functions.record_values,
-        tfArgs={"directory": str(tmp_path), "how": "dataset"},
-        inputMapping={"v": "v", "s.d": "d", "t": "t", "p": "p"},
-        verbose=0,
-    ).fit(df)
-    (seen,) = read(tmp_path).values()
+def test_vectors_times_images_and_fields_of_structs_arrive(by_dataset):
+    seen = by_dataset
     assert {name: seen[name]["dtype"] for name in "vdtp"} == {"v": "float64", "d": "int32", "t": "int64", "p": "uint8"}
     assert seen["v"]["values"] == train_functions.encode([[0.1, 2.0, 3.0], [0.0, 1e300, 0.0]])
     assert seen["d"]["values"] == [-1, 19782]
@@ -190,17 +222,8 @@ def test_vectors_times_images_and_fields_of_structs_arrive(spark, tmp_path):
     assert seen["p"]["values"] == [[[[0, 1, 2], [3, 4, 5]]]] * 2
 
 
-def test_ragged_arrays_are_padded_to_the_longest_of_the_batch(spark, tmp_path):
-    df = spark.createDataFrame([([1], 0), ([2, 3, 4], 1)], "v array<int>, label int").coalesce(1)
-    TFEstimator(
-        trainFn=train_functions.record_values,
-        tfArgs={"directory": str(tmp_path), "how": "dataset"},
-        inputMapping={"v": "v"},
-        padValue=-1,
-        verbose=0,
-    ).fit(df)
-    (seen,) = read(tmp_path).values()
-    assert seen["v"]["values"] == [[1, -1, -1], [2, 3, 4]]
+def test_ragged_arrays_are_padded_to_the_longest_of_the_batch(by_dataset):
+    assert by_dataset["r"]["values"] == [[1, -1, -1], [2, 3, 4]]
 
 
 def test_null_is_an_error_that_names_the_column_or_is_skipped(spark, tmp_path):
@@ -214,9 +237,9 @@ def test_null_is_an_error_that_names_the_column_or_is_skipped(spark, tmp_path):
 
 
 def test_fewer_rows_than_workers_is_an_error_before_the_first_step(spark, tmp_path):
-    df = spark.range(0, 2, 1, 1).withColumnRenamed("id", "features")
+    df = spark.range(1).withColumnRenamed("id", "features")
     estimator = TFEstimator(
-        trainFn=train_functions.record_dataset, tfArgs={"directory": str(tmp_path)}, clusterSize=3, verbose=0
+        trainFn=train_functions.record_dataset, tfArgs={"directory": str(tmp_path)}, clusterSize=2, verbose=0
     )
     with pytest.raises(errors.UnevenDataError, match="has 0 row"):
         estimator.fit(df)
