@@ -384,7 +384,7 @@ class TestColumnOf:
             ([(1, 2)], -1, "no fields -1"),
             ([(1, 2)], "a", "no fields 'a'"),
             ([()], 0, "Available: none"),
-            ([[1.5, 2.5]], 0, "Available: none, each element is one value"),
+            ([[1.5, 2.5]], 1, "no fields 1, expected one. Available: [0]"),
             ([Row("a", "a")(1, 2)], "a", "2 fields 'a', expected one"),
         ],
     )
@@ -407,9 +407,12 @@ class TestColumnOf:
         ],
     )
     def test_is_what_tensors_are_made_of(self, values, expected):
-        batch = one_batch([(0, v) for v in values])
-        column = plain(column_of(batch, 1))
+        column = plain(column_of(one_batch([(0, v) for v in values]), 1))
         assert same(to_numpy(column, spec_of(column.type, "x", "x"), pad_value=9), expected)
+
+    @pytest.mark.parametrize("value", [1.5, [0.5, 1.5], np.ones((2, 3)), np.zeros((0, 3))])
+    def test_an_element_of_one_value_is_its_own_field(self, value):
+        assert column_of(one_batch([value] * 2), 0).to_pylist() == [np.asarray(value).tolist()] * 2
 
     @pytest.mark.parametrize(
         "shapes", [[(2, 3), (2, 3)], [(2, 3), (1, 4), (0, 2)], [(2,), (3,), (0,)], [(1, 2, 3), (3, 2, 1)]]

@@ -304,7 +304,8 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
     batch : pyarrow.RecordBatch
         Made by :func:`to_batches`, or of a DataFrame.
     key : str or int
-        Name in a dict, a Row or a DataFrame; position in a tuple, a list, a Row or a DataFrame.
+        Name in a dict, a Row or a DataFrame; position in a tuple, a list, a Row or a DataFrame. An element that is
+        one value is its own field 0.
 
     Raises
     ------
@@ -314,14 +315,15 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
         If the field holds arrays that differ in their number of dimensions.
     """
     kind = _kind(batch)
-    names = kind[2] if kind[0] == "fields" else []
-    found = [i for i, name in enumerate(names) if key == name or (key == i and kind[1] != "dict")]
+    fields: Kind = kind if kind[0] == "fields" else ["fields", "value", [0], [kind]]
+    _, how, names, kinds = fields
+    found = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
     if len(found) != 1:
         raise ColumnNotFoundError(
-            f"Elements of the RDD have {len(found) or 'no'} fields {key!r}, expected one. "
-            f"Available: {names or 'none, each element is one value'}"
+            f"Elements of the RDD have {len(found) or 'no'} fields {key!r}, expected one. Available: {names or 'none'}"
         )
-    array, kind = batch.column(found[0]), kind[3][found[0]]
+    array: pa.Array = batch.column(found[0])
+    kind = kinds[found[0]]
     if kind[0] != "ndarray" or kind[2] == []:
         return array
     return _with_nulls(_nested_lists(array.drop_null(), kind[2]), array.is_valid().to_numpy(zero_copy_only=False))

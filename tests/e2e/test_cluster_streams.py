@@ -1,0 +1,92 @@
+"""Streams that feed a TFCluster: DStream and Structured Streaming, ended from another process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+from conftest import SPARK_PORTS, listening_ports, wait_until
+
+from tfos_ml import InputMode, TFCluster, errors
+
+STOP = """
+import sys
+from tfos_ml.cluster.cluster_server import ClusterAddress
+location, token = sys.stdin.read().split()
+ClusterAddress(location, token).request_stop()
+"""
+
+
+def stop_from_another_process(cluster) -> None:
+    address = cluster.address
+    assert address.token not in repr(address)
+    subprocess.run(
+        [sys.executable, "-c", STOP], input=f"{address.location} {address.token}", text=True, check=True, timeout=60
+    )
+
+
+def record_lines(args, ctx):
+    """Append every row to a file as it comes."""
+    feed = ctx.get_data_feed()
+    with open(f"{args}/{ctx.task_index}.txt", "a") as file:
+        while not feed.should_stop():
+            for (number,) in feed.next_batch(1):
+                file.write(f"{number}\n")
+                file.flush()
+
+
+def seen(directory) -> list[int]:
+    return sorted(int(line) for path in directory.glob("*.txt") for line in path.read_text().splitlines())
+
+
+@pytest.fixture(autouse=True)
+def callback_server(spark):
+    """The server through which the JVM calls Python; Spark starts it on first use, and keeps it."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(spark.sparkContext._gateway)
+    SPARK_PORTS.update(listening_ports())
+
+
+@pytest.fixture
+def cluster(spark, tmp_path):
+    with TFCluster.run(spark.sparkContext, record_lines, str(tmp_path), 2, input_mode=InputMode.SPARK) as cluster:
+        yield cluster
+
+
+def test_dstream(spark, cluster, tmp_path):
+    from pyspark.streaming import StreamingContext
+
+    sc = spark.sparkContext
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # DStreams are deprecated
+        ssc = StreamingContext(sc, 1)
+    batches = [sc.parallelize([(i,) for i in range(n * 100, n * 100 + 100)], 3) for n in range(3)]
+    cluster.train(ssc.queueStream(batches))
+    ssc.start()
+    waiting = threading.Thread(target=cluster.shutdown, args=(ssc,))
+    waiting.start()
+    assert wait_until(lambda: seen(tmp_path) == list(range(300)), 60)
+    stop_from_another_process(cluster)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert seen(tmp_path) == list(range(300))
+
+
+def test_structured_streaming(spark, cluster, tmp_path):
+    spark.range(0, 300, 1, 3).write.parquet(f"{tmp_path}/input")
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", "1").parquet(f"{tmp_path}/input")
+    query = stream.writeStream.foreachBatch(cluster.feed_batch).start()
+    waiting = threading.Thread(target=cluster.shutdown, args=(query,))
+    waiting.start()
+    assert wait_until(lambda: seen(tmp_path) == list(range(300)), 60)
+    stop_from_another_process(cluster)
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert not query.isActive
+    assert seen(tmp_path) == list(range(300))
+    with pytest.raises(errors.ClusterClosedError, match="Micro-batch 7 is not fed"):
+        cluster.feed_batch(spark.range(3), 7)
