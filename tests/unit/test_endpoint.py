@@ -1,0 +1,209 @@
+"""The door of a node: who may hand in rows, which of them count, and how long anybody waits."""
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from test_control import GARBAGE
+
+from tfos_ml import errors
+from tfos_ml.cluster.control import call_options
+from tfos_ml.cluster.endpoint import FeedEndpoint
+from tfos_ml.feed import blocks, inlet, rows, spool
+from tfos_ml.feed.inlet import Inlet
+
+TOKEN = "the run's token"
+
+
+class Node:
+    """An inlet with its door; the TensorFlow process is played by the test."""
+
+    def __init__(self, directory: Path, timeout: float = 60.0):
+        self.told: list[dict] = []
+        self.claimed: set[tuple[int, int]] = set()
+        directories = spool.SpoolDirectories(None, directory)
+        self.inlet = Inlet(directories, lambda kind, **content: self.told.append({"type": kind, **content}), timeout)
+        self.endpoint = FeedEndpoint(self.inlet, "127.0.0.1", TOKEN, self.claim)
+        self.directory = directory
+
+    def claim(self, number, partition):
+        granted = (number, partition) not in self.claimed
+        self.claimed.add((number, partition))
+        return granted
+
+    def chunks(self):
+        return [t["chunk"] for t in self.told if t["type"] == "chunk"]
+
+    def elements(self):
+        return [e for c in self.chunks() for b in spool.read_chunk(c["path"]) for e in rows.to_elements(b)]
+
+    def put(self, elements, token=TOKEN, partition=0, epochs=1, whole=True):
+        order = {"number": 1, "stream": "input", "partition": partition, "epochs": epochs}
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(order).encode())
+        with flight.FlightClient(self.endpoint.location) as client:
+            writer, reader = client.do_put(descriptor, blocks.MESSAGE_SCHEMA, call_options(token, 20))
+            with writer:
+                for batch in rows.to_batches(elements):
+                    writer.write_batch(blocks.pack([batch]))
+                    if not json.loads(reader.read().to_pybytes())["wanted"]:
+                        return False
+                if whole:
+                    writer.write_batch(blocks.END)
+                writer.done_writing()
+                while reader.read() is not None:
+                    pass
+        return True
+
+
+@pytest.fixture
+def node(tmp_path):
+    node = Node(tmp_path)
+    yield node
+    node.inlet.close()
+    node.endpoint.close()
+
+
+def test_rows_arrive_as_they_were_and_stay_in_files_until_read(node):
+    given = [(1, "ä", [0.5, 1.5]), (2, "", [])] * 100
+    assert node.put(given)
+    assert [(n, text, list(array)) for n, text, array in node.elements()] == given
+    assert node.inlet.progress()["rows"] == 200
+    for chunk in node.chunks():
+        node.inlet.release(chunk["path"])
+    assert not list(node.directory.iterdir())
+
+
+def test_a_partition_counts_once_and_only_if_it_is_whole(node):
+    node.put(range(100), whole=False)
+    assert node.chunks() == []
+    node.put(range(100))
+    node.put(range(100))
+    node.put(range(5), partition=1)
+    assert sorted(node.elements()) == sorted([*range(100), *range(5)])
+    assert len(list(node.directory.iterdir())) == len(node.chunks())
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
+def test_strangers_are_turned_away(node, token):
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        node.put(range(10), token=token)
+    assert node.told == []
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_harms_nobody(node, garbage):
+    with socket.create_connection(("127.0.0.1", node.endpoint.port), 10) as stranger:
+        stranger.sendall(garbage)
+        assert node.put([1, 2, 3])
+    assert node.elements() == [1, 2, 3]
+
+
+def test_feeding_waits_for_room_and_goes_on(node, monkeypatch):
+    monkeypatch.setattr(inlet, "WINDOW_BYTES", 1)
+    node.put([1], partition=0)
+    feeding = threading.Thread(target=node.put, args=([2],), kwargs={"partition": 1})
+    feeding.start()
+    feeding.join(0.3)
+    assert feeding.is_alive()
+    node.inlet.release(node.chunks()[0]["path"])
+    feeding.join(10)
+    assert node.inlet.progress()["rows"] == 2
+
+
+def test_rows_to_replay_do_not_hold_up_the_others(node, monkeypatch):
+    monkeypatch.setattr(inlet, "WINDOW_BYTES", 1)
+    for partition in range(3):
+        assert node.put([partition], partition=partition, epochs=2)
+    assert [c["is_kept"] for c in node.chunks()] == [True] * 3
+
+
+def test_nothing_is_wanted_after_the_end(node):
+    node.inlet.finish()
+    assert node.told[-1]["type"] == "end_of_input"
+    assert node.put(range(10)) is False
+    assert not list(node.directory.iterdir())
+
+
+def test_rows_that_nobody_reads_are_an_error_in_time(tmp_path):
+    node = Node(tmp_path, timeout=0.0)
+    try:
+        assert next(node.inlet.until_end()) is None
+        node.put([1])
+        with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered rows for feed_timeout=0 s"):
+            next(node.inlet.until_end())
+    finally:
+        node.endpoint.close()
+
+
+def test_announcements_of_the_driver(node):
+    segment = {"kind": "segment", "stream": "input", "number": 7, "epochs": 2, "feed_timeout": 5.0}
+    node.inlet.hear({"announcements": [segment]})
+    assert node.told == [{"type": "segment", "stream": "input", "number": 7, "epochs": 2}]
+    assert (node.inlet.progress()["heard"], node.inlet.progress()["pending"]) == (1, [7])
+    node.inlet.segment_read(7)
+    assert node.inlet.progress()["pending"] == []
+    node.inlet.hear({"announcements": [{"kind": "end_of_input"}]})
+    assert list(node.inlet.until_end()) == []
+
+
+def ask(node, given):
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"stream": "input"}).encode())
+    with flight.FlightClient(node.endpoint.location) as client:
+        writer, reader = client.do_exchange(descriptor, call_options(TOKEN, 20))
+        with writer:
+            writer.begin(blocks.MESSAGE_SCHEMA)
+            for batch in rows.to_batches(given):
+                writer.write_batch(blocks.pack([batch]))
+            writer.done_writing()
+            blocks_back = [blocks.unpack(chunk.data)[1] for chunk in reader]
+    return [e for block in blocks_back for batch in blocks.read(block) for e in rows.to_elements(batch)]
+
+
+def answer(node, directory, expected):
+    """Play the TensorFlow process: answer all rows at once, in one file, when `expected` have come."""
+    waited = threading.Event()
+    while sum(c["rows"] for c in node.chunks()) < expected:
+        waited.wait(0.02)
+    chunks = node.chunks()
+    found = [e * 2 for c in chunks for b in spool.read_chunk(c["path"]) for e in rows.to_elements(b)]
+    path = str(directory / "answers")
+    (batch,) = rows.to_batches(found)
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    node.inlet.answered(path, [(c["exchange"], c["rows"]) for c in chunks])
+
+
+def test_two_tasks_get_each_their_own_answers_in_order(node, tmp_path_factory):
+    results: dict[int, list] = {}
+    tasks = [
+        threading.Thread(target=lambda i=i: results.update({i: ask(node, range(i * 100, i * 100 + 20))}))
+        for i in range(3)
+    ]
+    for task in tasks:
+        task.start()
+    answer(node, tmp_path_factory.mktemp("child"), 60)
+    for task in tasks:
+        task.join(20)
+    assert results == {i: [2 * x for x in range(i * 100, i * 100 + 20)] for i in range(3)}
+
+
+def test_rows_without_answers_are_an_error_when_the_function_returns(node):
+    raised = []
+
+    def task():
+        try:
+            ask(node, range(10))
+        except flight.FlightError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=task)
+    thread.start()
+    while not node.chunks():
+        thread.join(0.02)
+    node.inlet.close()
+    thread.join(20)
+    assert "10 rows have no result: its train function reads no more rows" in raised[0]
