@@ -6,7 +6,8 @@ How the package is laid out; imports point downwards:
 ``estimator, model``   the public stages, ``params`` what can be set on them
 ``keras_estimator``    the other estimator; ``base`` is what the two share
 ``cluster/``           one barrier job: template, launcher (driver), node (executor),
-                       process, guardian, rendezvous, control
+                       process, guardian, rendezvous, control;
+                       ``tfcluster``, ``tfparallel``: programs that lead their nodes themselves
 ``feed/``              Spark rows -> spool -> ``tf.data``; ``steps``: who trains what when
 ``training/``          inside a node's TensorFlow process: main, context, export
 ``inference/``         SavedModel -> Arrow UDF

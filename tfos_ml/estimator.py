@@ -73,6 +73,10 @@ class TFEstimator(ClusterEstimator):
     seed : int
     modelDir, exportDir : str, optional
         Directory of checkpoints; URI where the SavedModel is published.
+    tensorboard : bool, default False
+        Whether the chief starts TensorBoard for the time of the fit; its address is shown as progress is.
+    logDir : str, optional
+        What TensorBoard shows, ``ctx.log_dir``; unset, a directory that goes with the fit.
     signatureDefKey, tagSet : str, default "serving_default", "serve"
         Which signature of the SavedModel.
     reservationTimeout, feedTimeout : float, default 600, 600

@@ -89,6 +89,8 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         and a fit that finds one continues from it.
     maxRestarts : int, default 0
         How often a fit whose node failed goes on from the last state in ``modelDir``.
+    tensorboard, logDir : bool, default False; str, optional
+        The chief starts TensorBoard; metrics are logged to ``logDir`` if either is set.
     clusterSize, masterNode, shuffle, seed, exportDir, nodeEnv, ...
         As of :class:`TFEstimator`.
 

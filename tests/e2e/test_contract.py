@@ -38,6 +38,8 @@ VALUES = {  # one that differs from the default, by Param
     "batchSize": 3,
     "exportDir": "/e",
     "modelDir": "/m",
+    "logDir": "/t",
+    "tensorboard": True,
     "signatureDefKey": "k",
     "tagSet": "t",
     "nullPolicy": "skip",

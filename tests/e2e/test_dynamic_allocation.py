@@ -40,6 +40,19 @@ def test_nodes_meet_at_the_driver_on_several_executors(spark):
     assert sum(r["total"] for r in reports) == sum(range(300))
 
 
+def test_two_fits_with_slots_for_one_follow_each_other_on_several_executors(spark):
+    df = spark.range(0, 60, 1, 3).withColumnRenamed("id", "features")
+    estimator, models = TFEstimator(trainFn=record, clusterSize=3, verbose=0), []
+    threads = [
+        InheritableThread(target=lambda: models.append(estimator.copy().fit(df)), session=spark) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [model.summary["rows"] for model in models] == [60, 60]
+
+
 def linear():
     import keras
 

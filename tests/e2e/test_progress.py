@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
+from pyspark import InheritableThread
+from pyspark.sql import functions as F
 
-from tfos_ml import TFEstimator
+from tfos_ml import KerasEstimator, TFEstimator
 
 
 def report_two_epochs(args, ctx):
@@ -46,6 +49,41 @@ def test_silence(spark, capsys):
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "")
     assert model.history["loss"] == [0.5, 0.25]
+
+
+def linear():
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_tensorboard_of_a_fit(spark, capsys, tmp_path):
+    shown = tmp_path / "shown"
+
+    def wait_until_shown(logs):
+        deadline = time.monotonic() + 60
+        while not shown.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    import keras
+
+    df = spark.range(20).select((F.col("id") / 20).alias("features"), F.lit(1.0).alias("label"))
+    waiting = keras.callbacks.LambdaCallback(on_train_end=wait_until_shown)
+    estimator = KerasEstimator(
+        model=linear, callbacks=[waiting], tensorboard=True, logDir=f"{tmp_path}/logs", verbose=2
+    )
+    fitting = InheritableThread(target=estimator.fit, args=(df,), session=spark)
+    fitting.start()
+    output = ""
+    while fitting.is_alive():
+        fitting.join(0.1)
+        output += capsys.readouterr().out
+        if "TensorBoard at" in output:
+            shown.touch()
+    assert re.search(r"^TensorBoard at http://127.0.0.1:\d+/$", output, re.MULTILINE)
+    assert list(tmp_path.rglob("events.out.tfevents.*"))
 
 
 def fail(args, ctx):

@@ -24,12 +24,13 @@ def integers(least):
 
 VALUES = {
     **dict.fromkeys(["featuresCol", "labelCol", "predictionCol", "weightCol", "validationIndicatorCol"], TEXTS),
-    **dict.fromkeys(["modelDir", "exportDir", "signatureDefKey", "tagSet", "initialModel", "protocol"], TEXTS),
+    **dict.fromkeys(["modelDir", "exportDir", "logDir", "initialModel"], TEXTS),
+    **dict.fromkeys(["signatureDefKey", "tagSet", "protocol"], TEXTS),
     **dict.fromkeys(["rawPredictionCol", "probabilityCol"], (["x", ""], [1, b"x", ["x"]])),
     **dict.fromkeys(["inputMapping", "labelMapping", "weightMapping", "outputMapping"], MAPPINGS),
     **dict.fromkeys(["clusterSize", "epochs", "steps", "batchSize", "adaptRows", "nodeCpus", "nodeGpus"], integers(1)),
     **dict.fromkeys(["numPS", "maxRestarts"], integers(0)),
-    **dict.fromkeys(["evalNode", "shuffle"], FLAGS),
+    **dict.fromkeys(["evalNode", "shuffle", "tensorboard"], FLAGS),
     **dict.fromkeys(["reservationTimeout", "feedTimeout"], SECONDS),
     "communication": (["auto", "ring", "nccl"], ["", "RING", 1]),
     "masterNode": (["chief", "master"], ["", "worker", "Chief", 1, ["chief"]]),
@@ -194,8 +195,10 @@ def test_public_names():
         "KerasEstimator",
         "NodeContext",
         "SparkClusterResolver",
+        "TFCluster",
         "TFEstimator",
         "TFModel",
+        "TFParallel",
     ]
 
 

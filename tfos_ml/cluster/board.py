@@ -73,7 +73,7 @@ def main(log_dir: str, host: str) -> None:
     from tensorboard import program
 
     board = program.TensorBoard()
-    board.configure(argv=["tensorboard", "--logdir", log_dir, "--host", host, "--port", "0"])
+    board.configure(argv=["tensorboard", "--logdir", log_dir, "--host", host, "--port", "0", "--load_fast", "false"])
     sys.stdout.write(board.launch() + "\n")
     sys.stdout.flush()
     while True:

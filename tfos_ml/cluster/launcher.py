@@ -209,6 +209,9 @@ class _Attempt:
             return 0
         progress = self._control.progress()
         self._progress.update(progress, self._control.take_reports())
+        board = progress.get(self._task.template.chief_rank, {}).get("tensorboard")
+        if board:
+            self._progress.say(f"TensorBoard at {board}")
         return len(progress)
 
     def _close_control(self) -> None:

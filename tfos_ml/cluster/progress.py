@@ -26,6 +26,7 @@ class Progress:
         self._count = f"{nodes} node{'s' if nodes > 1 else ''}"
         self._epochs = epochs
         self._metrics: dict[str, str] = {}
+        self._said: set[str] = set()
         self._bar: Any = None
         if verbose == 1:
             from tqdm.auto import tqdm
@@ -44,6 +45,16 @@ class Progress:
         if self._bar is not None and progress:
             self._bar.set_description_str(self._stage(progress), refresh=False)
             self._bar.set_postfix({"rows": f"{rows:,}", **self._metrics}, refresh=True)
+
+    def say(self, line: str) -> None:
+        """Show a line of its own, once."""
+        if self._verbose == 0 or line in self._said:
+            return
+        self._said.add(line)
+        if self._bar is not None:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            print(line, flush=True)
 
     def _stage(self, progress: Mapping[int, Mapping[str, Any]]) -> str:
         if self._metrics:

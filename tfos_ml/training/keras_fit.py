@@ -161,7 +161,8 @@ class _Training:
     ):
         self._task, self._ctx, self._group, self._model, self._data = task, ctx, group, model, data
         self._notices = notices
-        self._callbacks = of_this_worker(task.callbacks, ctx.is_chief)
+        board = [keras.callbacks.TensorBoard(ctx.log_dir, write_graph=False)] if _wants_logs(task, ctx) else []
+        self._callbacks = of_this_worker([*task.callbacks, *board], ctx.is_chief)
         self._seed = ctx.settings["seed"] if ctx.settings["shuffle"] else None
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
@@ -281,6 +282,12 @@ class _Training:
                 "rows_per_second": round(len(self._data.train) * len(self._seconds) / spent, 1) if spent else 0.0,
             }
         )
+
+
+def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
+    """Whether logs for TensorBoard are asked for and the user's own callbacks write none."""
+    writes = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in task.callbacks)
+    return bool(ctx.settings["tensorboard"] or ctx.settings["log_dir"]) and not writes
 
 
 class _Resume(keras.callbacks.Callback):
