@@ -139,6 +139,14 @@ def test_rows_that_nobody_reads_are_an_error_in_time(tmp_path):
         node.endpoint.close()
 
 
+def test_rows_without_room_end_the_node(node, monkeypatch):
+    monkeypatch.setattr(spool, "DISK_RESERVE", 1 << 60)
+    with pytest.raises(flight.FlightError, match="no room for"):
+        node.put([1])
+    with pytest.raises(spool.NoRoomError, match="no room for"):
+        next(node.inlet.until_end())
+
+
 def test_announcements_of_the_driver(node):
     segment = {"kind": "segment", "stream": "input", "number": 7, "epochs": 2, "feed_timeout": 5.0}
     node.inlet.hear({"announcements": [segment]})

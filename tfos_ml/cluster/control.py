@@ -62,6 +62,7 @@ class ControlServer(flight.FlightServerBase):
     def __init__(self, host: str):
         token = secrets.token_urlsafe(32)
         super().__init__(f"grpc://{host}:0", middleware={"token": TokenMiddleware(token)})
+        self.host = host
         self.address = {"location": f"grpc://{host}:{self.port}", "token": token}
         self._changed = threading.Condition()
         self._present: set[int] = set()

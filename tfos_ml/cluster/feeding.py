@@ -122,9 +122,8 @@ def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> int:
     """Hand rows in until there are no more, or none are wanted; returns how many were taken."""
-    node = _choose(order, partition)
     taken = 0
-    with _Call(order, node) as call:
+    with _Call(order, partition, may_end=True) as call:
         writer, reader = call.client.do_put(_descriptor(order, partition), blocks.MESSAGE_SCHEMA, call.options)
         with writer:
             for batch in call.watched(batches):
@@ -141,9 +140,8 @@ def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) ->
 
 def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Results of rows, in order; at most ``MAX_BLOCKS_AHEAD`` batches wait for theirs at a time."""
-    node = _choose(order, partition)
     waiting: deque[int] = deque()  # rows of each batch that waits for results
-    with _Call(order, node) as call:
+    with _Call(order, partition) as call:
         writer, reader = call.client.do_exchange(_descriptor(order, partition), call.options)
         with writer:
             writer.begin(blocks.MESSAGE_SCHEMA)
@@ -178,11 +176,15 @@ def _choose(order: FeedOrder, partition: int) -> FeedNode:
 
 
 class _Call:
-    """A connection to a node; if it breaks, the error says what has become of the cluster."""
+    """A connection to a node; if it breaks, the error says what has become of the cluster.
 
-    def __init__(self, order: FeedOrder, node: FeedNode):
+    With `may_end` it is no error if the node's train function has returned.
+    """
+
+    def __init__(self, order: FeedOrder, partition: int, may_end: bool = False):
         self._control = order.control
-        self._node = node
+        self._node = _choose(order, partition)
+        self._may_end = may_end
         self._upstream: BaseException | None = None
         self.options = call_options(order.control["token"])
 
@@ -203,7 +205,7 @@ class _Call:
         if error is self._upstream or not isinstance(error, (pa.ArrowException, StopIteration, OSError)):
             return False
         answer = self._ask_driver()
-        if self._node.rank in answer["finished"]:
+        if self._may_end and self._node.rank in answer["finished"]:
             return True
         failure = find_failure(answer["failure"] or "")
         if failure is not None:

@@ -89,10 +89,12 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
     process = start_host(HostOrder(task, place, owner, fed and rank in task.template.feed_ranks))
     assert process.stdout is not None
     with process.stdout as output:
-        output.readline()
-        if not fed:
+        has_joined = output.readline() == _JOINED
+        if not (has_joined and fed):
             output.read()
-            process.wait()
+            code = process.wait()
+            if code:  # else the driver has been told how it ended
+                raise RuntimeError(f"the supervisor of the node ended with code {code}; see its output above")
 
 
 def _executor() -> int:

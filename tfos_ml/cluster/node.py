@@ -179,7 +179,8 @@ class Node:
             client = control.ControlClient(**self._task.control)
             period = control.period_for(self._task.template.size)
             hear = None if self._task.lease is None else self._feeder.hear
-            period = period if hear is None else period / LEASE_PINGS
+            if self._task.lease is not None:
+                period = min(period, self._task.lease) / LEASE_PINGS
             self._link = control.ProgressLink(client, self._me.rank, self._progress, period, hear)
 
     def _listen(self) -> None:

@@ -9,13 +9,14 @@ import subprocess
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.artifacts import publish
+from tfos_ml.artifacts import Artifact, publish
 from tfos_ml.cluster import results
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.control import close_server
@@ -95,7 +96,7 @@ class TFCluster:
 
     InputMode = InputMode
 
-    def __init__(self, spark: SparkSession, task: NodeTask, input_mode: str, driver_ranks: Sequence[int]):
+    def __init__(self, spark: SparkSession, task: NodeTask, input_mode: str, on_driver: Mapping[int, Artifact]):
         self.sc: SparkContext = spark.sparkContext
         self.cluster_id = task.run_id
         self.input_mode = input_mode
@@ -114,7 +115,8 @@ class TFCluster:
         self.server = ClusterServer(host, task.template, lambda: context._jsc is not None)
         self._release = weakref.finalize(self, close_server, self.server)
         self._nodes: tuple[FeedNode, ...] = ()
-        self._feeds = 0
+        self._feeds = count(1)
+        self._unseen: errors.TfosMlError | None = None  # what a stream's thread has raised
         self._closed = False
         self._refuses_batches = False
         self._job: TaggedJob | None = None
@@ -122,7 +124,7 @@ class TFCluster:
         self._results: list[results.ResultRow] = []
         try:
             with one_at_a_time:
-                self._start(task, driver_ranks)
+                self._start(task, on_driver)
         except BaseException:
             self._abort()
             raise
@@ -194,13 +196,13 @@ class TFCluster:
         check_settings(spark, barrier=False)
         driver_ranks = range(num_ps) if driver_ps_nodes else range(0)
         check_slots(spark, num_executors - len(driver_ranks), reservation_timeout)
-        payload = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
+        program = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
         fed = input_mode == InputMode.SPARK
         task = NodeTask(
             run_id=uuid.uuid4().hex[:12],
             template=template,
             schema=FeedSchema(()),
-            payload=publish(spark, payload),
+            payload=publish(spark, program),
             settings={
                 **context_settings(spark),
                 "queues": list(queues) if fed else [],
@@ -216,18 +218,19 @@ class TFCluster:
             barrier=False,
             lease=LEASE_SECONDS,
         )
-        return cls(spark, task, input_mode, driver_ranks)
+        return cls(spark, task, input_mode, {rank: Artifact(task.payload.name, program) for rank in driver_ranks})
 
-    def _start(self, task: NodeTask, driver_ranks: Sequence[int]) -> None:
+    def _start(self, task: NodeTask, on_driver: Mapping[int, Artifact]) -> None:
         task = replace(task, control=self.server.address)
-        ranks = [node.rank for node in self._template.nodes if node.rank not in driver_ranks]
+        ranks = [node.rank for node in self._template.nodes if node.rank not in on_driver]
         fed = self.input_mode == InputMode.SPARK
         self.nodeRDD: RDD[int] = self.sc.parallelize(ranks, len(ranks))
-        for rank in driver_ranks:
-            host = self.server.address["location"].split("//")[1].rsplit(":", 1)[0]
-            self._driver_nodes.append(start_host(HostOrder(task, Place(rank, host, 1, {}, False), os.getpid(), False)))
-        starting = self.nodeRDD.foreach
-        self._job = TaggedJob(self._spark, self._tag, partial(starting, partial(start_node, task, fed)))
+        start = partial(self.nodeRDD.foreach, partial(start_node, task, fed))
+        self._job = TaggedJob(self._spark, self._tag, start)
+        for rank, payload in on_driver.items():
+            place = Place(rank, self.server.host, cpus=1, gpus={}, is_retry=False)
+            order = HostOrder(replace(task, payload=payload), place, os.getpid(), is_fed=False)
+            self._driver_nodes.append(start_host(order))
         meeting = Meeting(self.server, self._template, task.reservation_timeout)
         while meeting.missing():
             meeting.check(waiting_for_slots=False)
@@ -292,7 +295,7 @@ class TFCluster:
         if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 1:
             raise errors.ParamError(f"num_epochs must be an integer of at least 1. Received: {num_epochs!r}")
         if hasattr(dataRDD, "foreachRDD"):
-            dataRDD.foreachRDD(lambda rdd: self._feed(rdd, num_epochs, feed_timeout, qname))
+            dataRDD.foreachRDD(lambda rdd: self._feed_from_stream(rdd, num_epochs, feed_timeout, qname))
         else:
             self._feed(dataRDD, num_epochs, feed_timeout, qname)
 
@@ -307,7 +310,15 @@ class TFCluster:
         if self._refuses_batches:
             raise errors.ClusterClosedError(f"Micro-batch {batch_id} is not fed: the stream is being ended.")
         self._check_feed("input")
-        self._feed(df, 1, FEED_TIMEOUT, "input")
+        self._feed_from_stream(df, 1, FEED_TIMEOUT, "input")
+
+    def _feed_from_stream(self, data: Any, epochs: int, feed_timeout: float, stream: str) -> None:
+        """Feed in a thread of Spark's, whose error :meth:`shutdown` is to raise."""
+        try:
+            self._feed(data, epochs, feed_timeout, stream)
+        except errors.TfosMlError as error:
+            self._unseen = self._unseen or error
+            raise
 
     def _feed(self, data: Any, epochs: int, feed_timeout: float, stream: str) -> None:
         order = self._order(stream, epochs)
@@ -320,8 +331,7 @@ class TFCluster:
             self._check_failed()
 
     def _order(self, stream: str, epochs: int = 1) -> FeedOrder:
-        self._feeds += 1
-        return FeedOrder(self._feeds, stream, self._nodes, self.server.address, epochs)
+        return FeedOrder(next(self._feeds), stream, self._nodes, self.server.address, epochs)
 
     def _run_job(self, action: Callable[[], Any]) -> Any:
         job = TaggedJob(self._spark, self._tag, action)
@@ -395,6 +405,9 @@ class TFCluster:
             Names the nodes that did not end in time; they have been ended.
         """
         if self._closed:
+            unseen, self._unseen = self._unseen, None
+            if unseen is not None:
+                raise unseen
             return
         deadline = time.monotonic() + timeout
         try:
@@ -423,13 +436,20 @@ class TFCluster:
 
     def _await_stream(self, stream: Any, deadline: float, timeout: float) -> None:
         """Wait for the end of a stream; end it when somebody has asked for that."""
-        while not has_ended(stream, STREAM_SECONDS):
+        while not self._has_ended(stream):
             self._check_failed()
             self._check_time(deadline, timeout)
             if self.server.stop_requested:
                 self._refuses_batches = True
                 stop_stream(stream, deadline)
                 return
+
+    def _has_ended(self, stream: Any) -> bool:
+        try:
+            return has_ended(stream, STREAM_SECONDS)
+        except Exception:  # of whatever kind Spark's streams raise
+            self._check_failed()  # the failure of a node is the cause
+            raise
 
     def tensorboard_url(self) -> str | None:
         """Where the chief's TensorBoard answers; None if none was asked for."""

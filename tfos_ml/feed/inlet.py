@@ -74,6 +74,7 @@ class Inlet:
         self._heard = 0
         self._input_ended = False
         self._over: str | None = None
+        self._problem: spool.NoRoomError | None = None
         self.location: str | None = None
         self.rows = {"train": 0, "validation": 0}
         self.bytes = 0
@@ -94,9 +95,19 @@ class Inlet:
         return sum(size for size, counts in self._outstanding.values() if counts)
 
     def store(self, message: pa.RecordBatch) -> spool.Chunk:
-        """Write a block to the spool, where nobody knows of it yet."""
+        """Write a block to the spool, where nobody knows of it yet.
+
+        Raises
+        ------
+        spool.NoRoomError
+            If it fits nowhere; the supervisor then fails with it, too.
+        """
         rows, block = blocks.unpack(message)
-        return spool.write_block(self._directories, f"block-{next(self._numbers):06d}", block, rows)
+        try:
+            return spool.write_block(self._directories, f"block-{next(self._numbers):06d}", block, rows)
+        except spool.NoRoomError as error:
+            self._problem = error
+            raise
 
     def commit(self, stream: str, chunks: list[spool.Chunk], epochs: int) -> None:
         """Put stored rows before the train function; they are kept if they are to be replayed."""
@@ -176,8 +187,12 @@ class Inlet:
         ------
         FeedTimeoutError
             If rows have waited for `feed_timeout` seconds and none was read.
+        spool.NoRoomError
+            If rows had no room.
         """
         while not self._input_ended:
+            if self._problem is not None:
+                raise self._problem
             with self._changed:
                 waiting = self._outstanding or self._pending
                 if waiting and time.monotonic() - self._touched > self._timeout:
