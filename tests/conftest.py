@@ -103,10 +103,12 @@ def nothing_left() -> Iterator[None]:
     """After every test, within a bounded time: no process, spool, port, variable or Spark job of ours."""
     ports, environment = listening_ports(), our_environment()
     yield
-    if what_is_left(ports):
+    left = what_is_left(ports)
+    if left:
         gc.collect()  # a TFModel's extracted copy lives as long as the object
-    wait_until(lambda: not what_is_left(ports), CLEAN_SECONDS)
-    assert not what_is_left(ports)
+        wait_until(lambda: not what_is_left(ports), CLEAN_SECONDS)
+        left = what_is_left(ports)
+    assert not left
     assert not active_jobs()
     assert our_environment() == environment
 

@@ -112,30 +112,6 @@ def test_a_cross_validated_pipeline(spark, tmp_path):
     }
 
 
-def test_train_validation_split_where_two_fits_find_no_room_at_once(spark, tmp_path):
-    stages = pipeline(KerasEstimator()).getStages()
-    df = Pipeline(stages=stages[:2]).fit(points(spark)).transform(points(spark))
-    estimator = KerasEstimator(model=make_model, epochs=8, batchSize=32, clusterSize=3, verbose=0, seed=3)
-    grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"rate": 0.0}, {"rate": 0.05, "units": 16}]).build()
-    search = TrainValidationSplit(
-        estimator=estimator,
-        estimatorParamMaps=grid,
-        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
-        seed=1,
-        parallelism=2,
-        collectSubModels=True,
-    )
-    model = search.fit(df)
-    assert model.validationMetrics[1] > 0.8 > model.validationMetrics[0]
-    assert [len(m.history["loss"]) for m in model.subModels] == [8, 8]
-    model.save(str(tmp_path / "split"))
-    loaded = TrainValidationSplitModel.load(str(tmp_path / "split"))
-    assert loaded.validationMetrics == model.validationMetrics
-    predictions = [m.transform(df).select("prediction").collect() for m in (loaded, model.subModels[1], model)]
-    assert predictions[0] == predictions[2]
-    assert len(predictions[1]) == 120
-
-
 def count_rows(args, ctx):
     ctx.report({"rows_here": sum(int(b["x"].shape[0]) for b in ctx.dataset()), "extra": args.extra}, epoch=0)
 
@@ -197,3 +173,28 @@ def test_a_file_of_another_version_loads_with_a_warning(spark, tmp_path):
     with pytest.warns(UserWarning, match=r"saved by tfos_ml 0.0.1; this is .*Params that are no more: \['gone'\]"):
         loaded = TFEstimator.load(path)
     assert (loaded.getEpochs(), loaded.getVerbose()) == (3, 1)
+
+
+def test_train_validation_split_where_two_fits_find_no_room_at_once(sessions, tmp_path):
+    spark = sessions.get("local[3]")
+    stages = pipeline(KerasEstimator()).getStages()
+    df = Pipeline(stages=stages[:2]).fit(points(spark)).transform(points(spark))
+    estimator = KerasEstimator(model=make_model, epochs=8, batchSize=32, clusterSize=2, verbose=0, seed=3)
+    grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"rate": 0.0}, {"rate": 0.05, "units": 16}]).build()
+    search = TrainValidationSplit(
+        estimator=estimator,
+        estimatorParamMaps=grid,
+        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        seed=1,
+        parallelism=2,
+        collectSubModels=True,
+    )
+    model = search.fit(df)
+    assert model.validationMetrics[1] > 0.8 > model.validationMetrics[0]
+    assert [len(m.history["loss"]) for m in model.subModels] == [8, 8]
+    model.save(str(tmp_path / "split"))
+    loaded = TrainValidationSplitModel.load(str(tmp_path / "split"))
+    assert loaded.validationMetrics == model.validationMetrics
+    predictions = [m.transform(df).select("prediction").collect() for m in (loaded, model.subModels[1], model)]
+    assert predictions[0] == predictions[2]
+    assert len(predictions[1]) == 120
