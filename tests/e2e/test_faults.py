@@ -94,7 +94,7 @@ def test_exit_code_or_signal_is_reported(spark, tmp_path, end, exit_code, signal
 
 def running(directory: Path, nodes: int) -> dict[str, list[int]]:
     """Pids of the nodes, once all are in their train function."""
-    assert wait_until(lambda: len(list(directory.glob("*.json"))) == nodes, 90)
+    assert wait_until(lambda: len(list(directory.glob("*.json"))) == nodes, 150)  # Spark may have to start first
     told = [json.loads(p.read_text()) for p in directory.glob("*.json")]
     return {kind: [t[kind] for t in told] for kind in told[0]}
 
@@ -169,12 +169,13 @@ def test_killed_spark_python_worker_leaves_nothing(any_spark, tmp_path):
 
 
 DRIVER = """
-import sys, json, threading
+import os, sys, threading
 from pyspark.sql import SparkSession
 import train_functions
 from tfos_ml import TFEstimator
 spark = (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
-         .config("spark.driver.host", "127.0.0.1").getOrCreate())
+         .config("spark.driver.host", "127.0.0.1")
+         .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"]).getOrCreate())
 df = spark.range(100).withColumnRenamed("id", "features")
 def fit(directory):
     args = {"directory": directory}
@@ -228,6 +229,7 @@ def test_ctrl_c_in_a_driver_process(start_driver, tmp_path):
     assert driver.returncode == 0
 
 
+@pytest.mark.timeout(360)
 def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(start_driver, tmp_path):
     driver = start_driver(CLUSTER, tmp_path)
     interrupt(driver, tmp_path)

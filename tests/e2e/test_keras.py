@@ -425,7 +425,7 @@ def test_flights_with_strings_and_nulls_several_inputs_and_outputs(spark):
     stages = [
         VectorAssembler(inputCols=["hour", "distance", "dep_delay"], outputCol="times", handleInvalid="skip"),
         KerasEstimator(
-            model=flights_model(),
+            model=flights_model,
             clusterSize=2,
             epochs=8,
             batchSize=128,
