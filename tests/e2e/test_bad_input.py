@@ -170,7 +170,7 @@ def hold_until_released(args, ctx):
 def test_waiting_for_slots_that_another_fit_holds_does_not_count(spark, tmp_path):
     df = spark.range(10).withColumnRenamed("id", "features")
     args = {"directory": str(tmp_path)}
-    job = TFEstimator(trainFn=hold_until_released, tfArgs=args, clusterSize=3, verbose=0)
+    job = TFEstimator(trainFn=hold_until_released, tfArgs=args, clusterSize=2, verbose=0)
     first = InheritableThread(target=lambda: job.fit(df), session=spark)
     first.start()
     assert wait_until((tmp_path / "holds").exists, 60)

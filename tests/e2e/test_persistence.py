@@ -58,6 +58,9 @@ def make_model(units=8, rate=0.03):
     return model
 
 
+GRID = [{"rate": 0.0}, {"rate": 0.05, "units": 16}]  # of both searches, so that each model is looked at once
+
+
 def pipeline(estimator):
     indexer = StringIndexer(inputCol="kind", outputCol="label", stringOrderType="alphabetAsc")
     assembler = VectorAssembler(inputCols=["a", "b"], outputCol="features")
@@ -92,7 +95,7 @@ def test_a_fitted_pipeline_predicts_the_same_in_a_new_process(spark, tmp_path):
 def test_a_cross_validated_pipeline(spark, tmp_path):
     df = points(spark)
     estimator = KerasEstimator(model=make_model, epochs=4, batchSize=32, verbose=0, seed=3)
-    grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"units": 2}, {"units": 16}]).build()
+    grid = ParamGridBuilder().addGrid(estimator.modelArgs, GRID).build()
     search = CrossValidator(
         estimator=pipeline(estimator),
         estimatorParamMaps=grid,
@@ -108,7 +111,7 @@ def test_a_cross_validated_pipeline(spark, tmp_path):
     assert loaded.avgMetrics == model.avgMetrics
     assert loaded.transform(df).select("prediction").collect() == model.transform(df).select("prediction").collect()
     assert loaded.getEstimatorParamMaps()[1] == {
-        loaded.getEstimator().getStages()[2].modelArgs: {"units": 16},
+        loaded.getEstimator().getStages()[2].modelArgs: GRID[1],
     }
 
 
@@ -180,7 +183,7 @@ def test_train_validation_split_where_two_fits_find_no_room_at_once(sessions, tm
     stages = pipeline(KerasEstimator()).getStages()
     df = Pipeline(stages=stages[:2]).fit(points(spark)).transform(points(spark))
     estimator = KerasEstimator(model=make_model, epochs=8, batchSize=32, clusterSize=2, verbose=0, seed=3)
-    grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"rate": 0.0}, {"rate": 0.05, "units": 16}]).build()
+    grid = ParamGridBuilder().addGrid(estimator.modelArgs, GRID).build()
     search = TrainValidationSplit(
         estimator=estimator,
         estimatorParamMaps=grid,
