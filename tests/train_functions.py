@@ -62,9 +62,15 @@ def encode(value: Any) -> Any:
 
 
 def fail_on_one(args: Any, ctx: Any) -> None:
-    """Raise on one node while the others wait in a barrier for it."""
+    """Raise on one node while the first waits in a barrier for it and the last is busy; tell when, if asked."""
+    import time
+
     if f"{ctx.job_name}:{ctx.task_index}" == args.fail_on:
+        if "directory" in args:
+            (Path(args.directory) / "failed_at").write_text(str(time.time()))
         raise ZeroDivisionError("the user's own mistake")
+    if ctx.task_index == 2:
+        time.sleep(1000)
     ctx.barrier("never reached by all")
 
 

@@ -102,19 +102,6 @@ def test_train_function_that_cannot_be_pickled_names_what_it_captures(no_jobs, d
         fit(df, tfArgs={"x": lock})
 
 
-@pytest.mark.parametrize(
-    ("condition", "adaptive"), [("id < 0", "true"), ("id > 10 + rand()", "true"), ("id < 0", "false")]
-)
-def test_empty_dataframe(spark, condition, adaptive):
-    """With and without a barrier task that runs: adaptive execution drops the whole stage."""
-    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
-    try:
-        with pytest.raises(errors.EmptyDataError):
-            fit(spark.range(10).where(condition).withColumnRenamed("id", "features"))
-    finally:
-        spark.conf.unset("spark.sql.adaptive.enabled")
-
-
 def export_anything(args, ctx):
     import keras
 
@@ -122,10 +109,19 @@ def export_anything(args, ctx):
     ctx.export_saved_model(keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]))
 
 
-def test_empty_dataframe_never_gives_a_model(spark, tmp_path):
+@pytest.mark.parametrize(
+    ("condition", "adaptive"), [("id < 0", "true"), ("id > 10 + rand()", "true"), ("id < 0", "false")]
+)
+def test_empty_dataframe_is_an_error_and_never_gives_a_model(spark, tmp_path, condition, adaptive):
+    """With and without a barrier task that runs: adaptive execution drops the whole stage."""
     target = tmp_path / "model"
-    with pytest.raises(errors.EmptyDataError):
-        fit(spark.range(0).withColumnRenamed("id", "features"), trainFn=export_anything, exportDir=str(target))
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    df = spark.range(10).where(condition).withColumnRenamed("id", "features")
+    try:
+        with pytest.raises(errors.EmptyDataError):
+            fit(df, trainFn=export_anything, exportDir=str(target))
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
     assert not target.exists()
 
 
@@ -133,48 +129,6 @@ def test_nothing_exported_is_an_error_of_transform_not_of_fit(df):
     model = fit(df)
     with pytest.raises(errors.NothingExportedError, match="export_saved_model"):
         model.transform(df)
-
-
-SETTINGS = """
-import os, sys
-from pyspark.sql import SparkSession
-from tfos_ml import TFEstimator
-builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-for pair in sys.argv[1:]:
-    builder = builder.config(*pair.split("=", 1))
-spark = builder.getOrCreate()
-try:
-    TFEstimator(trainFn=print, featuresCol="id").fit(spark.range(3))
-except Exception as error:
-    print(type(error).__name__, error)
-    print("jobs", spark.sparkContext._jsc.sc().statusStore().jobsList(None).size())
-"""
-
-
-BREAKING = {
-    "spark.speculation=true would start slow nodes a second time": [
-        "spark.master=local-cluster[1,1,1024]",
-        "spark.dynamicAllocation.enabled=true",
-        "spark.dynamicAllocation.shuffleTracking.enabled=true",
-        "spark.speculation=true",
-    ],
-    "spark.executor.pyspark.memory=2g limits": ["spark.executor.pyspark.memory=2g"],
-    "spark.sql.execution.pyspark.udf.killOnIdleTimeout=true with": [
-        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds=60",
-        "spark.sql.execution.pyspark.udf.killOnIdleTimeout=true",
-    ],
-}
-
-
-def test_settings_that_would_break_a_run():
-    started = {
-        message: subprocess.Popen([sys.executable, "-c", SETTINGS, *settings], stdout=subprocess.PIPE, text=True)
-        for message, settings in BREAKING.items()
-    }
-    for message, process in started.items():
-        shown, _ = process.communicate(timeout=120)
-        assert f"ClusterConfigError {message}" in shown
-        assert "jobs 0" in shown
 
 
 @pytest.mark.parametrize(
@@ -216,7 +170,7 @@ def hold_until_released(args, ctx):
 def test_waiting_for_slots_that_another_fit_holds_does_not_count(spark, tmp_path):
     df = spark.range(10).withColumnRenamed("id", "features")
     args = {"directory": str(tmp_path)}
-    job = TFEstimator(trainFn=hold_until_released, tfArgs=args, clusterSize=3, verbose=0)
+    job = TFEstimator(trainFn=hold_until_released, tfArgs=args, clusterSize=2, verbose=0)
     first = InheritableThread(target=lambda: job.fit(df), session=spark)
     first.start()
     assert wait_until((tmp_path / "holds").exists, 60)
@@ -241,3 +195,27 @@ def test_import_does_not_import_tensorflow():
     code = "import sys, tfos_ml; from tfos_ml import TFEstimator, TFModel; print('tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "False"
+
+
+BREAKING = {
+    "spark.speculation=true would start slow nodes a second time": {
+        "spark_dynamicAllocation_enabled": "true",
+        "spark_dynamicAllocation_shuffleTracking_enabled": "true",
+        "spark_speculation": "true",
+    },
+    "spark.executor.pyspark.memory=2g limits": {"spark_executor_pyspark_memory": "2g"},
+    "spark.sql.execution.pyspark.udf.killOnIdleTimeout=true with": {
+        "spark_sql_execution_pyspark_udf_idleTimeoutSeconds": "60",
+        "spark_sql_execution_pyspark_udf_killOnIdleTimeout": "true",
+    },
+}
+
+
+@pytest.mark.parametrize("message", BREAKING)
+def test_settings_that_would_break_a_run(sessions, message):
+    settings = BREAKING[message]
+    master = "local-cluster[1,1,1024]" if "spark_speculation" in settings else "local[2]"
+    spark = sessions.get(master, **settings)
+    with pytest.raises(errors.ClusterConfigError, match=message):
+        fit(spark.range(3), featuresCol="id")
+    assert spark.sparkContext._jsc.sc().statusStore().jobsList(None).size() == 0

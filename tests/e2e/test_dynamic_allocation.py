@@ -22,7 +22,7 @@ def spark(sessions):
         spark_dynamicAllocation_shuffleTracking_enabled="true",
         spark_dynamicAllocation_minExecutors="0",
         spark_dynamicAllocation_initialExecutors="1",
-        spark_dynamicAllocation_executorIdleTimeout="5s",
+        spark_dynamicAllocation_executorIdleTimeout="15s",
     )
 
 

@@ -29,10 +29,11 @@ def estimator(train_fn, directory, **params):
     return TFEstimator(trainFn=train_fn, tfArgs={"directory": str(directory), "fail_on": "worker:1"}, **params)
 
 
-def test_exception_on_one_node_is_one_typed_error_and_the_next_fit_works(any_spark, tmp_path):
+def test_exception_on_one_node_is_soon_one_typed_error_and_the_next_fit_works(any_spark, tmp_path):
     with pytest.raises(errors.TrainFnError) as caught:
         estimator(train_functions.fail_on_one, tmp_path).fit(features(any_spark))
 
+    assert time.time() - float((tmp_path / "failed_at").read_text()) < 10
     error = caught.value
     assert (error.role, error.index, error.exit_code) == ("worker", 1, 1)
     assert error.host
@@ -91,23 +92,9 @@ def test_exit_code_or_signal_is_reported(spark, tmp_path, end, exit_code, signal
     assert "last words" in caught.value.log_tail
 
 
-def test_error_within_ten_seconds_of_the_failure(spark, tmp_path):
-    failed_at = tmp_path / "failed_at"
-
-    def fail(args, ctx):
-        if ctx.task_index == 1:
-            failed_at.write_text(str(time.time()))
-            raise ValueError("now")
-        time.sleep(1000)
-
-    with pytest.raises(errors.TrainFnError, match="ValueError: now"):
-        estimator(fail, tmp_path).fit(features(spark))
-    assert time.time() - float(failed_at.read_text()) < 10
-
-
 def running(directory: Path, nodes: int) -> dict[str, list[int]]:
     """Pids of the nodes, once all are in their train function."""
-    assert wait_until(lambda: len(list(directory.glob("*.json"))) == nodes, 90)
+    assert wait_until(lambda: len(list(directory.glob("*.json"))) == nodes, 150)  # Spark may have to start first
     told = [json.loads(p.read_text()) for p in directory.glob("*.json")]
     return {kind: [t[kind] for t in told] for kind in told[0]}
 
@@ -182,59 +169,76 @@ def test_killed_spark_python_worker_leaves_nothing(any_spark, tmp_path):
 
 
 DRIVER = """
-import sys, json, threading
+import os, sys, threading
 from pyspark.sql import SparkSession
 import train_functions
 from tfos_ml import TFEstimator
 spark = (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
-         .config("spark.driver.host", "127.0.0.1").getOrCreate())
+         .config("spark.driver.host", "127.0.0.1")
+         .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"]).getOrCreate())
 df = spark.range(100).withColumnRenamed("id", "features")
-est = TFEstimator(trainFn=train_functions.hang_with_grandchild, tfArgs={"directory": sys.argv[2]}, clusterSize=3)
+def fit(directory):
+    args = {"directory": directory}
+    TFEstimator(trainFn=train_functions.hang_with_grandchild, tfArgs=args, clusterSize=3).fit(df)
 try:
-    est.fit(df)
+    fit(sys.argv[2])
 except KeyboardInterrupt:
     print("interrupted", spark.sparkContext.statusTracker().getActiveJobsIds(), flush=True)
     print("alive", spark.range(10).count(), threading.active_count(), flush=True)
-sys.stdin.read()
+for line in sys.stdin:
+    fit(line.strip())
 """
 
 
-def start_driver(master: str, directory: Path) -> subprocess.Popen[str]:
-    """A driver process with a fit that hangs; it ends at the end of its stdin."""
-    return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, master, str(directory)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def start_driver():
+    """Starts a driver process with a fit that hangs; then fits again for each directory on its stdin."""
+    started = []
 
+    def start(master: str, directory: Path) -> subprocess.Popen[str]:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, master, str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(driver)
+        return driver
 
-@pytest.mark.parametrize("master", [LOCAL, CLUSTER])
-def test_ctrl_c_in_a_driver_process(tmp_path, master):
-    driver = start_driver(master, tmp_path)
-    try:
-        pids = running(tmp_path, 3)
-        driver.send_signal(signal.SIGINT)
-        assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), CLEAN_SECONDS)
-        assert wait_until(lambda: not our_processes(), CLEAN_SECONDS)
-        assert driver.stdout.readline().strip() == "interrupted []"
-        assert driver.stdout.readline().startswith("alive 10")
-        driver.communicate("", timeout=30)
-        assert driver.returncode == 0
-    finally:
+    yield start
+    for driver in started:
         kill_with_children(driver.pid)
 
 
-def test_killed_driver_leaves_nothing(tmp_path):
+def interrupt(driver: subprocess.Popen[str], directory: Path) -> None:
+    """Send what Ctrl-C sends, and see that the fit is gone, and nothing else."""
+    pids = running(directory, 3)
+    driver.send_signal(signal.SIGINT)
+    assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), CLEAN_SECONDS)
+    assert wait_until(lambda: not our_processes(), CLEAN_SECONDS)
+    assert driver.stdout.readline().strip() == "interrupted []"
+    assert driver.stdout.readline().startswith("alive 10")
+
+
+def test_ctrl_c_in_a_driver_process(start_driver, tmp_path):
+    driver = start_driver(LOCAL, tmp_path)
+    interrupt(driver, tmp_path)
+    driver.communicate("", timeout=30)
+    assert driver.returncode == 0
+
+
+@pytest.mark.timeout(360)
+def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(start_driver, tmp_path):
     driver = start_driver(CLUSTER, tmp_path)
-    try:
-        pids = running(tmp_path, 3)
-        driver.kill()
-        assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), 2 * CLEAN_SECONDS)
-    finally:
-        kill_with_children(driver.pid)
+    interrupt(driver, tmp_path)
+    again = tmp_path / "again"
+    again.mkdir()
+    print(again, file=driver.stdin, flush=True)
+    pids = running(again, 3)
+    driver.kill()
+    assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), 2 * CLEAN_SECONDS)
 
 
 def kill_with_children(pid: int) -> None:
@@ -252,10 +256,12 @@ def test_two_fits_at_once_do_not_cross(spark, tmp_path):
     for directory in directories:
         directory.mkdir()
     good, bad, small = directories
-    jobs = [
+    failing = estimator(train_functions.fail_on_one, bad, clusterSize=1)
+    failing.setTfArgs({**failing.getTfArgs(), "fail_on": "worker:0"})
+    jobs = [  # of as many nodes as there are slots
         fit_in_thread(lambda: estimator(train_functions.consume, good, clusterSize=2).fit(features(spark, 1000))),
-        fit_in_thread(lambda: estimator(train_functions.consume, small, clusterSize=2).fit(features(spark, 10))),
-        fit_in_thread(lambda: estimator(train_functions.fail_on_one, bad, clusterSize=2).fit(features(spark))),
+        fit_in_thread(lambda: estimator(train_functions.consume, small, clusterSize=1).fit(features(spark, 10))),
+        fit_in_thread(lambda: failing.fit(features(spark))),
     ]
     for thread, errors_of_one in jobs:
         thread.join(120)
@@ -276,21 +282,22 @@ def test_restart_after_a_failure(spark, tmp_path):
     assert {p.name for p in tmp_path.glob("attempt-1-*")} == {"attempt-1-0", "attempt-1-1"}
 
 
-def test_train_function_that_never_reads_is_a_stall_error(spark, tmp_path):
-    big = spark.range(0, 60_000, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
+def larger_than_the_window(spark, rows=45_000):
+    """Rows of 8 kB each, by default 360 MB."""
+    return spark.range(0, rows, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
 
+
+def test_train_function_that_never_reads_is_a_stall_error(spark, tmp_path):
     def never_read(args, ctx):
         time.sleep(1000)
 
     with pytest.raises(errors.FeedTimeoutError, match="feedTimeout=8") as caught:
-        estimator(never_read, tmp_path, clusterSize=1, feedTimeout=8).fit(big)
+        estimator(never_read, tmp_path, clusterSize=1, feedTimeout=8).fit(larger_than_the_window(spark))
     assert (caught.value.role, caught.value.index) == ("worker", 0)
 
 
 def test_data_feed_holds_memory_and_disk_within_its_bound(spark, tmp_path):
     from tfos_ml.feed import feeder, spool
-
-    big = spark.range(0, 100_000, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
 
     def watch(args, ctx):
         feed, most, rows = ctx.get_data_feed(), 0, 0
@@ -309,28 +316,24 @@ def test_data_feed_holds_memory_and_disk_within_its_bound(spark, tmp_path):
             most = max(most, sum(sizes))
         train_functions.write(args, ctx, {"most": most, "rows": rows})
 
-    estimator(watch, tmp_path, clusterSize=1).fit(big)
+    estimator(watch, tmp_path, clusterSize=1).fit(larger_than_the_window(spark, 70_000))
     seen = json.loads((tmp_path / "worker-0.json").read_text())
-    assert seen["rows"] == 100_000
+    assert seen["rows"] == 70_000
     assert 0 < seen["most"] <= feeder.WINDOW_BYTES + 2 * spool.CHUNK_BYTES + (80 << 20)
 
 
 def test_data_feed_of_several_epochs_replays_more_than_the_window(spark, tmp_path):
-    big = spark.range(0, 45_000, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
-
     def count(args, ctx):
         feed, rows = ctx.get_data_feed(), 0
         while not feed.should_stop():
             rows += len(feed.next_batch(5000))
         train_functions.write(args, ctx, rows)
 
-    estimator(count, tmp_path, clusterSize=1, epochs=2, feedTimeout=30).fit(big)
+    estimator(count, tmp_path, clusterSize=1, epochs=2, feedTimeout=30).fit(larger_than_the_window(spark))
     assert json.loads((tmp_path / "worker-0.json").read_text()) == 90_000
 
 
 def test_terminate_ends_the_feed_and_the_fit_succeeds(spark, tmp_path):
-    big = spark.range(0, 60_000, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
-
     def stop_early(args, ctx):
         feed = ctx.get_data_feed()
         feed.next_batch(10)
@@ -338,13 +341,12 @@ def test_terminate_ends_the_feed_and_the_fit_succeeds(spark, tmp_path):
         assert feed.should_stop()
         train_functions.write(args, ctx, "stopped")
 
-    estimator(stop_early, tmp_path, clusterSize=2).fit(big)
-    assert len(list(tmp_path.glob("*.json"))) == 2
+    estimator(stop_early, tmp_path, clusterSize=1).fit(larger_than_the_window(spark))
+    assert (tmp_path / "worker-0.json").exists()
 
 
 def test_early_return_ends_the_feed_and_the_fit_succeeds(spark, tmp_path):
-    big = spark.range(0, 60_000, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
-    estimator(train_functions.do_nothing, tmp_path, clusterSize=1).fit(big)
+    estimator(train_functions.do_nothing, tmp_path, clusterSize=1).fit(larger_than_the_window(spark))
 
 
 def test_barrier_that_not_all_reach_is_an_error_at_once(spark, tmp_path):

@@ -96,7 +96,7 @@ def predictions(model, df, column="prediction"):
 
 @pytest.mark.parametrize(
     ("master", "sizes", "chief"),
-    [(LOCAL, (1, 2, 3), None), (CLUSTER, (3,), "chief")],
+    [(LOCAL, (1, 2), None), (CLUSTER, (3,), "chief")],
     ids=["local", "several_executors"],
 )
 def test_any_cluster_ends_like_plain_keras(sessions, master, sizes, chief):
@@ -125,10 +125,10 @@ def test_any_cluster_ends_like_plain_keras(sessions, master, sizes, chief):
 
 
 def test_fewer_rows_than_workers(spark, keras):
-    rows = regression_rows().head(2)
+    rows = regression_rows().head(1)
     model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(0.1), "mse")
-    fitted = estimator(model, clusterSize=3, epochs=2).fit(as_frame(spark, rows))
+    fitted = estimator(model, clusterSize=2, epochs=2).fit(as_frame(spark, rows))
     model.fit(np.stack(rows.features).astype("f"), rows.label.to_numpy(), epochs=2, shuffle=False, verbose=0)
     expected = model.predict(np.stack(rows.features).astype("f"), verbose=0)[:, 0]
     np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, atol=1e-5)
@@ -232,7 +232,7 @@ def batch_dependent_model():
 
 def test_what_depends_on_batches_trains_with_one_warning(spark):
     df = as_frame(spark, regression_rows()).withColumn("label", F.array("label"))
-    job = estimator(batch_dependent_model, clusterSize=2, epochs=8, validationSplit=0.3, seed=2)
+    job = estimator(batch_dependent_model(), clusterSize=2, epochs=8, validationSplit=0.3, seed=2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = job.fit(df)
@@ -245,7 +245,7 @@ def test_what_depends_on_batches_trains_with_one_warning(spark):
     assert all(-1 <= value <= 1 for value in model.history["val_pearson_correlation"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        estimator(batch_dependent_model, epochs=1).fit(df)
+        job.copy({job.clusterSize: 1, job.epochs: 1}).fit(df)
 
 
 def test_model_checkpoint_on_the_chief_is_plain_keras(spark, keras, tmp_path):
@@ -340,7 +340,7 @@ def test_a_loss_that_is_not_finite_is_reported_where_it_began(spark, keras):
     model.compile("sgd", "mse")
     with pytest.raises(errors.NonFiniteLossError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
         estimator(model, clusterSize=2).fit(df)
-    stopped = estimator(model, clusterSize=2, callbacks=[keras.callbacks.TerminateOnNaN()]).fit(df)
+    stopped = estimator(model, callbacks=[keras.callbacks.TerminateOnNaN()]).fit(df)
     assert len(stopped.history["loss"]) == 1
     assert np.isnan(stopped.history["loss"][0])
 

@@ -58,6 +58,9 @@ def make_model(units=8, rate=0.03):
     return model
 
 
+GRID = [{"rate": 0.0}, {"rate": 0.05, "units": 16}]  # of both searches, so that each model is looked at once
+
+
 def pipeline(estimator):
     indexer = StringIndexer(inputCol="kind", outputCol="label", stringOrderType="alphabetAsc")
     assembler = VectorAssembler(inputCols=["a", "b"], outputCol="features")
@@ -92,7 +95,7 @@ def test_a_fitted_pipeline_predicts_the_same_in_a_new_process(spark, tmp_path):
 def test_a_cross_validated_pipeline(spark, tmp_path):
     df = points(spark)
     estimator = KerasEstimator(model=make_model, epochs=4, batchSize=32, verbose=0, seed=3)
-    grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"units": 2}, {"units": 16}]).build()
+    grid = ParamGridBuilder().addGrid(estimator.modelArgs, GRID).build()
     search = CrossValidator(
         estimator=pipeline(estimator),
         estimatorParamMaps=grid,
@@ -108,32 +111,8 @@ def test_a_cross_validated_pipeline(spark, tmp_path):
     assert loaded.avgMetrics == model.avgMetrics
     assert loaded.transform(df).select("prediction").collect() == model.transform(df).select("prediction").collect()
     assert loaded.getEstimatorParamMaps()[1] == {
-        loaded.getEstimator().getStages()[2].modelArgs: {"units": 16},
+        loaded.getEstimator().getStages()[2].modelArgs: GRID[1],
     }
-
-
-def test_train_validation_split_where_two_fits_find_no_room_at_once(spark, tmp_path):
-    stages = pipeline(KerasEstimator()).getStages()
-    df = Pipeline(stages=stages[:2]).fit(points(spark)).transform(points(spark))
-    estimator = KerasEstimator(model=make_model, epochs=8, batchSize=32, clusterSize=3, verbose=0, seed=3)
-    grid = ParamGridBuilder().addGrid(estimator.modelArgs, [{"rate": 0.0}, {"rate": 0.05, "units": 16}]).build()
-    search = TrainValidationSplit(
-        estimator=estimator,
-        estimatorParamMaps=grid,
-        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
-        seed=1,
-        parallelism=2,
-        collectSubModels=True,
-    )
-    model = search.fit(df)
-    assert model.validationMetrics[1] > 0.8 > model.validationMetrics[0]
-    assert [len(m.history["loss"]) for m in model.subModels] == [8, 8]
-    model.save(str(tmp_path / "split"))
-    loaded = TrainValidationSplitModel.load(str(tmp_path / "split"))
-    assert loaded.validationMetrics == model.validationMetrics
-    predictions = [m.transform(df).select("prediction").collect() for m in (loaded, model.subModels[1], model)]
-    assert predictions[0] == predictions[2]
-    assert len(predictions[1]) == 120
 
 
 def count_rows(args, ctx):
@@ -197,3 +176,28 @@ def test_a_file_of_another_version_loads_with_a_warning(spark, tmp_path):
     with pytest.warns(UserWarning, match=r"saved by tfos_ml 0.0.1; this is .*Params that are no more: \['gone'\]"):
         loaded = TFEstimator.load(path)
     assert (loaded.getEpochs(), loaded.getVerbose()) == (3, 1)
+
+
+def test_train_validation_split_where_two_fits_find_no_room_at_once(sessions, tmp_path):
+    spark = sessions.get("local[3]")
+    stages = pipeline(KerasEstimator()).getStages()
+    df = Pipeline(stages=stages[:2]).fit(points(spark)).transform(points(spark))
+    estimator = KerasEstimator(model=make_model, epochs=8, batchSize=32, clusterSize=2, verbose=0, seed=3)
+    grid = ParamGridBuilder().addGrid(estimator.modelArgs, GRID).build()
+    search = TrainValidationSplit(
+        estimator=estimator,
+        estimatorParamMaps=grid,
+        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        seed=1,
+        parallelism=2,
+        collectSubModels=True,
+    )
+    model = search.fit(df)
+    assert model.validationMetrics[1] > 0.8 > model.validationMetrics[0]
+    assert [len(m.history["loss"]) for m in model.subModels] == [8, 8]
+    model.save(str(tmp_path / "split"))
+    loaded = TrainValidationSplitModel.load(str(tmp_path / "split"))
+    assert loaded.validationMetrics == model.validationMetrics
+    predictions = [m.transform(df).select("prediction").collect() for m in (loaded, model.subModels[1], model)]
+    assert predictions[0] == predictions[2]
+    assert len(predictions[1]) == 120

@@ -18,9 +18,9 @@ def report_two_epochs(args, ctx):
         ctx.report({"loss": 0.5 / (epoch + 1), "rows_here": rows}, epoch=epoch)
 
 
-def fit(spark, verbose):
+def fit(spark, verbose, nodes=2):
     df = spark.range(200).withColumnRenamed("id", "features")
-    return TFEstimator(trainFn=report_two_epochs, clusterSize=2, epochs=2, verbose=verbose).fit(df)
+    return TFEstimator(trainFn=report_two_epochs, clusterSize=nodes, epochs=2, verbose=verbose).fit(df)
 
 
 def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys):
@@ -45,7 +45,7 @@ def test_a_line_per_epoch(spark, capsys):
 
 
 def test_silence(spark, capsys):
-    model = fit(spark, verbose=0)
+    model = fit(spark, verbose=0, nodes=1)
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "")
     assert model.history["loss"] == [0.5, 0.25]

@@ -62,7 +62,7 @@ def train_synchronously(args, ctx):
     ctx.export_saved_model(model)
 
 
-@pytest.mark.parametrize(("size", "master"), [(2, None), (2, "chief"), (3, "chief")])
+@pytest.mark.parametrize(("size", "master"), [(2, None), (3, "chief")])
 def test_synchronous_data_parallelism(spark, tmp_path, size, master):
     train_and_score(spark, tmp_path, size, master)
 

@@ -62,7 +62,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def numbers(any_spark):
-    return any_spark.range(0, 1000, 1, 5).select("id", F.col("id").cast("float").alias("features"))
+    return any_spark.range(0, 1000, 1, 2).select("id", F.col("id").cast("float").alias("features"))
 
 
 def test_keeps_columns_and_declares_the_schema(numbers, models):
@@ -195,7 +195,7 @@ def test_wrong_names_show_the_signature_beside_the_columns(spark, models):
 
 def test_model_is_extracted_once_a_host_and_loaded_once_a_worker(any_spark, models):
     model = TFModel(exportDir=str(models / "double"))
-    df = any_spark.range(0, 400, 1, 8).select(F.col("id").cast("float").alias("features"))
+    df = any_spark.range(0, 400, 1, 3).select(F.col("id").cast("float").alias("features"))
     captured = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(udf, "make_udf_function", lambda scoring: captured.append(scoring) or make_udf_function(scoring))
@@ -229,7 +229,9 @@ def test_model_is_extracted_once_a_host_and_loaded_once_a_worker(any_spark, mode
 
 def test_extracted_model_goes_when_its_users_are_gone(sessions, spark, models):
     root = Path(tempfile.gettempdir()) / f"tfos_ml-{os.getuid()}"
-    TFModel(exportDir=str(models / "double")).transform(spark.range(3).selectExpr("float(id) features")).collect()
+    TFModel(exportDir=str(models / "double")).transform(
+        spark.range(0, 3, 1, 1).selectExpr("float(id) features")
+    ).collect()
     assert list(root.glob("tfos_ml-*"))
     sessions.stop()
     assert wait_until(lambda: not root.exists(), CLEAN_SECONDS)
@@ -293,7 +295,7 @@ def export_constant(args, ctx):
 
 def test_export_dir_is_published_whole_and_read_back(spark, tmp_path):
     target = tmp_path / "models" / "v1"
-    df = spark.range(4).select(F.col("id").cast("float").alias("features"))
+    df = spark.range(0, 4, 1, 1).select(F.col("id").cast("float").alias("features"))
     estimator = TFEstimator(trainFn=export_constant, tfArgs={"value": 5.0}, exportDir=str(target), verbose=0)
     model = estimator.fit(df)
     assert (target / "saved_model.pb").is_file()
@@ -306,7 +308,7 @@ def test_export_dir_is_published_whole_and_read_back(spark, tmp_path):
 
 
 def test_two_models_in_one_pipeline(spark):
-    df = spark.range(4).select(F.col("id").cast("float").alias("features"))
+    df = spark.range(0, 4, 1, 1).select(F.col("id").cast("float").alias("features"))
     stages = [
         TFEstimator(trainFn=export_constant, tfArgs={"value": v}, predictionCol=f"p{v:.0f}", verbose=0)
         for v in (1.0, 2.0)
@@ -316,7 +318,7 @@ def test_two_models_in_one_pipeline(spark):
 
 
 def test_what_is_not_selected_is_not_computed(spark, models):
-    df = spark.range(3).selectExpr("id", "int(id) x")
+    df = spark.range(0, 3, 1, 1).selectExpr("id", "int(id) x")
     both = TFModel(
         exportDir=str(models / "risky"), inputMapping={"x": "x"}, outputMapping={"good": "g", "bad": "b"}
     ).transform(df)
