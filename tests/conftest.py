@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib.metadata
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import filelock
 import psutil
 import pytest
 
@@ -28,7 +24,7 @@ os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of th
 # Temporary files of these tests alone: other pytest processes may run beside this one.
 os.environ["TMPDIR"] = tempfile.tempdir = os.environ["SPARK_LOCAL_DIRS"] = tempfile.mkdtemp(prefix="test-tfos_ml-")
 # Short programs gain more from a JVM that compiles little than from fast code.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 
 CLEAN_SECONDS = 10.0
@@ -125,47 +121,11 @@ def active_jobs() -> list[int]:
     return list(context.statusTracker().getActiveJobsIds()) if context else []
 
 
-def shared_classes() -> str:
-    """JVM option for an archive of Spark's classes, made once: each JVM that starts with it spares 3 to 4 s."""
-    java = shutil.which("java", path=os.path.join(os.environ.get("JAVA_HOME", ""), "bin")) or shutil.which("java")
-    version = f"{importlib.metadata.version('pyspark')}-{os.stat(java).st_mtime:.0f}"
-    archive = HERE.parent / ".pytest_cache" / f"spark-{version}.jsa"
-    archive.parent.mkdir(exist_ok=True)
-    skipped = contextlib.suppress(filelock.Timeout, subprocess.TimeoutExpired)  # another makes it, or takes too long
-    with skipped, filelock.FileLock(f"{archive}.lock", timeout=0):
-        if not archive.exists():
-            new = archive.with_suffix(".new")
-            options = f"{JVM_OPTIONS} -XX:ArchiveClassesAtExit={new}"
-            subprocess.run(
-                [sys.executable, "-c", MAKE_ARCHIVE],
-                env={**os.environ, "SPARK_SUBMIT_OPTS": options},
-                capture_output=True,
-                timeout=90,
-            )
-            if new.exists():
-                new.rename(archive)
-    return f" -XX:SharedArchiveFile={archive}" if archive.exists() else ""
-
-
-MAKE_ARCHIVE = """
-from pyspark.sql import SparkSession
-
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-assert spark.range(9).mapInArrow(lambda batches: batches, "id long").count() == 9
-gateway = spark.sparkContext._gateway
-spark.stop()
-gateway.shutdown()
-gateway.proc.stdin.close()
-gateway.proc.wait()
-"""
-
-
 class Sessions:
     """The one Spark session there can be in a process; changes its master on request."""
 
     def __init__(self) -> None:
         self._kind: str | None = None
-        os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS + shared_classes()
 
     def get(self, master: str, **conf: str):  # type: ignore[no-untyped-def]
         """The session of a master and settings, whose dots are written as underscores."""
@@ -185,7 +145,7 @@ class Sessions:
             .config("spark.sql.shuffle.partitions", "4")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.host", "127.0.0.1")
-            .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"])
+            .config("spark.executor.extraJavaOptions", JVM_OPTIONS)
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")
