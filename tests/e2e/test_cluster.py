@@ -115,7 +115,7 @@ def test_failures_are_the_users_own_errors_and_another_cluster_runs_at_once(any_
     assert caught.value.role == "worker"
     assert "fail_when_told" in caught.value.traceback
 
-    cluster = start(any_spark, fail_when_told, {"how": "after"})
+    cluster = start(any_spark, fail_when_told, {"how": "after"}, nodes=1)
     cluster.train(rdd)
     with pytest.raises(errors.TrainFnError, match="ZeroDivisionError: the user's own mistake"):
         cluster.shutdown()

@@ -48,13 +48,13 @@ spark = (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "fa
 args = argparse.Namespace(directory=sys.argv[2])
 cluster = TFCluster.run(spark.sparkContext, train_functions.hang_with_grandchild, args, 2, input_mode=InputMode.SPARK)
 print("started", flush=True)
-if sys.stdin.readline().strip() == "stop spark":
-    spark.stop()
-    sys.stdin.read()
+sys.stdin.readline()
+spark.stop()
+sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("end", ["killed", "forgets to shut down", "stop spark"])
+@pytest.mark.parametrize("end", ["killed", "stops Spark"])
 def test_nodes_do_not_outlive_their_driver(tmp_path, end):
     command = [sys.executable, "-c", DRIVER, CLUSTER if end == "killed" else "local[2]", str(tmp_path)]
     driver = subprocess.Popen(
@@ -71,7 +71,7 @@ def test_nodes_do_not_outlive_their_driver(tmp_path, end):
         if end == "killed":
             driver.kill()
         else:
-            driver.stdin.write(f"{end}\n")
+            driver.stdin.write("stop Spark, and forget the cluster\n")
             driver.stdin.flush()
         assert wait_until(lambda: gone([p for kind in pids.values() for p in kind]), CLEAN_SECONDS + 2)
         driver.communicate("", timeout=30)
@@ -79,38 +79,31 @@ def test_nodes_do_not_outlive_their_driver(tmp_path, end):
         kill_with_children(driver.pid)
 
 
-def test_nodes_that_do_not_end_or_read_are_named(spark, tmp_path):
+def use(cluster, **options):
+    with cluster:
+        cluster.train(cluster.sc.parallelize(range(10)), **options)
+
+
+def test_nodes_that_do_not_read_or_end_are_named_and_ended(spark, tmp_path):
     cluster = start(spark, train_functions.hang_with_grandchild, tmp_path)
-    running(tmp_path, 2)
+    pids = running(tmp_path, 2)
     with pytest.raises(errors.FeedTimeoutError, match=r"worker:\d .* neither read nor answered .* feed_timeout=2 s"):
-        cluster.train(spark.range(10), feed_timeout=2)
+        use(cluster, feed_timeout=2)
+    assert wait_until(lambda: gone([p for kind in pids.values() for p in kind]), CLEAN_SECONDS)
 
     (tmp_path / "second").mkdir()
-    cluster = start(spark, train_functions.hang_with_grandchild, tmp_path / "second", InputMode.TENSORFLOW)
-    running(tmp_path / "second", 2)
-    with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0', 'worker:1'\] have not finished within 1 s"):
+    cluster = start(spark, train_functions.hang_with_grandchild, tmp_path / "second", InputMode.TENSORFLOW, nodes=1)
+    with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within 1 s"):
         cluster.shutdown(grace_secs=1)
 
 
 def test_a_cancelled_job_ends_the_nodes_that_it_holds(spark, tmp_path):
-    cluster = start(spark, train_functions.hang_with_grandchild, tmp_path, InputMode.TENSORFLOW)
-    pids = running(tmp_path, 2)
+    cluster = start(spark, train_functions.hang_with_grandchild, tmp_path, InputMode.TENSORFLOW, nodes=1)
+    pids = running(tmp_path, 1)
     spark.sparkContext.cancelAllJobs()
     assert wait_until(lambda: gone([p for kind in pids.values() for p in kind]), CLEAN_SECONDS)
     with pytest.raises(errors.NodeLostError, match="Spark executor or task that the node belongs to is gone"):
         cluster.shutdown()
-
-
-def test_an_exception_in_the_body_ends_the_nodes(spark, tmp_path):
-    def use_cluster():
-        with start(spark, train_functions.hang_with_grandchild, tmp_path):
-            running(tmp_path, 2)
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        use_cluster()
-    pids = running(tmp_path, 2)
-    assert wait_until(lambda: gone([p for kind in pids.values() for p in kind]), CLEAN_SECONDS)
 
 
 def instance(args, ctx):
@@ -122,13 +115,14 @@ def instance(args, ctx):
     return {"number": ctx.executor_id, "workers": ctx.num_workers, "tf_config": os.environ["TF_CONFIG"]}
 
 
-def test_parallel_instances_return_their_results(any_spark):
-    found = TFParallel.run(any_spark.sparkContext, instance, {}, 5)
+def test_parallel_instances_return_their_results_on_several_executors(sessions):
+    spark = sessions.get(CLUSTER)
+    found = TFParallel.run(spark.sparkContext, instance, {}, 5)
     assert [f["number"] for f in found] == [0, 1, 2, 3, 4]
     assert {f["workers"] for f in found} == {1}
     assert len({f["tf_config"] for f in found}) == 5
     with pytest.raises(errors.TrainFnError, match="worker:1 on .*ZeroDivisionError: the user's own mistake"):
-        TFParallel.run(any_spark, instance, {"fail_on": 1}, 3)
+        TFParallel.run(spark, instance, {"fail_on": 1}, 2)
 
 
 def test_two_clusters_started_at_once_with_slots_for_one_follow_each_other(spark, tmp_path):
