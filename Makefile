@@ -43,6 +43,7 @@ bench: install
 	$(BIN)/python benchmarks/feed.py
 	$(BIN)/python benchmarks/transform.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/cluster.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output

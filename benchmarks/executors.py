@@ -1,6 +1,9 @@
-"""The Spark session that all benchmarks share."""
+"""The Spark session that all benchmarks share, and the arguments of those that compare widths of rows."""
 
 from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
 
 from pyspark.sql import SparkSession
 
@@ -17,3 +20,15 @@ def session() -> SparkSession:
         "spark.driver.memory": "2g",
     }
     return SparkSession.builder.master(f"local-cluster[{NODES},1,4096]").config(map=conf).getOrCreate()
+
+
+def measure_widths(description: str, widths: Iterable[int], measure: Callable[[SparkSession, int, int], None]) -> None:
+    """Call ``measure(spark, width, rounds)`` for each width that the command line asks for."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--widths", type=int, nargs="+", default=list(widths), choices=list(widths))
+    arguments = parser.parse_args()
+    spark = session()
+    for width in arguments.widths:
+        measure(spark, width, arguments.rounds)
+    spark.stop()

@@ -9,7 +9,6 @@ what is fed ahead while TensorFlow loads (256 MiB a node), so only the steady st
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -20,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pyarrow as pa
-from executors import NODES, session
+from executors import NODES, measure_widths
 from pyspark.sql import DataFrame, SparkSession
 
 from tfos_ml import TFEstimator
@@ -112,17 +111,5 @@ def measure(spark: SparkSession, width: int, rounds: int) -> None:
     large.unpersist()
 
 
-def main() -> None:
-    """Measure each width."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--widths", type=int, nargs="+", default=list(ROWS), choices=list(ROWS))
-    arguments = parser.parse_args()
-    spark = session()
-    for width in arguments.widths:
-        measure(spark, width, arguments.rounds)
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    measure_widths(__doc__.splitlines()[0], ROWS, measure)

@@ -9,7 +9,6 @@ the rows in memory, in this process, and no Spark.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -21,7 +20,7 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-from executors import session
+from executors import measure_widths
 from feed import frame
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import DataFrame, SparkSession
@@ -108,17 +107,5 @@ def measure(spark: SparkSession, width: int, rounds: int) -> None:
     df.unpersist()
 
 
-def main() -> None:
-    """Measure each width."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--widths", type=int, nargs="+", default=list(ROWS))
-    arguments = parser.parse_args()
-    spark = session()
-    for width in arguments.widths:
-        measure(spark, width, arguments.rounds)
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main()
+    measure_widths(__doc__.splitlines()[0], ROWS, measure)

@@ -94,6 +94,37 @@ def test_every_row_is_trained_on_exactly_as_often_as_asked(any_spark, tmp_path):
     cluster.shutdown()  # again is fine
 
 
+def add_up(args, ctx):
+    """Add up the columns of a queue of one's own, as arrays by tensor name."""
+    feed = ctx.get_data_feed(qname_in="named", input_mapping={"vector": "x", "number": "n"})
+    totals = np.zeros(4)
+    while not feed.should_stop():
+        batch = feed.next_batch(7)
+        assert batch["x"].shape == (len(batch["n"]), 3)
+        totals += [*batch["x"].sum(axis=0), batch["n"].sum()]
+    ctx.report(dict(zip("abcn", totals, strict=True)))
+
+
+def test_named_queues_and_mapped_inputs_of_every_kind_of_row(spark):
+    from pyspark.ml.linalg import Vectors
+
+    vectors = [Vectors.dense(i, 0.0, 1.0) if i % 2 else Vectors.sparse(3, {0: i, 2: 1.0}) for i in range(30)]
+    df = spark.createDataFrame([(v, i, "unused") for i, v in enumerate(vectors)], ["vector", "number", "other"])
+    rows = [{"number": i, "vector": [float(i), 0.0, 1.0]} for i in range(30)]
+    pairs = [(np.array([i, 0.0, 1.0]), i) for i in range(30)]
+    with start(spark, add_up, nodes=1, queues=["input", "named"]) as cluster:
+        for data in (df, spark.sparkContext.parallelize(rows, 2), spark.sparkContext.parallelize(pairs, 2)):
+            cluster.train(data, num_epochs=2, qname="named")
+        with pytest.raises(errors.ParamError, match=r"qname must be one of .*\['input', 'named'\].* Got: 'nosuch'"):
+            cluster.train(df, qname="nosuch")
+        with pytest.raises(errors.ColumnTypeError, match="Column 'm' has type map"):
+            cluster.train(df.select(F.create_map("other", "number").alias("m")))
+        shown = f"{cluster.cluster_info} {cluster.cluster_meta} {cluster.server} {cluster.address} {vars(cluster)}"
+        assert cluster.address.token not in shown
+    total = 6 * sum(range(30))
+    assert metrics_of(cluster, "worker:0") == {"a": total, "b": 0, "c": 6 * 30, "n": total}
+
+
 def fail_when_told(args, ctx):
     """Fail at the row 13, or at the end of the feed, or read no more."""
     feed = ctx.get_data_feed()

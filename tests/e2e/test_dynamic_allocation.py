@@ -11,7 +11,7 @@ from conftest import CLUSTER
 from pyspark import InheritableThread
 from pyspark.sql import functions as F
 
-from tfos_ml import KerasEstimator, TFEstimator, errors
+from tfos_ml import InputMode, KerasEstimator, TFCluster, TFEstimator, errors
 
 
 @pytest.fixture
@@ -51,6 +51,18 @@ def test_two_fits_with_slots_for_one_follow_each_other_on_several_executors(spar
     for thread in threads:
         thread.join(120)
     assert [model.summary["rows"] for model in models] == [60, 60]
+
+
+def double(args, ctx):
+    feed = ctx.get_data_feed(train_mode=False)
+    while not feed.should_stop():
+        feed.batch_results([2 * x for x in feed.next_batch(10)])
+
+
+def test_a_cluster_that_is_fed_on_several_executors(spark):
+    with TFCluster.run(spark.sparkContext, double, None, 3, input_mode=InputMode.SPARK) as cluster:
+        doubled = cluster.inference(spark.sparkContext.parallelize(range(100), 7))
+        assert doubled.collect() == [2 * x for x in range(100)]
 
 
 def linear():

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
+ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
+_ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
@@ -43,6 +45,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
                 "spark.speculation=true would start slow nodes a second time. Set it to false, or "
                 "spark.dynamicAllocation.enabled=false: Spark does not speculate with barrier jobs."
             )
+    _check_encryption(spark)
     memory = _conf(spark, "spark.executor.pyspark.memory", "")
     if memory and _bytes(memory, default_unit="m") < MIN_PYSPARK_MEMORY:
         raise ClusterConfigError(
@@ -61,6 +64,17 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
 def allocates_dynamically(spark: SparkSession) -> bool:
     """Whether executors come and go, for which reason Spark refuses barrier jobs."""
     return _conf(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true" and not is_local(spark)
+
+
+def _check_encryption(spark: SparkSession) -> None:
+    """Refuse what would cross the network in plain text where Spark's own traffic does not."""
+    asked = [name for name in _ENCRYPTION if _conf(spark, name, "false").lower() == "true"]
+    if asked and not is_local(spark) and _conf(spark, ALLOW_PLAINTEXT, "false").lower() != "true":
+        raise ClusterConfigError(
+            f"{asked[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes, and ours, cannot be "
+            f"encrypted. If the network between the executors is trusted, start the session with "
+            f"{ALLOW_PLAINTEXT}=true."
+        )
 
 
 def default_fs(spark: SparkSession) -> str:

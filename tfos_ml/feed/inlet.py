@@ -227,7 +227,8 @@ class Inlet:
         """Note that all rows of one call of ``train`` have been read."""
         with self._changed:
             self._touch()
-            self._pending.remove(number)
+            if number in self._pending:  # none are once no more rows are wanted
+                self._pending.remove(number)
 
     def answered(self, path: str, runs: list[tuple[int, int]]) -> None:
         """Send results back: a file of them, and to which exchange how many belong, in order."""
