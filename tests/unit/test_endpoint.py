@@ -13,6 +13,7 @@ from test_control import GARBAGE
 from tfos_ml import errors
 from tfos_ml.cluster.control import call_options
 from tfos_ml.cluster.endpoint import FeedEndpoint
+from tfos_ml.cluster.feeding import FeedNode, FeedOrder, _choose
 from tfos_ml.feed import blocks, inlet, rows, spool
 from tfos_ml.feed.inlet import Inlet
 
@@ -137,6 +138,28 @@ def test_rows_that_nobody_reads_are_an_error_in_time(tmp_path):
             next(node.inlet.until_end())
     finally:
         node.endpoint.close()
+
+
+def test_rows_that_are_read_but_not_answered_are_an_error_in_time(tmp_path):
+    node = Node(tmp_path, timeout=0.0)
+    try:
+        exchange = node.inlet.open_exchange()
+        node.inlet.ask("input", exchange, blocks.pack(list(rows.to_batches([1, 2]))))
+        node.inlet.release(node.chunks()[0]["path"])
+        with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
+            next(node.inlet.until_end())
+        node.inlet.close_exchange(exchange)
+        assert next(node.inlet.until_end()) is None
+    finally:
+        node.endpoint.close()
+
+
+def test_a_task_prefers_nodes_on_its_own_host():
+    nodes = tuple(FeedNode(rank, host, "") for rank, host in enumerate(["127.0.0.1", "far", "127.0.0.1", "far"]))
+    order = FeedOrder(1, "input", nodes, {"location": "grpc://127.0.0.1:9", "token": ""})
+    assert [_choose(order, partition).rank for partition in range(4)] == [0, 2, 0, 2]
+    order = FeedOrder(1, "input", nodes[1::2], {"location": "grpc://127.0.0.1:9", "token": ""})
+    assert [_choose(order, partition).rank for partition in range(4)] == [1, 3, 1, 3]
 
 
 def test_rows_without_room_end_the_node(node, monkeypatch):

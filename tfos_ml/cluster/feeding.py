@@ -128,7 +128,7 @@ def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) ->
         with writer:
             for batch in call.watched(batches):
                 writer.write_batch(blocks.pack([batch]))
-                if not json.loads(reader.read().to_pybytes())["wanted"]:
+                if not _is_more_wanted(reader):
                     return 0
                 taken += batch.num_rows
             writer.write_batch(blocks.END)
@@ -136,6 +136,14 @@ def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) ->
             while reader.read() is not None:  # until the node has taken them over
                 pass
     return taken
+
+
+def _is_more_wanted(reader: Any) -> bool:
+    """What the node answers to a block, once it has room for the next."""
+    answer = reader.read()
+    if answer is None:
+        raise ConnectionError("it has closed the connection")
+    return bool(json.loads(answer.to_pybytes())["wanted"])
 
 
 def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -35,6 +35,7 @@ class Exchange:
     """Rows of one task that wait for their results; `answers` holds messages, or why there are no more."""
 
     number: int
+    waiting: int = 0  # rows without a result
     answers: queue.SimpleQueue[pa.RecordBatch | str] = field(default_factory=queue.SimpleQueue)
 
 
@@ -133,6 +134,7 @@ class Inlet:
         """Put a block of an exchange before the train function at once."""
         chunk = replace(self.store(message), exchange=exchange.number)
         with self._changed:
+            exchange.waiting += chunk.rows
             self._announce(stream, chunk)
 
     def close_exchange(self, exchange: Exchange) -> None:
@@ -194,8 +196,8 @@ class Inlet:
             if self._problem is not None:
                 raise self._problem
             with self._changed:
-                waiting = self._outstanding or self._pending
-                if waiting and time.monotonic() - self._touched > self._timeout:
+                asking = any(exchange.waiting for exchange in self._exchanges.values())
+                if (asking or self._outstanding or self._pending) and time.monotonic() - self._touched > self._timeout:
                     raise errors.FeedTimeoutError(
                         f"the train function has neither read nor answered rows for feed_timeout={self._timeout:g} s "
                         "while some were waiting. Read them with feed.next_batch(), answer those of inference() with "
@@ -243,6 +245,7 @@ class Inlet:
                     part, batch = batch.slice(0, rows), batch.slice(min(rows, batch.num_rows))
                     rows -= part.num_rows
                     if number in self._exchanges:
+                        self._exchanges[number].waiting -= part.num_rows
                         self._exchanges[number].answers.put(blocks.pack([part]))
         Path(path).unlink()
 
