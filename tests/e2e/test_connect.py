@@ -11,7 +11,7 @@ import sys
 import train_functions
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.sql import SparkSession, functions as F
-from tfos_ml import KerasEstimator, TFEstimator, errors
+from tfos_ml import KerasEstimator, TFCluster, TFEstimator, errors
 
 spark = SparkSession.builder.remote("local[4]").config("spark.ui.enabled", "false").getOrCreate()
 df = spark.range(0, 100, 1, 3).select(F.col("id").cast("float").alias("features"))
@@ -35,6 +35,10 @@ try:
     TFEstimator(trainFn=train_functions.fail_on_one, tfArgs=args, clusterSize=2, verbose=0).fit(df)
 except errors.TrainFnError as error:
     print("error", error.role, error.index, error.message)
+try:
+    TFCluster.run(spark, train, None, 2)
+except errors.ClusterConfigError as error:
+    print(str(error).split(",")[0])
 
 def make_model():
     import keras
@@ -73,6 +77,7 @@ def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
         "history {'rows_here': [50.0]} rows 100",
         "scored 5000.0",
         "error worker 1 the train function raised ZeroDivisionError: the user's own mistake",
+        "TFCluster needs a SparkContext",
         "types vector double",
         "right True",
         "loaded ['scale']",
