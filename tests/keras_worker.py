@@ -283,7 +283,14 @@ def worker_context(data, rank, size, shuffle, directory):
     logs = []
     return SimpleNamespace(
         schema=schema,
-        settings={"pad_value": 0, "shuffle": shuffle, "seed": 11, "validates": bool(validates.any())},
+        settings={
+            "pad_value": 0,
+            "shuffle": shuffle,
+            "seed": 11,
+            "validates": bool(validates.any()),
+            "tensorboard": False,
+            "log_dir": None,
+        },
         row_store=stores.__getitem__,
         row_count=int((~validates).sum()),
         validation_row_count=int(validates.sum()),
