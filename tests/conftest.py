@@ -27,6 +27,9 @@ os.environ["TMPDIR"] = tempfile.tempdir = os.environ["SPARK_LOCAL_DIRS"] = tempf
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 
+# Most train functions of the tests need no TensorFlow, whose import costs more than all else that they do.
+os.environ["TFOS_ML_PRELOAD"] = "0"
+
 CLEAN_SECONDS = 10.0
 MODULES = {"tfos_ml.training.main", "tfos_ml.cluster.guardian", "tfos_ml.cluster.host", "tfos_ml.cluster.board"}
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}

@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 SearchPath = Sequence[str] | None
+PRELOADS = "TFOS_ML_PRELOAD"  # "0": a node imports TensorFlow only when its program, which names no Keras, does
 USES_KERAS = "TFOS_ML_USES_KERAS"  # in the environment of a node whose program names Keras
 
 # They import matplotlib and scikit-learn, which takes as long as the rest of Keras.
@@ -89,6 +90,39 @@ def import_tensorflow() -> None:
         return
     with held_back_stderr(), _keras_later() if "keras" not in sys.modules else contextlib.nullcontext():
         import tensorflow  # noqa: F401
+
+
+class _Quietly(importlib.abc.Loader):
+    """Loads TensorFlow as :func:`import_tensorflow` does."""
+
+    def __init__(self, loader: importlib.abc.Loader):
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Load it."""
+        with held_back_stderr(), _keras_later() if "keras" not in sys.modules else contextlib.nullcontext():
+            self._loader.exec_module(module)
+
+
+class _QuietFinder(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow as a module that loads quietly."""
+
+    def find_spec(self, name: str, path: SearchPath, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Quietly(spec.loader)
+        return spec
+
+
+def import_tensorflow_later() -> None:
+    """Have TensorFlow, whenever it is imported, load as :func:`import_tensorflow` does; for processes of ours."""
+    sys.meta_path.insert(0, _QuietFinder())
 
 
 def import_keras_lightly() -> None:

@@ -25,12 +25,16 @@ def test_explicit_params_over_tf_args_over_defaults(spark, tmp_path):
     target = tmp_path / "args.json"
 
     def look(args, ctx):
+        import sys
+
         seen = {name: args[name] for name in ("epochs", "batchSize", "steps", "mine", "modelDir")}
-        target.write_text(json.dumps({**seen, "epochs_here": args.epochs}))
+        target.write_text(json.dumps([{**seen, "epochs_here": args.epochs}, "tensorflow" in sys.modules]))
 
     fit(spark, look, tfArgs={"epochs": 7, "batchSize": 8, "mine": "x"}, batchSize=9)
     expected = {"epochs": 7, "batchSize": 9, "steps": None, "mine": "x", "modelDir": None, "epochs_here": 7}
-    assert json.loads(target.read_text()) == expected
+    seen, is_loaded = json.loads(target.read_text())
+    assert seen == expected
+    assert not is_loaded  # TFOS_ML_PRELOAD of these tests
 
 
 def test_context_of_every_role(spark, tmp_path):
@@ -165,11 +169,14 @@ def test_data_feed_refuses_a_dataset_and_misses_answers(spark):
 def test_environment_of_the_process_and_tf_args_of_a_command_line(spark, tmp_path):
     def look(args, ctx):
         import os
+        import sys
 
-        (tmp_path / "seen").write_text(json.dumps([dict(os.environ), args.argv]))
+        (tmp_path / "seen").write_text(json.dumps([dict(os.environ), args.argv, "tensorflow" in sys.modules]))
 
-    fit(spark, look, tfArgs=["--lr", "0.5"], nodeEnv={"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3"})
-    seen, argv = json.loads((tmp_path / "seen").read_text())
+    environment = {"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3", "TFOS_ML_PRELOAD": "1"}
+    fit(spark, look, tfArgs=["--lr", "0.5"], nodeEnv=environment)
+    seen, argv, is_loaded = json.loads((tmp_path / "seen").read_text())
+    assert is_loaded
     assert argv == ["--lr", "0.5"]
     assert seen["MY_SETTING"] == "1"
     assert (seen["TF_NUM_INTRAOP_THREADS"], seen["OMP_NUM_THREADS"]) == ("3", "1")

@@ -19,7 +19,7 @@ import traceback
 from typing import Any
 
 from tfos_ml.cluster.channel import Channel, ChannelClosedError
-from tfos_ml.quiet import USES_KERAS, import_keras_lightly, import_tensorflow
+from tfos_ml.quiet import PRELOADS, USES_KERAS, import_keras_lightly, import_tensorflow, import_tensorflow_later
 
 HEARTBEAT_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
@@ -46,8 +46,12 @@ def _run(channel: Channel) -> None:
     from tfos_ml.training.context import NodeContext
 
     import_keras_lightly()
-    import_tensorflow()  # now, so that it overlaps the rendezvous
-    if os.environ.get(USES_KERAS):
+    uses_keras = bool(os.environ.get(USES_KERAS))
+    if uses_keras or os.environ.get(PRELOADS) != "0":
+        import_tensorflow()  # now, so that it overlaps the rendezvous
+    else:
+        import_tensorflow_later()
+    if uses_keras:
         importlib.import_module("keras")
 
     messages = iter(channel)
@@ -91,6 +95,8 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 def _is_collateral(error: BaseException) -> bool:
     """Whether an error looks like a collective broken by another node's end."""
+    if "tensorflow" not in sys.modules:
+        return False
     import tensorflow as tf
 
     broken = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
