@@ -187,12 +187,23 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
 
 
+def on_executors(name: str) -> bool:
+    """Whether a test, by its name, uses the session with executors."""
+    return "local-cluster" in name or "several_executors" in name
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one master in a row, so that sessions are started only once."""
+    items.sort(key=lambda item: not on_executors(item.name))
 
-    def rank(item: pytest.Item) -> int:
-        callspec = getattr(item, "callspec", None)
-        parameter = callspec is not None and callspec.params.get("any_spark") == CLUSTER
-        return 1 if parameter or "several_executors" in item.name else 0
 
-    items.sort(key=rank)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):  # type: ignore[no-untyped-def]
+    """One process runs all tests with executors; the others go by file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByMaster(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path, _, name = nodeid.partition("::")
+            return "on executors" if on_executors(name) else path
+
+    return ByMaster(config, log)
