@@ -20,6 +20,7 @@ from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.steps import PARTITION_SHIFT
 from tfos_ml.fit_iterator import FitIterator
+from tfos_ml.fit_listener import FitListener, listening
 from tfos_ml.model import TFModel
 from tfos_ml.params import InputMode, TrainingParams
 from tfos_ml.persistence import Saveable
@@ -33,7 +34,20 @@ if TYPE_CHECKING:
 class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     """An estimator that trains on a cluster of TensorFlow nodes."""
 
+    parent_run: Any = None
+    """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
+
     def _fit(self, dataset: DataFrame) -> TFModel:
+        listener = listening().begin(self, dataset)
+        try:
+            model = self._train(dataset, listener)
+        except BaseException as error:
+            listener.failed(error)
+            raise
+        listener.fitted(model)
+        return model
+
+    def _train(self, dataset: DataFrame, listener: FitListener) -> TFModel:
         self.check_params()
         spark = dataset.sparkSession
         template = self._template()
@@ -44,7 +58,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             template=template,
             schema=columns,
             payload=publish(spark, payload),
-            settings=self._settings(dataset),
+            settings={**self._settings(dataset), **listener.node_settings},
             environment=self._environment(),
             reservation_timeout=self._get("reservationTimeout"),
             feed_timeout=self._get("feedTimeout"),
@@ -64,7 +78,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
+            reported=listener.reported,
         )
+        listener.trained(result)
         return self._make_model(result, dataset.schema)
 
     @abstractmethod
@@ -215,13 +231,15 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             Index of a param map and its model, as they are done. Several threads may share it, as
             those of ``CrossValidator`` do.
         """
+        estimator = self.copy()
+        listening().adopt(estimator)
         if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan
-            return FitIterator(self, dataset, paramMaps, lambda: None)
+            return FitIterator(estimator, dataset, paramMaps, lambda: None)
         level = dataset.storageLevel
         if level.useMemory or level.useDisk:
-            return FitIterator(self, dataset, paramMaps, lambda: None)
+            return FitIterator(estimator, dataset, paramMaps, lambda: None)
         cached = dataset.persist()
-        return FitIterator(self, cached, paramMaps, cached.unpersist)
+        return FitIterator(estimator, cached, paramMaps, cached.unpersist)
 
 
 def _pick(ranks: Sequence[int], number: Column) -> Column:

@@ -42,7 +42,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.errors import IllegalArgumentException
+try:
+    from pyspark.errors import IllegalArgumentException
+except ImportError:  # where a model is served there may be no Spark
+
+    class _IllegalArgumentError(Exception):
+        def __init__(self, message: str):
+            self._message = message
+
+    IllegalArgumentException = _IllegalArgumentError
 
 
 class TfosMlError(Exception):

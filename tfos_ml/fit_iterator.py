@@ -19,7 +19,7 @@ class FitIterator(Iterator[tuple[int, Any]]):
     Parameters
     ----------
     estimator : Estimator
-        Fits them.
+        Fits them; nobody else's.
     dataset : DataFrame
         On these rows.
     param_maps : sequence of dict
@@ -35,7 +35,7 @@ class FitIterator(Iterator[tuple[int, Any]]):
         param_maps: Sequence[Mapping[Param[Any], Any]],
         release: Callable[[], Any],
     ):
-        self._estimator = estimator.copy()
+        self._estimator = estimator
         self._dataset = dataset
         self._param_maps = list(param_maps)
         self._begun = self._ended = 0

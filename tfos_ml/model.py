@@ -18,7 +18,7 @@ from pyspark import keyword_only
 from pyspark.ml import Model
 
 from tfos_ml import errors, schema
-from tfos_ml.artifacts import publish
+from tfos_ml.artifacts import Artifact, publish
 from tfos_ml.cluster.export import fetch, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
 from tfos_ml.heads import HEAD_FILE, Head
@@ -140,21 +140,21 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         if self._get("nullPolicy") == "skip":
             dataset = dataset.where(schema.no_nulls(dataset, inputs))
         bindings = [udf.InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
-        scoring = self._scoring(dataset.sparkSession, archive, signature, bindings, outputs)
+        model = publish(dataset.sparkSession, archive, inline_up_to=0)
+        scoring = self._scoring(model, signature, bindings, outputs)
         columns = [schema.spark_column(spec, dataset) for spec in inputs]
         return outputs.append(dataset, udf.make_udf_function(scoring), columns)
 
     def _scoring(
         self,
-        spark: SparkSession,
-        archive: bytes,
+        model: Artifact | Path,
         signature: Signature,
         inputs: Sequence[udf.InputBinding],
         outputs: OutputColumns,
     ) -> udf.Scoring:
         wanted = self._get("outputMapping") or signature.outputs
         return udf.Scoring(
-            model=publish(spark, archive, inline_up_to=0),
+            model=model,
             signature_key=self._get("signatureDefKey"),
             tag=self._get("tagSet"),
             inputs=tuple(inputs),
@@ -282,6 +282,11 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
     def _facts(self) -> dict[str, Any]:
         return {"history": self.history, "summary": self.summary, "labels": self._labels}
 
+    def _restore_from(self, saved_model: Path, facts: dict[str, Any]) -> None:
+        """Take over a SavedModel's directory and what :meth:`_facts` returned."""
+        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+            self._restore({_MODEL_FILE: pack(str(saved_model), Path(directory)).read_bytes()}, facts)
+
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
         self._archive, self._archive_uri = files.get(_MODEL_FILE), self._get("exportDir")
         self._results = [files[name] for name in sorted(files) if name.startswith(_RESULTS)]
@@ -313,20 +318,30 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         >>> spark.sql("SELECT id, score(features) FROM t")                   # doctest: +SKIP
         """
         from pyspark.sql.functions import arrow_udf
+
+        archive, signature, bindings, outputs = self._unbound()
+        if outputs.head is not None:
+            outputs = replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})
+        scoring = self._scoring(publish(spark, archive, inline_up_to=0), signature, bindings, outputs)
+        return spark.udf.register(name, arrow_udf(udf.make_udf_function(scoring), outputs.result_type()))
+
+    def _unbound(self) -> tuple[bytes, Signature, list[udf.InputBinding], OutputColumns]:
+        """The packed SavedModel, its signature, and its columns as the Params alone name them."""
         from pyspark.sql.types import StructType
 
         self.check_params()
         archive = self._packed()
         signature = self._signature_of(archive)
-        outputs = self._bind_outputs(signature, archive, StructType())
-        if outputs.head is not None:
-            outputs = replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})
         bindings = [
             udf.InputBinding(column, tensor, signature.inputs[tensor])
             for column, tensor in self._input_mapping(signature).items()
         ]
-        scoring = self._scoring(spark, archive, signature, bindings, outputs)
-        return spark.udf.register(name, arrow_udf(udf.make_udf_function(scoring), outputs.result_type()))
+        return archive, signature, bindings, self._bind_outputs(signature, archive, StructType())
+
+    def _local_scoring(self) -> udf.Scoring:
+        """How the model is called in a process that has its directory."""
+        archive, signature, bindings, outputs = self._unbound()
+        return self._scoring(Path(self._extract(archive)), signature, bindings, outputs)
 
     def results(self) -> list[Any]:
         """What ``DataFeed.batch_results`` answered during ``fit``, in the order of the DataFrame."""

@@ -107,7 +107,7 @@ class StageReader(MLReader[Any]):
         metadata = DefaultParamsReader.loadMetadata(path, spark, f"{self._cls.__module__}.{self._cls.__name__}")
         stage = self._cls()
         stage._resetUid(metadata["uid"])
-        _set_params(stage, metadata, path)
+        set_params(stage, metadata, path)
         files: dict[str, list[bytes]] = {}
         for row in spark.read.parquet(f"{path}/data").orderBy("name", "part").collect():
             files.setdefault(row.name, []).append(row.content)
@@ -115,7 +115,19 @@ class StageReader(MLReader[Any]):
         return stage
 
 
-def _set_params(stage: Any, metadata: dict[str, Any], path: str) -> None:
+def params_of(stage: Any) -> dict[str, Any]:
+    """Params, uid and version of a stage as :func:`set_params` takes them; JSON-serialisable."""
+    from tfos_ml import __version__
+
+    return {
+        "uid": stage.uid,
+        _VERSION: __version__,
+        "paramMap": {param.name: value for param, value in stage._paramMap.items()},
+        "defaultParamMap": {param.name: value for param, value in stage._defaultParamMap.items()},
+    }
+
+
+def set_params(stage: Any, metadata: dict[str, Any], path: str) -> None:
     """Set what the stage has by now of the Params that were saved."""
     from tfos_ml import __version__
 

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type
 
 from tfos_ml.casting import TensorInfo
 from tfos_ml.errors import ShapeError, SignatureError
@@ -196,14 +196,14 @@ def test_columns_that_may_fit_can_be_bound(dtype, tensor):
 
 
 def column_of(tensor, values, rows):
-    return output_array("y", tensor, {"y": values}, rows, to_arrow_type(output_type("y", tensor)))
+    return output_array("y", tensor, {"y": values}, rows, output_type("y", tensor))
 
 
 def test_strings_are_text_or_bytes():
     tensor, values = TensorInfo("string", (None, 2)), tf.constant([[b"\xff", b"a"]])
     with pytest.raises(SignatureError, match="'y' returned bytes that are no UTF-8 text: .* Name it in binaryOutputs"):
         column_of(tensor, values, 1)
-    kind = to_arrow_type(output_type("y", tensor, is_binary=True))
+    kind = output_type("y", tensor, is_binary=True)
     assert output_array("y", tensor, {"y": values}, 1, kind).to_pylist() == [[b"\xff", b"a"]]
     with pytest.raises(SignatureError, match=r"binaryOutputs names 'y', but that is int8\(batch\)"):
         output_type("y", TensorInfo("int8", (None,)), is_binary=True)
@@ -220,14 +220,14 @@ class TestOutput:
         assert column.to_pylist() == values.tolist()
         for _ in inner:
             spark, arrow = t.ArrayType(spark), pa.list_(arrow)
-        assert column.type == to_arrow_type(output_type("y", tensor)) == arrow
-        assert output_type("y", tensor) == spark
+        assert column.type == output_type("y", tensor) == arrow
+        assert from_arrow_type(column.type) == spark
 
     def test_of_no_rows_is_empty_with_the_same_type(self, dtype, inner):
         tensor = TensorInfo(dtype, (None, *inner))
         column = column_of(tensor, tf.zeros((0, *inner), dtype), 0)
         assert len(column) == 0
-        assert column.type == to_arrow_type(output_type("y", tensor))
+        assert column.type == output_type("y", tensor)
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (3, 2, 0), (3, 0, 2)])

@@ -53,11 +53,14 @@ class RunResult:
         What the data feeds answered, one Arrow file a node that did.
     model : bytes or None
         The packed SavedModel, unless none was exported or it was published elsewhere.
+    example : bytes or None
+        A few rows of the features as an Arrow stream, if they were asked for.
     """
 
     reports: list[dict[str, Any]]
     results: list[bytes]
     model: bytes | None
+    example: bytes | None = None
 
 
 def launch(
@@ -68,6 +71,7 @@ def launch(
     profile: Any = None,
     max_restarts: int = 0,
     verbose: int = 1,
+    reported: Callable[[list[dict[str, Any]]], None] = lambda reports: None,
 ) -> RunResult:
     """Run a cluster to its end.
 
@@ -85,6 +89,8 @@ def launch(
         How often a run that failed on its nodes is begun again.
     verbose : int, default 1
         As of :class:`Progress`.
+    reported : callable, optional
+        Hears of the nodes' reports as they come, if they can come early.
 
     Raises
     ------
@@ -101,7 +107,9 @@ def launch(
     restarts = ports_taken = 0
     while True:
         settings = {**task.settings, "restart_count": restarts}
-        attempt = _Attempt(spark, replace(task, run_id=uuid.uuid4().hex[:12], settings=settings), profile, verbose)
+        attempt = _Attempt(
+            spark, replace(task, run_id=uuid.uuid4().hex[:12], settings=settings), profile, verbose, reported
+        )
         try:
             return attempt.run(rows())
         except errors.PortTakenError as error:
@@ -119,10 +127,18 @@ def launch(
 class _Attempt:
     """One barrier job."""
 
-    def __init__(self, spark: SparkSession, task: NodeTask, profile: Any, verbose: int):
+    def __init__(
+        self,
+        spark: SparkSession,
+        task: NodeTask,
+        profile: Any,
+        verbose: int,
+        reported: Callable[[list[dict[str, Any]]], None],
+    ):
         self._spark = spark
         self._task = task
         self._profile = profile
+        self._reported = reported
         self.holds_slots = False
         self._size = task.template.size
         self._tag = f"tfos_ml-{task.run_id}"
@@ -208,7 +224,10 @@ class _Attempt:
         if self._control is None:
             return 0
         progress = self._control.progress()
-        self._progress.update(progress, self._control.take_reports())
+        reports = self._control.take_reports()
+        self._progress.update(progress, reports)
+        if reports:
+            self._reported(reports)
         board = progress.get(self._task.template.chief_rank, {}).get("tensorboard")
         if board:
             self._progress.say(f"TensorBoard at {board}")
@@ -257,7 +276,13 @@ class _Attempt:
             raise errors.EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
         models = [payload for _, payload in results.joined(rows, "model")]
         answers = [payload for _, payload in results.joined(rows, "results")]
-        return RunResult([reports[rank] for rank in sorted(reports)], answers, models[0] if models else None)
+        examples = [payload for _, payload in results.joined(rows, "example")]
+        return RunResult(
+            [reports[rank] for rank in sorted(reports)],
+            answers,
+            models[0] if models else None,
+            examples[0] if examples else None,
+        )
 
 
 def _line(pattern: re.Pattern[str], text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from tfos_ml.casting import TensorInfo
@@ -27,7 +28,7 @@ class OutputColumns:
 
     Attributes
     ----------
-    types : dict of str to DataType
+    types : dict of str to pyarrow.DataType
         The fields, in order.
     names : dict of str to str
         Their columns.
@@ -37,7 +38,7 @@ class OutputColumns:
         Names of the classes, if the label column had them.
     """
 
-    types: dict[str, DataType]
+    types: dict[str, pa.DataType]
     names: dict[str, str]
     head: Head | None
     labels: tuple[str, ...] = ()
@@ -48,9 +49,14 @@ class OutputColumns:
         from pyspark.sql.types import StructField
 
         return [
-            StructField(column, VectorUDT() if self._is_vector(field) else self.types[field], True, self._about(field))
+            StructField(column, VectorUDT() if self._is_vector(field) else self._type(field), True, self._about(field))
             for field, column in self.names.items()
         ]
+
+    def _type(self, field: str) -> DataType:
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        return from_arrow_type(self.types[field])
 
     def append(self, df: DataFrame, function: Callable[..., Any], inputs: Sequence[Column]) -> DataFrame:
         """Append the columns; several come as one struct, so that the model runs once a row."""
@@ -69,8 +75,8 @@ class OutputColumns:
         from pyspark.sql.types import StructField, StructType
 
         if len(self.types) == 1:
-            return next(iter(self.types.values()))
-        return StructType([StructField(self.names[field], kind) for field, kind in self.types.items()])
+            return self._type(next(iter(self.types)))
+        return StructType([StructField(self.names[field], self._type(field)) for field in self.types])
 
     def _column(self, field: str, value: Column) -> Column:
         """One field; those that are vectors to Spark ML as vectors."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,23 +31,20 @@ from tfos_ml.heads import Head, classify
 from tfos_ml.inference import cache, saved_model
 from tfos_ml.schema import Array, ColumnSpec
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
-
 _OUTPUT_TYPES = {
-    "int8": "ByteType",
-    "uint8": "ShortType",
-    "int16": "ShortType",
-    "uint16": "IntegerType",
-    "int32": "IntegerType",
-    "uint32": "LongType",
-    "int64": "LongType",
-    "float16": "FloatType",
-    "bfloat16": "FloatType",
-    "float32": "FloatType",
-    "float64": "DoubleType",
-    "bool": "BooleanType",
-    "string": "StringType",
+    "int8": pa.int8(),
+    "uint8": pa.int16(),
+    "int16": pa.int16(),
+    "uint16": pa.int32(),
+    "int32": pa.int32(),
+    "uint32": pa.int64(),
+    "int64": pa.int64(),
+    "float16": pa.float32(),
+    "bfloat16": pa.float32(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+    "string": pa.string(),
 }
 
 
@@ -65,15 +63,15 @@ class Scoring:
 
     Attributes
     ----------
-    model : Artifact
-        The packed SavedModel.
+    model : Artifact or Path
+        The packed SavedModel, or the directory of one.
     signature_key, tag : str
         Which signature of it.
     inputs : tuple of InputBinding
         In the order of the UDF's arguments.
     outputs : dict of str to TensorInfo
         Outputs wanted, by name; others are not computed.
-    fields : dict of str to DataType
+    fields : dict of str to pyarrow.DataType
         Those of :func:`output_fields` that the UDF returns, in order.
     names : dict of str to str
         Their names in the struct that several make.
@@ -89,12 +87,12 @@ class Scoring:
         Of a binary head.
     """
 
-    model: Artifact
+    model: Artifact | Path
     signature_key: str
     tag: str
     inputs: tuple[InputBinding, ...]
     outputs: dict[str, TensorInfo]
-    fields: dict[str, DataType]
+    fields: dict[str, pa.DataType]
     names: dict[str, str]
     batch_size: int
     null_policy: str
@@ -108,7 +106,7 @@ RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
 def output_fields(
     outputs: Mapping[str, TensorInfo], head: Head | None, binary: Collection[str] = ()
-) -> dict[str, DataType]:
+) -> dict[str, pa.DataType]:
     """What the UDF can return, by name: the outputs, or what a head makes of the only one.
 
     Parameters
@@ -125,25 +123,21 @@ def output_fields(
     SignatureError
         If an output has no Spark type.
     """
-    from pyspark.sql.types import ArrayType, DoubleType
-
     if head is None:
         return {name: output_type(name, tensor, name in binary) for name, tensor in outputs.items()}
     if head.is_classifier:
-        return {RAW: ArrayType(DoubleType()), PROBABILITY: ArrayType(DoubleType()), PREDICTION: DoubleType()}
-    return {PREDICTION: DoubleType()}
+        return {RAW: pa.list_(pa.float64()), PROBABILITY: pa.list_(pa.float64()), PREDICTION: pa.float64()}
+    return {PREDICTION: pa.float64()}
 
 
-def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> DataType:
-    """Spark type of an output.
+def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> pa.DataType:
+    """Arrow type of an output, one that Spark has too.
 
     Raises
     ------
     SignatureError
         If its rank is not known, its dtype has no Spark type, or it is said to be binary but is no string.
     """
-    from pyspark.sql import types
-
     if tensor.shape is None or not tensor.shape:
         raise SignatureError(
             f"Output '{name}' is {tensor}: it needs a known rank with the batch as its first dimension."
@@ -152,11 +146,10 @@ def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> DataT
         raise SignatureError(f"Output '{name}' is {tensor}, for which Spark has no type. Cast it in the model.")
     if is_binary and tensor.dtype != "string":
         raise SignatureError(f"binaryOutputs names '{name}', but that is {tensor}; expected a string tensor.")
-    kind = "BinaryType" if is_binary else _OUTPUT_TYPES[tensor.dtype]
-    spark_type: DataType = getattr(types, kind)()
+    kind = pa.binary() if is_binary else _OUTPUT_TYPES[tensor.dtype]
     for _ in tensor.shape[1:]:
-        spark_type = types.ArrayType(spark_type)
-    return spark_type
+        kind = pa.list_(kind)
+    return kind
 
 
 def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
@@ -185,9 +178,7 @@ def make_udf_function(scoring: Scoring) -> Callable[[Iterator[tuple[pa.Array, ..
 
 def score_batch(scoring: Scoring, columns: list[pa.Array]) -> pa.Array:
     """Outputs for one Arrow batch: a struct of them, or the output itself if it is the only one."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    types = {name: to_arrow_type(kind) for name, kind in scoring.fields.items()}
+    types = scoring.fields
     parts: dict[str, list[pa.Array]] = {name: [] for name in types}
     for start in range(0, len(columns[0]), scoring.batch_size):
         scored = _score_slice(scoring, [plain(c.slice(start, scoring.batch_size)) for c in columns], types)
@@ -232,9 +223,8 @@ def _valid_rows(scoring: Scoring, columns: list[pa.Array]) -> pa.Array | None:
 
 def _run(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
     """Call the model once."""
-    function = saved_model.load(
-        cache.extracted(scoring.model), scoring.signature_key, scoring.tag, tuple(scoring.outputs)
-    )
+    directory = scoring.model if isinstance(scoring.model, Path) else cache.extracted(scoring.model)
+    function = saved_model.load(directory, scoring.signature_key, scoring.tag, tuple(scoring.outputs))
     inputs: dict[str, Any] = {}
     for binding, column in zip(scoring.inputs, columns, strict=True):
         inputs.update(input_tensors(binding, column, scoring.pad_value))
@@ -323,3 +313,12 @@ def nested(array: pa.Array, shape: tuple[int, ...], kind: pa.DataType) -> pa.Arr
         offsets = np.arange(rows + 1) * shape[axis]
         array = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), array)
     return array.cast(kind)  # names of fields inside
+
+
+def nested_array(values: Array) -> pa.Array:
+    """NumPy values of shape ``(rows, ...)`` as an Arrow array, a list for each further dimension."""
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    kind = flat.type
+    for _ in values.shape[1:]:
+        kind = pa.list_(kind)
+    return nested(flat, values.shape, kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -359,7 +360,7 @@ class NodeContext:
         """
         values = {str(name): float(value) for name, value in metrics.items()}
         epoch, step = (None if n is None else int(n) for n in (epoch, step))
-        self._channel.send("report", metrics=values, epoch=epoch, step=step)
+        self._channel.send("report", metrics=values, epoch=epoch, step=step, time=time.time())
 
     def summarize(self, facts: dict[str, Any]) -> None:
         """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serialisable."""

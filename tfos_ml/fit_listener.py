@@ -1,0 +1,69 @@
+"""Who follows fits from outside: nobody, or what ``tfos_ml.mlflow.autolog`` has set up.
+
+A listener must not raise, and must not hold a fit up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tfos_ml.base import ClusterEstimator
+    from tfos_ml.cluster.launcher import RunResult
+    from tfos_ml.model import TFModel
+
+
+class FitListener:
+    """Hears of one fit; this one is not interested.
+
+    Attributes
+    ----------
+    node_settings : mapping
+        What it wants of the nodes, merged into their settings: ``example_rows`` (int, how many
+        rows of the features to bring back), ``system_metrics`` (float, seconds between two
+        samples).
+    """
+
+    node_settings: Mapping[str, Any] = MappingProxyType({})
+
+    def reported(self, reports: Sequence[dict[str, Any]]) -> None:
+        """Metrics have come, while the job runs; called several times a second."""
+
+    def trained(self, result: RunResult) -> None:
+        """The job has ended well."""
+
+    def fitted(self, model: TFModel) -> None:
+        """The model that ``fit`` is about to return."""
+
+    def failed(self, error: BaseException) -> None:
+        """What ``fit`` is about to raise."""
+
+
+class Listening:
+    """Makes the listeners; does not listen itself."""
+
+    def begin(self, estimator: ClusterEstimator, dataset: DataFrame) -> FitListener:
+        """The listener of a fit that begins."""
+        return FitListener()
+
+    def adopt(self, estimator: ClusterEstimator) -> None:
+        """Take note of where an estimator, whose fits may begin in other threads, is used."""
+
+
+_listening = Listening()
+"""Who is asked; a setting of this process, see :func:`listen`."""
+
+
+def listen(listening: Listening | None = None) -> None:
+    """Have fits followed from now on; without an argument, no longer."""
+    global _listening
+    _listening = listening or Listening()
+
+
+def listening() -> Listening:
+    """Who makes the listeners now."""
+    return _listening

@@ -1,0 +1,32 @@
+"""MLflow: models of tfos_ml as an MLflow flavor, and fits as MLflow runs.
+
+=================  ==============================================================
+``autolog``        every fit becomes a run, its metrics logged while it trains
+``log_model``,     a ``TFModel`` as an MLflow model; it is served, loaded as a
+``save_model``     pyfunc and used as a Spark UDF without Spark in the process
+``load_model``     an MLflow model as a ``TFModel`` again
+=================  ==============================================================
+
+Examples
+--------
+>>> import mlflow, tfos_ml.mlflow                                       # doctest: +SKIP
+>>> tfos_ml.mlflow.autolog()
+>>> model = Pipeline(stages=[assembler, KerasEstimator(...)]).fit(df)
+>>> run = mlflow.last_active_run()
+
+Or by hand:
+
+>>> with mlflow.start_run():                                            # doctest: +SKIP
+...     model = estimator.fit(df)
+...     info = tfos_ml.mlflow.log_model(model, name="model")
+>>> tfos_ml.mlflow.load_model(info.model_uri).transform(df)
+>>> mlflow.pyfunc.load_model(info.model_uri).predict(pandas_df)
+"""
+
+from __future__ import annotations
+
+from tfos_ml.mlflow.autologging import autolog
+from tfos_ml.mlflow.flavor import FLAVOR_NAME, load_model, log_model, save_model
+from tfos_ml.mlflow.pyfunc import _load_pyfunc
+
+__all__ = ["FLAVOR_NAME", "_load_pyfunc", "autolog", "load_model", "log_model", "save_model"]

@@ -1,0 +1,153 @@
+"""``autolog``: fits become MLflow runs by themselves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import mlflow
+
+from tfos_ml import errors, fit_listener
+from tfos_ml.fit_listener import FitListener, Listening
+from tfos_ml.mlflow import server
+from tfos_ml.mlflow.fit_run import FitRun, Options
+from tfos_ml.mlflow.runs import Runs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tfos_ml.base import ClusterEstimator
+
+logger = logging.getLogger("tfos_ml.mlflow")
+
+
+def autolog(
+    *,
+    log_models: bool = True,
+    log_input_examples: bool = True,
+    log_datasets: bool = True,
+    log_system_metrics: bool = False,
+    log_checkpoints: bool = False,
+    log_every_n_epoch: int = 1,
+    registered_model_name: str | None = None,
+    monitor: str | None = None,
+    exclusive: bool = False,
+    disable: bool = False,
+    extra_tags: Mapping[str, str] | None = None,
+) -> None:
+    """Log every fit of ``TFEstimator`` and ``KerasEstimator`` to MLflow, from now on.
+
+    A fit is logged to the active run; to a child of it, if a fit was logged to it before; or to
+    a run of its own. ``CrossValidator`` and ``TrainValidationSplit`` make one run with a child
+    for each fit, of which only the last, the best Params on all rows, keeps its model. A run
+    holds
+
+    - Params, by their names, and the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``;
+      of ``nodeEnv`` the names only, and no value of what is named like a secret;
+    - metrics by epoch (step = epoch, from 0), while the job runs: the chief tells the driver, and
+      the driver tells MLflow, so executors need no credentials. On Spark Connect they come at
+      the end, with the time when they were measured;
+    - tags: the estimator, the shape of the cluster, versions;
+    - the dataset, with the numbers of rows that were counted in training;
+    - the model (flavor ``tfos_ml``) with signature and input example, and a figure of the
+      training curve;
+    - if the fit failed, its cause: status FAILED, tag ``tfos_ml.error``, artifact ``error.txt``.
+
+    Where MLflow does not answer, training goes on, and one warning says so.
+
+    Parameters
+    ----------
+    log_models : bool, default True
+        Whether to log models.
+    log_input_examples : bool, default True
+        Whether the model's input example, five rows of the features, is logged; they are data.
+    log_datasets : bool, default True
+        Whether to log datasets.
+    log_system_metrics : bool, default False
+        Whether every node reports CPU, memory, disk, network and GPUs of its host, as
+        ``system/worker_0/cpu_utilization_percentage`` and so on, every 10 s or every
+        ``MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL`` seconds.
+    log_checkpoints : bool, default False
+        Whether ``KerasEstimator`` logs its model after each epoch that is logged, linked to the
+        epoch and its metrics. Not on Spark Connect.
+    log_every_n_epoch : int, default 1
+        Log metrics, and checkpoints, of each n-th epoch, and of the last.
+    registered_model_name : str, optional
+        Register the model under this name; with ``log_checkpoints`` the best checkpoint.
+    monitor : str, optional
+        The metric that tells which checkpoint is best, with ``-`` in front if more is better;
+        default ``val_loss``, without validation rows ``loss``.
+    exclusive : bool, default False
+        Whether fits inside runs that the user has begun are not logged.
+    disable : bool, default False
+        Log no more; nothing of it is left.
+    extra_tags : dict of str to str, optional
+        Set on each run that is begun for a fit.
+
+    Raises
+    ------
+    ParamError
+        If an argument has a wrong value.
+
+    Notes
+    -----
+    Beside ``mlflow.pyspark.ml.autolog`` nothing is logged twice: that one begins the run and logs
+    the dataset, and what it has logged is left as it is.
+
+    Examples
+    --------
+    >>> import mlflow, tfos_ml.mlflow                                       # doctest: +SKIP
+    >>> mlflow.set_experiment("digits")
+    >>> tfos_ml.mlflow.autolog(log_system_metrics=True)
+    >>> model = estimator.fit(df)
+    >>> tfos_ml.mlflow.autolog(disable=True)
+    """
+    if not isinstance(log_every_n_epoch, int) or isinstance(log_every_n_epoch, bool) or log_every_n_epoch < 1:
+        raise errors.ParamError(f"log_every_n_epoch must be an integer of at least 1. Received: {log_every_n_epoch!r}")
+    from tfos_ml.mlflow.searching import follow_searches, leave_searches
+
+    if disable:
+        fit_listener.listen()
+        leave_searches()
+        return
+    options = Options(
+        log_models=log_models,
+        log_input_examples=log_input_examples,
+        log_datasets=log_datasets,
+        log_system_metrics=log_system_metrics,
+        log_checkpoints=log_checkpoints,
+        log_every_n_epoch=log_every_n_epoch,
+        registered_model_name=registered_model_name,
+        monitor=monitor,
+        extra_tags=extra_tags,
+    )
+    runs = Runs(exclusive)
+    fit_listener.listen(_Tracking(options, runs))
+    follow_searches(runs)
+
+
+class _Tracking(Listening):
+    """Gives each fit its run."""
+
+    def __init__(self, options: Options, runs: Runs):
+        self._options = options
+        self._runs = runs
+
+    def begin(self, estimator: ClusterEstimator, dataset: DataFrame) -> FitListener:
+        try:
+            if not server.answers(mlflow.get_tracking_uri()):
+                raise ConnectionError("it does not answer")
+            run = self._runs.open(estimator.parent_run)
+        except Exception as error:
+            logger.warning(
+                "MLflow at %s gives this fit no run: %s. Training goes on; its metrics are in the model's history.",
+                mlflow.get_tracking_uri(),
+                error,
+            )
+            return FitListener()
+        return FitListener() if run is None else FitRun(self._options, run, estimator, dataset)
+
+    def adopt(self, estimator: ClusterEstimator) -> None:
+        if estimator.parent_run is None and not self._runs.exclusive:
+            estimator.parent_run = self._runs.active_parent(is_search=False)

@@ -1,0 +1,177 @@
+"""What a run is told of a fit: Params, tags, dataset, training curve."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import json
+import platform
+import re
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from mlflow.data.code_dataset_source import CodeDatasetSource
+from mlflow.data.spark_dataset import SparkDataset
+from mlflow.data.spark_dataset_source import SparkDatasetSource
+from mlflow.tracking.context import registry
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pyspark.sql import DataFrame
+
+    from tfos_ml.base import ClusterEstimator
+
+PARAM_CHARACTERS = 6000  # MLflow takes no more
+SECRET = re.compile("(?i)secret|password|passwd|token|credential|access[._-]?key|api[._-]?key")
+NOT_LOGGED = "(not logged)"
+_USER_ARGUMENTS = ("tfArgs", "modelArgs")
+_SIMPLE = (str, int, float, bool, list, tuple, type(None))
+_LOCATIONS = ("modelDir", "exportDir", "logDir", "initialModel")
+
+
+def params_of(estimator: ClusterEstimator) -> dict[str, str]:
+    """Params that have a value, by name, and the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``.
+
+    Of ``nodeEnv`` only the names are told, and of what is named like a secret no value.
+    """
+    values: dict[str, Any] = {p.name: estimator.getOrDefault(p) for p in estimator.params if estimator.isDefined(p)}
+    values["nodeEnv"] = sorted(values.get("nodeEnv", {}))
+    tf_args = getattr(estimator, "getTfArgs", lambda: None)()
+    given = {"tfArgs": tf_args, "modelArgs": values.pop("modelArgs", None)}
+    for location in _LOCATIONS:
+        if values.get(location):
+            values[location] = _without_user(values[location])
+    for kind in _USER_ARGUMENTS:
+        values.update(_flat(kind, given[kind]))
+    return {name: str(value)[:PARAM_CHARACTERS] for name, value in values.items() if value is not None}
+
+
+def _flat(kind: str, given: Any) -> dict[str, Any]:
+    arguments = given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
+    simple = {
+        str(n): v for n, v in arguments.items() if v is None or isinstance(v, (str, int, float, bool, list, tuple))
+    }
+    return {f"{kind}.{name}": NOT_LOGGED if SECRET.search(name) else value for name, value in simple.items()}
+
+
+def _without_user(uri: str) -> str:
+    """A URI without the user and password that it may hold."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
+
+
+def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
+    """The estimator, the shape of its cluster, and versions."""
+    template = estimator._template()
+    roles: dict[str, int] = {}
+    for node in template.nodes:
+        roles[node.job_name] = roles.get(node.job_name, 0) + 1
+    kind = type(estimator)
+    return {
+        "estimator_name": kind.__name__,
+        "estimator_class": f"{kind.__module__}.{kind.__name__}",
+        "tfos_ml.uid": estimator.uid,
+        "tfos_ml.cluster": ", ".join(f"{role}: {count}" for role, count in roles.items()),
+        "python.version": platform.python_version(),
+        **{f"{package}.version": version for package, version in _versions().items()},
+    }
+
+
+def metric_name(name: str) -> str:
+    """A metric's name in the characters that MLflow takes."""
+    return re.sub(r"[^\w\-. /:]", "_", name)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("tfos_ml", "tensorflow", "keras", "pyspark", "pyarrow"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+class FittedDataset(SparkDataset):
+    """A DataFrame that was fitted on; its rows have been counted on the way, so nobody counts them here.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        The rows.
+    rows : dict of str to int
+        Their numbers, by what they were for.
+    """
+
+    def __init__(self, df: DataFrame, rows: Mapping[str, int]):
+        self._rows = dict(rows)
+        super().__init__(df, _source(df))
+
+    @property
+    def schema(self) -> Any:
+        """The columns, without MLflow's hint about integers, which is for those who infer a model's signature."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Hint: Inferred schema contains integer", UserWarning)
+            return super().schema
+
+    @property
+    def profile(self) -> dict[str, int]:
+        """Numbers of rows."""
+        return self._rows
+
+
+def _source(df: DataFrame) -> Any:
+    """The directory that the rows were read from, if there is one; else the program."""
+    files = df.inputFiles()
+    if not files:
+        return CodeDatasetSource(registry.resolve_tags())
+    path = files[0] if len(files) == 1 else "/".join(_shared([file.split("/")[:-1] for file in files]))
+    return SparkDatasetSource(path=_without_user(path))
+
+
+def _shared(paths: list[list[str]]) -> list[str]:
+    """The parts that paths begin with alike."""
+    return [parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False))]
+
+
+def training_curve(history: Mapping[str, list[float]]) -> Figure | None:
+    """Metrics by epoch, those of validation dashed beside their own; None if there is no epoch to draw."""
+    from matplotlib.figure import Figure  # not pyplot, which keeps figures and picks a backend
+
+    names = [n for n, values in history.items() if len(values) > 0]
+    if not names:
+        return None
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(re.sub("^(val|eval)_", "", name), []).append(name)
+    shown = dict(list(groups.items())[:9])
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = Figure(figsize=(4.5 * columns, 3.2 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axis, (title, members) in zip(axes, shown.items(), strict=False):
+        for name in members:
+            epochs = range(1, len(history[name]) + 1)
+            axis.plot(epochs, history[name], "--" if name != title else "-", marker=".", label=name)
+        axis.set_title(title)
+        axis.set_xlabel("epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid(alpha=0.3)
+        axis.legend()
+    for axis in list(figure.axes)[len(shown) :]:
+        axis.set_visible(False)
+    return figure
+
+
+def error_text(error: BaseException) -> str:
+    """An error as the user sees it, for an artifact."""
+    import traceback
+
+    return "".join(traceback.format_exception(error))
+
+
+def grid_point(params: Mapping[Any, Any]) -> str:
+    """A param map in one line of JSON."""
+    return json.dumps({f"{p.parent}.{p.name}": str(value) for p, value in params.items()}, sort_keys=True)

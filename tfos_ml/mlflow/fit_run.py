@@ -1,0 +1,235 @@
+"""One fit as one MLflow run."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from mlflow import MlflowClient
+from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
+
+from tfos_ml import errors
+from tfos_ml.arrays import plain
+from tfos_ml.fit_listener import FitListener
+from tfos_ml.mlflow import content, flavor, server
+from tfos_ml.mlflow.metric_writer import MetricWriter
+from tfos_ml.mlflow.runs import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tfos_ml.base import ClusterEstimator
+    from tfos_ml.cluster.launcher import RunResult
+    from tfos_ml.model import TFModel
+
+logger = logging.getLogger("tfos_ml.mlflow")
+EXAMPLE_ROWS = 5
+SYSTEM_METRICS_SECONDS = 10.0
+CURVE_FILE, ERROR_FILE = "training_curve.png", "error.txt"
+ERROR_TAG, ERROR_TAG_CHARACTERS = "tfos_ml.error", 5000  # MLflow takes no more
+DATASET_CONTEXT = "train"
+SYSTEM_PREFIX = "system/"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What :func:`tfos_ml.mlflow.autolog` was asked for; named alike."""
+
+    log_models: bool = True
+    log_input_examples: bool = True
+    log_datasets: bool = True
+    log_system_metrics: bool = False
+    log_checkpoints: bool = False
+    log_every_n_epoch: int = 1
+    registered_model_name: str | None = None
+    monitor: str | None = None
+    exclusive: bool = False
+    extra_tags: Mapping[str, str] | None = None
+
+
+class FitRun(FitListener):
+    """Follows a fit and logs it.
+
+    Parameters
+    ----------
+    options : Options
+        What to log.
+    run : Run
+        Where.
+    estimator : ClusterEstimator
+        What is fitted.
+    dataset : DataFrame
+        On these rows.
+    """
+
+    def __init__(self, options: Options, run: Run, estimator: ClusterEstimator, dataset: DataFrame):
+        self._options = options
+        self._run = run
+        self._client = MlflowClient(run.tracking_uri)
+        self._dataset = dataset
+        self._estimator = estimator
+        self._writer = MetricWriter(self._client, run.run_id)
+        self._logged: dict[tuple[str, int], float] = {}
+        self._counts: dict[str, int] = {}
+        self._result: RunResult | None = None
+        self.node_settings = self._node_settings()
+        self._attempt("Params and tags", self._log_start)
+
+    def _node_settings(self) -> dict[str, Any]:
+        settings: dict[str, Any] = {}
+        if self._options.log_models and self._options.log_input_examples and self._run.keeps_model:
+            settings["example_rows"] = EXAMPLE_ROWS
+        if self._options.log_system_metrics:
+            given = os.environ.get("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL")
+            settings["system_metrics"] = float(given) if given else SYSTEM_METRICS_SECONDS
+        return settings
+
+    def _attempt(self, what: str, action: Callable[[], Any]) -> None:
+        """Whatever goes wrong with MLflow is told, and does not reach the fit."""
+        try:
+            if server.answers(self._run.tracking_uri):
+                action()
+                return
+        except Exception as error:
+            logger.warning("%s could not be logged to MLflow run %s: %s", what, self._run.run_id, error)
+            logger.debug("The error in full", exc_info=True)
+            return
+        self._writer.is_down = True
+        self._writer.warn(None)
+
+    def _log_start(self) -> None:
+        known = {} if self._run.is_own else self._client.get_run(self._run.run_id).data.params
+        params = [Param(k, v) for k, v in content.params_of(self._estimator).items() if k not in known]
+        tags = {MLFLOW_AUTOLOGGING: flavor.FLAVOR_NAME, **(self._options.extra_tags or {})} if self._run.is_own else {}
+        tags.update(content.tags_of(self._estimator))
+        self._client.log_batch(
+            self._run.run_id, params=params, tags=[RunTag(name, str(value)) for name, value in tags.items()]
+        )
+
+    # While the job runs
+
+    def reported(self, reports: Sequence[dict[str, Any]]) -> None:
+        """Have new metrics logged; see :class:`FitListener`."""
+        self._writer.write([m for r in reports if _is_wanted(r) for m in self._metrics(r, self._is_due(r))])
+
+    def _is_due(self, report: Mapping[str, Any]) -> bool:
+        epoch = report["epoch"]
+        return epoch is None or (epoch + 1) % self._options.log_every_n_epoch == 0
+
+    def _metrics(self, report: Mapping[str, Any], is_due: bool) -> list[Metric]:
+        """A report's metrics, but those that have been logged."""
+        prefix = "eval_" if report["label"].startswith("evaluator") and report["shown"] else ""
+        timestamp = int(report["time"] * 1000)
+        metrics = []
+        for short, value in report["metrics"].items():
+            name = content.metric_name(f"{prefix}{short}")
+            step = self._step(name, report)
+            if is_due and self._logged.get((name, step)) != value:
+                self._logged[name, step] = value
+                metrics.append(Metric(name, value, timestamp, step))
+        return metrics
+
+    def _step(self, name: str, report: Mapping[str, Any]) -> int:
+        """The epoch, or the step, or how often a metric without either came before."""
+        given: int | None = report["step"] if report["epoch"] is None else report["epoch"]
+        if given is not None:
+            return given
+        self._counts[name] = self._counts.get(name, -1) + 1
+        return self._counts[name]
+
+    # At the end
+
+    def trained(self, result: RunResult) -> None:
+        """Have logged what did not come early; see :class:`FitListener`."""
+        self._result = result
+        self._counts = {name: n for name, n in self._counts.items() if name.startswith(SYSTEM_PREFIX)}
+        last = max((m["epoch"] for r in result.reports for m in r["metrics"] if m["epoch"] is not None), default=None)
+        metrics = [
+            metric
+            for node in result.reports
+            for report in [*node["metrics"], *node.get("system", ())]
+            if _is_wanted(report)
+            for metric in self._metrics(report, self._is_due(report) or report["epoch"] == last)
+        ]
+        self._writer.write(metrics)
+
+    def fitted(self, model: TFModel) -> None:
+        """Log the dataset, the curve and the model, and end the run; see :class:`FitListener`."""
+        self._writer.close()
+        if self._options.log_datasets:
+            self._attempt("The dataset", self._log_dataset)
+        self._attempt("The training curve", lambda: self._log_curve(model))
+        if self._options.log_models and self._run.keeps_model:
+            self._attempt("The model", lambda: self._log_model(model))
+        self._end("FINISHED")
+
+    def failed(self, error: BaseException) -> None:
+        """Log the cause, and end the run; see :class:`FitListener`."""
+        self._writer.close()
+        killed = not isinstance(error, Exception)
+        self._attempt("The error", lambda: self._log_error(error))
+        self._end("KILLED" if killed else "FAILED")
+
+    def _end(self, status: str) -> None:
+        try:
+            self._run.end(status, is_down=self._writer.is_down)
+        except Exception as error:
+            self._writer.warn(error)
+
+    def _log_error(self, error: BaseException) -> None:
+        summary = f"{type(error).__name__}: {error}"
+        self._client.set_tag(self._run.run_id, ERROR_TAG, summary[:ERROR_TAG_CHARACTERS])
+        self._client.log_text(self._run.run_id, content.error_text(error), ERROR_FILE)
+
+    def _log_dataset(self) -> None:
+        assert self._result is not None
+        inputs = self._client.get_run(self._run.run_id).inputs if not self._run.is_own else None
+        for known in inputs.dataset_inputs if inputs is not None else ():
+            if any(tag.key == MLFLOW_DATASET_CONTEXT and tag.value == DATASET_CONTEXT for tag in known.tags):
+                return  # by the user, or by mlflow.pyspark.ml.autolog
+        rows = {
+            "num_rows": sum(r["rows"] for r in self._result.reports),
+            "num_validation_rows": sum(r["validation_rows"] for r in self._result.reports),
+        }
+        dataset = content.FittedDataset(self._dataset, rows)
+        tags = [InputTag(MLFLOW_DATASET_CONTEXT, DATASET_CONTEXT)]
+        self._client.log_inputs(self._run.run_id, [DatasetInput(dataset._to_mlflow_entity(), tags)])
+
+    def _log_curve(self, model: TFModel) -> None:
+        figure = content.training_curve(model.history)
+        if figure is not None:
+            self._client.log_figure(self._run.run_id, figure, CURVE_FILE)
+
+    def _log_model(self, model: TFModel) -> None:
+        steps = [step for name, step in self._logged if not name.startswith(SYSTEM_PREFIX)]
+        try:
+            flavor.log_model(
+                model,
+                run_id=self._run.run_id,
+                step=max(steps, default=0),
+                input_example=self._example(model),
+                registered_model_name=self._options.registered_model_name,
+                validate_serving_input=False,  # or the driver would load TensorFlow and the model
+            )
+        except errors.NothingExportedError:
+            logger.debug("trainFn has exported no model, so none is logged")
+
+    def _example(self, model: TFModel) -> Any:
+        """The rows that the nodes kept, by column."""
+        if self._result is None or self._result.example is None:
+            return None
+        rows = pa.ipc.open_stream(self._result.example).read_all()
+        columns = [spec.column for spec in self._estimator._feed_schema(self._dataset.schema).columns]
+        return {
+            columns[int(name[1:])]: plain(rows.column(name).combine_chunks()).to_pylist() for name in rows.column_names
+        }
+
+
+def _is_wanted(report: Mapping[str, Any]) -> bool:
+    """Whether a report is of the chief or the evaluator, as in ``TFModel.history``, or of a node's host."""
+    return bool(report["shown"]) or report.get("system", False)

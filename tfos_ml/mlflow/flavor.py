@@ -1,0 +1,214 @@
+"""The MLflow flavor ``tfos_ml``: a ``TFModel`` as an MLflow model, and back.
+
+An MLflow model holds, under ``data``: ``saved_model``, as TensorFlow Serving takes it;
+``scoring.json``, how it is called (all that a pyfunc needs); and ``stage.json``, the Params,
+history and summary of the ``TFModel``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mlflow
+from mlflow.models import Model
+
+from tfos_ml import errors
+from tfos_ml.mlflow import pyfunc
+from tfos_ml.mlflow.signature import as_example, model_signature
+
+if TYPE_CHECKING:
+    from mlflow.models.model import ModelInfo
+    from mlflow.models.signature import ModelSignature
+
+    from tfos_ml.model import TFModel
+
+FLAVOR_NAME = "tfos_ml"
+MODULE = "tfos_ml.mlflow"
+DATA = "tf_model"
+STAGE_FILE = "stage.json"
+
+
+def pip_requirements() -> list[str]:
+    """What a process that serves a model needs, in the versions of this one."""
+    packages = ("tfos_ml", "tensorflow", "numpy", "pandas", "pyarrow")
+    return [f"mlflow=={mlflow.__version__}", *(f"{p}=={importlib.metadata.version(p)}" for p in packages)]
+
+
+def save_model(
+    model: TFModel,
+    path: str,
+    *,
+    signature: ModelSignature | None = None,
+    input_example: Any = None,
+    mlflow_model: Model | None = None,
+    validate_serving_input: bool = True,
+    **options: Any,
+) -> None:
+    """Save a ``TFModel`` as an MLflow model in a local directory.
+
+    Parameters
+    ----------
+    model : TFModel
+        The model; of a ``PipelineModel`` the stage that is one.
+    path : str
+        A directory that is not there yet, or is empty.
+    signature : mlflow.models.ModelSignature, optional
+        Default: made from the SavedModel's signature and the Params, see
+        :func:`tfos_ml.mlflow.signature.model_signature`.
+    input_example : pandas.DataFrame or dict of str to arrays, optional
+        A few rows of the feature columns.
+    mlflow_model : mlflow.models.Model, optional
+        Given by MLflow.
+    validate_serving_input : bool, default True
+        Read by MLflow: whether a logged model is tried out with `input_example`, which loads TensorFlow
+        into this process.
+    **options
+        As of ``mlflow.pyfunc.save_model``: ``conda_env``, ``pip_requirements`` (default: the
+        versions of TensorFlow and the others in this process), ``extra_pip_requirements``,
+        ``code_paths``, ``metadata``.
+
+    Raises
+    ------
+    ParamError
+        If `model` is no ``TFModel``.
+
+    Examples
+    --------
+    >>> tfos_ml.mlflow.save_model(model, "/tmp/digits")                     # doctest: +SKIP
+    >>> mlflow.pyfunc.load_model("/tmp/digits").predict(pandas_df)
+    """
+    _check(model)
+    if not {"conda_env", "pip_requirements"} & {k for k, v in options.items() if v is not None}:
+        options["pip_requirements"] = pip_requirements()
+    scoring = model._local_scoring()
+    example = as_example(input_example, scoring)
+    mlflow_model = Model() if mlflow_model is None else mlflow_model
+    mlflow_model.add_flavor(
+        FLAVOR_NAME,
+        data=f"data/{DATA}",
+        tfos_ml_version=importlib.metadata.version("tfos_ml"),
+        tensorflow_version=importlib.metadata.version("tensorflow"),
+    )
+    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+        data = Path(directory) / DATA
+        _write(model, scoring, data)
+        mlflow.pyfunc.save_model(
+            path,
+            loader_module=MODULE,
+            data_path=str(data),
+            mlflow_model=mlflow_model,
+            signature=signature or model_signature(scoring, example),
+            input_example=example,
+            **options,
+        )
+
+
+def log_model(
+    model: TFModel,
+    name: str = "model",
+    *,
+    registered_model_name: str | None = None,
+    signature: ModelSignature | None = None,
+    input_example: Any = None,
+    **options: Any,
+) -> ModelInfo:
+    """Log a ``TFModel`` as an MLflow model of the active run, or of a new one.
+
+    Parameters
+    ----------
+    model : TFModel
+        The model.
+    name : str, default "model"
+        Of the logged model.
+    registered_model_name : str, optional
+        Registered under this name.
+    signature, input_example
+        As of :func:`save_model`.
+    **options
+        As of :func:`save_model`, and of ``mlflow.models.Model.log``: ``step``, ``params``, ``tags``,
+        ``model_type``, ``model_id``, ``run_id``, ``metadata``, ``await_registration_for``.
+
+    Returns
+    -------
+    mlflow.models.model.ModelInfo
+        Where it is, ``model_uri`` among other things.
+
+    Examples
+    --------
+    >>> with mlflow.start_run():                                            # doctest: +SKIP
+    ...     model = estimator.fit(df)
+    ...     info = tfos_ml.mlflow.log_model(model, registered_model_name="digits")
+    """
+    _check(model)
+    return Model.log(
+        artifact_path=None,
+        name=name,
+        flavor=importlib.import_module(MODULE),
+        registered_model_name=registered_model_name,
+        model=model,
+        signature=signature,
+        input_example=input_example,
+        **options,
+    )
+
+
+def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
+    """Load an MLflow model of this flavor as a ``TFModel``.
+
+    Parameters
+    ----------
+    model_uri : str
+        For instance ``models:/digits/1``, ``runs:/<run id>/model`` or a directory.
+    dst_path : str, optional
+        Local directory to download to; default a temporary one, which goes at the end.
+
+    Raises
+    ------
+    ModelError
+        If it is of another flavor.
+    """
+    from tfos_ml.model import TFModel
+    from tfos_ml.persistence import set_params
+
+    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+        path = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=dst_path or directory))
+        flavors = Model.load(path).flavors
+        if FLAVOR_NAME not in flavors:
+            raise errors.ModelError(
+                f"{model_uri} has no flavor {FLAVOR_NAME!r}, but {sorted(flavors)}. Load it with one of those, for "
+                "instance mlflow.pyfunc.load_model."
+            )
+        data = path / flavors[FLAVOR_NAME]["data"]
+        metadata = json.loads((data / STAGE_FILE).read_text())
+        model = TFModel()
+        model._resetUid(metadata["uid"])
+        set_params(model, metadata, model_uri)
+        model._restore_from(data / pyfunc.SAVED_MODEL, metadata)
+        return model
+
+
+def _check(model: Any) -> None:
+    from tfos_ml.model import TFModel
+
+    if not isinstance(model, TFModel):
+        stages = [type(stage).__name__ for stage in getattr(model, "stages", [])]
+        hint = f" whose stages are {stages}: pass the TFModel among them" if stages else ""
+        raise errors.ParamError(
+            f"tfos_ml.mlflow logs a TFModel. Received: {type(model).__name__}{hint}; for all stages of a pipeline use "
+            "mlflow.spark.log_model."
+        )
+
+
+def _write(model: TFModel, scoring: Any, data: Path) -> None:
+    """The content of an MLflow model's data directory."""
+    from tfos_ml.persistence import params_of
+
+    shutil.copytree(model.saved_model_dir(), data / pyfunc.SAVED_MODEL)
+    pyfunc.write_scoring(scoring, data)
+    (data / STAGE_FILE).write_text(json.dumps({**params_of(model), **model._facts()}, indent=1))

@@ -1,0 +1,157 @@
+"""A model as MLflow serves it: pandas in, pandas out, without Spark in the process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tfos_ml import errors
+from tfos_ml.arrays import plain
+from tfos_ml.casting import TensorInfo
+from tfos_ml.heads import Head
+from tfos_ml.inference import udf
+from tfos_ml.inference.saved_model import DEFAULT_SIGNATURE, DEFAULT_TAG
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SAVED_MODEL = "saved_model"
+SCORING_FILE = "scoring.json"
+
+
+def write_scoring(scoring: udf.Scoring, directory: Path) -> None:
+    """Keep how a model is called beside it, but for the model itself."""
+    kept = {
+        "signature_key": scoring.signature_key,
+        "tag": scoring.tag,
+        "inputs": [asdict(binding) for binding in scoring.inputs],
+        "outputs": {name: asdict(tensor) for name, tensor in scoring.outputs.items()},
+        "columns": scoring.names,
+        "binary": [name for name, kind in scoring.fields.items() if _element(kind) == pa.binary()],
+        "batch_size": scoring.batch_size,
+        "null_policy": scoring.null_policy,
+        "pad_value": scoring.pad_value,
+        "head": None if scoring.head is None else asdict(scoring.head),
+        "threshold": scoring.threshold,
+    }
+    (directory / SCORING_FILE).write_text(json.dumps(kept, indent=1))
+
+
+def read_scoring(directory: Path) -> udf.Scoring:
+    """What :func:`write_scoring` kept, with the SavedModel in the same directory."""
+    kept = json.loads((directory / SCORING_FILE).read_text())
+    outputs = {name: TensorInfo.from_json(tensor) for name, tensor in kept["outputs"].items()}
+    head = None if kept["head"] is None else Head(**kept["head"])
+    fields = udf.output_fields(outputs, head, kept["binary"])
+    return udf.Scoring(
+        model=(directory / SAVED_MODEL).absolute(),
+        signature_key=kept.get("signature_key", DEFAULT_SIGNATURE),
+        tag=kept.get("tag", DEFAULT_TAG),
+        inputs=tuple(
+            udf.InputBinding(b["column"], b["name"], TensorInfo.from_json(b["tensor"])) for b in kept["inputs"]
+        ),
+        outputs=outputs,
+        fields={name: fields[name] for name in kept["columns"]},
+        names=kept["columns"],
+        batch_size=kept["batch_size"],
+        null_policy=kept["null_policy"],
+        pad_value=kept["pad_value"],
+        head=head,
+        threshold=kept["threshold"],
+    )
+
+
+def _element(kind: pa.DataType) -> pa.DataType:
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+class ServedModel:
+    """What ``mlflow.pyfunc.load_model`` wraps.
+
+    Parameters
+    ----------
+    scoring : Scoring
+        How the model is called.
+    """
+
+    def __init__(self, scoring: udf.Scoring):
+        self._scoring = scoring
+
+    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+        """The columns that ``TFModel.transform`` would append, the prediction first.
+
+        Parameters
+        ----------
+        model_input : pandas.DataFrame, dict of arrays, or numpy.ndarray
+            The columns that the model was fitted on; an array is the only one. Arrays are lists or
+            ``numpy.ndarray``, also nested.
+        params : mapping, optional
+            MLflow passes it; there are none.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If a column is missing.
+        NullValueError, ShapeError
+            As of ``TFModel.transform``.
+        """
+        import pandas as pd
+
+        columns = [_arrow(self._column(model_input, b.column), b.column) for b in self._scoring.inputs]
+        scored = udf.score_batch(self._scoring, columns)
+        names = list(self._scoring.names.values())
+        arrays = scored.flatten() if len(names) > 1 else [scored]
+        index = model_input.index if isinstance(model_input, pd.DataFrame) else None
+        values = {name: _series(array, index) for name, array in zip(names, arrays, strict=True)}
+        first = self._scoring.names.get(udf.PREDICTION)
+        return pd.DataFrame(values)[sorted(names, key=lambda name: name != first)]
+
+    def _column(self, given: Any, column: str) -> Any:
+        if isinstance(given, np.ndarray) and len(self._scoring.inputs) == 1:
+            return given
+        known = list(given.keys()) if hasattr(given, "keys") else []
+        if column not in known:
+            raise errors.ColumnNotFoundError(f"Feature column '{column}' does not exist. Available columns: {known}")
+        return given[column]
+
+
+def _arrow(values: Any, column: str) -> pa.Array:
+    """Values of a column as Arrow; arrays of several dimensions as nested lists."""
+    values = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
+    if values.ndim > 1:
+        return udf.nested_array(values)
+    if values.dtype == object and any(getattr(v, "ndim", 1) > 1 or _is_nested(v) for v in values):
+        values = [v if v is None else _as_lists(v) for v in values]
+    try:
+        return plain(pa.array(values, from_pandas=True))
+    except pa.ArrowException as error:
+        raise errors.ShapeError(f"Column '{column}' cannot be made an array: {error}") from None
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (list, tuple, np.ndarray)) and any(isinstance(v, np.ndarray) for v in value)
+
+
+def _as_lists(value: Any) -> Any:
+    return [_as_lists(v) for v in value] if isinstance(value, (list, tuple, np.ndarray)) else value
+
+
+def _series(array: pa.Array, index: Any) -> pd.Series[Any]:
+    import pandas as pd
+
+    if pa.types.is_list(array.type) and pa.types.is_list(array.type.value_type):
+        return pd.Series(array.to_pylist(), index=index, dtype=object)
+    return pd.Series(array.to_pandas().to_numpy(), index=index)
+
+
+def _load_pyfunc(path: str) -> ServedModel:
+    """Called by ``mlflow.pyfunc.load_model``."""
+    return ServedModel(read_scoring(Path(path)))

@@ -1,0 +1,165 @@
+"""``CrossValidator`` and ``TrainValidationSplit`` as one run with a child for each fit.
+
+They fit in threads of their own, where no MLflow run is active. So the run is written on the
+estimators that they copy and fit: a search is followed by replacing its ``_fit`` as long as
+``autolog`` is on.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+
+from tfos_ml.mlflow import content, server
+from tfos_ml.mlflow.runs import Parent, Runs
+
+if TYPE_CHECKING:
+    from pyspark.ml import Estimator
+    from pyspark.sql import DataFrame
+
+logger = logging.getLogger("tfos_ml.mlflow")
+_ORIGINAL = "_tfos_ml_original"
+
+
+def _searches() -> list[Any]:
+    from pyspark.ml.tuning import CrossValidator, TrainValidationSplit
+
+    return [CrossValidator, TrainValidationSplit]
+
+
+def follow_searches(runs: Runs) -> None:
+    """Give searches over our estimators a run, from now on."""
+    leave_searches()
+    for search in _searches():
+        search._fit = _followed(search._fit, runs)
+
+
+def leave_searches() -> None:
+    """Put back what :func:`follow_searches` replaced."""
+    for search in _searches():
+        search._fit = getattr(search._fit, _ORIGINAL, search._fit)
+
+
+def _followed(original: Callable[..., Any], runs: Runs) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def fit(self: Any, dataset: DataFrame) -> Any:
+        if not list(_ours(self.getEstimator())):
+            return original(self, dataset)
+        with _search_run(runs) as parent:
+            if parent is None:
+                return original(self, dataset)
+            searching = self.copy()
+            for estimator in _ours(searching.getEstimator()):
+                estimator.parent_run = parent
+            _attempt(parent, lambda client: _log_search(client, parent, searching))
+            model = original(searching, dataset)
+            _attempt(parent, lambda client: _log_best(client, parent, searching, model))
+            return model
+
+    setattr(fit, _ORIGINAL, original)
+    return fit
+
+
+def _ours(estimator: Estimator[Any]) -> Iterator[Any]:
+    """The estimators of tfos_ml within one, pipelines and searches opened."""
+    from tfos_ml.base import ClusterEstimator
+
+    if isinstance(estimator, ClusterEstimator):
+        yield estimator
+    for inner in getattr(estimator, "getStages", list)():
+        yield from _ours(inner)
+    if hasattr(estimator, "getEstimator"):
+        yield from _ours(estimator.getEstimator())
+
+
+@contextmanager
+def _search_run(runs: Runs) -> Iterator[Parent | None]:
+    """The active run, or a new one that ends with the search."""
+    parent = runs.active_parent(is_search=True)
+    if parent is not None:
+        yield None if runs.exclusive else parent
+        return
+    try:
+        if not server.answers(mlflow.get_tracking_uri()):
+            raise ConnectionError("it does not answer")
+        mlflow.start_run()
+        parent = runs.active_parent(is_search=True)
+    except Exception as error:
+        logger.warning("MLflow at %s gives this search no run: %s. It goes on.", mlflow.get_tracking_uri(), error)
+        yield None
+        return
+    status = "FAILED"
+    try:
+        yield parent
+        status = "FINISHED"
+    except Exception:
+        raise
+    except BaseException:
+        status = "KILLED"
+        raise
+    finally:
+        _end(status)
+
+
+def _end(status: str) -> None:
+    try:
+        if server.answers(mlflow.get_tracking_uri()):
+            mlflow.end_run(status)
+        else:
+            with server.impatient():
+                mlflow.end_run(status)
+    except Exception as error:
+        logger.warning("MLflow at %s does not take the end of a search: %s", mlflow.get_tracking_uri(), error)
+
+
+def _attempt(parent: Parent, action: Callable[[MlflowClient], None]) -> None:
+    try:
+        if server.answers(mlflow.get_tracking_uri()):
+            action(MlflowClient())
+    except Exception as error:
+        logger.warning("The search could not be logged to MLflow run %s: %s", parent.run_id, error)
+
+
+def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:
+    known = client.get_run(parent.run_id).data.params
+    given = {p.name: search.getOrDefault(p) for p in search.params if search.isDefined(p)}
+    plain = {name: str(v) for name, v in given.items() if isinstance(v, (bool, int, float, str))}
+    plain["estimator"] = type(search.getEstimator()).__name__
+    plain["evaluator"] = type(search.getEvaluator()).__name__
+    plain["paramMaps"] = str(len(search.getEstimatorParamMaps()))
+    kind = type(search)
+    tags = {"estimator_name": kind.__name__, "estimator_class": f"{kind.__module__}.{kind.__name__}"}
+    client.log_batch(
+        parent.run_id,
+        params=[Param(name, value) for name, value in plain.items() if name not in known],
+        tags=[RunTag(name, value) for name, value in tags.items()],
+    )
+    points = [content.grid_point(point) for point in search.getEstimatorParamMaps()]
+    client.log_dict(parent.run_id, {"paramMaps": points}, "param_maps.json")
+
+
+def _log_best(client: MlflowClient, parent: Parent, search: Any, model: Any) -> None:
+    """The evaluator's metric of each param map, by its number, and the best."""
+    evaluator = search.getEvaluator()
+    values = model.avgMetrics if hasattr(model, "avgMetrics") else model.validationMetrics
+    name = content.metric_name(
+        f"search/{evaluator.getMetricName() if hasattr(evaluator, 'getMetricName') else 'metric'}"
+    )
+    best = max if evaluator.isLargerBetter() else min
+    number = values.index(best(values))
+    now = int(time.time() * 1000)
+    known = client.get_run(parent.run_id).data.params
+    params = {f"best_{p.name}": str(v) for p, v in search.getEstimatorParamMaps()[number].items()}
+    client.log_batch(
+        parent.run_id,
+        metrics=[Metric(name, float(value), now, step) for step, value in enumerate(values)],
+        params=[Param(n, v) for n, v in params.items() if n not in known],
+    )
