@@ -12,6 +12,8 @@ How the package is laid out; imports point downwards:
 ``training/``          inside a node's TensorFlow process: main, context, export
 ``inference/``         SavedModel -> Arrow UDF
 ``schema, arrays``     which column becomes which tensor, and how; ``artifacts``: bytes to executors
+``mlflow/``            runs and models; ``fit_listener``: how it hears of fits;
+                       ``run_context``: tags of runs
 ``persistence``        stages to files and back; ``pickling``: functions
 ``casting, heads``     column -> input of a model; output -> columns of Spark ML
 ``errors``             every error, on one page

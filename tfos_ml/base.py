@@ -200,7 +200,15 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return F.coalesce(df[f"`{indicator}`"], F.lit(False)) if indicator else None
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
-        model = TFModel._from_run(result, self._label_names(given))
+        return self._with_params(TFModel._from_run(result, self._label_names(given)))
+
+    def _model_of(self, archive: bytes, given: StructType) -> TFModel:
+        """A model whose SavedModel was packed in training."""
+        model = self._with_params(TFModel._from_archive(archive, self._label_names(given)))
+        model._archive_uri = self._get("exportDir")
+        return model
+
+    def _with_params(self, model: TFModel) -> TFModel:
         model._resetUid(self.uid)
         self._copyValues(model)
         return model

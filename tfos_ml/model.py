@@ -109,9 +109,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
 
     @classmethod
     def _from_run(cls, result: RunResult, label_names: Sequence[str]) -> TFModel:
-        model = cls()
-        model._labels = tuple(label_names)
-        model._archive = result.model
+        model = cls._from_archive(result.model, label_names)
         model._results = result.results
         model.history = _history(result.reports)
         model.summary = {
@@ -122,6 +120,13 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         }
         chief = next(r for r in result.reports if r["chief"])
         model.summary.update({k: chief[k] for k in ("steps", "epoch_seconds", "warnings") if k in chief})
+        return model
+
+    @classmethod
+    def _from_archive(cls, archive: bytes | None, label_names: Sequence[str]) -> TFModel:
+        model = cls()
+        model._labels = tuple(label_names)
+        model._archive = archive
         return model
 
     def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> TFModel:
@@ -238,8 +243,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         digest = hashlib.sha256(archive).hexdigest()
         if self._extracted is None or self._extracted[0] != digest:
             directory = tempfile.TemporaryDirectory(prefix="tfos_ml-model-")
-            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-                tar.extractall(directory.name, filter="data")
+            _untar(archive, directory.name)
             self._extracted = digest, directory
         return self._extracted[1].name
 
@@ -338,10 +342,14 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         ]
         return archive, signature, bindings, self._bind_outputs(signature, archive, StructType())
 
-    def _local_scoring(self) -> udf.Scoring:
-        """How the model is called in a process that has its directory."""
-        archive, signature, bindings, outputs = self._unbound()
-        return self._scoring(Path(self._extract(archive)), signature, bindings, outputs)
+    def _scoring_at(self, directory: Path) -> udf.Scoring:
+        """How the model is called where its SavedModel lies in a directory."""
+        _, signature, bindings, outputs = self._unbound()
+        return self._scoring(directory, signature, bindings, outputs)
+
+    def _unpack(self, directory: Path) -> None:
+        """Write the SavedModel into a directory."""
+        _untar(self._packed(), str(directory))
 
     def results(self) -> list[Any]:
         """What ``DataFeed.batch_results`` answered during ``fit``, in the order of the DataFrame."""
@@ -351,6 +359,11 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         answers = pa.concat_tables(tables).sort_by(schema.ROW_COLUMN)
         values: list[Any] = answers.column(RESULT_COLUMN).to_pylist()
         return values
+
+
+def _untar(archive: bytes, directory: str) -> None:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        tar.extractall(directory, filter="data")
 
 
 def _member(archive: bytes, name: str) -> bytes | None:

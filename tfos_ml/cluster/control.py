@@ -1,4 +1,4 @@
-"""Driver and nodes while a job runs: progress, metrics, "please stop", "I am gone".
+"""Driver and nodes while a job runs: progress, metrics, checkpoints, "please stop", "I am gone".
 
 A small Arrow Flight server on the driver; JSON bodies, a random bearer token for each run.
 It only carries what is convenient to have early: the same facts come back with the job's
@@ -10,18 +10,24 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import os
 import queue
 import secrets
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.flight as flight
 
 logger = logging.getLogger(__name__)
 CALL_TIMEOUT = 5.0
 PING_SECONDS = 0.5
+_FILE_SCHEMA = pa.schema([("part", pa.binary())])
+_PART_BYTES = 1 << 20
 
 
 class TokenMiddleware(flight.ServerMiddlewareFactory):
@@ -70,6 +76,7 @@ class ControlServer(flight.FlightServerBase):
         self._reports: list[dict[str, Any]] = []
         self._stopping = False
         self._rounds: dict[int, dict[int, str]] = {}
+        self._files: tempfile.TemporaryDirectory[str] | None = None
         self._failure: str | None = None
 
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
@@ -79,6 +86,19 @@ class ControlServer(flight.FlightServerBase):
             answer = self._answer(action.type, body)
             self._changed.notify_all()
             return [json.dumps({"stop": self._stopping, **answer}).encode()]
+
+    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        """Take a file of a node; it lies here until :meth:`close`, and its report says where."""
+        report = json.loads(descriptor.command)
+        with self._changed:
+            self._files = self._files or tempfile.TemporaryDirectory(prefix="tfos_ml-")
+            path = os.path.join(self._files.name, report["name"])
+        with open(f"{path}.partial", "wb") as file:
+            for chunk in reader:
+                file.write(chunk.data.column(0)[0].as_buffer())
+        os.replace(f"{path}.partial", path)
+        with self._changed:
+            self._reports.append({**report, "path": path})
 
     def _answer(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
         """What a node hears beside "stop"; called with the lock held."""
@@ -137,8 +157,10 @@ class ControlServer(flight.FlightServerBase):
             return self._changed.wait_for(lambda: not self._present, timeout)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and delete the nodes' files."""
         close_server(self)
+        if self._files is not None:
+            self._files.cleanup()
 
 
 class ControlClient:
@@ -146,6 +168,7 @@ class ControlClient:
 
     def __init__(self, location: str, token: str):
         self._client = flight.FlightClient(location)
+        self._token = token
         self._options = call_options(token, CALL_TIMEOUT)
 
     def call(self, action: str, **body: Any) -> dict[str, Any]:
@@ -153,6 +176,17 @@ class ControlClient:
         results = self._client.do_action(flight.Action(action, json.dumps(body).encode()), self._options)
         answer: dict[str, Any] = json.loads(next(iter(results)).body.to_pybytes())
         return answer
+
+    def send_file(self, path: str | Path, report: dict[str, Any], timeout: float) -> None:
+        """Send a file and the report that goes with it, in `timeout` seconds; raises as :meth:`call`."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(report).encode())
+        options = call_options(self._token, timeout)
+        writer, _ = self._client.do_put(descriptor, _FILE_SCHEMA, options)
+        with writer, open(path, "rb") as file:
+            while part := file.read(_PART_BYTES):
+                writer.write_batch(pa.record_batch([pa.array([part], pa.binary())], schema=_FILE_SCHEMA))
+            writer.done_writing()
+            writer.close()  # returns once the driver has it
 
     def close(self) -> None:
         """Close the connection."""

@@ -40,6 +40,7 @@ from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local
 from tfos_ml.cluster.system_metrics import SystemMetrics, system_report
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
+from tfos_ml.cluster.upload import send_checkpoint
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.quiet import USES_KERAS
@@ -377,6 +378,8 @@ class Node:
                 self._report(message)
             case "summary":
                 self._facts = message["facts"]
+            case "checkpoint":
+                self._pass_checkpoint_on(message)
             case "exported":
                 self._exported = message["directory"]
             case "results":
@@ -391,6 +394,11 @@ class Node:
         self._reports.append(report)
         if self._link is not None:
             self._link.report(report)
+
+    def _pass_checkpoint_on(self, message: dict[str, Any]) -> None:
+        """Send a checkpoint to the driver; the process hears when that is done."""
+        about = {"step": None, "label": self._me.label, "shown": False, "name": f"checkpoint-{message['epoch']}"}
+        send_checkpoint(self._task.control, {**message, **about}, self._task.feed_timeout, self._send)
 
     def _report_system(self, sample: dict[str, float]) -> None:
         """Pass a sample on at once, or keep it for the end; called from a thread."""

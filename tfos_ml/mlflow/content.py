@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import itertools
-import json
 import platform
 import re
 import warnings
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 PARAM_CHARACTERS = 6000  # MLflow takes no more
 SECRET = re.compile("(?i)secret|password|passwd|token|credential|access[._-]?key|api[._-]?key")
 NOT_LOGGED = "(not logged)"
-_USER_ARGUMENTS = ("tfArgs", "modelArgs")
 _SIMPLE = (str, int, float, bool, list, tuple, type(None))
 _LOCATIONS = ("modelDir", "exportDir", "logDir", "initialModel")
 
@@ -43,16 +41,15 @@ def params_of(estimator: ClusterEstimator) -> dict[str, str]:
     for location in _LOCATIONS:
         if values.get(location):
             values[location] = _without_user(values[location])
-    for kind in _USER_ARGUMENTS:
-        values.update(_flat(kind, given[kind]))
+    for kind, arguments in given.items():
+        values.update(flat(kind, arguments))
     return {name: str(value)[:PARAM_CHARACTERS] for name, value in values.items() if value is not None}
 
 
-def _flat(kind: str, given: Any) -> dict[str, Any]:
+def flat(kind: str, given: Any) -> dict[str, Any]:
+    """Arguments of the user's own as ``kind.name``, the simple ones, without secrets."""
     arguments = given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
-    simple = {
-        str(n): v for n, v in arguments.items() if v is None or isinstance(v, (str, int, float, bool, list, tuple))
-    }
+    simple = {str(name): value for name, value in arguments.items() if isinstance(value, _SIMPLE)}
     return {f"{kind}.{name}": NOT_LOGGED if SECRET.search(name) else value for name, value in simple.items()}
 
 
@@ -172,6 +169,9 @@ def error_text(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def grid_point(params: Mapping[Any, Any]) -> str:
-    """A param map in one line of JSON."""
-    return json.dumps({f"{p.parent}.{p.name}": str(value) for p, value in params.items()}, sort_keys=True)
+def grid_point(params: Mapping[Any, Any]) -> dict[str, str]:
+    """A param map by names."""
+    values: dict[str, Any] = {}
+    for param, value in params.items():
+        values.update(flat(param.name, value) if isinstance(value, Mapping) else {param.name: value})
+    return {name: str(value) for name, value in values.items()}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,17 +16,22 @@ from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
 from tfos_ml.arrays import plain
+from tfos_ml.artifacts import is_connect
 from tfos_ml.fit_listener import FitListener
-from tfos_ml.mlflow import content, flavor, server
-from tfos_ml.mlflow.metric_writer import MetricWriter
+from tfos_ml.mlflow import content, flavor
+from tfos_ml.mlflow.checkpoints import Checkpoints
 from tfos_ml.mlflow.runs import Run
+from tfos_ml.mlflow.signature import model_signature
+from tfos_ml.mlflow.writer import Writer
 
 if TYPE_CHECKING:
+    from mlflow.models.model import ModelInfo
     from pyspark.sql import DataFrame
 
     from tfos_ml.base import ClusterEstimator
     from tfos_ml.cluster.launcher import RunResult
     from tfos_ml.model import TFModel
+    from tfos_ml.schema import ColumnSpec
 
 logger = logging.getLogger("tfos_ml.mlflow")
 EXAMPLE_ROWS = 5
@@ -73,12 +79,13 @@ class FitRun(FitListener):
         self._client = MlflowClient(run.tracking_uri)
         self._dataset = dataset
         self._estimator = estimator
-        self._writer = MetricWriter(self._client, run.run_id)
+        self._writer = Writer(self._client, run.run_id)
         self._logged: dict[tuple[str, int], float] = {}
         self._counts: dict[str, int] = {}
+        self._checkpoints = Checkpoints(self._writer, self._log_checkpoint, options.monitor)
         self._result: RunResult | None = None
         self.node_settings = self._node_settings()
-        self._attempt("Params and tags", self._log_start)
+        self._writer.attempt(self._log_start)
 
     def _node_settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}
@@ -87,20 +94,12 @@ class FitRun(FitListener):
         if self._options.log_system_metrics:
             given = os.environ.get("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL")
             settings["system_metrics"] = float(given) if given else SYSTEM_METRICS_SECONDS
+        if self._options.log_checkpoints and self._run.keeps_model:
+            if is_connect(self._dataset.sparkSession):
+                logger.warning("log_checkpoints=True has no effect on Spark Connect: nodes cannot reach the client.")
+            else:
+                settings["checkpoint_every"] = self._options.log_every_n_epoch
         return settings
-
-    def _attempt(self, what: str, action: Callable[[], Any]) -> None:
-        """Whatever goes wrong with MLflow is told, and does not reach the fit."""
-        try:
-            if server.answers(self._run.tracking_uri):
-                action()
-                return
-        except Exception as error:
-            logger.warning("%s could not be logged to MLflow run %s: %s", what, self._run.run_id, error)
-            logger.debug("The error in full", exc_info=True)
-            return
-        self._writer.is_down = True
-        self._writer.warn(None)
 
     def _log_start(self) -> None:
         known = {} if self._run.is_own else self._client.get_run(self._run.run_id).data.params
@@ -115,7 +114,11 @@ class FitRun(FitListener):
 
     def reported(self, reports: Sequence[dict[str, Any]]) -> None:
         """Have new metrics logged; see :class:`FitListener`."""
-        self._writer.write([m for r in reports if _is_wanted(r) for m in self._metrics(r, self._is_due(r))])
+        for report in reports:
+            if _is_wanted(report):
+                self._writer.write(self._metrics(report, self._is_due(report)))
+            if "path" in report:
+                self._checkpoints.add(report)
 
     def _is_due(self, report: Mapping[str, Any]) -> bool:
         epoch = report["epoch"]
@@ -162,24 +165,28 @@ class FitRun(FitListener):
         """Log the dataset, the curve and the model, and end the run; see :class:`FitListener`."""
         self._writer.close()
         if self._options.log_datasets:
-            self._attempt("The dataset", self._log_dataset)
-        self._attempt("The training curve", lambda: self._log_curve(model))
+            self._writer.attempt(self._log_dataset)
+        self._writer.attempt(lambda: self._log_curve(model))
         if self._options.log_models and self._run.keeps_model:
-            self._attempt("The model", lambda: self._log_model(model))
+            self._writer.attempt(lambda: self._log_model(model))
+        if self._checkpoints.best is not None:
+            name = self._options.registered_model_name
+            self._writer.attempt(lambda: self._checkpoints.settle(self._client, name))
         self._end("FINISHED")
 
     def failed(self, error: BaseException) -> None:
         """Log the cause, and end the run; see :class:`FitListener`."""
         self._writer.close()
         killed = not isinstance(error, Exception)
-        self._attempt("The error", lambda: self._log_error(error))
+        self._writer.attempt(lambda: self._log_error(error))
         self._end("KILLED" if killed else "FAILED")
 
     def _end(self, status: str) -> None:
         try:
             self._run.end(status, is_down=self._writer.is_down)
-        except Exception as error:
-            self._writer.warn(error)
+        except Exception:
+            logger.debug("Run %s could not be ended", self._run.run_id, exc_info=True)  # the writer has told of it
+        self._checkpoints.close()
 
     def _log_error(self, error: BaseException) -> None:
         summary = f"{type(error).__name__}: {error}"
@@ -207,19 +214,35 @@ class FitRun(FitListener):
 
     def _log_model(self, model: TFModel) -> None:
         steps = [step for name, step in self._logged if not name.startswith(SYSTEM_PREFIX)]
+        name = None if self._checkpoints.best else self._options.registered_model_name
         try:
-            flavor.log_model(
-                model,
-                run_id=self._run.run_id,
-                step=max(steps, default=0),
-                input_example=self._example(model),
-                registered_model_name=self._options.registered_model_name,
-                validate_serving_input=False,  # or the driver would load TensorFlow and the model
-            )
+            self._log(model, "model", max(steps, default=0), self._example(), name)
         except errors.NothingExportedError:
             logger.debug("trainFn has exported no model, so none is logged")
 
-    def _example(self, model: TFModel) -> Any:
+    def _log_checkpoint(self, archive: bytes, name: str, step: int) -> str:
+        """Log a model that was packed in training; returns its id."""
+        model = self._estimator._model_of(archive, self._dataset.schema)
+        info = self._log(model, name, step, None, None)
+        return str(info.model_id)
+
+    def _log(self, model: TFModel, name: str, step: int, example: Any, registered: str | None) -> ModelInfo:
+        columns = {spec.column: spec for spec in self._feed_columns()}
+        return flavor.log_model(
+            model,
+            name,
+            run_id=self._run.run_id,
+            step=step,
+            signature=model_signature(model._scoring_at(Path()), columns),
+            input_example=example,
+            registered_model_name=registered,
+            validate_serving_input=False,  # or the driver would load TensorFlow and the model
+        )
+
+    def _feed_columns(self) -> Sequence[ColumnSpec]:
+        return self._estimator._feed_schema(self._dataset.schema).columns
+
+    def _example(self) -> Any:
         """The rows that the nodes kept, by column."""
         if self._result is None or self._result.example is None:
             return None
@@ -231,5 +254,5 @@ class FitRun(FitListener):
 
 
 def _is_wanted(report: Mapping[str, Any]) -> bool:
-    """Whether a report is of the chief or the evaluator, as in ``TFModel.history``, or of a node's host."""
-    return bool(report["shown"]) or report.get("system", False)
+    """Whether it is of the chief or the evaluator, as in ``TFModel.history``; of a host; or of a checkpoint."""
+    return bool(report["shown"]) or report.get("system", False) or "path" in report

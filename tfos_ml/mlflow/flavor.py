@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from mlflow.models import Model
 
 from tfos_ml import errors
 from tfos_ml.mlflow import pyfunc
-from tfos_ml.mlflow.signature import as_example, model_signature
+from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
@@ -86,7 +85,7 @@ def save_model(
     _check(model)
     if not {"conda_env", "pip_requirements"} & {k for k, v in options.items() if v is not None}:
         options["pip_requirements"] = pip_requirements()
-    scoring = model._local_scoring()
+    scoring = model._scoring_at(Path(pyfunc.SAVED_MODEL))
     example = as_example(input_example, scoring)
     mlflow_model = Model() if mlflow_model is None else mlflow_model
     mlflow_model.add_flavor(
@@ -103,7 +102,7 @@ def save_model(
             loader_module=MODULE,
             data_path=str(data),
             mlflow_model=mlflow_model,
-            signature=signature or model_signature(scoring, example),
+            signature=signature or model_signature(scoring, None if example is None else columns_of(example)),
             input_example=example,
             **options,
         )
@@ -209,6 +208,7 @@ def _write(model: TFModel, scoring: Any, data: Path) -> None:
     """The content of an MLflow model's data directory."""
     from tfos_ml.persistence import params_of
 
-    shutil.copytree(model.saved_model_dir(), data / pyfunc.SAVED_MODEL)
+    (data / pyfunc.SAVED_MODEL).mkdir(parents=True)
+    model._unpack(data / pyfunc.SAVED_MODEL)
     pyfunc.write_scoring(scoring, data)
     (data / STAGE_FILE).write_text(json.dumps({**params_of(model), **model._facts()}, indent=1))

@@ -157,7 +157,7 @@ def _log_best(client: MlflowClient, parent: Parent, search: Any, model: Any) -> 
     number = values.index(best(values))
     now = int(time.time() * 1000)
     known = client.get_run(parent.run_id).data.params
-    params = {f"best_{p.name}": str(v) for p, v in search.getEstimatorParamMaps()[number].items()}
+    params = {f"best_{n}": value for n, value in content.grid_point(search.getEstimatorParamMaps()[number]).items()}
     client.log_batch(
         parent.run_id,
         metrics=[Metric(name, float(value), now, step) for step, value in enumerate(values)],

@@ -17,12 +17,14 @@ from mlflow.types import ColSpec, DataType, Schema
 from mlflow.types.schema import Array
 
 from tfos_ml import errors
+from tfos_ml.arrays import plain, spec_of
 from tfos_ml.casting import TensorInfo
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tfos_ml.inference.udf import Scoring
+    from tfos_ml.schema import ColumnSpec
 
 _ARROW_TYPES = {
     pa.int8(): DataType.integer,
@@ -37,58 +39,44 @@ _ARROW_TYPES = {
 }
 
 
-def model_signature(scoring: Scoring, example: pd.DataFrame | None = None) -> ModelSignature:
+def model_signature(scoring: Scoring, columns: Mapping[str, ColumnSpec] | None = None) -> ModelSignature:
     """The signature of a model.
 
     Parameters
     ----------
     scoring : Scoring
         How it is called.
-    example : pandas.DataFrame, optional
-        Rows that go in; they tell text from bytes.
+    columns : mapping of str to ColumnSpec, optional
+        What is known of columns that go in; the tensors do not tell text from bytes, nor scalars
+        from arrays of one.
     """
-    inputs: list[Any] = [ColSpec(_input_type(b.tensor, b.column, example), b.column) for b in scoring.inputs]
+    known = columns or {}
+    inputs: list[Any] = [ColSpec(_input_type(b.tensor, known.get(b.column)), b.column) for b in scoring.inputs]
     names = sorted(scoring.names, key=lambda field: field != "prediction")
     outputs: list[Any] = [ColSpec(_output_type(scoring.fields[field]), scoring.names[field]) for field in names]
     return ModelSignature(Schema(inputs), Schema(outputs))
 
 
-def _input_type(tensor: TensorInfo, column: str, example: pd.DataFrame | None) -> DataType | Array:
+def _input_type(tensor: TensorInfo, column: ColumnSpec | None) -> DataType | Array:
     kind: DataType | Array
     if tensor.dtype == "string":
-        holds_bytes = example is not None and _first(example[column]) is bytes
-        kind = DataType.binary if holds_bytes else DataType.string
+        kind = DataType.binary if column is not None and column.dtype == "binary" else DataType.string
     elif tensor.dtype == "bool":
         kind = DataType.boolean
     else:
         kind = DataType.long if "int" in tensor.dtype else DataType.double
-    levels = len(tensor.shape or (None,)) - 1
-    if example is not None:
-        levels = _levels(example[column])
-    for _ in range(levels):
+    for _ in range(column.ndim if column is not None else len(tensor.shape or (None,)) - 1):
         kind = Array(kind)
     return kind
 
 
-def _first(values: Any) -> type | None:
-    """The type of the first element of a column, at any level of nesting."""
-    for value in values:
-        if isinstance(value, (list, tuple, np.ndarray)):
-            inner = _first(value)
-            if inner is not None:
-                return inner
-        elif value is not None:
-            return type(value)
-    return None
-
-
-def _levels(values: Any) -> int:
-    """How many levels of arrays a column has."""
-    level = 0
-    value = next((v for v in values if v is not None), None)
-    while isinstance(value, (list, tuple, np.ndarray)):
-        level, value = level + 1, value[0] if len(value) else None
-    return level
+def columns_of(example: pd.DataFrame) -> dict[str, ColumnSpec]:
+    """What an input example tells of its columns."""
+    specs = {}
+    for name in example.columns:
+        arrow = pa.array(example[name].tolist())
+        specs[name] = spec_of(plain(arrow).type, name, name)
+    return specs
 
 
 def _output_type(kind: pa.DataType) -> DataType | Array:

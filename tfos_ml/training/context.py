@@ -102,6 +102,7 @@ class NodeContext:
         self._inbox = Inbox(messages, start["feed_timeout"])
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
+        self._checkpoints = 0  # sent
 
     # Rows
 
@@ -401,10 +402,49 @@ class NodeContext:
         self._channel.send("exported", directory=path)
         return path
 
+    def log_checkpoint(self, model: Any, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
+        """Log the model as it is now to MLflow, where ``autolog(log_checkpoints=True)`` asked for it.
+
+        To be called on any node, acts on the chief; ``KerasEstimator`` does so after each epoch. Waits until the
+        checkpoint before has gone to the driver.
+
+        Parameters
+        ----------
+        model : keras.Model or tf.Module
+            As of :meth:`export_saved_model`; without variables of a ``tf.distribute`` strategy.
+        epoch : int
+            The MLflow step that it is linked to, counted from 0.
+        metrics : dict of str to number, optional
+            Of that epoch; they tell which checkpoint is best.
+        """
+        path = self.export_checkpoint(model, epoch)
+        if path is not None:
+            self.send_checkpoint(path, epoch, metrics or {})
+
+    def export_checkpoint(self, model: Any, epoch: int) -> str | None:
+        """The directory of an exported checkpoint; None if none is wanted. For tfos_ml itself."""
+        from tfos_ml.training.export import export_saved_model
+
+        every = self.settings.get("checkpoint_every")
+        if not every or not self.is_chief or (epoch + 1) % every:
+            return None
+        self._inbox.checkpoints_taken(self._checkpoints)
+        path = os.path.join(self._directory, f"checkpoint-{epoch}")
+        shapes = self._rows.store("train").shapes if self._rows.are_held else None
+        export_saved_model(model, path, self.schema, shapes, None, self.settings["signature_def_key"])
+        return path
+
+    def send_checkpoint(self, path: str, epoch: int, metrics: Mapping[str, Any]) -> None:
+        """Have the supervisor send an exported checkpoint; for tfos_ml itself."""
+        self._checkpoints += 1
+        values = {str(name): float(value) for name, value in metrics.items()}
+        self._channel.send("checkpoint", directory=path, epoch=int(epoch), metrics=values, time=time.time())
+
     def close(self, value: Any = None) -> None:
         """Hand over what the train function has left and, where it is wanted, returned; called by tfos_ml."""
         for feed in self._feeds.values():
             feed.close()
+        self._inbox.checkpoints_taken(self._checkpoints)
         if self.settings.get("returns"):
             path = os.path.join(self._directory, "returned.pkl")
             with open(path, "wb") as file:

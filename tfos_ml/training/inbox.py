@@ -44,6 +44,7 @@ class Inbox:
         self._agreement: dict[str, Any] | None = None
         self._end_of_input = False
         self._port_released = False
+        self._checkpoints_taken = 0
         self.cluster_done = False
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
@@ -71,6 +72,8 @@ class Inbox:
                 self._barriers.append(message)
             case "port_released":
                 self._port_released = True
+            case "checkpoint_taken":
+                self._checkpoints_taken += 1
             case "cluster_done":
                 self.cluster_done = True
 
@@ -121,6 +124,10 @@ class Inbox:
     def port_released(self) -> None:
         """Wait until the supervisor holds the port no longer."""
         self._wait(lambda: self._port_released, "the reserved port", self._timeout)
+
+    def checkpoints_taken(self, count: int) -> None:
+        """Wait until so many checkpoints have gone to the driver, or could not."""
+        self._wait(lambda: self._checkpoints_taken >= count, "the driver's word on a checkpoint", self._timeout)
 
     def wait_cluster_done(self) -> None:
         """Wait, as long as it takes, until the nodes that train have ended."""

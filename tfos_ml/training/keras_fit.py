@@ -253,6 +253,7 @@ class _Training:
         self._seconds.append(seconds)
         if self._ctx.is_chief:
             self._ctx.report(logs, epoch=epoch)
+            self._log_checkpoint(epoch, logs)
         if self._checkpoints is None:
             return
         shared, own = split_variables(self._model)
@@ -271,6 +272,12 @@ class _Training:
                 },
             )
         )
+
+    def _log_checkpoint(self, epoch: int, logs: dict[str, float]) -> None:
+        path = self._ctx.export_checkpoint(self._model, epoch)
+        if path is not None:
+            _add_to_export(path, self._model, self._task)
+            self._ctx.send_checkpoint(path, epoch, logs)
 
     def _summarize(self) -> None:
         spent = sum(self._seconds)

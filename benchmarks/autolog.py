@@ -1,0 +1,111 @@
+"""What ``tfos_ml.mlflow.autolog`` costs: the same fit of about a minute, with it and without, in turn.
+
+The tracking server is a real ``mlflow server`` on this machine, with SQLite and artifacts through
+it. Printed are the wall times of ``fit``, their ratio round by round, and the Spark jobs of each.
+
+    python benchmarks/autolog.py [--rounds 3] [--epochs 30]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import mlflow
+import requests
+from executors import session
+from pyspark.sql import DataFrame, SparkSession
+from training import frame, make_model
+
+import tfos_ml.mlflow
+from tfos_ml import KerasEstimator
+
+ROWS, AIM = 20_000, 0.02  # of the wall time
+PORT = 5187
+CONTENDERS: dict[str, dict[str, object]] = {
+    "without": {"disable": True},
+    "autolog()": {},
+}
+
+
+def start_server(directory: str) -> subprocess.Popen[bytes]:
+    """A tracking server that answers."""
+    store = [f"--backend-store-uri=sqlite:///{directory}/runs.db", f"--artifacts-destination={directory}/files"]
+    command = [sys.executable, "-m", "mlflow", "server", *store, "--port", str(PORT), "--workers", "1"]
+    server = subprocess.Popen(
+        command, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            requests.get(f"http://127.0.0.1:{PORT}/health", timeout=5).raise_for_status()
+            return server
+        except requests.RequestException:
+            time.sleep(0.5)
+    raise TimeoutError("mlflow server does not answer")
+
+
+def timed_fit(spark: SparkSession, df: DataFrame, epochs: int, options: dict[str, object]) -> tuple[float, int]:
+    """Seconds and Spark jobs of one fit."""
+    tfos_ml.mlflow.autolog(**options)  # type: ignore[arg-type]
+    count: Callable[[], int] = spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs
+    model = make_model("cnn")
+    jobs, began = count(), time.monotonic()
+    KerasEstimator(model=model, epochs=epochs, batchSize=256, clusterSize=2, validationSplit=0.1, verbose=0).fit(df)
+    seconds = time.monotonic() - began
+    tfos_ml.mlflow.autolog(disable=True)
+    return seconds, count() - jobs
+
+
+def measure(rounds: int, epochs: int) -> None:
+    """Print seconds, ratios and jobs."""
+    spark = session()
+    df = frame(spark, ROWS)
+    found: dict[str, list[tuple[float, int]]] = {name: [] for name in CONTENDERS}
+    for number in range(rounds + 1):  # the first round warms up: imports, pools of connections
+        for name, options in CONTENDERS.items():
+            result = timed_fit(spark, df, epochs if number else 2, options)
+            if number:
+                found[name].append(result)
+    print(f"\nKerasEstimator, small CNN, 2 workers, {epochs} epochs of {ROWS:,} rows, {rounds} rounds:")
+    for name, results in found.items():
+        seconds = [s for s, _ in results]
+        print(
+            f"  {name:10} {statistics.median(seconds):6.1f} s ({min(seconds):.1f} to {max(seconds):.1f}), "
+            f"{results[0][1]} Spark jobs"
+        )
+    ratios = sorted(a / b for (a, _), (b, _) in zip(found["autolog()"], found["without"], strict=True))
+    print(
+        f"  autolog() adds {statistics.median(ratios) - 1:+.1%} "
+        f"({ratios[0] - 1:+.1%} to {ratios[-1] - 1:+.1%}), aim below {AIM:.0%}"
+    )
+    spark.stop()
+
+
+def main() -> None:
+    """Measure on a server of our own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=15)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        server = start_server(directory)
+        try:
+            mlflow.set_tracking_uri(f"http://127.0.0.1:{PORT}")
+            measure(arguments.rounds, arguments.epochs)
+        finally:
+            os.killpg(server.pid, 9)
+            server.wait()
+
+
+if __name__ == "__main__":
+    main()

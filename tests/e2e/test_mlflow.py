@@ -1,0 +1,465 @@
+"""Fits as MLflow runs, and models as MLflow models, on a real tracking server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import requests
+from conftest import LOCAL, wait_until
+from pyspark.ml import Pipeline
+from pyspark.ml.feature import VectorAssembler
+from pyspark.sql import functions as F
+from tracking import Server, logged, runs_of, series
+
+from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
+
+WATCHER = """
+import json, os, pathlib, sys, time, requests
+
+uri, experiment, directory = sys.argv[1:]
+api = uri + "/api/2.0/mlflow/"
+named = requests.get(api + "experiments/get-by-name", {"experiment_name": experiment}).json()
+experiment_id = named["experiment"]["experiment_id"]
+deadline, seen = time.monotonic() + 150, 0
+while seen < 6 and time.monotonic() < deadline:
+    runs = requests.post(api + "runs/search", json={"experiment_ids": [experiment_id]}).json().get("runs", [])
+    for run in runs:
+        query = {"run_id": run["info"]["run_id"], "metric_key": "loss"}
+        points = requests.get(api + "metrics/get-history", query).json().get("metrics", [])
+        if len(points) > seen:
+            seen = len(points)
+            word = {"status": run["info"]["status"], "steps": [int(p.get("step", 0)) for p in points]}
+            path = pathlib.Path(directory) / f"seen-{seen}"
+            path.with_suffix(".partial").write_text(json.dumps(word))
+            path.with_suffix(".partial").rename(path)
+    time.sleep(0.1)
+"""
+EPOCHS = 6
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("server")).wait()
+    yield server
+    server.kill()
+
+
+def waits_for_watcher(directory):
+    """A callback that begins an epoch only when another process has seen the metrics of those before."""
+    import keras
+
+    class WaitsForWatcher(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            import pathlib
+            import time
+
+            deadline = time.monotonic() + 60
+            while epoch and not list(pathlib.Path(directory).glob(f"seen-{epoch}")):
+                assert time.monotonic() < deadline, f"metrics of epoch {epoch} are not to be seen"
+                time.sleep(0.05)
+
+    return WaitsForWatcher()
+
+
+def points(spark):
+    random = np.random.RandomState(1)
+    rows = pd.DataFrame(random.randn(240, 2), columns=["a", "b"])
+    rows["label"] = (rows.a + rows.b > 0).astype(int)
+    return spark.createDataFrame(rows).coalesce(2)
+
+
+def make_pipeline(**params):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Input((2,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(2, "softmax")]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.Adam(0.02), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    assembler = VectorAssembler(inputCols=["a", "b"], outputCol="features")
+    return Pipeline(stages=[assembler, KerasEstimator(model=model, batchSize=32, verbose=0, **params)])
+
+
+class Fitted:
+    """A pipeline that was fitted while another process watched."""
+
+    def __init__(self, server, spark, directory):
+        self.server, self.spark = server, spark
+        self.seen = directory
+        self.df = points(spark)
+        pipeline = make_pipeline(
+            epochs=EPOCHS,
+            clusterSize=2,
+            validationSplit=0.2,
+            seed=3,
+            callbacks=[waits_for_watcher(str(directory))],
+            nodeEnv={"MY_TOKEN": "hunter2"},
+        )
+        options = {"log_system_metrics": True, "log_checkpoints": True, "registered_model_name": "points"}
+        with logged(server.uri, "watched", **options) as client:
+            command = [sys.executable, "-c", WATCHER, server.uri, "watched", str(directory)]
+            with subprocess.Popen(command) as watcher:
+                self.model = pipeline.fit(self.df)
+                watcher.wait(30)
+            (self.run,) = runs_of(client, "watched")
+            self.client = client
+        self.rows = self.model.stages[0].transform(self.df).select("features").toPandas().head(5)
+        self.rows["features"] = [v.toArray().tolist() for v in self.rows.features]
+
+    @property
+    def tf_model(self):
+        return self.model.stages[1]
+
+
+@pytest.fixture(scope="module")
+def fitted(server, sessions, tmp_path_factory):
+    os.environ["MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"] = "0.5"
+    yield Fitted(server, sessions.get(LOCAL), tmp_path_factory.mktemp("seen"))
+    del os.environ["MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL"]
+
+
+def test_metrics_grow_while_the_fit_runs(fitted):
+    seen = [json.loads((fitted.seen / f"seen-{n}").read_text()) for n in range(1, EPOCHS)]
+    assert [word["steps"] for word in seen] == [list(range(n)) for n in range(1, EPOCHS)]
+    assert {word["status"] for word in seen} == {"RUNNING"}
+
+
+def test_a_run_tells_all_of_its_fit(fitted):
+    run, client = fitted.run, fitted.client
+    assert run.info.status == "FINISHED"
+    history = fitted.tf_model.history
+    assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    for name, values in history.items():
+        assert series(client, run, name) == list(enumerate(values))
+    params = run.data.params
+    assert (params["epochs"], params["clusterSize"], params["nodeEnv"]) == (str(EPOCHS), "2", "['MY_TOKEN']")
+    tags = run.data.tags
+    assert tags["estimator_class"] == "tfos_ml.keras_estimator.KerasEstimator"
+    assert tags["tfos_ml.cluster"] == "worker: 2"
+    assert tags["spark.applicationId"] == fitted.spark.sparkContext.applicationId
+    assert {"tensorflow.version", "keras.version", "pyspark.version", "tfos_ml.version"} <= set(tags)
+    (given,) = run.inputs.dataset_inputs
+    rows = json.loads(given.dataset.profile)
+    assert rows["num_rows"] + rows["num_validation_rows"] == 240
+    assert rows["num_rows"] == fitted.tf_model.summary["rows"]
+    assert "hunter2" not in str(run.to_dictionary())
+    picture = client.download_artifacts(run.info.run_id, "training_curve.png", str(fitted.seen))
+    assert Path(picture).stat().st_size > 10_000
+
+
+def test_every_node_reports_its_host(fitted):
+    for node in ("worker_0", "worker_1"):
+        for name in ("cpu_utilization_percentage", "system_memory_usage_megabytes", "network_receive_megabytes"):
+            samples = series(fitted.client, fitted.run, f"system/{node}/{name}")
+            assert [step for step, _ in samples] == list(range(len(samples)))
+            assert len(samples) >= 2
+
+
+def test_checkpoints_are_linked_to_epochs_and_the_best_is_registered(fitted):
+    import mlflow
+
+    mlflow.set_tracking_uri(fitted.server.uri)
+    models = {m.name: m for m in mlflow.search_logged_models([fitted.run.info.experiment_id], output_format="list")}
+    assert set(models) == {"model", *(f"checkpoint-{epoch}" for epoch in range(EPOCHS))}
+    steps = {output.model_id: output.step for output in fitted.run.outputs.model_outputs}
+    for epoch, loss in enumerate(fitted.tf_model.history["val_loss"]):
+        checkpoint = models[f"checkpoint-{epoch}"]
+        assert steps[checkpoint.model_id] == epoch
+        assert ("val_loss", loss, epoch) in [(m.key, m.value, m.step) for m in checkpoint.metrics]
+    best = models[f"checkpoint-{int(np.argmin(fitted.tf_model.history['val_loss']))}"]
+    assert best.tags["tfos_ml.best"] == "true"
+    (version,) = mlflow.MlflowClient().search_model_versions("name='points'")
+    assert version.model_id == best.model_id
+    mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture(scope="module")
+def model_uri(fitted):
+    (model,) = [
+        o for o in fitted.run.outputs.model_outputs if fitted.client.get_logged_model(o.model_id).name == "model"
+    ]
+    return f"models:/{model.model_id}"
+
+
+@pytest.fixture(scope="module")
+def downloaded(fitted, model_uri, tmp_path_factory):
+    import mlflow
+
+    mlflow.set_tracking_uri(fitted.server.uri)
+    path = mlflow.artifacts.download_artifacts(model_uri, dst_path=str(tmp_path_factory.mktemp("downloaded")))
+    mlflow.set_tracking_uri(None)
+    return path
+
+
+def test_loaded_model_transforms_bit_for_bit_alike(fitted, downloaded):
+    import mlflow
+
+    import tfos_ml.mlflow
+
+    loaded = tfos_ml.mlflow.load_model(downloaded)
+    assert isinstance(loaded, TFModel)
+    assert loaded.history == fitted.tf_model.history
+    rows = fitted.model.stages[0].transform(fitted.df)
+    columns = ["rawPrediction", "probability", "prediction"]
+    expected = fitted.tf_model.transform(rows).select(*columns).collect()
+    assert loaded.transform(rows).select(*columns).collect() == expected
+    info = mlflow.models.Model.load(downloaded)
+    assert [(c.name, str(c.type)) for c in info.signature.inputs] == [("features", "Array(double)")]
+    assert [(c.name, str(c.type)) for c in info.signature.outputs] == [
+        ("prediction", "DataType.double"),
+        ("rawPrediction", "Array(double)"),
+        ("probability", "Array(double)"),
+    ]
+    example = info.load_input_example(downloaded)
+    given = {tuple(v.toArray()) for (v,) in rows.select("features").collect()}
+    assert len(example) == 5
+    assert all(tuple(features) in given for features in example.features)
+
+
+def expected_predictions(fitted):
+    features = np.stack(fitted.rows.features)
+    return fitted.tf_model.predict({"features": features})
+
+
+PREDICT = """
+import importlib.util, json, sys
+import mlflow, pandas as pd
+
+assert importlib.util.find_spec("pyspark") is None
+model = mlflow.pyfunc.load_model(sys.argv[1])
+scored = model.predict(pd.read_json(sys.argv[2]))
+print(json.dumps({"prediction": scored.prediction.tolist(), "probability": [list(p) for p in scored.probability]}))
+"""
+
+
+def test_pyfunc_predicts_in_an_environment_without_pyspark(fitted, downloaded, tmp_path):
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    installed = Path(np.__file__).parents[1]
+    for entry in installed.iterdir():
+        if not entry.name.lower().startswith(("pyspark", "py4j", "__editable__", "_virtualenv")):
+            packages.joinpath(entry.name).symlink_to(entry)
+    packages.joinpath("tfos_ml").symlink_to(Path(__file__).parents[2] / "tfos_ml")
+    fitted.rows.to_json(tmp_path / "rows.json")
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [tmp_path / "venv/bin/python", "-c", PREDICT, downloaded, tmp_path / "rows.json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    scored = json.loads(done.stdout.splitlines()[-1])
+    (probability,) = expected_predictions(fitted).values()
+    assert np.array(scored["probability"]) == pytest.approx(probability)
+    assert scored["prediction"] == probability.argmax(axis=1).tolist()
+
+
+def test_model_is_served_over_http(fitted, downloaded, tmp_path):
+    from tracking import _free_port
+
+    port = _free_port()
+    command = ["models", "serve", "-m", downloaded, "--env-manager", "local", "--host", "127.0.0.1", "-p", str(port)]
+    with open(tmp_path / "log", "wb") as log:
+        serving = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *command, "--workers", "1"],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+
+        def is_up():
+            try:
+                return requests.get(f"http://127.0.0.1:{port}/ping", timeout=5).ok
+            except requests.RequestException:
+                return False
+
+        assert wait_until(is_up, 120), (tmp_path / "log").read_text()
+        body = {"dataframe_split": fitted.rows.to_dict(orient="split")}
+        answer = requests.post(f"http://127.0.0.1:{port}/invocations", json=body, timeout=60)
+        assert answer.ok, answer.text
+        scored = pd.DataFrame(answer.json()["predictions"])
+        (probability,) = expected_predictions(fitted).values()
+        assert np.stack(scored.probability) == pytest.approx(probability)
+    finally:
+        os.killpg(serving.pid, 9)
+        serving.wait(10)
+
+
+def test_model_is_a_spark_udf(fitted, downloaded):
+    import mlflow
+
+    score = mlflow.pyfunc.spark_udf(fitted.spark, downloaded, result_type="double", env_manager="local")
+    rows = fitted.spark.createDataFrame(fitted.rows)
+    found = [p for (p,) in rows.select(score(F.col("features"))).collect()]
+    (probability,) = expected_predictions(fitted).values()
+    assert found == probability.argmax(axis=1).tolist()
+
+
+# Fits that need no TensorFlow, so that they are fast
+
+
+def report_epochs(args, ctx):
+    """Report what Keras would, without it."""
+    rows = sum(1 for _ in iter(lambda: ctx.get_data_feed().next_batch(10), []))
+    for epoch in range(ctx.epochs):
+        ctx.report({"loss": 1 / (1 + epoch), "rows": rows}, epoch=epoch)
+    if args.get("fail") and ctx.restart_count < args.fail:
+        raise ValueError("the user's own mistake")
+
+
+def estimator(**params):
+    return TFEstimator(**{"trainFn": report_epochs, "epochs": 3, "featuresCol": "id", "verbose": 0, **params})
+
+
+STORES = ["sqlite", "file", "http"]
+
+
+@pytest.fixture
+def uri(request, server, tmp_path):
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    yield {"sqlite": f"sqlite:///{tmp_path}/runs.db", "file": f"file://{tmp_path}/runs", "http": server.uri}[
+        request.param
+    ]
+    del os.environ["MLFLOW_ALLOW_FILE_STORE"]
+
+
+def jobs(spark):
+    """How many jobs a session has begun."""
+    return spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()
+
+
+@pytest.mark.parametrize("uri", STORES, indirect=True)
+def test_fits_go_to_any_store_and_cost_no_job(spark, uri, request):
+    import mlflow
+
+    df, name = spark.range(40), f"stores-{request.node.name}"
+    before = jobs(spark)
+    estimator().fit(df)
+    without = jobs(spark) - before
+    with logged(uri, name, log_every_n_epoch=2, extra_tags={"team": "red"}) as client:
+        before = jobs(spark)
+        estimator(tfArgs={"rate": 0.5, "api_key": "hunter2"}).fit(df)
+        assert jobs(spark) - before == without
+        with mlflow.start_run(run_name="mine") as mine:
+            estimator().fit(df)
+            estimator().fit(df)
+        own, active, child = runs_of(client, name)
+    assert series(client, own, "loss") == [(1, 1 / 2), (2, 1 / 3)]  # every second epoch, and the last
+    assert own.data.tags["team"] == "red"
+    assert (own.data.params["tfArgs.rate"], own.data.params["tfArgs.api_key"]) == ("0.5", "(not logged)")
+    assert active.info.run_id == mine.info.run_id
+    assert active.data.metrics == child.data.metrics == {"loss": 1 / 3, "rows": 40}
+    assert child.data.tags["mlflow.parentRunId"] == mine.info.run_id
+    assert {run.info.status for run in (own, active, child)} == {"FINISHED"}
+    assert json.loads(own.inputs.dataset_inputs[0].dataset.profile)["num_rows"] == 40
+
+
+def test_failing_fit_leaves_its_cause_and_a_restart_goes_on_in_the_same_run(spark, server):
+    with logged(server.uri, "failing") as client:
+        with pytest.raises(errors.TrainFnError):
+            estimator(tfArgs={"fail": 1}).fit(spark.range(40))
+        estimator(tfArgs={"fail": 1}, maxRestarts=1).fit(spark.range(40))
+        with pytest.raises(errors.ColumnNotFoundError):
+            estimator(featuresCol="nothing").fit(spark.range(40))
+        failed, restarted, refused = runs_of(client, "failing")
+        text = Path(client.download_artifacts(failed.info.run_id, "error.txt")).read_text()
+    assert (failed.info.status, restarted.info.status, refused.info.status) == ("FAILED", "FINISHED", "FAILED")
+    assert "ValueError: the user's own mistake" in failed.data.tags["tfos_ml.error"]
+    assert "TrainFnError" in text
+    assert "in report_epochs" in text  # the traceback on the node
+    assert series(client, failed, "loss") == series(client, restarted, "loss") == [(0, 1.0), (1, 1 / 2), (2, 1 / 3)]
+    assert "Feature column 'nothing' does not exist" in refused.data.tags["tfos_ml.error"]
+
+
+def report_around(args, ctx):
+    """Report one epoch, wait until the server is gone, and report the others."""
+    import pathlib
+    import time
+
+    ctx.report({"loss": 9.0}, epoch=0)
+    deadline = time.monotonic() + 60
+    while not pathlib.Path(args.gone).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for epoch in range(1, 5):
+        ctx.report({"loss": 9.0 - epoch}, epoch=epoch)
+
+
+def test_training_outlives_the_server(spark, tmp_path, caplog):
+    import threading
+
+    import mlflow
+
+    server = Server(tmp_path).wait()
+
+    def kill_when_seen():
+        client = mlflow.MlflowClient(server.uri)
+        assert wait_until(lambda: any(series(client, r, "loss") for r in runs_of(client, "outlived")), 60)
+        server.kill()
+        (tmp_path / "gone").touch()
+
+    with logged(server.uri, "outlived"), caplog.at_level(logging.WARNING):
+        killer = threading.Thread(target=kill_when_seen)
+        killer.start()
+        began = time.monotonic()
+        model = estimator(trainFn=report_around, tfArgs={"gone": str(tmp_path / "gone")}, epochs=5).fit(spark.range(8))
+        killer.join()
+        assert model.history == {"loss": [9.0, 8.0, 7.0, 6.0, 5.0]}
+        assert time.monotonic() - began < 60
+        (warning,) = [r for r in caplog.records if r.name == "tfos_ml.mlflow"]
+        assert f"MLflow at {server.uri} does not answer. Training goes on" in warning.message
+        caplog.clear()
+        assert mlflow.active_run() is None
+        estimator().fit(spark.range(8))
+        (warning,) = [r for r in caplog.records if r.name == "tfos_ml.mlflow"]
+        assert "gives this fit no run: it does not answer" in warning.message
+
+
+def test_nothing_is_logged_twice_beside_spark_ml_autologging(spark, server):
+    import mlflow.pyspark.ml
+
+    with logged(server.uri, "twice") as client:
+        mlflow.pyspark.ml.autolog(log_models=False)
+        try:
+            estimator().fit(spark.range(40))
+        finally:
+            mlflow.pyspark.ml.autolog(disable=True)
+        (run,) = runs_of(client, "twice")
+    assert run.info.status == "FINISHED"
+    assert series(client, run, "loss") == [(0, 1.0), (1, 1 / 2), (2, 1 / 3)]
+    assert len(run.inputs.dataset_inputs) == 1
+    assert run.data.params["epochs"] == "3"
+
+
+def test_disabled_it_leaves_nothing(spark, server):
+    from pyspark.ml.tuning import CrossValidator, TrainValidationSplit
+
+    originals = CrossValidator._fit, TrainValidationSplit._fit
+    with logged(server.uri, "left") as client:
+        assert (CrossValidator._fit, TrainValidationSplit._fit) != originals
+    assert (CrossValidator._fit, TrainValidationSplit._fit) == originals
+    estimator().fit(spark.range(8))
+    assert runs_of(client, "left") == []
+
+
+def test_models_that_cannot_be_logged_are_refused(spark, tmp_path):
+    import tfos_ml.mlflow
+
+    pipeline = Pipeline(stages=[VectorAssembler(inputCols=["id"], outputCol="x")]).fit(spark.range(1))
+    with pytest.raises(errors.ParamError, match=r"logs a TFModel. Received: PipelineModel whose stages are \['Vector"):
+        tfos_ml.mlflow.save_model(pipeline, str(tmp_path / "model"))
+    with pytest.raises(errors.ParamError, match="log_every_n_epoch must be an integer of at least 1. Received: 0"):
+        tfos_ml.mlflow.autolog(log_every_n_epoch=0)

@@ -1,0 +1,93 @@
+"""MLflow tracking servers for tests: SQLite, and a real server over HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+
+
+@contextmanager
+def logged(uri: str, experiment: str, **options: Any) -> Iterator[Any]:
+    """Fits are logged to an experiment of a store; yields a client of it."""
+    import mlflow
+
+    import tfos_ml.mlflow
+
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_registry_uri(uri)
+    mlflow.set_experiment(experiment)
+    tfos_ml.mlflow.autolog(**options)
+    try:
+        yield mlflow.MlflowClient()
+    finally:
+        tfos_ml.mlflow.autolog(disable=True)
+        while mlflow.active_run():
+            mlflow.end_run()
+        mlflow.set_tracking_uri(None)
+        mlflow.set_registry_uri(None)
+
+
+def runs_of(client: Any, experiment: str) -> list[Any]:
+    """The runs of an experiment, the oldest first."""
+    found = client.get_experiment_by_name(experiment)
+    return list(client.search_runs([found.experiment_id], order_by=["attributes.start_time ASC"]))
+
+
+def series(client: Any, run: Any, metric: str) -> list[tuple[int, float]]:
+    """Step and value of each point of a metric."""
+    return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, metric)]
+
+
+class Server:
+    """``mlflow server`` in a process of its own, with artifacts through it."""
+
+    def __init__(self, directory: Path, port: int | None = None):
+        self.port = port or _free_port()
+        self.uri = f"http://127.0.0.1:{self.port}"
+        store = [f"--backend-store-uri=sqlite:///{directory}/server.db", f"--artifacts-destination={directory}/files"]
+        address = ["--host=127.0.0.1", f"--port={self.port}", "--workers=1"]
+        self._log = open(directory / "server.log", "ab")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", *store, *address],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        )
+
+    def wait(self) -> Server:
+        """Return once it answers."""
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                requests.get(f"{self.uri}/health", timeout=5).raise_for_status()
+                return self
+            except requests.RequestException:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+                time.sleep(0.2)
+
+    def kill(self) -> None:
+        """End it and its workers at once."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait(10)
+        self._log.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

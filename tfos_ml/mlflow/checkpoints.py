@@ -1,0 +1,76 @@
+"""Models logged while a fit runs, each linked to its epoch, and the best of them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow import MlflowClient
+
+from tfos_ml.mlflow.writer import Writer
+
+BEST_TAG = "tfos_ml.best"
+
+
+class Checkpoints:
+    """The checkpoints of one fit.
+
+    Parameters
+    ----------
+    writer : Writer
+        Logs them, in its thread.
+    log : callable
+        ``log(archive, name, step)`` logs a packed SavedModel and returns the id of the logged model.
+    monitor : str or None
+        As of :func:`tfos_ml.mlflow.autolog`.
+    """
+
+    def __init__(self, writer: Writer, log: Callable[[bytes, str, int], str], monitor: str | None):
+        self._writer = writer
+        self._log = log
+        self._monitor = monitor
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._scores: dict[str, float] = {}
+
+    def add(self, report: Mapping[str, Any]) -> None:
+        """Take over the file of a checkpoint and have it logged."""
+        self._directory = self._directory or tempfile.TemporaryDirectory(prefix="tfos_ml-")
+        file = Path(self._directory.name) / report["name"]
+        shutil.move(report["path"], file)
+        self._writer.do(lambda: self._log_file(file, report))
+
+    def _log_file(self, file: Path, report: Mapping[str, Any]) -> None:
+        model_id = self._log(file.read_bytes(), report["name"], report["epoch"])
+        file.unlink()
+        self._scores[model_id] = self._score(report["metrics"])
+
+    def _score(self, metrics: Mapping[str, float]) -> float:
+        """What to minimise; what is not a number is worst."""
+        monitor = self._monitor or ("val_loss" if "val_loss" in metrics else "loss")
+        value = metrics.get(monitor.removeprefix("-"), math.nan)
+        score = -value if monitor.startswith("-") else value
+        return math.inf if math.isnan(score) else score
+
+    @property
+    def best(self) -> str | None:
+        """The id of the best logged model; the earlier of two alike."""
+        return min(self._scores, key=lambda model_id: self._scores[model_id], default=None)
+
+    def settle(self, client: MlflowClient, registered_model_name: str | None) -> None:
+        """Mark the best, and register it if a name is given."""
+        best = self.best
+        if best is None:
+            return
+        client.set_logged_model_tags(best, {BEST_TAG: "true"})
+        if registered_model_name:
+            mlflow.register_model(f"models:/{best}", registered_model_name)
+
+    def close(self) -> None:
+        """Delete what was not logged."""
+        if self._directory is not None:
+            self._directory.cleanup()

@@ -1,0 +1,111 @@
+"""What is on its way to the tracking server while a job runs, in a thread: ``fit`` never waits for it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric
+
+from tfos_ml.mlflow import server
+
+logger = logging.getLogger("tfos_ml.mlflow")
+BATCH = 1000  # MLflow takes no more at once
+RETRY_SECONDS = 5.0
+CLOSE_SECONDS = 30.0
+
+Job = Callable[[], None]
+
+
+class Writer:
+    """Logs to one run, in order; metrics that the server did not take are tried again.
+
+    Parameters
+    ----------
+    client : MlflowClient
+        Of the server.
+    run_id : str
+        The run.
+
+    Attributes
+    ----------
+    is_down : bool
+        Whether the server did not answer when it was last asked.
+    """
+
+    def __init__(self, client: MlflowClient, run_id: str):
+        self._client = client
+        self._run_id = run_id
+        self._queue: queue.SimpleQueue[Metric | Job | None] = queue.SimpleQueue()
+        self._pending: list[Metric] = []
+        self._done = 0
+        self._warned = False
+        self.is_down = False
+        self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
+        self._thread.start()
+
+    def write(self, metrics: Sequence[Metric]) -> None:
+        """Have metrics logged soon."""
+        for metric in metrics:
+            self._queue.put(metric)
+
+    def do(self, job: Job) -> None:
+        """Have something done after the metrics that came before; not, if the server is down then."""
+        self._queue.put(job)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                item = self._queue.get(timeout=RETRY_SECONDS if self._pending else None)
+            except queue.Empty:
+                self._flush()
+                continue
+            if isinstance(item, Metric):
+                self._pending.append(item)
+            if not isinstance(item, Metric) or self._queue.empty():
+                self._flush()
+            if item is None:
+                return
+            if not isinstance(item, Metric):
+                self.attempt(item)
+
+    def _flush(self) -> None:
+        while self._pending and self.attempt(self._log_batch):
+            del self._pending[:BATCH]
+
+    def _log_batch(self) -> None:
+        self._client.log_batch(self._run_id, metrics=self._pending[:BATCH])
+
+    def attempt(self, job: Job) -> bool:
+        """Do something now, in the caller's thread; whether it worked. What went wrong is told once."""
+        error = None
+        try:
+            if server.answers(self._client.tracking_uri):
+                job()
+                self._done += 1
+                self.is_down = False
+                return True
+            self.is_down = True
+        except Exception as raised:
+            error = raised
+            logger.debug("MLflow did not take something", exc_info=True)
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "MLflow at %s %s. Training goes on; the metrics that run %s lacks are in the model's history.",
+                self._client.tracking_uri,
+                f"did not take all: {error}" if error else "does not answer",
+                self._run_id,
+            )
+        return False
+
+    def close(self) -> None:
+        """Wait until all is logged, or nothing more has been for 30 s."""
+        self._queue.put(None)
+        done = -1
+        while self._thread.is_alive() and done != self._done:
+            done = self._done
+            self._thread.join(CLOSE_SECONDS)
