@@ -112,8 +112,10 @@ class Fitted:
                 watcher.wait(30)
             (self.run,) = runs_of(client, "watched")
             self.client = client
-        self.rows = self.model.stages[0].transform(self.df).select("features").toPandas().head(5)
-        self.rows["features"] = [v.toArray().tolist() for v in self.rows.features]
+        scored = self.model.transform(self.df.limit(5)).select("features", "probability", "prediction").toPandas()
+        self.rows = pd.DataFrame({"features": [v.toArray().tolist() for v in scored.features]})
+        self.predictions = scored.prediction.tolist()
+        self.probability = np.stack([v.toArray() for v in scored.probability])
 
     @property
     def tf_model(self):
@@ -178,7 +180,7 @@ def test_checkpoints_are_linked_to_epochs_and_the_best_is_registered(fitted):
     best = models[f"checkpoint-{int(np.argmin(fitted.tf_model.history['val_loss']))}"]
     assert best.tags["tfos_ml.best"] == "true"
     (version,) = mlflow.MlflowClient().search_model_versions("name='points'")
-    assert version.model_id == best.model_id
+    assert version.source == f"models:/{best.model_id}"
     mlflow.set_tracking_uri(None)
 
 
@@ -220,14 +222,9 @@ def test_loaded_model_transforms_bit_for_bit_alike(fitted, downloaded):
         ("probability", "Array(double)"),
     ]
     example = info.load_input_example(downloaded)
-    given = {tuple(v.toArray()) for (v,) in rows.select("features").collect()}
+    given = {tuple(v.toArray().astype("float32")) for (v,) in rows.select("features").collect()}
     assert len(example) == 5
-    assert all(tuple(features) in given for features in example.features)
-
-
-def expected_predictions(fitted):
-    features = np.stack(fitted.rows.features)
-    return fitted.tf_model.predict({"features": features})
+    assert {tuple(np.float32(features)) for features in example.features} <= given
 
 
 PREDICT = """
@@ -261,9 +258,8 @@ def test_pyfunc_predicts_in_an_environment_without_pyspark(fitted, downloaded, t
     )
     assert done.returncode == 0, done.stderr
     scored = json.loads(done.stdout.splitlines()[-1])
-    (probability,) = expected_predictions(fitted).values()
-    assert np.array(scored["probability"]) == pytest.approx(probability)
-    assert scored["prediction"] == probability.argmax(axis=1).tolist()
+    assert np.array(scored["probability"]) == pytest.approx(fitted.probability)
+    assert scored["prediction"] == fitted.predictions
 
 
 def test_model_is_served_over_http(fitted, downloaded, tmp_path):
@@ -277,10 +273,12 @@ def test_model_is_served_over_http(fitted, downloaded, tmp_path):
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
         )
     try:
 
         def is_up():
+            assert serving.poll() is None, (tmp_path / "log").read_text()
             try:
                 return requests.get(f"http://127.0.0.1:{port}/ping", timeout=5).ok
             except requests.RequestException:
@@ -291,8 +289,7 @@ def test_model_is_served_over_http(fitted, downloaded, tmp_path):
         answer = requests.post(f"http://127.0.0.1:{port}/invocations", json=body, timeout=60)
         assert answer.ok, answer.text
         scored = pd.DataFrame(answer.json()["predictions"])
-        (probability,) = expected_predictions(fitted).values()
-        assert np.stack(scored.probability) == pytest.approx(probability)
+        assert np.stack(scored.probability) == pytest.approx(fitted.probability)
     finally:
         os.killpg(serving.pid, 9)
         serving.wait(10)
@@ -304,8 +301,7 @@ def test_model_is_a_spark_udf(fitted, downloaded):
     score = mlflow.pyfunc.spark_udf(fitted.spark, downloaded, result_type="double", env_manager="local")
     rows = fitted.spark.createDataFrame(fitted.rows)
     found = [p for (p,) in rows.select(score(F.col("features"))).collect()]
-    (probability,) = expected_predictions(fitted).values()
-    assert found == probability.argmax(axis=1).tolist()
+    assert found == fitted.predictions
 
 
 # Fits that need no TensorFlow, so that they are fast
@@ -313,9 +309,8 @@ def test_model_is_a_spark_udf(fitted, downloaded):
 
 def report_epochs(args, ctx):
     """Report what Keras would, without it."""
-    rows = sum(1 for _ in iter(lambda: ctx.get_data_feed().next_batch(10), []))
     for epoch in range(ctx.epochs):
-        ctx.report({"loss": 1 / (1 + epoch), "rows": rows}, epoch=epoch)
+        ctx.report({"loss": 1 / (1 + epoch), "rows": ctx.row_count}, epoch=epoch)
     if args.get("fail") and ctx.restart_count < args.fail:
         raise ValueError("the user's own mistake")
 
@@ -324,47 +319,43 @@ def estimator(**params):
     return TFEstimator(**{"trainFn": report_epochs, "epochs": 3, "featuresCol": "id", "verbose": 0, **params})
 
 
-STORES = ["sqlite", "file", "http"]
-
-
-@pytest.fixture
-def uri(request, server, tmp_path):
-    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-    yield {"sqlite": f"sqlite:///{tmp_path}/runs.db", "file": f"file://{tmp_path}/runs", "http": server.uri}[
-        request.param
-    ]
-    del os.environ["MLFLOW_ALLOW_FILE_STORE"]
-
-
 def jobs(spark):
     """How many jobs a session has begun."""
     return spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()
 
 
-@pytest.mark.parametrize("uri", STORES, indirect=True)
-def test_fits_go_to_any_store_and_cost_no_job(spark, uri, request):
+@pytest.mark.parametrize("store", ["sqlite:///{}/runs.db", "file://{}/runs"])
+def test_fits_go_to_embedded_stores(spark, store, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    with logged(store.format(tmp_path), "embedded", log_every_n_epoch=2) as client:
+        estimator().fit(spark.range(40))
+        (run,) = runs_of(client, "embedded")
+        assert series(client, run, "loss") == [(1, 1 / 2), (2, 1 / 3)]  # every second epoch, and the last
+        assert json.loads(run.inputs.dataset_inputs[0].dataset.profile)["num_rows"] == 40
+        assert run.info.status == "FINISHED"
+
+
+def test_each_fit_has_a_run_and_costs_no_job(spark, server):
     import mlflow
 
-    df, name = spark.range(40), f"stores-{request.node.name}"
+    df = spark.range(40)
     before = jobs(spark)
     estimator().fit(df)
     without = jobs(spark) - before
-    with logged(uri, name, log_every_n_epoch=2, extra_tags={"team": "red"}) as client:
+    with logged(server.uri, "each", extra_tags={"team": "red"}) as client:
         before = jobs(spark)
         estimator(tfArgs={"rate": 0.5, "api_key": "hunter2"}).fit(df)
         assert jobs(spark) - before == without
         with mlflow.start_run(run_name="mine") as mine:
             estimator().fit(df)
             estimator().fit(df)
-        own, active, child = runs_of(client, name)
-    assert series(client, own, "loss") == [(1, 1 / 2), (2, 1 / 3)]  # every second epoch, and the last
+        own, active, child = runs_of(client, "each")
     assert own.data.tags["team"] == "red"
     assert (own.data.params["tfArgs.rate"], own.data.params["tfArgs.api_key"]) == ("0.5", "(not logged)")
     assert active.info.run_id == mine.info.run_id
-    assert active.data.metrics == child.data.metrics == {"loss": 1 / 3, "rows": 40}
+    assert own.data.metrics == active.data.metrics == child.data.metrics == {"loss": 1 / 3, "rows": 40}
     assert child.data.tags["mlflow.parentRunId"] == mine.info.run_id
     assert {run.info.status for run in (own, active, child)} == {"FINISHED"}
-    assert json.loads(own.inputs.dataset_inputs[0].dataset.profile)["num_rows"] == 40
 
 
 def test_failing_fit_leaves_its_cause_and_a_restart_goes_on_in_the_same_run(spark, server):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlflow
+import mlflow.pyfunc  # otherwise loaded, which takes a while, in the middle of a fit
 from mlflow.models import Model
 
 from tfos_ml import errors
@@ -94,6 +95,8 @@ def save_model(
         tfos_ml_version=importlib.metadata.version("tfos_ml"),
         tensorflow_version=importlib.metadata.version("tensorflow"),
     )
+    # Not as an argument: MLflow would warn of models that have no example.
+    mlflow_model.signature = signature or model_signature(scoring, None if example is None else columns_of(example))
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         data = Path(directory) / DATA
         _write(model, scoring, data)
@@ -102,7 +105,6 @@ def save_model(
             loader_module=MODULE,
             data_path=str(data),
             mlflow_model=mlflow_model,
-            signature=signature or model_signature(scoring, None if example is None else columns_of(example)),
             input_example=example,
             **options,
         )
