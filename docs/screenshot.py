@@ -1,7 +1,7 @@
 """Take docs/mlflow-run.png: the curves of a run in the MLflow UI, by a headless Chromium.
 
 Starts an ``mlflow server``, fits the digits of examples/digits.py under autolog, and looks at the
-run's page. Needs Chromium (Debian: ``apt-get install chromium``).
+run's page. Needs Chromium (Debian: ``apt-get install chromium``) and ``pip install -e .[demo,docs]``.
 
     python docs/screenshot.py [--output docs/mlflow-run.png]
 """
@@ -21,9 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import requests
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "examples"))
+EXAMPLES = str(ROOT / "examples")
+sys.path.insert(0, EXAMPLES)
+os.environ["PYTHONPATH"] = EXAMPLES  # of the nodes
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -71,15 +74,28 @@ def fit_digits(address: str) -> str:
 
 
 def photograph(url: str, output: Path) -> None:
-    """A picture of a page, once its scripts have come to rest."""
+    """A picture of a run's page, once all of its curves are drawn."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
         sys.exit(f"None of {BROWSERS} is installed. On Debian: apt-get install chromium")
-    with tempfile.TemporaryDirectory() as profile:
-        options = ["--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-        options += ["--no-sandbox"] if os.geteuid() == 0 else []
-        options += [f"--user-data-dir={profile}", "--window-size=1400,1000", "--virtual-time-budget=30000"]
-        subprocess.run([browser, *options, f"--screenshot={output.absolute()}", url], check=True, timeout=180)
+    options = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=browser, args=options, chromium_sandbox=os.geteuid() != 0, timeout=60_000
+        )
+        page = chromium.new_page(viewport={"width": 1500, "height": 980})
+        page.goto(url)
+        plots = page.locator(".js-plotly-plot .scatterlayer .trace")
+        plots.first.wait_for(timeout=60_000)
+        page.get_by_role("button", name="Close", exact=True).click()  # of the assistant
+        page.get_by_text("Model training", exact=True).click()
+        page.get_by_text("matching run").wait_for(timeout=60_000)
+        page.goto(url)
+        for number in range(4):
+            page.locator(".js-plotly-plot").nth(number).locator(".trace").first.wait_for(timeout=60_000)
+        page.mouse.move(0, 0)
+        page.screenshot(path=output)
+        chromium.close()
 
 
 def main() -> None:

@@ -35,6 +35,8 @@ def logged(uri: str, experiment: str, **options: Any) -> Iterator[Any]:
             mlflow.end_run()
         mlflow.set_tracking_uri(None)
         mlflow.set_registry_uri(None)
+        mlflow.tracking.fluent._active_experiment_id = None  # or it would be looked for in the next store
+        os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
 
 
 def runs_of(client: Any, experiment: str) -> list[Any]:

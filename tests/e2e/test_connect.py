@@ -27,7 +27,17 @@ def train(args, ctx):
     specs = tf.TensorSpec([None], tf.float32, "features")
     ctx.export_saved_model(module, signatures={"serving_default": module.serve.get_concrete_function(features=specs)})
 
-model = TFEstimator(trainFn=train, clusterSize=2, verbose=0).fit(df)
+import mlflow, tfos_ml.mlflow
+mlflow.set_tracking_uri("sqlite:///" + sys.argv[1] + "/runs.db")
+mlflow.set_experiment("connect")
+tfos_ml.mlflow.autolog()
+estimator = TFEstimator(trainFn=train, clusterSize=2, verbose=0)
+model = estimator.fit(df)
+tfos_ml.mlflow.autolog(disable=True)
+run = mlflow.last_active_run()
+(point,) = mlflow.MlflowClient().get_metric_history(run.info.run_id, "rows_here")
+early = run.info.start_time < point.timestamp < run.info.end_time - 500  # when it was measured, not when it came
+print("run", run.info.status, point.step, point.value, early, run.data.tags["spark.applicationId"] != "")
 print("history", model.history, "rows", model.summary["rows"])
 print("scored", model.transform(df).agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
 try:
@@ -74,6 +84,7 @@ def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     lines = done.stdout.splitlines()
     assert lines == [
+        "run FINISHED 0 50.0 True True",
         "history {'rows_here': [50.0]} rows 100",
         "scored 5000.0",
         "error worker 1 the train function raised ZeroDivisionError: the user's own mistake",

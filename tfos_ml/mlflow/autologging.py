@@ -142,7 +142,7 @@ class _Tracking(Listening):
         except Exception as error:
             logger.warning(
                 "MLflow at %s gives this fit no run: %s. Training goes on; its metrics are in the model's history.",
-                mlflow.get_tracking_uri(),
+                server.without_user(mlflow.get_tracking_uri()),
                 error,
             )
             return FitListener()

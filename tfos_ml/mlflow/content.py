@@ -9,12 +9,13 @@ import re
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
 
 from mlflow.data.code_dataset_source import CodeDatasetSource
 from mlflow.data.spark_dataset import SparkDataset
 from mlflow.data.spark_dataset_source import SparkDatasetSource
 from mlflow.tracking.context import registry
+
+from tfos_ml.mlflow.server import without_user
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +41,7 @@ def params_of(estimator: ClusterEstimator) -> dict[str, str]:
     given = {"tfArgs": tf_args, "modelArgs": values.pop("modelArgs", None)}
     for location in _LOCATIONS:
         if values.get(location):
-            values[location] = _without_user(values[location])
+            values[location] = without_user(values[location])
     for kind, arguments in given.items():
         values.update(flat(kind, arguments))
     return {name: str(value)[:PARAM_CHARACTERS] for name, value in values.items() if value is not None}
@@ -51,12 +52,6 @@ def flat(kind: str, given: Any) -> dict[str, Any]:
     arguments = given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
     simple = {str(name): value for name, value in arguments.items() if isinstance(value, _SIMPLE)}
     return {f"{kind}.{name}": NOT_LOGGED if SECRET.search(name) else value for name, value in simple.items()}
-
-
-def _without_user(uri: str) -> str:
-    """A URI without the user and password that it may hold."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
 
 
 def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
@@ -125,7 +120,7 @@ def _source(df: DataFrame) -> Any:
     if not files:
         return CodeDatasetSource(registry.resolve_tags())
     path = files[0] if len(files) == 1 else "/".join(_shared([file.split("/")[:-1] for file in files]))
-    return SparkDatasetSource(path=_without_user(path))
+    return SparkDatasetSource(path=without_user(path))
 
 
 def _shared(paths: list[list[str]]) -> list[str]:

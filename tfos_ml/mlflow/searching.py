@@ -11,7 +11,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import mlflow
@@ -59,9 +59,9 @@ def _followed(original: Callable[..., Any], runs: Runs) -> Callable[..., Any]:
             searching = self.copy()
             for estimator in _ours(searching.getEstimator()):
                 estimator.parent_run = parent
-            _attempt(parent, lambda client: _log_search(client, parent, searching))
+            _attempt("does not take the search's Params", lambda: _log_search(MlflowClient(), parent, searching))
             model = original(searching, dataset)
-            _attempt(parent, lambda client: _log_best(client, parent, searching, model))
+            _attempt("does not take the search's result", lambda: _log_best(MlflowClient(), parent, searching, model))
             return model
 
     setattr(fit, _ORIGINAL, original)
@@ -87,45 +87,34 @@ def _search_run(runs: Runs) -> Iterator[Parent | None]:
     if parent is not None:
         yield None if runs.exclusive else parent
         return
-    try:
-        if not server.answers(mlflow.get_tracking_uri()):
-            raise ConnectionError("it does not answer")
-        mlflow.start_run()
-        parent = runs.active_parent(is_search=True)
-    except Exception as error:
-        logger.warning("MLflow at %s gives this search no run: %s. It goes on.", mlflow.get_tracking_uri(), error)
+    if not _attempt("gives the search no run", mlflow.start_run):
         yield None
         return
-    status = "FAILED"
+    status = "KILLED"
     try:
-        yield parent
+        yield runs.active_parent(is_search=True)
         status = "FINISHED"
     except Exception:
-        raise
-    except BaseException:
-        status = "KILLED"
+        status = "FAILED"
         raise
     finally:
-        _end(status)
-
-
-def _end(status: str) -> None:
-    try:
-        if server.answers(mlflow.get_tracking_uri()):
-            mlflow.end_run(status)
-        else:
-            with server.impatient():
+        if not _attempt("does not take the end of the search", lambda: mlflow.end_run(status)):
+            with server.impatient(), suppress(Exception):
                 mlflow.end_run(status)
-    except Exception as error:
-        logger.warning("MLflow at %s does not take the end of a search: %s", mlflow.get_tracking_uri(), error)
 
 
-def _attempt(parent: Parent, action: Callable[[MlflowClient], None]) -> None:
+def _attempt(what: str, action: Callable[[], Any]) -> bool:
+    """Whether something worked; if MLflow does not take it, the search goes on."""
+    uri = mlflow.get_tracking_uri()
+    error: object = "it does not answer"
     try:
-        if server.answers(mlflow.get_tracking_uri()):
-            action(MlflowClient())
-    except Exception as error:
-        logger.warning("The search could not be logged to MLflow run %s: %s", parent.run_id, error)
+        if server.answers(uri):
+            action()
+            return True
+    except Exception as raised:
+        error = raised
+    logger.warning("MLflow at %s %s: %s. The search goes on.", server.without_user(uri), what, error)
+    return False
 
 
 def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:

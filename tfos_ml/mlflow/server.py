@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from urllib.parse import urlsplit, urlunsplit
 
 import requests
 
@@ -20,11 +21,18 @@ def answers(tracking_uri: str) -> bool:
     if not tracking_uri.startswith(("http://", "https://")):
         return True
     try:
-        # Who answers does not matter here, so neither does the certificate.
-        requests.get(f"{tracking_uri.rstrip('/')}/health", timeout=TIMEOUT, verify=False)
+        requests.get(f"{tracking_uri.rstrip('/')}/health", timeout=TIMEOUT)
+    except requests.exceptions.SSLError:
+        return True  # MLflow may have been told to trust it
     except requests.RequestException:
         return False
     return True
+
+
+def without_user(uri: str) -> str:
+    """A URI without the user and password that it may hold."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ class Writer:
             self._warned = True
             logger.warning(
                 "MLflow at %s %s. Training goes on; the metrics that run %s lacks are in the model's history.",
-                self._client.tracking_uri,
+                server.without_user(self._client.tracking_uri),
                 f"did not take all: {error}" if error else "does not answer",
                 self._run_id,
             )

@@ -1,0 +1,86 @@
+"""What is told to MLflow of a fit, and what is kept from it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tfos_ml import KerasEstimator, TFEstimator
+from tfos_ml.mlflow import content, server
+
+
+def test_params_are_text_by_name():
+    estimator = TFEstimator(epochs=3, inputMapping={"a": "x"}, tfArgs={"rate": 0.1, "layers": [4, 2], "data": object()})
+    params = content.params_of(estimator)
+    assert (params["epochs"], params["inputMapping"]) == ("3", "{'a': 'x'}")
+    assert (params["tfArgs.rate"], params["tfArgs.layers"]) == ("0.1", "[4, 2]")
+    assert not [name for name in params if name in ("tfArgs.data", "exportDir")]
+    assert set(map(type, params.values())) == {str}
+
+
+def test_model_arguments_are_params_each():
+    params = content.params_of(KerasEstimator(modelArgs={"units": 8}))
+    assert params["modelArgs.units"] == "8"
+    assert "modelArgs" not in params
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "db_PASSWD", "hf_token", "AWS_SECRET", "apiKey", "access.key", "credentials"]
+)
+def test_secrets_are_not_logged(name):
+    estimator = TFEstimator(tfArgs={name: "hunter2"}, nodeEnv={"HF_HOME": "hunter2", name: "hunter2"})
+    params = content.params_of(estimator)
+    assert params[f"tfArgs.{name}"] == "(not logged)"
+    assert params["nodeEnv"] == str(sorted(["HF_HOME", name]))
+    assert "hunter2" not in str(params)
+
+
+@pytest.mark.parametrize("param", ["modelDir", "exportDir", "logDir", "initialModel"])
+def test_locations_are_told_without_user_and_password(param):
+    params = content.params_of(KerasEstimator(**{param: "s3://key:hunter2@bucket/models?region=x"}))
+    assert params[param] == "s3://bucket/models?region=x"
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("postgresql://user:hunter2@host:5432/runs", "postgresql://host:5432/runs"),
+        ("sqlite:////tmp/a@b/runs.db", "sqlite:////tmp/a@b/runs.db"),
+        ("databricks", "databricks"),
+    ],
+)
+def test_tracking_addresses_are_told_without_user_and_password(uri, shown):
+    assert server.without_user(uri) == shown
+
+
+def test_long_values_are_cut_to_what_mlflow_takes():
+    params = content.params_of(TFEstimator(tfArgs={"text": "x" * 10_000}))
+    assert len(params["tfArgs.text"]) == 6000
+
+
+def test_tags_tell_the_shape_of_the_cluster():
+    tags = content.tags_of(TFEstimator(clusterSize=5, numPS=1, masterNode="chief", evalNode=True))
+    assert tags["tfos_ml.cluster"] == "ps: 1, chief: 1, evaluator: 1, worker: 2"
+    assert tags["estimator_class"] == "tfos_ml.estimator.TFEstimator"
+
+
+@pytest.mark.parametrize(("given", "name"), [("loss", "loss"), ("top-5 @ 1", "top-5 _ 1"), ("f1/macro", "f1/macro")])
+def test_metric_names_are_in_the_characters_that_mlflow_takes(given, name):
+    assert content.metric_name(given) == name
+
+
+def test_curve_has_a_panel_for_each_metric_with_its_validation():
+    history = {"loss": [3.0, 2.0], "val_loss": [3.5, 2.5], "accuracy": [0.1, 0.2], "eval_auc": [0.5]}
+    figure = content.training_curve(history)
+    shown = {axes.get_title(): [line.get_label() for line in axes.lines] for axes in figure.axes if axes.get_visible()}
+    assert shown == {"loss": ["loss", "val_loss"], "accuracy": ["accuracy"], "auc": ["eval_auc"]}
+    assert figure.axes[0].lines[1].get_xydata().tolist() == [[1, 3.5], [2, 2.5]]
+    picture = io.BytesIO()
+    figure.savefig(picture)
+    assert picture.getvalue().startswith(b"\x89PNG")
+
+
+def test_there_is_no_curve_of_nothing():
+    assert content.training_curve({}) is None
+    assert content.training_curve({"loss": []}) is None

@@ -1,0 +1,213 @@
+"""Models of all kinds of inputs as MLflow models: saved, loaded and called without Spark."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+from tfos_ml import TFModel, errors
+
+
+class Everything(tf.Module):
+    """Two outputs of five inputs, of which each has another shape."""
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.float32, "scalar"),
+            tf.TensorSpec([None, None], tf.int64, "array"),
+            tf.TensorSpec([None, 2, 2], tf.float32, "nested"),
+            tf.TensorSpec([None], tf.string, "text"),
+            tf.TensorSpec([None], tf.string, "blob"),
+        ]
+    )
+    def serve(self, scalar, array, nested, text, blob):
+        total = scalar + tf.cast(tf.reduce_sum(array, 1), tf.float32) + tf.reduce_sum(nested, [1, 2])
+        return {"total": total, "joined": tf.strings.join([text, blob]), "twice": 2 * nested, "bytes": blob}
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("export") / "saved_model")
+    module = Everything()
+    tf.saved_model.save(module, path, signatures={"serving_default": module.serve})
+    return path
+
+
+INPUTS = ("scalar", "array", "nested", "text", "blob")
+ROWS = pd.DataFrame(
+    {
+        "scalar": [1.5, -2.0, 0.0],
+        "array": [[1, 2], [3, 4], [5, 6]],
+        "nested": [[[1.0, 2.0], [3.0, 4.0]], [[0.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]]],
+        "text": ["a", "ü", ""],
+        "blob": [b"x", b"y", b"z"],
+    }
+)
+EXPECTED = {
+    "total": [14.5, 6.0, 15.0],
+    "joined": ["ax", "üy", "z"],
+    "twice": (2 * np.array(ROWS.nested.tolist())).tolist(),
+    "bytes": [b"x", b"y", b"z"],
+}
+
+
+def make_model(saved_model):
+    return TFModel(
+        exportDir=saved_model,
+        inputMapping={name: name for name in INPUTS},
+        outputMapping={name: name for name in EXPECTED},
+        binaryOutputs=["bytes"],
+        batchSize=2,
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(saved_model, tmp_path_factory):
+    import tfos_ml.mlflow
+
+    path = str(tmp_path_factory.mktemp("saved") / "model")
+    tfos_ml.mlflow.save_model(make_model(saved_model), path, input_example=ROWS)
+    return path
+
+
+def assert_expected(scored):
+    got = {name: json.loads(json.dumps(scored[name].tolist(), default=plain)) for name in EXPECTED}
+    assert got == {name: json.loads(json.dumps(values, default=plain)) for name, values in EXPECTED.items()}
+
+
+def plain(value):
+    return value.tolist() if isinstance(value, np.ndarray) else value.decode()
+
+
+def test_signature_tells_arrays_nested_arrays_text_and_bytes(saved):
+    import mlflow
+
+    signature = mlflow.models.Model.load(saved).signature
+    assert [(c.name, str(c.type).replace("DataType.", "")) for c in signature.inputs] == [
+        ("scalar", "double"),
+        ("array", "Array(long)"),
+        ("nested", "Array(Array(double))"),
+        ("text", "string"),
+        ("blob", "binary"),
+    ]
+    assert {c.name: str(c.type).replace("DataType.", "") for c in signature.outputs} == {
+        "total": "float",
+        "joined": "string",
+        "twice": "Array(Array(float))",
+        "bytes": "binary",
+    }
+
+
+def test_pyfunc_takes_lists_and_numpy_arrays(saved):
+    import mlflow
+
+    loaded = mlflow.pyfunc.load_model(saved)
+    assert_expected(loaded.predict(ROWS))
+    as_arrays = ROWS.assign(
+        array=[np.array(v) for v in ROWS.array],
+        nested=[np.array(v) for v in ROWS.nested],
+        scalar=ROWS.scalar.astype("float32"),
+    )
+    assert_expected(loaded.predict(as_arrays))
+    assert loaded.predict(ROWS.set_index(pd.Index([7, 8, 9]))).index.tolist() == [7, 8, 9]
+    assert_expected(loaded.predict(json_round_trip(loaded)))
+
+
+def json_round_trip(loaded):
+    """The rows as a client of the scoring server sends them."""
+    from mlflow.models.utils import convert_input_example_to_serving_input
+    from mlflow.pyfunc.scoring_server import infer_and_parse_data
+
+    return infer_and_parse_data(
+        json.loads(convert_input_example_to_serving_input(ROWS)), loaded.metadata.signature.inputs
+    )
+
+
+def test_loaded_model_is_the_same_stage(saved_model, tmp_path):
+    import tfos_ml.mlflow
+
+    model = make_model(saved_model)
+    tfos_ml.mlflow.save_model(model, str(tmp_path / "model"))
+    loaded = tfos_ml.mlflow.load_model(str(tmp_path / "model"))
+    assert loaded.uid == model.uid
+    assert {p.name: v for p, v in loaded._paramMap.items()} == {p.name: v for p, v in model._paramMap.items()}
+    assert str(loaded.signature()) == str(model.signature())
+    inputs = {name: np.array(ROWS[name].tolist()) for name in INPUTS}
+    assert loaded.predict(inputs)["total"].tolist() == EXPECTED["total"]
+
+
+def test_model_saved_without_an_example_knows_its_tensors_only(saved_model, tmp_path):
+    import mlflow
+
+    import tfos_ml.mlflow
+
+    tfos_ml.mlflow.save_model(make_model(saved_model), str(tmp_path / "model"))
+    signature = mlflow.models.Model.load(str(tmp_path / "model")).signature
+    assert (
+        str(dict(zip(signature.inputs.input_names(), signature.inputs.input_types(), strict=True))["blob"])
+        == "DataType.string"
+    )
+    requirements = (tmp_path / "model" / "requirements.txt").read_text()
+    assert f"tensorflow=={tf.__version__}" in requirements
+    assert "pyspark" not in requirements
+
+
+def test_nulls_are_an_error_or_null(saved_model, tmp_path):
+    import tfos_ml.mlflow
+    from tfos_ml.mlflow.pyfunc import _load_pyfunc
+
+    with_null = ROWS.assign(text=["a", None, ""])
+    for policy in ("error", "keep"):
+        path = tmp_path / policy
+        tfos_ml.mlflow.save_model(make_model(saved_model).setNullPolicy(policy), str(path), input_example=ROWS)
+        served = _load_pyfunc(str(path / "data" / "tf_model"))
+        if policy == "keep":
+            assert served.predict(with_null).joined.tolist() == ["ax", None, "z"]
+        else:
+            with pytest.raises(errors.NullValueError, match="Column 'text' has 1 null"):
+                served.predict(with_null)
+
+
+def test_missing_columns_are_named(saved_model, saved, tmp_path):
+    import tfos_ml.mlflow
+    from tfos_ml.mlflow.pyfunc import _load_pyfunc
+
+    with pytest.raises(errors.ColumnNotFoundError, match="Feature column 'text' does not exist. Available columns"):
+        _load_pyfunc(f"{saved}/data/tf_model").predict(ROWS.drop(columns="text"))
+    with pytest.raises(
+        errors.ColumnNotFoundError, match="input_example lacks the feature columns"
+    ):
+        tfos_ml.mlflow.save_model(make_model(saved_model), str(tmp_path / "other"), input_example=ROWS[["scalar"]])
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_single_input_takes_an_array(tmp_path):
+    import tfos_ml.mlflow
+    from tfos_ml.mlflow.pyfunc import _load_pyfunc
+
+    module = tf.Module()
+    module.serve = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])
+    tf.saved_model.save(module, str(tmp_path / "export"), signatures={"serving_default": module.serve})
+    model = TFModel(exportDir=str(tmp_path / "export"))
+    tfos_ml.mlflow.save_model(model, str(tmp_path / "model"), input_example=np.ones((1, 2)))
+    served = _load_pyfunc(str(tmp_path / "model" / "data" / "tf_model"))
+    scored = served.predict(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    assert np.stack(scored.prediction).tolist() == [[2.0, 4.0], [6.0, 8.0]]
+
+
+def test_models_of_other_flavors_are_refused(tmp_path):
+    import mlflow
+
+    import tfos_ml.mlflow
+
+    class Nothing(mlflow.pyfunc.PythonModel):
+        def predict(self, context, model_input: list[str]) -> list[str]:
+            return model_input
+
+    mlflow.pyfunc.save_model(str(tmp_path / "model"), python_model=Nothing(), pip_requirements=[])
+    with pytest.raises(errors.ModelError, match=r"has no flavor 'tfos_ml', but \['python_function'\]"):
+        tfos_ml.mlflow.load_model(str(tmp_path / "model"))
