@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # of the executors: frame() is in training
 
 import mlflow
 import requests

@@ -41,10 +41,10 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         listener = listening().begin(self, dataset)
         try:
             model = self._train(dataset, listener)
+            listener.fitted(model)
         except BaseException as error:
             listener.failed(error)
             raise
-        listener.fitted(model)
         return model
 
     def _train(self, dataset: DataFrame, listener: FitListener) -> TFModel:

@@ -178,9 +178,7 @@ def test_missing_columns_are_named(saved_model, saved, tmp_path):
 
     with pytest.raises(errors.ColumnNotFoundError, match="Feature column 'text' does not exist. Available columns"):
         _load_pyfunc(f"{saved}/data/tf_model").predict(ROWS.drop(columns="text"))
-    with pytest.raises(
-        errors.ColumnNotFoundError, match="input_example lacks the feature columns"
-    ):
+    with pytest.raises(errors.ColumnNotFoundError, match="input_example lacks the feature columns"):
         tfos_ml.mlflow.save_model(make_model(saved_model), str(tmp_path / "other"), input_example=ROWS[["scalar"]])
     assert not (tmp_path / "other").exists()
 

@@ -72,7 +72,7 @@ def autolog(
         Whether ``KerasEstimator`` logs its model after each epoch that is logged, linked to the
         epoch and its metrics. Not on Spark Connect.
     log_every_n_epoch : int, default 1
-        Log metrics, and checkpoints, of each n-th epoch, and of the last.
+        Log metrics and checkpoints of each n-th epoch; metrics of the last, too.
     registered_model_name : str, optional
         Register the model under this name; with ``log_checkpoints`` the best checkpoint.
     monitor : str, optional
@@ -93,7 +93,8 @@ def autolog(
     Notes
     -----
     Beside ``mlflow.pyspark.ml.autolog`` nothing is logged twice: that one begins the run and logs
-    the dataset, and what it has logged is left as it is.
+    the dataset, and what it has logged is left as it is. After a search it adds children of its
+    own, one for each param map with the average metric.
 
     Examples
     --------

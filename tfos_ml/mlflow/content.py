@@ -7,6 +7,7 @@ import itertools
 import platform
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from mlflow.data.spark_dataset import SparkDataset
 from mlflow.data.spark_dataset_source import SparkDatasetSource
 from mlflow.tracking.context import registry
 
+from tfos_ml.errors import InvalidInputError
 from tfos_ml.mlflow.server import without_user
 
 if TYPE_CHECKING:
@@ -56,19 +58,24 @@ def flat(kind: str, given: Any) -> dict[str, Any]:
 
 def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
     """The estimator, the shape of its cluster, and versions."""
-    template = estimator._template()
-    roles: dict[str, int] = {}
-    for node in template.nodes:
-        roles[node.job_name] = roles.get(node.job_name, 0) + 1
     kind = type(estimator)
     return {
         "estimator_name": kind.__name__,
         "estimator_class": f"{kind.__module__}.{kind.__name__}",
         "tfos_ml.uid": estimator.uid,
-        "tfos_ml.cluster": ", ".join(f"{role}: {count}" for role, count in roles.items()),
+        "tfos_ml.cluster": _shape(estimator),
         "python.version": platform.python_version(),
         **{f"{package}.version": version for package, version in _versions().items()},
     }
+
+
+def _shape(estimator: ClusterEstimator) -> str:
+    """How many nodes there are of each role, as far as the Params make sense."""
+    try:
+        roles = Counter(node.job_name for node in estimator._template().nodes)
+    except InvalidInputError:
+        return ""
+    return ", ".join(f"{role}: {count}" for role, count in roles.items())
 
 
 def metric_name(name: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,19 @@ class Options:
     extra_tags: Mapping[str, str] | None = None
 
 
+def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
+    """A listener's method whose errors are told, and do not reach the fit."""
+
+    @functools.wraps(method)
+    def safe(self: FitRun, *args: Any) -> None:
+        try:
+            method(self, *args)
+        except Exception:
+            logger.warning("MLflow run %s is not complete", self._run.run_id, exc_info=True)
+
+    return safe
+
+
 class FitRun(FitListener):
     """Follows a fit and logs it.
 
@@ -80,7 +94,7 @@ class FitRun(FitListener):
         self._dataset = dataset
         self._estimator = estimator
         self._writer = Writer(self._client, run.run_id)
-        self._logged: dict[tuple[str, int], float] = {}
+        self._logged: dict[tuple[str, int], str] = {}
         self._counts: dict[str, int] = {}
         self._checkpoints = Checkpoints(self._writer, self._log_checkpoint, options.monitor)
         self._result: RunResult | None = None
@@ -112,6 +126,7 @@ class FitRun(FitListener):
 
     # While the job runs
 
+    @_never_raises
     def reported(self, reports: Sequence[dict[str, Any]]) -> None:
         """Have new metrics logged; see :class:`FitListener`."""
         for report in reports:
@@ -132,8 +147,8 @@ class FitRun(FitListener):
         for short, value in report["metrics"].items():
             name = content.metric_name(f"{prefix}{short}")
             step = self._step(name, report)
-            if is_due and self._logged.get((name, step)) != value:
-                self._logged[name, step] = value
+            if is_due and self._logged.get((name, step)) != repr(value):
+                self._logged[name, step] = repr(value)  # NaN, too, is logged once
                 metrics.append(Metric(name, value, timestamp, step))
         return metrics
 
@@ -147,6 +162,7 @@ class FitRun(FitListener):
 
     # At the end
 
+    @_never_raises
     def trained(self, result: RunResult) -> None:
         """Have logged what did not come early; see :class:`FitListener`."""
         self._result = result
@@ -161,6 +177,7 @@ class FitRun(FitListener):
         ]
         self._writer.write(metrics)
 
+    @_never_raises
     def fitted(self, model: TFModel) -> None:
         """Log the dataset, the curve and the model, and end the run; see :class:`FitListener`."""
         self._writer.close()
@@ -174,6 +191,7 @@ class FitRun(FitListener):
             self._writer.attempt(lambda: self._checkpoints.settle(self._client, name))
         self._end("FINISHED")
 
+    @_never_raises
     def failed(self, error: BaseException) -> None:
         """Log the cause, and end the run; see :class:`FitListener`."""
         self._writer.close()
@@ -247,7 +265,7 @@ class FitRun(FitListener):
         if self._result is None or self._result.example is None:
             return None
         rows = pa.ipc.open_stream(self._result.example).read_all()
-        columns = [spec.column for spec in self._estimator._feed_schema(self._dataset.schema).columns]
+        columns = [spec.column for spec in self._feed_columns()]
         return {
             columns[int(name[1:])]: plain(rows.column(name).combine_chunks()).to_pylist() for name in rows.column_names
         }

@@ -92,7 +92,7 @@ class ServedModel:
         ----------
         model_input : pandas.DataFrame, dict of arrays, or numpy.ndarray
             The columns that the model was fitted on; an array is the only one. Arrays are lists or
-            ``numpy.ndarray``, also nested.
+            ``numpy.ndarray``, also nested. NaN in a column of numbers is a null, as pandas has it.
         params : mapping, optional
             MLflow passes it; there are none.
 
@@ -128,10 +128,12 @@ def _arrow(values: Any, column: str) -> pa.Array:
     values = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
     if values.ndim > 1:
         return udf.nested_array(values)
-    if values.dtype == object and any(getattr(v, "ndim", 1) > 1 or _is_nested(v) for v in values):
-        values = [v if v is None else _as_lists(v) for v in values]
+    first = next((v for v in values if v is not None), None) if values.dtype == object else None
+    is_array = isinstance(first, (list, tuple, np.ndarray))
+    if is_array and any(getattr(v, "ndim", 1) > 1 or _is_nested(v) for v in values):
+        values = [_as_lists(v) for v in values]
     try:
-        return plain(pa.array(values, from_pandas=True))
+        return plain(pa.array(values, from_pandas=not is_array))
     except pa.ArrowException as error:
         raise errors.ShapeError(f"Column '{column}' cannot be made an array: {error}") from None
 

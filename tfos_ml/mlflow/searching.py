@@ -60,7 +60,11 @@ def _followed(original: Callable[..., Any], runs: Runs) -> Callable[..., Any]:
             for estimator in _ours(searching.getEstimator()):
                 estimator.parent_run = parent
             _attempt("does not take the search's Params", lambda: _log_search(MlflowClient(), parent, searching))
-            model = original(searching, dataset)
+            try:
+                model = original(searching, dataset)
+            finally:
+                for estimator in _ours(searching.getEstimator()):  # which the model keeps
+                    estimator.parent_run = None
             _attempt("does not take the search's result", lambda: _log_best(MlflowClient(), parent, searching, model))
             return model
 
