@@ -171,6 +171,13 @@ def _param(name: str, doc: str, converter: Callable[[Any], Any]) -> Param[Any]:
     return Param(Params._dummy(), name, doc, _checked(name, converter))
 
 
+class _Environment(dict[str, str]):
+    """Variables whose values are not shown: they may be secrets, and MLflow logs Params as ``str`` shows them."""
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{name!r}: ..." for name in self) + "}"
+
+
 _int, _float, _text, _bool = int, float, str, bool  # converters of values that have been checked
 
 
@@ -319,7 +326,9 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
     nodeGpus = _param("nodeGpus", "GPUs of a node, by stage-level scheduling; unset: as Spark is configured", _int)
     communication = _param("communication", "collectives of TensorFlow: 'auto', 'ring' or 'nccl'", _text)
     protocol = _param("protocol", "protocol of TensorFlow's own servers, for instance 'grpc'", _text)
-    nodeEnv = _param("nodeEnv", "environment of the TensorFlow processes, set before TensorFlow is imported", dict)
+    nodeEnv = _param(
+        "nodeEnv", "environment of the TensorFlow processes, set before TensorFlow is imported", _Environment
+    )
     verbose = _param("verbose", "0 silent, 1 progress bar, 2 a line per epoch", _int)
 
     def _set_training_defaults(self) -> None:

@@ -358,6 +358,42 @@ def test_each_fit_has_a_run_and_costs_no_job(spark, server):
     assert {run.info.status for run in (own, active, child)} == {"FINISHED"}
 
 
+def export_each_epoch(args, ctx):
+    """A model that adds its epoch, logged after each; the second is the best."""
+    import tensorflow as tf
+
+    class Add(tf.Module):
+        def __init__(self):
+            self.amount = tf.Variable(0.0)
+
+        def __call__(self, features):
+            return tf.cast(features, tf.float32) + self.amount
+
+    model = Add()
+    for epoch, accuracy in enumerate([0.2, 0.9, 0.5]):
+        model.amount.assign(float(epoch))
+        ctx.log_checkpoint(model, epoch, {"accuracy": accuracy})
+    ctx.export_saved_model(model)
+
+
+def test_train_functions_log_checkpoints_too(spark, server):
+    import mlflow
+
+    import tfos_ml.mlflow
+
+    df = spark.range(4)
+    options = {"log_checkpoints": True, "monitor": "-accuracy", "registered_model_name": "added"}
+    with logged(server.uri, "checkpoints", **options) as client:
+        model = estimator(trainFn=export_each_epoch).fit(df)
+        (run,) = runs_of(client, "checkpoints")
+        assert series(client, run, "accuracy") == [(0, 0.2), (1, 0.9), (2, 0.5)]
+        logged_models = {m.name: m for m in mlflow.search_logged_models([run.info.experiment_id], output_format="list")}
+        assert set(logged_models) == {"checkpoint-0", "checkpoint-1", "checkpoint-2", "model"}
+        best = tfos_ml.mlflow.load_model("models:/added/1")
+    assert model.predict(np.array([1, 2]))["output_0"].tolist() == [3.0, 4.0]
+    assert best.predict(np.array([1, 2]))["output_0"].tolist() == [2.0, 3.0]
+
+
 def test_failing_fit_leaves_its_cause_and_a_restart_goes_on_in_the_same_run(spark, server):
     with logged(server.uri, "failing") as client:
         with pytest.raises(errors.TrainFnError):
@@ -425,14 +461,14 @@ def test_nothing_is_logged_twice_beside_spark_ml_autologging(spark, server):
     with logged(server.uri, "twice") as client:
         mlflow.pyspark.ml.autolog(log_models=False)
         try:
-            estimator().fit(spark.range(40))
+            estimator(nodeEnv={"MY_TOKEN": "hunter2"}).fit(spark.range(40))
         finally:
             mlflow.pyspark.ml.autolog(disable=True)
         (run,) = runs_of(client, "twice")
     assert run.info.status == "FINISHED"
     assert series(client, run, "loss") == [(0, 1.0), (1, 1 / 2), (2, 1 / 3)]
     assert len(run.inputs.dataset_inputs) == 1
-    assert run.data.params["epochs"] == "3"
+    assert (run.data.params["epochs"], run.data.params["nodeEnv"]) == ("3", "{'MY_TOKEN': ...}")
 
 
 def test_disabled_it_leaves_nothing(spark, server):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
+from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from tfos_ml.mlflow import content, server
 from tfos_ml.mlflow.runs import Parent, Runs
@@ -59,17 +60,25 @@ def _followed(original: Callable[..., Any], runs: Runs) -> Callable[..., Any]:
             searching = self.copy()
             for estimator in _ours(searching.getEstimator()):
                 estimator.parent_run = parent
-            _attempt("does not take the search's Params", lambda: _log_search(MlflowClient(), parent, searching))
+            if not _spark_logs_it():
+                _attempt("does not take the search's Params", lambda: _log_search(MlflowClient(), parent, searching))
             try:
                 model = original(searching, dataset)
             finally:
                 for estimator in _ours(searching.getEstimator()):  # which the model keeps
                     estimator.parent_run = None
-            _attempt("does not take the search's result", lambda: _log_best(MlflowClient(), parent, searching, model))
+            if not _spark_logs_it():
+                log_best = functools.partial(_log_best, MlflowClient(), parent, searching, model)
+                _attempt("does not take the search's result", log_best)
             return model
 
     setattr(fit, _ORIGINAL, original)
     return fit
+
+
+def _spark_logs_it() -> bool:
+    """Whether ``mlflow.pyspark.ml.autolog`` is on, which logs Params and results of searches itself."""
+    return not autologging_is_disabled("pyspark.ml")  # type: ignore[no-untyped-call]
 
 
 def _ours(estimator: Estimator[Any]) -> Iterator[Any]:
