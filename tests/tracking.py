@@ -54,7 +54,7 @@ class Server:
     """``mlflow server`` in a process of its own, with artifacts through it."""
 
     def __init__(self, directory: Path, port: int | None = None):
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         store = [f"--backend-store-uri=sqlite:///{directory}/server.db", f"--artifacts-destination={directory}/files"]
         address = ["--host=127.0.0.1", f"--port={self.port}", "--workers=1"]
@@ -89,7 +89,7 @@ class Server:
         self._log.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -19,7 +19,7 @@ from conftest import LOCAL, wait_until
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
-from tracking import Server, logged, runs_of, series
+from tracking import Server, free_port, logged, runs_of, series
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
 
@@ -263,9 +263,7 @@ def test_pyfunc_predicts_in_an_environment_without_pyspark(fitted, downloaded, t
 
 
 def test_model_is_served_over_http(fitted, downloaded, tmp_path):
-    from tracking import _free_port
-
-    port = _free_port()
+    port = free_port()
     command = ["models", "serve", "-m", downloaded, "--env-manager", "local", "--host", "127.0.0.1", "-p", str(port)]
     with open(tmp_path / "log", "wb") as log:
         serving = subprocess.Popen(
@@ -327,11 +325,14 @@ def jobs(spark):
 @pytest.mark.parametrize("store", ["sqlite:///{}/runs.db", "file://{}/runs"])
 def test_fits_go_to_embedded_stores(spark, store, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    spark.range(0, 40, 1, 2).write.parquet(f"{tmp_path}/rows")
     with logged(store.format(tmp_path), "embedded", log_every_n_epoch=2) as client:
-        estimator().fit(spark.range(40))
+        estimator().fit(spark.read.parquet(f"{tmp_path}/rows"))
         (run,) = runs_of(client, "embedded")
         assert series(client, run, "loss") == [(1, 1 / 2), (2, 1 / 3)]  # every second epoch, and the last
-        assert json.loads(run.inputs.dataset_inputs[0].dataset.profile)["num_rows"] == 40
+        (given,) = run.inputs.dataset_inputs
+        assert json.loads(given.dataset.profile) == {"num_rows": 40, "num_validation_rows": 0}
+        assert json.loads(given.dataset.source)["path"] == f"file://{tmp_path}/rows"
         assert run.info.status == "FINISHED"
 
 

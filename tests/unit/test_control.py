@@ -1,6 +1,8 @@
 import logging
+import os
 import socket
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -229,3 +231,28 @@ class TestProgressLink:
 @pytest.mark.parametrize(("nodes", "seconds"), [(1, 0.5), (100, 0.5), (1000, 5.0)])
 def test_large_clusters_report_less_often(nodes, seconds):
     assert period_for(nodes) == seconds
+
+
+@pytest.mark.parametrize("size", [0, 10, (1 << 20) + 1])
+def test_files_arrive_whole_with_their_report_and_go_with_the_server(server, connect, tmp_path, size):
+    content = os.urandom(size)
+    (tmp_path / "file").write_bytes(content)
+    report = {"name": "checkpoint-3", "epoch": 3}
+    connect().send_file(tmp_path / "file", report, DEADLINE)
+    (received,) = server.take_reports()
+    path = Path(received.pop("path"))
+    assert received == report
+    assert path.read_bytes() == content
+    server.close()
+    assert not path.exists()
+
+
+def test_files_without_the_token_or_with_a_path_for_a_name_stay_in_their_place(server, connect, tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        connect("wrong").send_file(tmp_path / "file", {"name": "checkpoint"}, DEADLINE)
+    assert server.take_reports() == []
+    connect().send_file(tmp_path / "file", {"name": "../../elsewhere"}, DEADLINE)
+    (received,) = server.take_reports()
+    assert Path(received["path"]).name == "elsewhere"
+    assert Path(received["path"]).parent.name.startswith("tfos_ml-")

@@ -92,7 +92,7 @@ class ControlServer(flight.FlightServerBase):
         report = json.loads(descriptor.command)
         with self._changed:
             self._files = self._files or tempfile.TemporaryDirectory(prefix="tfos_ml-")
-            path = os.path.join(self._files.name, report["name"])
+            path = os.path.join(self._files.name, os.path.basename(report["name"]))
         with open(f"{path}.partial", "wb") as file:
             for chunk in reader:
                 file.write(chunk.data.column(0)[0].as_buffer())
