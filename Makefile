@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
-export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: install java demo test lint bench clean
 

@@ -170,6 +170,13 @@ class TestChildEnvironment:
         assert output.stdout == "found\n"
 
 
+    def test_archives_of_installed_packages_are_searched_last(self, monkeypatch):
+        monkeypatch.syspath_prepend("/spark/python/lib/pyspark.zip")
+        monkeypatch.syspath_prepend("/elsewhere/own.zip")
+        path = child_environment("m", 1, {})["PYTHONPATH"].split(os.pathsep)
+        assert (path[0], path[-1]) == ("/elsewhere/own.zip", "/spark/python/lib/pyspark.zip")
+
+
 class TestChildProcess:
     @pytest.fixture
     def run(self, tmp_path, monkeypatch):

@@ -42,7 +42,7 @@ def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> di
     kept.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     return {
         **kept,
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "PYTHONPATH": os.pathsep.join(_search_path()),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
@@ -50,6 +50,16 @@ def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> di
         **extra,
         MARKER: marker,
     }
+
+
+def _search_path() -> list[str]:
+    """Where this process finds modules, Spark's archives last where the same packages are installed.
+
+    Python keeps nothing compiled of an archive, so that each process would compile pyspark anew.
+    """
+    path = [p for p in sys.path if p]
+    installed = {name for name in ("pyspark", "py4j") if any(os.path.isdir(os.path.join(p, name)) for p in path)}
+    return sorted(path, key=lambda p: p.endswith(".zip") and os.path.basename(p).startswith(tuple(installed)))
 
 
 class OutputRelay:
