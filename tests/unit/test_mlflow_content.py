@@ -36,6 +36,11 @@ def test_secrets_are_not_logged(name):
     assert "hunter2" not in str(params)
 
 
+@pytest.mark.parametrize(("name", "value"), [("max_tokens", 512), ("tokenizer", "words"), ("token", 3), ("keys", "a")])
+def test_what_only_sounds_like_a_secret_is_logged(name, value):
+    assert content.params_of(TFEstimator(tfArgs={name: value}))[f"tfArgs.{name}"] == str(value)
+
+
 @pytest.mark.parametrize("param", ["modelDir", "exportDir", "logDir", "initialModel"])
 def test_locations_are_told_without_user_and_password(param):
     params = content.params_of(KerasEstimator(**{param: "s3://key:hunter2@bucket/models?region=x"}))

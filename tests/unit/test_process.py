@@ -169,7 +169,6 @@ class TestChildEnvironment:
         output = subprocess.run(command, env=child_environment("m", 1, {}), capture_output=True, text=True)
         assert output.stdout == "found\n"
 
-
     def test_archives_of_installed_packages_are_searched_last(self, monkeypatch):
         monkeypatch.syspath_prepend("/spark/python/lib/pyspark.zip")
         monkeypatch.syspath_prepend("/elsewhere/own.zip")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tfos_ml.base import ClusterEstimator
 
 PARAM_CHARACTERS = 6000  # MLflow takes no more
-SECRET = re.compile("(?i)secret|password|passwd|token|credential|access[._-]?key|api[._-]?key")
+SECRET = re.compile("(?i)secret|passwo?r?d|token$|credential|access[._-]?key|api[._-]?key")
 NOT_LOGGED = "(not logged)"
 _SIMPLE = (str, int, float, bool, list, tuple, type(None))
 _LOCATIONS = ("modelDir", "exportDir", "logDir", "initialModel")
@@ -53,7 +53,11 @@ def flat(kind: str, given: Any) -> dict[str, Any]:
     """Arguments of the user's own as ``kind.name``, the simple ones, without secrets."""
     arguments = given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
     simple = {str(name): value for name, value in arguments.items() if isinstance(value, _SIMPLE)}
-    return {f"{kind}.{name}": NOT_LOGGED if SECRET.search(name) else value for name, value in simple.items()}
+    return {f"{kind}.{name}": NOT_LOGGED if _is_secret(name, value) else value for name, value in simple.items()}
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    return isinstance(value, (str, list, tuple)) and SECRET.search(name) is not None
 
 
 def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
