@@ -12,7 +12,7 @@ from tfos_ml import errors, fit_listener
 from tfos_ml.fit_listener import FitListener, Listening
 from tfos_ml.mlflow import server
 from tfos_ml.mlflow.fit_run import FitRun, Options
-from tfos_ml.mlflow.runs import Runs
+from tfos_ml.mlflow.runs import NOBODY, Runs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -136,6 +136,8 @@ class _Tracking(Listening):
         self._runs = runs
 
     def begin(self, estimator: ClusterEstimator, dataset: DataFrame) -> FitListener:
+        if estimator.parent_run is NOBODY:
+            return FitListener()
         try:
             if not server.answers(mlflow.get_tracking_uri()):
                 raise ConnectionError("it does not answer")
@@ -150,5 +152,5 @@ class _Tracking(Listening):
         return FitListener() if run is None else FitRun(self._options, run, estimator, dataset)
 
     def adopt(self, estimator: ClusterEstimator) -> None:
-        if estimator.parent_run is None and not self._runs.exclusive:
+        if estimator.parent_run is None:
             estimator.parent_run = self._runs.active_parent(is_search=False)

@@ -55,7 +55,6 @@ class Options:
     log_every_n_epoch: int = 1
     registered_model_name: str | None = None
     monitor: str | None = None
-    exclusive: bool = False
     extra_tags: Mapping[str, str] | None = None
 
 

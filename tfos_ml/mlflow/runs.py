@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import mlflow
 from mlflow import MlflowClient
@@ -31,6 +32,10 @@ class Parent:
     experiment_id: str
     is_search: bool
     thread: int = field(default_factory=threading.get_ident)
+
+
+NOBODY = Parent("", "", is_search=True)
+"""The parent of fits that are not to be logged."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Runs:
     """
 
     def __init__(self, exclusive: bool):
-        self.exclusive = exclusive
+        self._exclusive = exclusive
         self._taken: set[str] = set()
         self._lock = threading.Lock()
 
@@ -86,7 +91,7 @@ class Runs:
         """
         uri = mlflow.get_tracking_uri()
         active = mlflow.active_run()
-        if active is not None and self.exclusive and parent is None:
+        if active is not None and self._exclusive and parent is None:
             return None
         if active is not None and parent is None and self._take(active.info.run_id):
             return Run(active.info.run_id, uri, is_own=False)
@@ -108,6 +113,13 @@ class Runs:
             return is_free
 
     def active_parent(self, is_search: bool) -> Parent | None:
-        """The active run as a parent of fits; None if there is none."""
+        """The active run as a parent of fits, ``NOBODY`` if it is to be left alone; None if there is none."""
         active = mlflow.active_run()
-        return None if active is None else Parent(active.info.run_id, active.info.experiment_id, is_search)
+        if active is None:
+            return None
+        return NOBODY if self._exclusive else parent_of(active, is_search)
+
+
+def parent_of(run: Any, is_search: bool) -> Parent:
+    """A run as a parent of fits."""
+    return Parent(run.info.run_id, run.info.experiment_id, is_search)

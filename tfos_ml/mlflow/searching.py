@@ -20,7 +20,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from tfos_ml.mlflow import content, server
-from tfos_ml.mlflow.runs import Parent, Runs
+from tfos_ml.mlflow.runs import NOBODY, Parent, Runs, parent_of
 
 if TYPE_CHECKING:
     from pyspark.ml import Estimator
@@ -55,25 +55,28 @@ def _followed(original: Callable[..., Any], runs: Runs) -> Callable[..., Any]:
         if not list(_ours(self.getEstimator())):
             return original(self, dataset)
         with _search_run(runs) as parent:
-            if parent is None:
-                return original(self, dataset)
             searching = self.copy()
-            for estimator in _ours(searching.getEstimator()):
-                estimator.parent_run = parent
-            if not _spark_logs_it():
+            _adopt(searching, parent)
+            is_logged = parent is not NOBODY and not _spark_logs_it()
+            if is_logged:
                 _attempt("does not take the search's Params", lambda: _log_search(MlflowClient(), parent, searching))
             try:
                 model = original(searching, dataset)
             finally:
-                for estimator in _ours(searching.getEstimator()):  # which the model keeps
-                    estimator.parent_run = None
-            if not _spark_logs_it():
+                _adopt(searching, None)  # the model keeps them
+            if is_logged:
                 log_best = functools.partial(_log_best, MlflowClient(), parent, searching, model)
                 _attempt("does not take the search's result", log_best)
             return model
 
     setattr(fit, _ORIGINAL, original)
     return fit
+
+
+def _adopt(search: Any, parent: Parent | None) -> None:
+    """Write on the estimators of a search whose children their fits are."""
+    for estimator in _ours(search.getEstimator()):
+        estimator.parent_run = parent
 
 
 def _spark_logs_it() -> bool:
@@ -94,18 +97,19 @@ def _ours(estimator: Estimator[Any]) -> Iterator[Any]:
 
 
 @contextmanager
-def _search_run(runs: Runs) -> Iterator[Parent | None]:
+def _search_run(runs: Runs) -> Iterator[Parent]:
     """The active run, or a new one that ends with the search."""
-    parent = runs.active_parent(is_search=True)
-    if parent is not None:
-        yield None if runs.exclusive else parent
+    active = runs.active_parent(is_search=True)
+    if active is not None:
+        yield active
         return
-    if not _attempt("gives the search no run", mlflow.start_run):
-        yield None
+    begun: list[Any] = []
+    if not _attempt("gives the search no run", lambda: begun.append(mlflow.start_run())):
+        yield NOBODY
         return
     status = "KILLED"
     try:
-        yield runs.active_parent(is_search=True)
+        yield parent_of(begun[0], is_search=True)
         status = "FINISHED"
     except Exception:
         status = "FAILED"
