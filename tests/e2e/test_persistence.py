@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from conftest import LOCAL
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.feature import IndexToString, StringIndexer, VectorAssembler
 from pyspark.ml.tuning import (
     CrossValidator,
@@ -20,6 +20,7 @@ from pyspark.ml.tuning import (
     TrainValidationSplit,
     TrainValidationSplitModel,
 )
+from pyspark.sql import functions as F
 from tracking import logged, runs_of, series
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
@@ -218,23 +219,38 @@ def test_a_file_of_another_version_loads_with_a_warning(spark, tmp_path):
     assert (loaded.getEpochs(), loaded.getVerbose()) == (3, 1)
 
 
+def export_multiplier(args, ctx):
+    """A model that multiplies by the Param ``steps``."""
+    import tensorflow as tf
+
+    class Times(tf.Module):
+        def __init__(self):
+            self.factor = tf.Variable(float(args.steps))
+
+        def __call__(self, features):
+            return self.factor * features
+
+    ctx.report({"factor": args.steps}, epoch=0)
+    ctx.export_saved_model(Times())
+
+
 def test_train_validation_split_where_two_fits_find_no_room_at_once(sessions, tmp_path):
     spark = sessions.get("local[3]")
-    stages = pipeline(KerasEstimator()).getStages()
-    df = Pipeline(stages=stages[:2]).fit(points(spark)).transform(points(spark))
-    estimator = KerasEstimator(model=make_model, epochs=8, batchSize=32, clusterSize=2, verbose=0, seed=3)
-    grid = ParamGridBuilder().addGrid(estimator.modelArgs, GRID).build()
+    df = spark.range(0, 120, 1, 1).select(
+        F.col("id").cast("float").alias("features"), (2.0 * F.col("id")).alias("label")
+    )
+    estimator = TFEstimator(trainFn=export_multiplier, clusterSize=2, verbose=0)
     search = TrainValidationSplit(
         estimator=estimator,
-        estimatorParamMaps=grid,
-        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        estimatorParamMaps=ParamGridBuilder().addGrid(estimator.steps, [1, 2]).build(),
+        evaluator=RegressionEvaluator(metricName="rmse"),
         seed=1,
         parallelism=2,
         collectSubModels=True,
     )
     model = search.fit(df)
-    assert model.validationMetrics[1] > 0.8 > model.validationMetrics[0]
-    assert [len(m.history["loss"]) for m in model.subModels] == [8, 8]
+    assert model.validationMetrics[1] == 0 < model.validationMetrics[0]
+    assert [m.history["factor"] for m in model.subModels] == [[1.0], [2.0]]
     model.save(str(tmp_path / "split"))
     loaded = TrainValidationSplitModel.load(str(tmp_path / "split"))
     assert loaded.validationMetrics == model.validationMetrics

@@ -18,14 +18,10 @@ OF_ONE = ["sgd_momentum_clipped", "own_train_step", "two_outputs", "shuffle"]
 OF_THREE = [
     "sgd_momentum_clipped",
     "adam",
-    "adamw_schedule",
-    "rmsprop",
     "loss_mean_with_sample_weight",
-    "embedding_adam",
     "lstm_masked_steps",
     "ragged_input",
     "convolution_idle_worker",
-    "two_outputs",
     "shuffle",
 ]
 TRAINED = {1: OF_ONE, 2: list(CASES), 3: OF_THREE}
