@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 
@@ -79,9 +81,10 @@ spark.stop()
 """
 
 
+@pytest.mark.timeout(300)
 def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     lines = done.stdout.splitlines()
     assert lines == [
         "run FINISHED 0 50.0 True True",
