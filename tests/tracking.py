@@ -25,6 +25,8 @@ def logged(uri: str, experiment: str, **options: Any) -> Iterator[Any]:
 
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
+    if uri.startswith("sqlite:"):  # artifacts would go to the working directory
+        mlflow.create_experiment(experiment, artifact_location=f"{uri.removeprefix('sqlite:///')}-artifacts")
     mlflow.set_experiment(experiment)
     tfos_ml.mlflow.autolog(**options)
     try:
