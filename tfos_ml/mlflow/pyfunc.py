@@ -16,7 +16,7 @@ from tfos_ml.arrays import plain
 from tfos_ml.casting import TensorInfo
 from tfos_ml.heads import Head
 from tfos_ml.inference import udf
-from tfos_ml.inference.saved_model import DEFAULT_SIGNATURE, DEFAULT_TAG
+from tfos_ml.schema import Array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,8 +51,8 @@ def read_scoring(directory: Path) -> udf.Scoring:
     fields = udf.output_fields(outputs, head, kept["binary"])
     return udf.Scoring(
         model=(directory / SAVED_MODEL).absolute(),
-        signature_key=kept.get("signature_key", DEFAULT_SIGNATURE),
-        tag=kept.get("tag", DEFAULT_TAG),
+        signature_key=kept["signature_key"],
+        tag=kept["tag"],
         inputs=tuple(
             udf.InputBinding(b["column"], b["name"], TensorInfo.from_json(b["tensor"])) for b in kept["inputs"]
         ),
@@ -65,6 +65,11 @@ def read_scoring(directory: Path) -> udf.Scoring:
         head=head,
         threshold=kept["threshold"],
     )
+
+
+def shown_fields(scoring: udf.Scoring) -> list[str]:
+    """The fields of a result in the order of the columns that a caller gets, the prediction first."""
+    return sorted(scoring.names, key=lambda field: field != udf.PREDICTION)
 
 
 def _element(kind: pa.DataType) -> pa.DataType:
@@ -107,12 +112,10 @@ class ServedModel:
 
         columns = [_arrow(self._column(model_input, b.column), b.column) for b in self._scoring.inputs]
         scored = udf.score_batch(self._scoring, columns)
-        names = list(self._scoring.names.values())
-        arrays = scored.flatten() if len(names) > 1 else [scored]
+        names = self._scoring.names
+        arrays = dict(zip(names, scored.flatten() if len(names) > 1 else [scored], strict=True))
         index = model_input.index if isinstance(model_input, pd.DataFrame) else None
-        values = {name: _series(array, index) for name, array in zip(names, arrays, strict=True)}
-        first = self._scoring.names.get(udf.PREDICTION)
-        return pd.DataFrame(values)[sorted(names, key=lambda name: name != first)]
+        return pd.DataFrame({names[field]: _series(arrays[field], index) for field in shown_fields(self._scoring)})
 
     def _column(self, given: Any, column: str) -> Any:
         if isinstance(given, np.ndarray) and len(self._scoring.inputs) == 1:
@@ -130,16 +133,17 @@ def _arrow(values: Any, column: str) -> pa.Array:
         return udf.nested_array(values)
     first = next((v for v in values if v is not None), None) if values.dtype == object else None
     is_array = isinstance(first, (list, tuple, np.ndarray))
-    if is_array and any(getattr(v, "ndim", 1) > 1 or _is_nested(v) for v in values):
-        values = [_as_lists(v) for v in values]
     try:
-        return plain(pa.array(values, from_pandas=not is_array))
+        return plain(_array(values, from_pandas=not is_array))
     except pa.ArrowException as error:
         raise errors.ShapeError(f"Column '{column}' cannot be made an array: {error}") from None
 
 
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, (list, tuple, np.ndarray)) and any(isinstance(v, np.ndarray) for v in value)
+def _array(values: Array, from_pandas: bool) -> pa.Array:
+    try:
+        return pa.array(values, from_pandas=from_pandas)
+    except pa.ArrowException:  # it knows no arrays of several dimensions within an array of objects
+        return pa.array([_as_lists(v) for v in values], from_pandas=from_pandas)
 
 
 def _as_lists(value: Any) -> Any:

@@ -19,6 +19,7 @@ from mlflow.types.schema import Array
 from tfos_ml import errors
 from tfos_ml.arrays import plain, spec_of
 from tfos_ml.casting import TensorInfo
+from tfos_ml.mlflow.pyfunc import shown_fields
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,8 +53,9 @@ def model_signature(scoring: Scoring, columns: Mapping[str, ColumnSpec] | None =
     """
     known = columns or {}
     inputs: list[Any] = [ColSpec(_input_type(b.tensor, known.get(b.column)), b.column) for b in scoring.inputs]
-    names = sorted(scoring.names, key=lambda field: field != "prediction")
-    outputs: list[Any] = [ColSpec(_output_type(scoring.fields[field]), scoring.names[field]) for field in names]
+    outputs: list[Any] = [
+        ColSpec(_output_type(scoring.fields[field]), scoring.names[field]) for field in shown_fields(scoring)
+    ]
     return ModelSignature(Schema(inputs), Schema(outputs))
 
 
