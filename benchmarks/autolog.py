@@ -13,48 +13,31 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # of the executors: frame() is in training
+sys.path.append(os.path.join(os.environ["PYTHONPATH"], "..", "tests"))  # where the server is
 
 import mlflow
-import requests
 from executors import session
 from pyspark.sql import DataFrame, SparkSession
+from tracking import Server
 from training import frame, make_model
 
 import tfos_ml.mlflow
 from tfos_ml import KerasEstimator, fit_listener
 
 ROWS, AIM = 20_000, 0.02  # of the wall time
-PORT = 5187
 CONTENDERS: dict[str, dict[str, object]] = {
     "without": {"disable": True},
     "autolog()": {},
 }
-
-
-def start_server(directory: str) -> subprocess.Popen[bytes]:
-    """A tracking server that answers."""
-    store = [f"--backend-store-uri=sqlite:///{directory}/runs.db", f"--artifacts-destination={directory}/files"]
-    command = [sys.executable, "-m", "mlflow", "server", *store, "--port", str(PORT), "--workers", "1"]
-    server = subprocess.Popen(
-        command, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        try:
-            requests.get(f"http://127.0.0.1:{PORT}/health", timeout=5).raise_for_status()
-            return server
-        except requests.RequestException:
-            time.sleep(0.5)
-    raise TimeoutError("mlflow server does not answer")
 
 
 class Clocked:
@@ -130,13 +113,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        server = start_server(directory)
+        server = Server(Path(directory)).wait()
         try:
-            mlflow.set_tracking_uri(f"http://127.0.0.1:{PORT}")
+            mlflow.set_tracking_uri(server.uri)
             measure(arguments.rounds, arguments.epochs)
         finally:
-            os.killpg(server.pid, 9)
-            server.wait()
+            server.kill()
 
 
 if __name__ == "__main__":

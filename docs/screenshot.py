@@ -9,49 +9,23 @@ run's page. Needs Chromium (Debian: ``apt-get install chromium``) and ``pip inst
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import requests
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = str(ROOT / "examples")
-sys.path.insert(0, EXAMPLES)
+sys.path[:0] = [EXAMPLES, str(ROOT / "tests")]
 os.environ["PYTHONPATH"] = EXAMPLES  # of the nodes
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+from tracking import Server  # noqa: E402  (of the tests)
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-@contextlib.contextmanager
-def mlflow_server(directory: str) -> Iterator[str]:
-    """The address of a tracking server that answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    store = [f"--backend-store-uri=sqlite:///{directory}/runs.db", f"--artifacts-destination={directory}/files"]
-    command = [sys.executable, "-m", "mlflow", "server", *store, "--host", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen([*command, "--workers", "1"], cwd=directory, start_new_session=True)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            with contextlib.suppress(requests.RequestException):
-                requests.get(f"{address}/health", timeout=5).raise_for_status()
-                break
-            time.sleep(0.5)
-        yield address
-    finally:
-        os.killpg(server.pid, 9)
-        server.wait()
 
 
 def fit_digits(address: str) -> str:
@@ -103,8 +77,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "mlflow-run.png")
     output = parser.parse_args().output
-    with tempfile.TemporaryDirectory() as directory, mlflow_server(directory) as address:
-        photograph(address + fit_digits(address), output)
+    with tempfile.TemporaryDirectory() as directory:
+        server = Server(Path(directory)).wait()
+        try:
+            photograph(server.uri + fit_digits(server.uri), output)
+        finally:
+            server.kill()
     sys.stdout.write(f"{output}\n")
 
 
