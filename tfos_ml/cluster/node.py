@@ -19,7 +19,6 @@ import queue
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.cluster import control, export, results
+from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import MISSING, Board
 from tfos_ml.cluster.channel import Channel, ChannelClosedError
 from tfos_ml.cluster.conversation import Conversation
@@ -37,10 +37,8 @@ from tfos_ml.cluster.guardian import Guardian
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
-from tfos_ml.cluster.system_metrics import SystemMetrics, system_report
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
-from tfos_ml.cluster.upload import send_checkpoint
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.quiet import USES_KERAS
@@ -53,8 +51,6 @@ COLLATERAL_SECONDS = 5.0
 HEARTBEAT_TIMEOUT = 120.0
 SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
-KEPT_SYSTEM_REPORTS = 1000  # where they cannot be passed on at once
-EXAMPLE_BYTES = results.PAYLOAD_BYTES
 LEASE_PINGS = 5  # times as many as otherwise: the driver's announcements come with its answers
 ALONE = make_template(1)
 MakeFeeder = Callable[[FeedSchema, spool.SpoolDirectories, Callable[..., None]], Any]
@@ -150,9 +146,7 @@ class Node:
         self._guardian: Guardian | None = None
         self._child: ChildProcess | None = None
         self._board: Board | None = None
-        self._example: bytes | None = None
-        self._system: SystemMetrics | None = None
-        self._system_reports: deque[dict[str, Any]] = deque(maxlen=KEPT_SYSTEM_REPORTS)
+        self._asked = Asked(task, self._me.label, self._role.rank == self._template.feed_ranks[0])
 
     def check_first(self) -> None:
         """Raise if Spark has started this node before: nodes do not come back one by one."""
@@ -190,8 +184,7 @@ class Node:
             if self._task.lease is not None:
                 period = min(period, self._task.lease) / LEASE_PINGS
             self._link = control.ProgressLink(client, self._me.rank, self._progress, period, hear)
-        if self._task.settings.get("system_metrics"):
-            self._system = SystemMetrics(self._task.settings["system_metrics"], self._report_system)
+        self._asked.start(self._link)
 
     def _listen(self) -> None:
         for message in self._channel:
@@ -262,7 +255,7 @@ class Node:
                 self._pump(POLL_SECONDS)
             else:
                 self._feeder.write(batch)
-                self._take_example(batch)
+                self._asked.see(batch)
             self._wait(
                 lambda: self._feeder.has_room() or self._reading_ended(),
                 self._task.feed_timeout,
@@ -281,16 +274,6 @@ class Node:
             self._pump(POLL_SECONDS)
             if self._conversation.done_since and not self._active:
                 self._dismiss()
-
-    def _take_example(self, batch: pa.RecordBatch) -> None:
-        """Keep the features of the first rows, where they are asked for."""
-        rows = self._task.settings.get("example_rows", 0)
-        if self._example is None and rows and batch.num_rows and self._role.rank == self._template.feed_ranks[0]:
-            features = batch.select(self._task.schema.of("feature")).slice(0, rows)
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, features.schema) as writer:
-                writer.write_batch(features)
-            self._example = sink.getvalue().to_pybytes()
 
     def _reading_ended(self) -> bool:
         return self._ended or self._feeder.reading == "terminated"
@@ -379,7 +362,7 @@ class Node:
             case "summary":
                 self._facts = message["facts"]
             case "checkpoint":
-                self._pass_checkpoint_on(message)
+                self._asked.send_checkpoint(message, self._send)
             case "exported":
                 self._exported = message["directory"]
             case "results":
@@ -394,19 +377,6 @@ class Node:
         self._reports.append(report)
         if self._link is not None:
             self._link.report(report)
-
-    def _pass_checkpoint_on(self, message: dict[str, Any]) -> None:
-        """Send a checkpoint to the driver; the process hears when that is done."""
-        about = {"step": None, "label": self._me.label, "shown": False, "name": f"checkpoint-{message['epoch']}"}
-        send_checkpoint(self._task.control, {**message, **about}, self._task.feed_timeout, self._send)
-
-    def _report_system(self, sample: dict[str, float]) -> None:
-        """Pass a sample on at once, or keep it for the end; called from a thread."""
-        report = system_report(self._me.label, sample)
-        if self._link is not None:
-            self._link.report(report)
-        else:
-            self._system_reports.append(report)
 
     def _process_ended(self) -> None:
         assert self._child is not None
@@ -458,13 +428,12 @@ class Node:
             "metrics": self._reports,
             "chief": self._is_chief,
             "evaluator": self._role.job_name == "evaluator",
-            **({"system": list(self._system_reports)} if self._system_reports else {}),
+            **self._asked.facts(),
             **self._facts,
         }
         rank = self._me.rank
         yield results.row(rank, "report", json.dumps(report).encode())
-        if self._example is not None and len(self._example) <= EXAMPLE_BYTES:
-            yield results.row(rank, "example", self._example)
+        yield from self._asked.result_rows(rank)
         if self._results is not None:
             yield from results.rows_of_file(rank, "results", self._results)
         if self._exported is None or not self._is_chief or not self._has_data():
@@ -483,8 +452,7 @@ class Node:
         if self._feeder is not None:
             self._feeder.close()
         self._port.release()
-        if self._system is not None:
-            self._system.close()
+        self._asked.close()
         if self._link is not None:
             self._link.close()
         try:

@@ -201,8 +201,8 @@ def _check(model: Any) -> None:
         stages = [type(stage).__name__ for stage in getattr(model, "stages", [])]
         hint = f" whose stages are {stages}: pass the TFModel among them" if stages else ""
         raise errors.ParamError(
-            f"tfos_ml.mlflow logs a TFModel. Received: {type(model).__name__}{hint}; for all stages of a pipeline use "
-            "mlflow.spark.log_model."
+            f"tfos_ml.mlflow logs a TFModel. Received: {type(model).__name__}{hint}. For all stages of a pipeline use "
+            "mlflow.spark.log_model, for a Keras model mlflow.tensorflow.log_model."
         )
 
 
