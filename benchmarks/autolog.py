@@ -1,11 +1,13 @@
-"""What ``tfos_ml.mlflow.autolog`` costs: the same fit of about a minute, with it and without, in turn.
+"""What ``tfos_ml.mlflow.autolog`` costs: the same fits of about a minute, with it and without, in turn.
 
 The tracking server is a real ``mlflow server`` on this machine, with SQLite and artifacts through
-it. Printed are the wall times of ``fit``, their ratio round by round, and the Spark jobs of each. On
-a machine whose speed varies by more than autolog costs, look at the time in which ``fit`` waited for
-autolog, which is measured, too: all that it adds but for what its thread and the server compute.
+it. Two fits are measured. ``paced`` is a train function whose epochs last three seconds each,
+whatever the machine does meanwhile, so that its wall time shows what autolog adds. ``cnn`` is a
+KerasEstimator that takes all of the processor; its wall time may vary by more than autolog costs.
+Printed are the wall times of ``fit``, their difference round by round, the Spark jobs, and the
+seconds in which ``fit`` waited for autolog.
 
-    python benchmarks/autolog.py [--rounds 3] [--epochs 12]
+    python benchmarks/autolog.py [--rounds 3] [--epochs 12] [--fits paced cnn]
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from tracking import Server
 from training import frame, make_model
 
 import tfos_ml.mlflow
-from tfos_ml import KerasEstimator, fit_listener
+from tfos_ml import KerasEstimator, TFEstimator, fit_listener
 
 ROWS, AIM = 20_000, 0.02  # of the wall time
+EPOCH_SECONDS = 3
 CONTENDERS: dict[str, dict[str, object]] = {
     "without": {"disable": True},
     "autolog()": {},
@@ -64,31 +67,62 @@ class Clocked:
         return clocked
 
 
-def timed_fit(spark: SparkSession, df: DataFrame, epochs: int, options: dict[str, object]) -> tuple[float, int, float]:
+def train_paced(args, ctx):
+    """Report an epoch every three seconds, and export a small model."""
+    import time
+
+    import tensorflow as tf
+
+    began = time.monotonic()
+    for epoch in range(ctx.epochs):
+        time.sleep(max(0.0, began + (epoch + 1) * EPOCH_SECONDS - time.monotonic()))
+        ctx.report({"loss": 1 / (1 + epoch), "accuracy": 1 - 1 / (1 + epoch)}, epoch=epoch)
+    model = tf.Module()
+    model.serve = tf.function(lambda features: {"y": tf.reduce_sum(features, 1)})
+    spec = tf.TensorSpec([None, None], tf.float32, "features")
+    ctx.export_saved_model(model, signatures={"serving_default": model.serve.get_concrete_function(features=spec)})
+
+
+def paced(epochs: int) -> TFEstimator:
+    """A fit that takes ``epochs`` times five seconds, as the other does about, and is not the processor's."""
+    return TFEstimator(trainFn=train_paced, epochs=epochs * 5 // EPOCH_SECONDS, clusterSize=2, verbose=0)
+
+
+def cnn(epochs: int) -> KerasEstimator:
+    """A fit that takes all of the processor."""
+    model = make_model("cnn")
+    return KerasEstimator(
+        model=model, epochs=epochs, batchSize=256, clusterSize=2, validationSplit=0.1, seed=1, verbose=0
+    )
+
+
+FITS = {"paced": paced, "cnn": cnn}
+
+
+def timed_fit(
+    spark: SparkSession, df: DataFrame, estimator: TFEstimator | KerasEstimator, options: dict[str, object]
+) -> tuple[float, int, float]:
     """Seconds and Spark jobs of one fit, and the seconds that it waited for autolog."""
     tfos_ml.mlflow.autolog(**options)  # type: ignore[arg-type]
     fit_listener.listen(Clocked(fit_listener.listening()))  # type: ignore[arg-type]
     count: Callable[[], int] = spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs
-    model = make_model("cnn")
     Clocked.seconds = 0.0
     jobs, began = count(), time.monotonic()
-    KerasEstimator(model=model, epochs=epochs, batchSize=256, clusterSize=2, validationSplit=0.1, verbose=0).fit(df)
+    estimator.fit(df)
     seconds = time.monotonic() - began
     tfos_ml.mlflow.autolog(disable=True)
     return seconds, count() - jobs, Clocked.seconds
 
 
-def measure(rounds: int, epochs: int) -> None:
-    """Print seconds, ratios and jobs."""
-    spark = session()
-    df = frame(spark, ROWS)
+def measure(spark: SparkSession, df: DataFrame, fit: str, rounds: int, epochs: int) -> None:
+    """Print seconds, differences and jobs."""
     found: dict[str, list[tuple[float, int, float]]] = {name: [] for name in CONTENDERS}
     for number in range(rounds + 1):  # the first round warms up: imports, pools of connections
         for name, options in CONTENDERS.items():
-            result = timed_fit(spark, df, epochs if number else 2, options)
+            result = timed_fit(spark, df, FITS[fit](epochs if number else 2), options)
             if number:
                 found[name].append(result)
-    print(f"\nKerasEstimator, small CNN, 2 workers, {epochs} epochs of {ROWS:,} rows, {rounds} rounds:")
+    print(f"\n{fit}, 2 workers, {ROWS:,} rows, {rounds} rounds:")
     for name, results in found.items():
         seconds = [result[0] for result in results]
         print(
@@ -101,9 +135,9 @@ def measure(rounds: int, epochs: int) -> None:
     print(f"  autolog() adds {statistics.median(ratios):+.1%} {spread}, aim below {AIM:.0%}")
     print(
         f"  fit waited for it {statistics.median(w for w, _ in waited):.2f} s, "
-        f"{statistics.median(share for _, share in waited):.1%} ({min(waited)[1]:.1%} to {max(waited)[1]:.1%})"
+        f"{statistics.median(share for _, share in waited):.1%} ({min(waited)[1]:.1%} to {max(waited)[1]:.1%})",
+        flush=True,
     )
-    spark.stop()
 
 
 def main() -> None:
@@ -111,12 +145,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--fits", nargs="+", default=list(FITS), choices=list(FITS))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         server = Server(Path(directory)).wait()
         try:
             mlflow.set_tracking_uri(server.uri)
-            measure(arguments.rounds, arguments.epochs)
+            spark = session()
+            df = frame(spark, ROWS)
+            for fit in arguments.fits:
+                measure(spark, df, fit, arguments.rounds, arguments.epochs)
+            spark.stop()
         finally:
             server.kill()
 
