@@ -4,10 +4,11 @@ The tracking server is a real ``mlflow server`` on this machine, with SQLite and
 it. Two fits are measured. ``paced`` is a train function whose epochs last three seconds each,
 whatever the machine does meanwhile, so that its wall time shows what autolog adds. ``cnn`` is a
 KerasEstimator that takes all of the processor; its wall time may vary by more than autolog costs.
-Printed are the wall times of ``fit``, their difference round by round, the Spark jobs, and the
-seconds in which ``fit`` waited for autolog.
+Which contender is first changes from round to round. Printed are the wall times of ``fit``, their
+difference round by round, the Spark jobs, the seconds of processor that driver and server took, and
+the seconds in which ``fit`` waited for autolog.
 
-    python benchmarks/autolog.py [--rounds 3] [--epochs 12] [--fits paced cnn]
+    python benchmarks/autolog.py [--rounds 4] [--epochs 12] [--fits paced cnn]
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -27,8 +29,9 @@ os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # of the 
 sys.path.append(os.path.join(os.environ["PYTHONPATH"], "..", "tests"))  # where the server is
 
 import mlflow
+import psutil
 from executors import session
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from tracking import Server
 from training import frame, make_model
 
@@ -99,38 +102,56 @@ def cnn(epochs: int) -> KerasEstimator:
 FITS = {"paced": paced, "cnn": cnn}
 
 
+class Figures(NamedTuple):
+    """What one fit took: seconds, and Spark jobs."""
+
+    wall: float
+    jobs: int
+    processor: float
+    waited: float
+
+
+def computed(processes: Sequence[psutil.Process]) -> float:
+    """Seconds of processor that processes have used so far."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
+
+
 def timed_fit(
-    spark: SparkSession, df: DataFrame, estimator: TFEstimator | KerasEstimator, options: dict[str, object]
-) -> tuple[float, int, float]:
-    """Seconds and Spark jobs of one fit, and the seconds that it waited for autolog."""
+    df: DataFrame,
+    estimator: TFEstimator | KerasEstimator,
+    options: dict[str, object],
+    processes: Sequence[psutil.Process],
+) -> Figures:
+    """One fit; of `processes` what they compute is counted."""
     tfos_ml.mlflow.autolog(**options)  # type: ignore[arg-type]
     fit_listener.listen(Clocked(fit_listener.listening()))  # type: ignore[arg-type]
-    count: Callable[[], int] = spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs
+    count: Callable[[], int] = df.sparkSession.sparkContext._jsc.sc().dagScheduler().numTotalJobs
     Clocked.seconds = 0.0
-    jobs, began = count(), time.monotonic()
+    jobs, processor, began = count(), computed(processes), time.monotonic()
     estimator.fit(df)
-    seconds = time.monotonic() - began
+    wall = time.monotonic() - began
     tfos_ml.mlflow.autolog(disable=True)
-    return seconds, count() - jobs, Clocked.seconds
+    return Figures(wall, count() - jobs, computed(processes) - processor, Clocked.seconds)
 
 
-def measure(spark: SparkSession, df: DataFrame, fit: str, rounds: int, epochs: int) -> None:
+def measure(df: DataFrame, fit: str, rounds: int, epochs: int, processes: Sequence[psutil.Process]) -> None:
     """Print seconds, differences and jobs."""
-    found: dict[str, list[tuple[float, int, float]]] = {name: [] for name in CONTENDERS}
+    found: dict[str, list[Figures]] = {name: [] for name in CONTENDERS}
     for number in range(rounds + 1):  # the first round warms up: imports, pools of connections
-        for name, options in CONTENDERS.items():
-            result = timed_fit(spark, df, FITS[fit](epochs if number else 2), options)
+        for name in list(CONTENDERS)[:: 1 if number % 2 else -1]:
+            result = timed_fit(df, FITS[fit](epochs if number else 2), CONTENDERS[name], processes)
             if number:
                 found[name].append(result)
     print(f"\n{fit}, 2 workers, {ROWS:,} rows, {rounds} rounds:")
     for name, results in found.items():
-        seconds = [result[0] for result in results]
+        wall = [result.wall for result in results]
         print(
-            f"  {name:10} {statistics.median(seconds):6.1f} s ({min(seconds):.1f} to {max(seconds):.1f}), "
-            f"{results[0][1]} Spark jobs"
+            f"  {name:10} {statistics.median(wall):6.1f} s ({min(wall):.1f} to {max(wall):.1f}), "
+            f"{results[0].jobs} Spark jobs, driver and server computed "
+            f"{statistics.median(result.processor for result in results):.2f} s"
         )
-    ratios = sorted(a[0] / b[0] - 1 for a, b in zip(found["autolog()"], found["without"], strict=True))
-    waited = [(wait, wait / seconds) for seconds, _, wait in found["autolog()"]]
+    ratios = sorted(a.wall / b.wall - 1 for a, b in zip(found["autolog()"], found["without"], strict=True))
+    waited = [(result.waited, result.waited / result.wall) for result in found["autolog()"]]
     spread = f"({ratios[0]:+.1%} to {ratios[-1]:+.1%})"
     print(f"  autolog() adds {statistics.median(ratios):+.1%} {spread}, aim below {AIM:.0%}")
     print(
@@ -143,7 +164,7 @@ def measure(spark: SparkSession, df: DataFrame, fit: str, rounds: int, epochs: i
 def main() -> None:
     """Measure on a server of our own."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--fits", nargs="+", default=list(FITS), choices=list(FITS))
     arguments = parser.parse_args()
@@ -151,10 +172,12 @@ def main() -> None:
         server = Server(Path(directory)).wait()
         try:
             mlflow.set_tracking_uri(server.uri)
+            driver = psutil.Process()
+            processes = [driver, *driver.children(recursive=True)]  # before Spark's are there
             spark = session()
             df = frame(spark, ROWS)
             for fit in arguments.fits:
-                measure(spark, df, fit, arguments.rounds, arguments.epochs)
+                measure(df, fit, arguments.rounds, arguments.epochs, processes)
             spark.stop()
         finally:
             server.kill()
