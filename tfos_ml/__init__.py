@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from tfos_ml.cluster.tfparallel import TFParallel
     from tfos_ml.estimator import TFEstimator
     from tfos_ml.feed.datafeed import DataFeed
+    from tfos_ml.input_mode import InputMode
     from tfos_ml.keras_estimator import KerasEstimator
     from tfos_ml.model import TFModel
-    from tfos_ml.params import InputMode
     from tfos_ml.training.context import NodeContext
 
 __version__ = "0.1.0"
@@ -54,7 +54,7 @@ __all__ = [
 
 _HOMES = {
     "DataFeed": "tfos_ml.feed.datafeed",
-    "InputMode": "tfos_ml.params",
+    "InputMode": "tfos_ml.input_mode",
     "KerasEstimator": "tfos_ml.keras_estimator",
     "NodeContext": "tfos_ml.training.context",
     "SparkClusterResolver": "tfos_ml.cluster.resolver",

@@ -21,8 +21,9 @@ from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.steps import PARTITION_SHIFT
 from tfos_ml.fit_iterator import FitIterator
 from tfos_ml.fit_listener import FitListener, listening
+from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
-from tfos_ml.params import InputMode, TrainingParams
+from tfos_ml.params import TrainingParams
 from tfos_ml.persistence import Saveable
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from tfos_ml.base import ClusterEstimator
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.heads import Head, head_of
 from tfos_ml.inference.columns import output_columns
+from tfos_ml.input_mode import InputMode
 from tfos_ml.keras_columns import check_columns, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
-from tfos_ml.params import KERAS_PARAMS, InputMode, KerasParams, accessors
+from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.training.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
 

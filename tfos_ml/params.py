@@ -1,10 +1,8 @@
-"""Params of the estimators and models: one table of constraints, one message format."""
+"""Params of the estimators and models."""
 
 from __future__ import annotations
 
 import difflib
-import math
-import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,143 +19,12 @@ from pyspark.ml.param.shared import (
     HasWeightCol,
 )
 
+from tfos_ml.constraints import CONSTRAINTS, check_value
 from tfos_ml.errors import ParamError
+from tfos_ml.input_mode import InputMode
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-class InputMode:
-    """Who reads the data.
-
-    Attributes
-    ----------
-    SPARK : str
-        Spark feeds the rows of the DataFrame to the nodes.
-    TENSORFLOW : str
-        The nodes read the DataFrame's files themselves, each its share (``ctx.files()``).
-    """
-
-    TENSORFLOW = "TENSORFLOW"
-    SPARK = "SPARK"
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _integer(least: int) -> tuple[str, Callable[[Any], bool]]:
-    return f"an integer of at least {least}", lambda v: _is_integer(v) and v >= least
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _seconds(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _choice(*choices: str) -> tuple[str, Callable[[Any], bool]]:
-    return f"one of {choices}", lambda v: v in choices
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(_is_text(k) and _is_text(v) for k, v in value.items()) and bool(value)
-
-
-def _is_environment(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(_is_text(k) and isinstance(v, str) for k, v in value.items())
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(map(_is_text, value))
-
-
-def _is_class_weight(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(_is_integer(k) or (isinstance(k, str) and k.isdecimal()) for k in value)
-        and all(_is_number(w) and 0 <= w < math.inf for w in value.values())
-    )
-
-
-def _class_weight(value: Mapping[Any, Any]) -> dict[int, float]:
-    return {int(k): float(w) for k, w in value.items()}  # keys that were saved as JSON are strings
-
-
-_TEXT = ("a non-empty string", _is_text)
-_MAPPING = ("a non-empty dict of non-empty strings", _is_mapping)
-_BOOLEAN = ("True or False", lambda v: isinstance(v, bool))
-
-CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "featuresCol": _TEXT,
-    "labelCol": _TEXT,
-    "predictionCol": _TEXT,
-    "weightCol": _TEXT,
-    "validationIndicatorCol": _TEXT,
-    "inputMapping": _MAPPING,
-    "labelMapping": _MAPPING,
-    "weightMapping": _MAPPING,
-    "outputMapping": _MAPPING,
-    "clusterSize": _integer(1),
-    "numPS": _integer(0),
-    "masterNode": _choice("chief", "master"),
-    "evalNode": _BOOLEAN,
-    "inputMode": _choice(InputMode.SPARK, InputMode.TENSORFLOW),
-    "epochs": _integer(1),
-    "steps": _integer(1),
-    "batchSize": _integer(1),
-    "shuffle": _BOOLEAN,
-    "seed": ("an integer", _is_integer),
-    "modelDir": _TEXT,
-    "exportDir": _TEXT,
-    "logDir": _TEXT,
-    "tensorboard": _BOOLEAN,
-    "signatureDefKey": _TEXT,
-    "tagSet": _TEXT,
-    "reservationTimeout": ("a number of seconds above 0", _seconds),
-    "feedTimeout": ("a number of seconds above 0", _seconds),
-    "maxRestarts": _integer(0),
-    "communication": _choice("auto", "ring", "nccl"),
-    "protocol": _TEXT,
-    "nodeCpus": _integer(1),
-    "nodeGpus": _integer(1),
-    "nodeEnv": ("a dict of strings", _is_environment),
-    "nullPolicy": _choice("error", "skip", "keep"),
-    "padValue": ("a number", _is_number),
-    "binaryOutputs": ("a non-empty list of output names", _is_names),
-    "rawPredictionCol": ("a string, empty for no such column", lambda v: isinstance(v, str)),
-    "probabilityCol": ("a string, empty for no such column", lambda v: isinstance(v, str)),
-    "threshold": ("a number from 0 to 1", lambda v: _is_number(v) and 0 <= v <= 1),
-    "modelArgs": ("a dict with strings for keys", lambda v: isinstance(v, Mapping) and all(map(_is_text, v))),
-    "validationSplit": ("a number of at least 0 and below 1", lambda v: _is_number(v) and 0 <= v < 1),
-    "classWeight": ("a non-empty dict of class number to weight of at least 0", _is_class_weight),
-    "adaptLayers": ("a non-empty list of layer names", _is_names),
-    "adaptRows": _integer(1),
-    "initialModel": _TEXT,
-    "verbose": ("0, 1 or 2", lambda v: _is_integer(v) and 0 <= v <= 2),
-}
-"""What each Param accepts, in words and as a test."""
-
-
-def check_value(name: str, value: Any) -> Any:
-    """Return `value` if Param `name` accepts it.
-
-    Raises
-    ------
-    ParamError
-        Otherwise; says what is accepted and what was received.
-    """
-    expected, accepts = CONSTRAINTS[name]
-    if not accepts(value):
-        raise ParamError(f"{name} must be {expected}. Received: {value!r} (of type {type(value).__name__})")
-    return value
 
 
 def _checked(name: str, converter: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -176,6 +43,10 @@ class _Environment(dict[str, str]):
 
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{name!r}: ..." for name in self) + "}"
+
+
+def _class_weight(value: Mapping[Any, Any]) -> dict[int, float]:
+    return {int(k): float(w) for k, w in value.items()}  # keys that were saved as JSON are strings
 
 
 _int, _float, _text, _bool = int, float, str, bool  # converters of values that have been checked
