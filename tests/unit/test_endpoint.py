@@ -15,6 +15,7 @@ from tfos_ml.cluster.control import call_options
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder, _choose
 from tfos_ml.feed import blocks, inlet, rows, spool
+from tfos_ml.feed.elements import to_elements
 from tfos_ml.feed.inlet import Inlet
 
 TOKEN = "the run's token"
@@ -40,7 +41,7 @@ class Node:
         return [t["chunk"] for t in self.told if t["type"] == "chunk"]
 
     def elements(self):
-        return [e for c in self.chunks() for b in spool.read_chunk(c["path"]) for e in rows.to_elements(b)]
+        return [e for c in self.chunks() for b in spool.read_chunk(c["path"]) for e in to_elements(b)]
 
     def put(self, elements, token=TOKEN, partition=0, epochs=1, whole=True):
         order = {"number": 1, "stream": "input", "partition": partition, "epochs": epochs}
@@ -191,7 +192,7 @@ def ask(node, given):
                 writer.write_batch(blocks.pack([batch]))
             writer.done_writing()
             blocks_back = [blocks.unpack(chunk.data)[1] for chunk in reader]
-    return [e for block in blocks_back for batch in blocks.read(block) for e in rows.to_elements(batch)]
+    return [e for block in blocks_back for batch in blocks.read(block) for e in to_elements(batch)]
 
 
 def answer(node, directory, expected):
@@ -200,7 +201,7 @@ def answer(node, directory, expected):
     while sum(c["rows"] for c in node.chunks()) < expected:
         waited.wait(0.02)
     chunks = node.chunks()
-    found = [e * 2 for c in chunks for b in spool.read_chunk(c["path"]) for e in rows.to_elements(b)]
+    found = [e * 2 for c in chunks for b in spool.read_chunk(c["path"]) for e in to_elements(b)]
     path = str(directory / "answers")
     (batch,) = rows.to_batches(found)
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:

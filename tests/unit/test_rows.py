@@ -12,7 +12,8 @@ from pyspark.sql import Row
 
 from tfos_ml.arrays import plain, spec_of, to_numpy
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, InvalidInputError, ShapeError
-from tfos_ml.feed.rows import FORM_KEY, MAX_FIELDS, column_of, is_row_batch, to_batches, to_elements
+from tfos_ml.feed.elements import column_of, is_row_batch, to_elements
+from tfos_ml.feed.rows import FORM_KEY, MAX_FIELDS, to_batches
 
 NAN, INF = float("nan"), float("inf")
 UTC = dt.timezone.utc

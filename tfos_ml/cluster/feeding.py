@@ -21,6 +21,7 @@ from tfos_ml.cluster.control import ControlClient, call_options
 from tfos_ml.cluster.failure import find_failure
 from tfos_ml.cluster.tasks import address_towards
 from tfos_ml.feed import blocks, rows
+from tfos_ml.feed.elements import to_elements
 from tfos_ml.feed.fields import field_of
 
 MAX_BLOCKS_AHEAD = 8
@@ -77,7 +78,7 @@ def feed_batches(order: FeedOrder, batches: Iterable[pa.RecordBatch]) -> Iterato
 def infer_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
     """A result for each element of an RDD's partition, in order."""
     for answer in _exchange(order, partition, rows.to_batches(elements)):
-        yield from rows.to_elements(answer, lists=True)
+        yield from to_elements(answer, lists=True)
 
 
 def infer_batches(order: FeedOrder, results: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

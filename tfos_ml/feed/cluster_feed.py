@@ -15,6 +15,7 @@ from tfos_ml.cluster.channel import Channel
 from tfos_ml.errors import CollectiveCallError, ShapeError
 from tfos_ml.feed import rows
 from tfos_ml.feed.datafeed import DataFeed
+from tfos_ml.feed.elements import to_elements
 from tfos_ml.feed.fields import field_of
 from tfos_ml.feed.spool import Chunk, read_chunk
 from tfos_ml.schema import Array, FeedSchema
@@ -103,7 +104,7 @@ class ClusterFeed(DataFeed):
         self._tell_taken()
         if self._mapping is not None:
             return {tensor: self._array(parts, column, i) for i, (column, tensor) in enumerate(self._mapping.items())}
-        return [element for part in parts for element in rows.to_elements(part)]
+        return [element for part in parts for element in to_elements(part)]
 
     def _has_more(self, have_some: bool) -> bool:
         exhausted = self._batch is None or self._position == len(self._batch)

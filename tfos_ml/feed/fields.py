@@ -6,7 +6,8 @@ import json
 
 import pyarrow as pa
 
-from tfos_ml.feed import rows
+from tfos_ml.feed.elements import column_of, is_row_batch
+from tfos_ml.feed.rows import FORM_KEY
 
 
 def field_of(batch: pa.RecordBatch, name: str, position: int) -> pa.Array:
@@ -18,7 +19,7 @@ def field_of(batch: pa.RecordBatch, name: str, position: int) -> pa.Array:
         If there is no such field.
     """
     has_names = True
-    if rows.is_row_batch(batch):
-        form = json.loads(batch.schema.metadata[rows.FORM_KEY])
+    if is_row_batch(batch):
+        form = json.loads(batch.schema.metadata[FORM_KEY])
         has_names = form[0] == "fields" and form[1] in ("dict", "row")
-    return rows.column_of(batch, name if has_names else position)
+    return column_of(batch, name if has_names else position)

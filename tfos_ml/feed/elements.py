@@ -1,0 +1,190 @@
+"""The way back from Arrow record batches to the elements of an RDD, or to one field of them.
+
+What comes back as what is told in :mod:`tfos_ml.feed.rows`, which makes the batches.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise, starmap
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfos_ml.errors import ColumnNotFoundError, ShapeError
+from tfos_ml.feed.rows import FORM_KEY, MAX_FIELDS, VALUE, Kind, list_array, with_nulls
+from tfos_ml.schema import Array
+
+
+def is_row_batch(batch: pa.RecordBatch) -> bool:
+    """Whether :mod:`tfos_ml.feed.rows` made a batch; others, of a DataFrame, hold tuples of their columns."""
+    return FORM_KEY in (batch.schema.metadata or {})
+
+
+def _kind(batch: pa.RecordBatch) -> Kind:
+    if is_row_batch(batch):
+        kind: Kind = json.loads(batch.schema.metadata[FORM_KEY])
+        return kind
+    return ["fields", "tuple", batch.schema.names, list(map(_kind_of, batch.schema.types))]
+
+
+def _kind_of(kind: pa.DataType) -> Kind:
+    return ["list", _kind_of(kind.value_type)] if pa.types.is_list(kind) else VALUE
+
+
+def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
+    """A field of the elements of a batch; arrays are nested lists, which :mod:`tfos_ml.arrays` knows.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        Made by :func:`tfos_ml.feed.rows.to_batches`, or of a DataFrame.
+    key : str or int
+        Name in a dict, a Row or a DataFrame; position in a tuple, a list, a Row or a DataFrame. An element that is
+        one value is its own field 0.
+
+    Raises
+    ------
+    ColumnNotFoundError
+        If the elements have no such field, or several of that name.
+    ShapeError
+        If the field holds arrays that differ in their number of dimensions.
+    """
+    kind = _kind(batch)
+    fields: Kind = kind if kind[0] == "fields" else ["fields", "value", [0], [kind]]
+    _, how, names, kinds = fields
+    found = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
+    if len(found) != 1:
+        raise ColumnNotFoundError(
+            f"Elements of the RDD have {len(found) or 'no'} fields {key!r}, expected one. Available: {names or 'none'}"
+        )
+    array: pa.Array = batch.column(found[0])
+    kind = kinds[found[0]]
+    if kind[0] != "ndarray" or kind[2] == []:
+        return array
+    return with_nulls(_nested_lists(array.drop_null(), kind[2]), array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _nested_lists(arrays: pa.Array, shape: list[int] | None) -> pa.Array:
+    """Arrays as lists of lists."""
+    items = (arrays if shape else arrays.field("values")).flatten()
+    shapes = [shape] * len(arrays) if shape else arrays.field("shape").to_pylist()
+    ndims = sorted(set(map(len, shapes)))
+    if len(ndims) > 1:
+        raise ShapeError(f"Arrays of the RDD have {ndims} dimensions, which make no one tensor. Reshape them first.")
+    sizes = np.array(shapes, dtype=np.int64).reshape(len(arrays), -1)
+    for level in reversed(range(sizes.shape[1])):
+        items = list_array(np.repeat(sizes[:, level], sizes[:, :level].prod(axis=1)), items)
+    return items
+
+
+def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
+    """The elements of a batch, as they were.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        Made by :func:`tfos_ml.feed.rows.to_batches`, or of a DataFrame; also a slice of one.
+    lists : bool, default False
+        Give lists of numbers as lists, rather than as arrays, which are much faster.
+    """
+    kind = _kind(batch)
+    array = batch.to_struct_array() if kind[0] == "fields" else batch.column(0)
+    return _decode(array, kind, lists) if len(array) else []
+
+
+def _decode(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:
+    if kind == VALUE:
+        dense = _dense(array) if _holds_numbers(kind, array.type) else None
+        return array.to_pylist() if dense is None else dense.tolist()
+    if array.null_count:
+        known = iter(_decode(array.drop_null(), kind, lists))
+        return [next(known) if valid else None for valid in array.is_valid().to_pylist()]
+    if kind[0] == "numpy":
+        return list(_from_arrow(array, np.dtype(kind[1])))
+    if kind[0] == "ndarray":
+        return _decode_arrays(array, np.dtype(kind[1]), kind[2])
+    return _decode_fields(array, kind, lists) if kind[0] == "fields" else _decode_lists(array, kind, lists)
+
+
+def _from_arrow(flat: pa.Array, dtype: np.dtype[Any]) -> Array:
+    if dtype.kind in "USO":
+        return np.array(flat.to_pylist(), dtype)
+    numbers = flat.to_numpy(zero_copy_only=False)
+    if dtype.kind in "mM":
+        numbers = numbers.view(dtype.newbyteorder("="))
+    return numbers.astype(dtype, copy=False)
+
+
+def _decode_arrays(array: pa.Array, dtype: np.dtype[Any], shape: list[int] | None) -> list[Any]:
+    if shape is None:
+        flat, shapes = array.field("values").flatten(), array.field("shape").to_pylist()
+        items = flat.to_pylist() if dtype.kind in "USO" else _from_arrow(flat, dtype)
+        bounds = pairwise(np.cumsum([0, *map(math.prod, shapes)]).tolist())
+        return [np.asarray(items[a:b], dtype).reshape(shape) for (a, b), shape in zip(bounds, shapes, strict=True)]
+    stacked = _from_arrow(array.flatten() if shape else array, dtype).reshape(-1, *shape)
+    return list(stacked) if shape else [stacked[i, ...] for i in range(len(stacked))]
+
+
+def _decode_fields(array: pa.StructArray, kind: Kind, lists: bool) -> list[Any]:
+    _, how, names, kinds = kind
+    columns = [_decode(field, k, lists) for field, k in zip(array.flatten(), kinds, strict=False)]
+    rows = zip(*columns, strict=True) if columns else iter([()] * len(array))
+    if how == "dict":
+        return [dict(zip(names, row, strict=True)) for row in rows]
+    if how == "row":
+        from pyspark.sql import Row
+
+        return list(starmap(Row(*names), rows))
+    return list(rows) if how == "tuple" else list(map(list, rows))
+
+
+def _decode_lists(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:
+    how, item = kind
+    as_arrays = not lists and _holds_numbers(item, array.type.value_type) and (how == "list" or item == VALUE)
+    rows: Any = _dense(array) if as_arrays else None
+    if rows is None:
+        flat = array.flatten()
+        items: Any = _dense(flat) if as_arrays and item == VALUE else None
+        items = _decode(flat, item, lists) if items is None else items
+        ends = np.cumsum(pc.list_value_length(array).to_numpy()).tolist()
+        rows = [items[a:b] for a, b in pairwise([0, *ends])]
+    if as_arrays:
+        rows = map(_as_array, rows)
+    return list(rows) if how == "list" else list(map(_as_tuple, rows))
+
+
+def _holds_numbers(kind: Kind, type_: pa.DataType) -> bool:
+    if kind[0] == "list":
+        return _holds_numbers(kind[1], type_.value_type)
+    is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)
+    return kind == VALUE and is_number
+
+
+def _dense(array: pa.Array) -> Array | None:
+    """Numbers as one array, a view but for booleans; None if there are nulls or lists of several lengths."""
+    if array.null_count:
+        return None
+    if not pa.types.is_list(array.type):
+        numbers: Array = array.to_numpy(zero_copy_only=False)
+        return numbers
+    items, lengths = _dense(array.flatten()), pc.list_value_length(array).to_numpy()
+    if items is None or not len(lengths) or lengths.min() != lengths.max():
+        return None
+    return items.reshape(len(array), lengths[0], *items.shape[1:])
+
+
+def _as_array(row: Any) -> Any:
+    """Numbers, or arrays of one shape, as one array."""
+    if isinstance(row, np.ndarray) or any(item is None or isinstance(item, list) for item in row):
+        return row
+    return np.array(row) if len(set(map(np.shape, row))) < 2 else row
+
+
+def _as_tuple(row: Any) -> Any:
+    if isinstance(row, np.ndarray):
+        return row if len(row) > MAX_FIELDS else tuple(row.tolist())
+    return tuple(row)
