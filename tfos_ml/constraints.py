@@ -39,6 +39,14 @@ def _is_mapping(value: Any) -> bool:
     return isinstance(value, Mapping) and all(_is_text(k) and _is_text(v) for k, v in value.items()) and bool(value)
 
 
+class Environment(dict[str, str]):
+    """Variables whose values are not shown: they may be secrets, and MLflow logs Params as ``str`` shows them."""
+
+    def __repr__(self) -> str:
+        kinds = {name: "..." if isinstance(value, str) else type(value).__name__ for name, value in self.items()}
+        return "{" + ", ".join(f"{name!r}: {kind}" for name, kind in kinds.items()) + "}"
+
+
 def _is_environment(value: Any) -> bool:
     return isinstance(value, Mapping) and all(_is_text(k) and isinstance(v, str) for k, v in value.items())
 
@@ -121,5 +129,6 @@ def check_value(name: str, value: Any) -> Any:
     """
     expected, accepts = CONSTRAINTS[name]
     if not accepts(value):
-        raise ParamError(f"{name} must be {expected}. Received: {value!r} (of type {type(value).__name__})")
+        shown = Environment(value) if accepts is _is_environment and isinstance(value, Mapping) else value
+        raise ParamError(f"{name} must be {expected}. Received: {shown!r} (of type {type(value).__name__})")
     return value

@@ -19,7 +19,7 @@ from pyspark.ml.param.shared import (
     HasWeightCol,
 )
 
-from tfos_ml.constraints import CONSTRAINTS, check_value
+from tfos_ml.constraints import CONSTRAINTS, Environment, check_value
 from tfos_ml.errors import ParamError
 from tfos_ml.input_mode import InputMode
 
@@ -36,13 +36,6 @@ def _checked(name: str, converter: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 def _param(name: str, doc: str, converter: Callable[[Any], Any]) -> Param[Any]:
     return Param(Params._dummy(), name, doc, _checked(name, converter))
-
-
-class _Environment(dict[str, str]):
-    """Variables whose values are not shown: they may be secrets, and MLflow logs Params as ``str`` shows them."""
-
-    def __repr__(self) -> str:
-        return "{" + ", ".join(f"{name!r}: ..." for name in self) + "}"
 
 
 def _class_weight(value: Mapping[Any, Any]) -> dict[int, float]:
@@ -198,7 +191,7 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
     communication = _param("communication", "collectives of TensorFlow: 'auto', 'ring' or 'nccl'", _text)
     protocol = _param("protocol", "protocol of TensorFlow's own servers, for instance 'grpc'", _text)
     nodeEnv = _param(
-        "nodeEnv", "environment of the TensorFlow processes, set before TensorFlow is imported", _Environment
+        "nodeEnv", "environment of the TensorFlow processes, set before TensorFlow is imported", Environment
     )
     verbose = _param("verbose", "0 silent, 1 progress bar, 2 a line per epoch", _int)
 

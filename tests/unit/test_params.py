@@ -8,7 +8,7 @@ import pytest
 
 import tfos_ml
 from tfos_ml import InputMode, KerasEstimator, TFEstimator, TFModel
-from tfos_ml.constraints import CONSTRAINTS
+from tfos_ml.constraints import CONSTRAINTS, Environment
 from tfos_ml.errors import ParamError
 from tfos_ml.params import CLASSIFIER_PARAMS, KERAS_PARAMS, SCORING_PARAMS, TRAINING_PARAMS
 
@@ -98,7 +98,15 @@ def test_good_value_is_taken_and_given_back(name, value):
 def test_bad_value_is_refused_in_one_format(name, value):
     with pytest.raises(ParamError) as caught:
         estimator_with(name)(**{name: value})
-    assert str(caught.value).startswith(f"{name} must be {CONSTRAINTS[name][0]}. Received: {value!r}")
+    shown = Environment(value) if name == "nodeEnv" and isinstance(value, dict) else value
+    assert str(caught.value).startswith(f"{name} must be {CONSTRAINTS[name][0]}. Received: {shown!r}")
+
+
+def test_values_of_the_environment_are_not_told():
+    with pytest.raises(ParamError) as caught:
+        TFEstimator(nodeEnv={"MY_TOKEN": "hunter2", "PORT": 80})
+    received = "{'MY_TOKEN': ..., 'PORT': int} (of type dict)"
+    assert str(caught.value) == f"nodeEnv must be a dict of strings. Received: {received}"
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, bad[0]) for name, (_, bad) in VALUES.items()], ids=label)
