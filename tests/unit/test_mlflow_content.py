@@ -26,7 +26,8 @@ def test_model_arguments_are_params_each():
 
 
 @pytest.mark.parametrize(
-    "name", ["password", "db_PASSWD", "hf_token", "AWS_SECRET", "apiKey", "access.key", "credentials"]
+    "name",
+    ["password", "db_PASSWD", "PGPWD", "hf_token", "AWS_SECRET", "apiKey", "access.key", "private_key", "credentials"],
 )
 def test_secrets_are_not_logged(name):
     estimator = TFEstimator(tfArgs={name: "hunter2"}, nodeEnv={"HF_HOME": "hunter2", name: "hunter2"})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tfos_ml.base import ClusterEstimator
 
 PARAM_CHARACTERS = 6000  # MLflow takes no more
-SECRET = re.compile("(?i)secret|passwo?r?d|token$|credential|access[._-]?key|api[._-]?key")
+SECRET = re.compile("(?i)secret|passwo?r?d|passphrase|pwd|token$|credential|(access|account|api|private)[._-]?key")
 NOT_LOGGED = "(not logged)"
 _SIMPLE = (str, int, float, bool, list, tuple, type(None))
 _LOCATIONS = ("modelDir", "exportDir", "logDir", "initialModel")
