@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: install java demo test lint bench clean
+.PHONY: install java demo test chaos soak lint bench clean
 
 install: java $(VENV)/.installed
 
@@ -32,6 +32,13 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Faults in all combinations, and hundreds of runs in a row: half an hour each.
+chaos: install
+	$(BIN)/python -m pytest -m chaos --timeout 600
+
+soak: install
+	$(BIN)/python -m pytest -m soak --timeout 3600
 
 lint: install
 	$(BIN)/ruff check .
