@@ -23,6 +23,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from tfos_ml.cluster.lives import Lives
+
 logger = logging.getLogger(__name__)
 CALL_TIMEOUT = 5.0
 PING_SECONDS = 0.5
@@ -78,6 +80,8 @@ class ControlServer(flight.FlightServerBase):
         self._rounds: dict[int, dict[int, str]] = {}
         self._files: tempfile.TemporaryDirectory[str] | None = None
         self._failure: str | None = None
+        self._entered: dict[int, int] = {}
+        self._lives = Lives()
 
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
         """Answer one call of a node."""
@@ -108,8 +112,13 @@ class ControlServer(flight.FlightServerBase):
             self._present.add(rank)
             self._progress[rank] = progress
             self._reports.extend(reports)
+            self._lives.heard(rank, progress.get("child_silent"))
+            if "broken_for" in progress:
+                return {"peers_live": self._lives.all_live(rank, self._present, float(progress["broken_for"]))}
         elif action == "gone":
             self._present.discard(rank)
+        elif action == "enter":
+            return {"first": self._entered.setdefault(rank, int(body["task"])) == int(body["task"])}
         elif action == "gather":
             return {"messages": self._gather(rank, body)}
         elif action == "failed":
@@ -134,6 +143,11 @@ class ControlServer(flight.FlightServerBase):
         """What the first node that failed said; of plain jobs, whose tasks Spark would try again."""
         with self._changed:
             return self._failure
+
+    def silent(self, seconds: float) -> dict[int, float]:
+        """Nodes that have not been heard of for longer than `seconds`, and for how long; call it often."""
+        with self._changed:
+            return self._lives.silent(self._present, seconds)
 
     def take_reports(self) -> list[dict[str, Any]]:
         """Metrics that came since the last call."""
@@ -207,14 +221,16 @@ class ProgressLink:
     period : float, default 0.5
         Seconds between two reports.
     hear : callable, optional
-        Called with each of the driver's answers; the link then goes on when one fails to come.
+        Called with each of the driver's answers.
 
     Attributes
     ----------
     stop_asked : bool
         Whether the driver has asked the node to stop.
     heard_at : float
-        ``time.monotonic()`` of the driver's last answer, or of the start.
+        ``time.monotonic()`` of the last call that the driver has answered, or of the start.
+    has_answered : bool
+        Whether the driver has ever answered.
     """
 
     def __init__(
@@ -231,6 +247,8 @@ class ProgressLink:
         self._period = period
         self._hear = hear
         self.heard_at = time.monotonic()
+        self.has_answered = False
+        self._has_warned = False
         self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._closed = threading.Event()
         self.stop_asked = False
@@ -242,22 +260,23 @@ class ProgressLink:
         self._reports.put(report)
 
     def _run(self) -> None:
-        while self._ping() or self._hear is not None:
-            if self._closed.wait(self._period):
-                self._ping()
-                return
+        while not self._closed.wait(self._period if self._ping() else 2 * self._period):
+            pass
+        self._ping()
 
     def _ping(self) -> bool:
         reports = []
         while not self._reports.empty():
             reports.append(self._reports.get())
+        called_at = time.monotonic()
         try:
             answer = self._client.call("progress", rank=self._rank, progress=self._progress(), reports=reports)
         except Exception as error:  # whatever it is, training must not depend on it
-            if self._hear is None:
-                logger.warning("Driver not reachable, training goes on without live progress: %s", error)
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning("Driver not reachable, so it gets no live progress: %s", error)
             return False
-        self.heard_at = time.monotonic()
+        self.heard_at, self.has_answered = called_at, True
         self.stop_asked = bool(answer["stop"])
         if self._hear is not None:
             self._hear(answer)

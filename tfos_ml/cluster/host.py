@@ -107,7 +107,7 @@ def _executor() -> int:
 
 
 class _HostedNode(Node):
-    """A node that is no task: rows reach it through a door of its own, results go straight to the driver.
+    """A node that is no task: rows reach it through an endpoint of its own, results go straight to the driver.
 
     Parameters
     ----------
@@ -116,6 +116,9 @@ class _HostedNode(Node):
     say : file
         Where to say that it has joined.
     """
+
+    pings_faster = 5  # the driver's announcements come with its answers
+    needs_driver = True
 
     def __init__(self, order: HostOrder, seat: PlainSeat, say: IO[bytes]):
         assert order.task.control is not None

@@ -228,7 +228,7 @@ class TFCluster:
         start = partial(self.nodeRDD.foreach, partial(start_node, task, fed))
         self._job = TaggedJob(self._spark, self._tag, start)
         for rank, payload in on_driver.items():
-            place = Place(rank, self.server.host, cpus=1, gpus={}, is_retry=False)
+            place = Place(rank, self.server.host, cpus=1, gpus={})
             order = HostOrder(replace(task, payload=payload), place, os.getpid(), is_fed=False)
             self._driver_nodes.append(start_host(order))
         meeting = Meeting(self.server, self._template, task.reservation_timeout)
