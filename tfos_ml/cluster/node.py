@@ -67,7 +67,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     from pyspark import BarrierTaskContext, TaskContext
 
     if task.barrier:
-        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get())), batches)
+        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), batches)
         return
     assert task.control is not None
     context = TaskContext.get()
@@ -163,6 +163,7 @@ class Node:
         # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
         scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
         self._guardian = Guardian(marker, [*self._directories.all(), scratch])
+        self._port.reserve(self._task.node_ports)
         program = self._task.payload.read()
         self._payload = Path(self._directories.disk) / "payload"
         self._payload.write_bytes(program)
