@@ -1,13 +1,12 @@
 """Driver and nodes while a job runs: progress, metrics, checkpoints, "please stop", "I am gone".
 
-A small Arrow Flight server on the driver; JSON bodies, a random bearer token for each run.
+A small Arrow Flight server on the driver; JSON bodies, a random token for each run.
 It only carries what is convenient to have early: the same facts come back with the job's
 result, so a node that cannot reach the driver trains on without it.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import os
@@ -18,12 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.lives import Lives
+from tfos_ml.cluster.transport import Actions, TransportServer, close_server, connect, read_message
 
 logger = logging.getLogger(__name__)
 CALL_TIMEOUT = 5.0
@@ -32,46 +33,27 @@ _FILE_SCHEMA = pa.schema([("part", pa.binary())])
 _PART_BYTES = 1 << 20
 
 
-class TokenMiddleware(flight.ServerMiddlewareFactory):
-    """Turns away every call that does not carry the run's token."""
-
-    def __init__(self, token: str):
-        super().__init__()
-        self._expected = f"Bearer {token}".encode()
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
-        """Raise unless the call carries the token."""
-        received = (headers.get("authorization") or [""])[0]
-        if not hmac.compare_digest(received.encode(), self._expected):
-            raise flight.FlightUnauthenticatedError("wrong or missing token")
-
-
-def call_options(token: str, timeout: float | None = None) -> flight.FlightCallOptions:
-    """What a call must carry for :class:`TokenMiddleware` to let it in."""
-    return flight.FlightCallOptions(timeout=timeout, headers=[(b"authorization", f"Bearer {token}".encode())])
-
-
-def close_server(server: flight.FlightServerBase) -> None:
-    """Stop listening; strangers that hold connections open do not hold this up."""
-    thread = threading.Thread(target=server.shutdown, name="server shutdown", daemon=True)
-    thread.start()
-    thread.join(CALL_TIMEOUT)
-
-
-class ControlServer(flight.FlightServerBase):
-    """The driver's end: listens on `host` from construction until :meth:`close`.
+class ControlServer(TransportServer):
+    """The driver's end: listens from construction until :meth:`close`.
 
     Parameters
     ----------
-    host : str
-        The driver's address as the executors know it; nothing else is listened on.
+    endpoint : Endpoint or str
+        Where it listens, as of :class:`TransportServer`.
     """
 
-    def __init__(self, host: str):
+    actions: ClassVar[Actions] = {
+        "progress": {"rank": int, "progress": dict, "reports": list},
+        "gone": {"rank": int},
+        "enter": {"rank": int, "task": int},
+        "gather": {"rank": int, "round": int, "size": int},
+        "failed": {"rank": int, "error": str},
+    }
+
+    def __init__(self, endpoint: Endpoint | str):
         token = secrets.token_urlsafe(32)
-        super().__init__(f"grpc://{host}:0", middleware={"token": TokenMiddleware(token)})
-        self.host = host
-        self.address = {"location": f"grpc://{host}:{self.port}", "token": token}
+        super().__init__(endpoint, token)
+        self.address = {"location": self.location, "token": token}
         self._changed = threading.Condition()
         self._present: set[int] = set()
         self._progress: dict[int, dict[str, Any]] = {}
@@ -83,17 +65,16 @@ class ControlServer(flight.FlightServerBase):
         self._entered: dict[int, int] = {}
         self._lives = Lives()
 
-    def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
+    def answer(self, action: str, message: dict[str, Any]) -> dict[str, Any]:
         """Answer one call of a node."""
-        body = json.loads(action.body.to_pybytes())
         with self._changed:
-            answer = self._answer(action.type, body)
+            answer = self._answer(action, message)
             self._changed.notify_all()
-            return [json.dumps({"stop": self._stopping, **answer}).encode()]
+            return {"stop": self._stopping, **answer}
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Take a file of a node; it lies here until :meth:`close`, and its report says where."""
-        report = json.loads(descriptor.command)
+        report = read_message(descriptor.command, {"name": str})
         with self._changed:
             self._files = self._files or tempfile.TemporaryDirectory(prefix="tfos_ml-")
             path = os.path.join(self._files.name, os.path.basename(report["name"]))
@@ -123,8 +104,6 @@ class ControlServer(flight.FlightServerBase):
             return {"messages": self._gather(rank, body)}
         elif action == "failed":
             self._failure = self._failure or str(body["error"])
-        else:
-            raise KeyError(f"unknown action {action!r}")
         return {}
 
     def _gather(self, rank: int, body: dict[str, Any]) -> list[str] | None:
@@ -181,9 +160,8 @@ class ControlClient:
     """A node's end of the control channel."""
 
     def __init__(self, location: str, token: str):
-        self._client = flight.FlightClient(location)
-        self._token = token
-        self._options = call_options(token, CALL_TIMEOUT)
+        self._client = connect(location, token)
+        self._options = flight.FlightCallOptions(timeout=CALL_TIMEOUT)
 
     def call(self, action: str, **body: Any) -> dict[str, Any]:
         """Make one call; raises ``pyarrow.lib.ArrowException`` if the driver cannot be reached."""
@@ -194,7 +172,7 @@ class ControlClient:
     def send_file(self, path: str | Path, report: dict[str, Any], timeout: float) -> None:
         """Send a file and the report that goes with it, in `timeout` seconds; raises as :meth:`call`."""
         descriptor = flight.FlightDescriptor.for_command(json.dumps(report).encode())
-        options = call_options(self._token, timeout)
+        options = flight.FlightCallOptions(timeout=timeout)
         writer, _ = self._client.do_put(descriptor, _FILE_SCHEMA, options)
         with writer, open(path, "rb") as file:
             while part := file.read(_PART_BYTES):

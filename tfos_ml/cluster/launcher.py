@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.artifacts import is_connect
 from tfos_ml.cluster import export, results
+from tfos_ml.cluster.addresses import driver_endpoint, node_ports
 from tfos_ml.cluster.control import CALL_TIMEOUT, ControlServer
 from tfos_ml.cluster.failure import Failure, find_failure
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
@@ -106,7 +107,7 @@ def launch(
         If no row reached any node.
     """
     check_settings(spark)
-    task = replace(task, barrier=not allocates_dynamically(spark))
+    task = replace(task, barrier=not allocates_dynamically(spark), node_ports=node_ports(spark))
     check_slots(spark, task.template.size, task.reservation_timeout, profile)
     policy = RestartPolicy(max_restarts)
     while True:
@@ -150,7 +151,7 @@ class _Attempt:
         _attempts.append(self)
         try:
             if not is_connect(self._spark):
-                self._control = ControlServer(self._spark.sparkContext._conf.get("spark.driver.host") or "localhost")
+                self._control = ControlServer(driver_endpoint(self._spark))
             try:
                 job = self._collect(df)
             except BaseException:

@@ -171,6 +171,7 @@ class Node:
         # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
         scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
         self._guardian = Guardian(marker, [*self._directories.all(), scratch])
+        self._port.reserve(self._task.node_ports)
         program = self._task.payload.read()
         self._payload = Path(self._directories.disk) / "payload"
         self._payload.write_bytes(program)

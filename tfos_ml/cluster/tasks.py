@@ -6,14 +6,13 @@ process that outlives its task, where feeding jobs come and go (``TFCluster``).
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import psutil
 
+from tfos_ml.cluster.addresses import address_towards, is_loopback, unbracketed
 from tfos_ml.cluster.control import ControlClient, period_for
 from tfos_ml.cluster.resources import visible_gpus
 
@@ -72,7 +71,7 @@ class BarrierSeat:
         self._context = context
         self._control = control
         self.rank: int = context.partitionId()
-        self.host: str = context.getTaskInfos()[self.rank].address.rsplit(":", 1)[0]
+        self.host = _host_of(context.getTaskInfos()[self.rank].address, control)
         self.cpus: int = context.cpus()
         self.gpus = visible_gpus(context)
 
@@ -166,10 +165,10 @@ class PlainSeat:
         self._client.call("failed", rank=self.rank, error=text)
 
 
-def address_towards(location: str) -> str:
-    """Address of this host in the network through which it reaches `location`."""
-    target = urlsplit(location)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((target.hostname, target.port))  # of a datagram socket: sends nothing
-        host: str = probe.getsockname()[0]
+def _host_of(address: str, control: dict[str, str] | None) -> str:
+    """Address of a barrier task's host; loopback if the driver listens there, as that of a local session does."""
+    host = unbracketed(address.rsplit(":", 1)[0])
+    if control is None or is_loopback(host):
         return host
+    towards = address_towards(control["location"])
+    return towards if is_loopback(towards) else host
