@@ -25,6 +25,7 @@ from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.params import TrainingParams
 from tfos_ml.persistence import Saveable
+from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -137,7 +138,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         problem = check_destination(uri) if uri else None
         if problem:
             raise errors.DestinationError(
-                f"exportDir={uri!r} cannot be published to: {problem}. Choose a new directory."
+                f"exportDir={redact(uri)!r} cannot be published to: {problem}. Choose a new directory."
             )
 
     def _settings(self, df: DataFrame) -> dict[str, Any]:

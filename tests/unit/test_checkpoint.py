@@ -235,7 +235,7 @@ class TestModelDir:
 
     @pytest.mark.parametrize("uri", ["relative/path", "nosuch://x/y", ""])
     def test_what_is_no_location_is_refused(self, uri):
-        with pytest.raises(DestinationError, match=f"modelDir='{uri}' is no absolute path or URI"):
+        with pytest.raises(DestinationError, match=f"modelDir='{uri}' cannot be read: it is no absolute path"):
             check_model_dir(uri)
 
 

@@ -44,6 +44,7 @@ from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.quiet import USES_KERAS
+from tfos_ml.redact import redact, secrets_of_uri
 from tfos_ml.schema import FeedSchema
 from tfos_ml.training.paths import LOG_DIR, absolute_path
 
@@ -481,8 +482,9 @@ class Node:
         try:
             export.stage(self._exported, self._task.export_dir, self._task.run_id)
         except (OSError, pa.ArrowException) as error:
-            message = f"exportDir={self._task.export_dir!r} cannot be written from {self._host}: {error}"
-            raise self.failure("DestinationError", message) from error
+            uri, why = redact(self._task.export_dir), redact(error, secrets=secrets_of_uri(self._task.export_dir))
+            message = f"exportDir={uri!r} cannot be written from {self._host}: {why}"
+            raise self.failure("DestinationError", message) from None
 
     def _has_data(self) -> bool:
         return self._conversation.total_rows > 0 or not self._task.schema.columns

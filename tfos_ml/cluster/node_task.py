@@ -49,11 +49,11 @@ class NodeTask:
     template: ClusterTemplate
     schema: FeedSchema
     payload: Artifact
-    settings: dict[str, Any]
-    environment: dict[str, str]
+    settings: dict[str, Any] = field(repr=False)  # modelDir may hold a password
+    environment: dict[str, str] = field(repr=False)
     reservation_timeout: float
     feed_timeout: float
-    export_dir: str | None
+    export_dir: str | None = field(repr=False)
     control: dict[str, str] | None = field(repr=False)  # holds the run's token
     barrier: bool = True
     lease: float | None = None

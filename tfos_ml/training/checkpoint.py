@@ -25,6 +25,7 @@ import numpy as np
 from pyarrow import fs
 
 from tfos_ml.errors import ModelError
+from tfos_ml.redact import redact
 from tfos_ml.training.allreduce import Array, WorkerGroup
 from tfos_ml.training.fence import Fence
 from tfos_ml.training.model_dir import FOLDER
@@ -172,11 +173,11 @@ class Checkpoints:
             own = _unpickle(self._read(f"{name}/{mine}", files[mine])) if mine in files else {}
             state = TrainingState(**about, shared=shared, own=own)
         except OSError as error:
-            problem = str(error)
+            problem = redact(error)
         if self._group.largest(0.0 if state is not None else 1.0):
             raise ModelError(
-                f"modelDir={self._uri!r} holds a checkpoint of epoch {about['epoch']} that not every worker can read "
-                f"{problem}. Put modelDir on storage that all nodes reach alike."
+                f"modelDir={redact(self._uri)!r} holds a checkpoint of epoch {about['epoch']} that not every worker "
+                f"can read {problem}. Put modelDir on storage that all nodes reach alike."
             )
         return state
 
@@ -190,7 +191,8 @@ class Checkpoints:
                 return json.dumps({**about, "name": name})
             except (OSError, ValueError, KeyError) as error:
                 warnings.warn(
-                    f"Checkpoint {name} in {self._uri} is not whole and is passed over: {error}", stacklevel=2
+                    f"Checkpoint {name} in {redact(self._uri)} is not whole and is passed over: {redact(error)}",
+                    stacklevel=2,
                 )
         return ""
 
