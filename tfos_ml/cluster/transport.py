@@ -181,13 +181,13 @@ class _Listener(flight.FlightServerBase):
     """Hands calls on. pyarrow never frees it, so it holds nothing else."""
 
     def __init__(self, location: str, credentials: Credentials, server: TransportServer):
+        self._server = weakref.proxy(server)
         super().__init__(
             location,
             tls_certificates=[(credentials.certificate, credentials.key)],
             verify_client=True,
             root_certificates=credentials.authority,
         )
-        self._server = weakref.proxy(server)
 
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
         answer: list[bytes] = self._server.do_action(context, action)
@@ -225,8 +225,12 @@ def _listen(endpoint: Endpoint, credentials: Credentials, server: TransportServe
 
 def _close(listener: _Listener) -> None:
     thread = threading.Thread(target=listener.release, name="server shutdown", daemon=True)
-    thread.start()
-    thread.join(CLOSE_TIMEOUT)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter is shutting down
+        listener.release()
+    else:
+        thread.join(CLOSE_TIMEOUT)
 
 
 def _check_free(host: str, port: int) -> None:
