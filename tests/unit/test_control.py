@@ -121,11 +121,11 @@ def test_wrong_token_is_turned_away_and_others_are_served(server, connect, token
 )
 def test_no_call_is_answered_without_a_token(server, connect, call):
     location = server.address["location"]
-    for how in (
-        {"location": location, "disable_server_verification": True},
-        {"location": location.replace("+tls", "")},
+    for client in (
+        flight.FlightClient(location, disable_server_verification=True),
+        flight.FlightClient(location.replace("+tls", "")),
     ):
-        with flight.FlightClient(**how) as client, pytest.raises(flight.FlightUnavailableError):
+        with client, pytest.raises(flight.FlightUnavailableError):
             call(client)
     assert is_served(connect())
 

@@ -34,7 +34,7 @@ import pyarrow.flight as flight
 
 from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.lives import Lives
-from tfos_ml.cluster.transport import Actions, TransportServer, close_server, connect, read_message
+from tfos_ml.cluster.transport import Actions, TransportServer, connect, read_message
 
 logger = logging.getLogger(__name__)
 CALL_TIMEOUT = 5.0
@@ -237,7 +237,7 @@ class ControlServer(TransportServer):
 
     def close(self) -> None:
         """Stop listening, and delete the nodes' files."""
-        close_server(self)
+        super().close()
         if self._files is not None:
             self._files.cleanup()
 

@@ -19,7 +19,7 @@ import pyarrow.flight as flight
 from tfos_ml import errors
 from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.claims import DriverClaims
-from tfos_ml.cluster.transport import TransportServer, close_server, read_message
+from tfos_ml.cluster.transport import TransportServer, read_message
 from tfos_ml.feed import blocks
 from tfos_ml.feed.inlet import Exchange, Inlet
 from tfos_ml.feed.spool import Chunk
@@ -142,10 +142,6 @@ class FeedEndpoint(TransportServer):
                 writer.write_batch(answer)
         finally:
             self._inlet.close_exchange(exchange)
-
-    def close(self) -> None:
-        """Stop listening."""
-        close_server(self)
 
 
 class _Asking:

@@ -41,7 +41,6 @@ from tfos_ml.cluster.streams import has_ended, stop_stream
 from tfos_ml.cluster.tagged_job import TaggedJob
 from tfos_ml.cluster.tasks import Place
 from tfos_ml.cluster.template import ClusterTemplate, make_template
-from tfos_ml.cluster.transport import close_server
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.pickling import pack_program
@@ -117,7 +116,7 @@ class TFCluster:
         self._lease = task.lease
         endpoint = driver_endpoint(spark)
         self.server = ClusterServer(endpoint, task.template, lambda: context._jsc is not None, task.lease)
-        self._release = weakref.finalize(self, close_server, self.server)
+        self._release = weakref.finalize(self, self.server.close)
         self._nodes: tuple[FeedNode, ...] = ()
         self._feeds = count(1)
         self._unseen: errors.TfosMlError | None = None  # what a stream's thread has raised
