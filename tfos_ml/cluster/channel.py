@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 Message = dict[str, Any]
+BEAT = "TFOS_ML_BEAT"  # names, in the process's environment, the seconds between its signs of life
 
 
 class ChannelClosedError(ConnectionError):

@@ -30,7 +30,7 @@ from tfos_ml import errors
 from tfos_ml.cluster import control, export, results
 from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import MISSING, Board
-from tfos_ml.cluster.channel import Channel, ChannelClosedError
+from tfos_ml.cluster.channel import BEAT, Channel, ChannelClosedError
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.guardian import Guardian
@@ -48,9 +48,9 @@ from tfos_ml.training.paths import LOG_DIR, absolute_path
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"
 COLLATERAL_SECONDS = 5.0
-HEARTBEAT_TIMEOUT = 120.0
 SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
+BEATS = 24  # signs of life of the process within `silence`
 LEASE_PINGS = 5  # times as many as otherwise: the driver's announcements come with its answers
 ALONE = make_template(1)
 MakeFeeder = Callable[[FeedSchema, spool.SpoolDirectories, Callable[..., None]], Any]
@@ -167,7 +167,8 @@ class Node:
         self._payload = Path(self._directories.disk) / "payload"
         self._payload.write_bytes(program)
         uses_keras = {USES_KERAS: "1"} if b"keras" in program else {}  # imported while the nodes meet
-        own = {"TMPDIR": scratch, **self._gpus, **uses_keras, **self._task.environment}
+        own = {"TMPDIR": scratch, BEAT: str(self._task.silence / BEATS), **self._gpus, **uses_keras}
+        own.update(self._task.environment)
         environment = child_environment(marker, self._threads, own)
         self._child = ChildProcess(CHILD_MODULE, environment, self._me.label)
         self._guardian.guard(pid=self._child.pid)
@@ -313,8 +314,10 @@ class Node:
             raise self.failure("ClusterConfigError", MISSING)
         if self._exited:
             self._check_failed()
-        elif time.monotonic() - self._heard > HEARTBEAT_TIMEOUT:
-            message_text = f"the process gave no sign of life for {HEARTBEAT_TIMEOUT:g} s (stopped, or stuck in C code)"
+        elif time.monotonic() - self._heard > self._task.silence:
+            message_text = (
+                f"the process gave no sign of life for {self._task.silence:g} s (stopped, or stuck in C code)"
+            )
             raise self.failure("NodeExitError", message_text)
         if self._cards:
             rows = sum(self._feeder.rows.values())

@@ -40,6 +40,8 @@ class NodeTask:
         Seconds without an answer of the driver after which a node that outlives its task ends.
     is_independent : bool
         Whether each node is a cluster of its own.
+    silence : float
+        Seconds without a sign of life of the TensorFlow process after which it counts as stuck.
     """
 
     run_id: str
@@ -55,3 +57,4 @@ class NodeTask:
     barrier: bool = True
     lease: float | None = None
     is_independent: bool = False
+    silence: float = 120.0
