@@ -1,5 +1,6 @@
 import contextlib
 import json
+import os
 import resource
 import tarfile
 
@@ -369,6 +370,25 @@ def test_packed_model_unpacks_to_the_same(source, tmp_path):
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path / "back", filter="data")
     assert contents(tmp_path / "back") == contents(source)
+
+
+def test_same_content_is_packed_into_the_same_bytes(source, tmp_path):
+    """Whenever and by whom it was written, with whatever rights, and linked or copied."""
+    copy = tmp_path / "copy"
+    (copy / "assets").mkdir(parents=True)
+    (copy / "variables").mkdir(mode=0o700)
+    (copy / "variables" / "variables.data").write_bytes(bytes(1 << 20))
+    (tmp_path / "graph").write_bytes(b"graph")
+    os.link(tmp_path / "graph", copy / "saved_model.pb")
+    os.chmod(copy / "saved_model.pb", 0o600)
+    for path in copy.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    if os.getuid() == 0:
+        os.chown(copy / "saved_model.pb", 12345, 12345)
+    packed = [pack(str(directory), tmp_path).read_bytes() for directory in (source, copy)]
+    assert packed[0] == packed[1]
+    (copy / "saved_model.pb").write_bytes(b"grapf")
+    assert pack(str(copy), tmp_path).read_bytes() != packed[0]
 
 
 class TestCheckDestination:

@@ -11,14 +11,16 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.flight as flight
 
 from tfos_ml.cluster import results
+from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.control import ControlClient, ControlServer
 from tfos_ml.cluster.failure import Failure
 from tfos_ml.cluster.template import ClusterTemplate
+from tfos_ml.cluster.transport import Actions, read_message
 
 WHY_SECONDS = 4.0  # below the callers' deadline
 SILENCE_SECONDS = 60.0
@@ -46,12 +48,12 @@ class ClusterAddress:
 
 
 class ClusterServer(ControlServer):
-    """Listens on `host` from construction until :meth:`close`.
+    """Listens from construction until :meth:`close`.
 
     Parameters
     ----------
-    host : str
-        The driver's address as the executors know it.
+    endpoint : Endpoint or str
+        Where it listens, as of :class:`TransportServer`.
     template : ClusterTemplate
         The roles.
     is_wanted : callable
@@ -63,8 +65,15 @@ class ClusterServer(ControlServer):
         Whether somebody with the token has asked the driver to end the feed.
     """
 
-    def __init__(self, host: str, template: ClusterTemplate, is_wanted: Callable[[], bool]):
-        super().__init__(host)
+    actions: ClassVar[Actions] = {
+        **ControlServer.actions,
+        "claim": {"number": int, "partition": int},
+        "why": {"rank": int},
+        "request_stop": {},
+    }
+
+    def __init__(self, endpoint: Endpoint | str, template: ClusterTemplate, is_wanted: Callable[[], bool]):
+        super().__init__(endpoint)
         self._template = template
         self._is_wanted = is_wanted
         self._announcements: list[dict[str, Any]] = []
@@ -108,7 +117,7 @@ class ClusterServer(ControlServer):
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Keep what a node that has ended well brings home."""
-        rank = int(json.loads(descriptor.command)["rank"])
+        rank = read_message(descriptor.command, {"rank": int})["rank"]
         rows = [row for batch in reader.read_all().to_batches() for row in results.read_rows(batch)]
         with self._changed:
             self._results.extend(rows)

@@ -1,13 +1,12 @@
 """Driver and nodes while a job runs: progress, metrics, checkpoints, "please stop", "I am gone".
 
-A small Arrow Flight server on the driver; JSON bodies, a random bearer token for each run.
+A small Arrow Flight server on the driver; JSON bodies, a random token for each run.
 It only carries what is convenient to have early: the same facts come back with the job's
 result, so a node that cannot reach the driver trains on without it.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import os
@@ -18,10 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
+
+from tfos_ml.cluster.addresses import Endpoint
+from tfos_ml.cluster.lives import Lives
+from tfos_ml.cluster.transport import Actions, TransportServer, close_server, connect, read_message
 
 logger = logging.getLogger(__name__)
 CALL_TIMEOUT = 5.0
@@ -30,46 +33,27 @@ _FILE_SCHEMA = pa.schema([("part", pa.binary())])
 _PART_BYTES = 1 << 20
 
 
-class TokenMiddleware(flight.ServerMiddlewareFactory):
-    """Turns away every call that does not carry the run's token."""
-
-    def __init__(self, token: str):
-        super().__init__()
-        self._expected = f"Bearer {token}".encode()
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
-        """Raise unless the call carries the token."""
-        received = (headers.get("authorization") or [""])[0]
-        if not hmac.compare_digest(received.encode(), self._expected):
-            raise flight.FlightUnauthenticatedError("wrong or missing token")
-
-
-def call_options(token: str, timeout: float | None = None) -> flight.FlightCallOptions:
-    """What a call must carry for :class:`TokenMiddleware` to let it in."""
-    return flight.FlightCallOptions(timeout=timeout, headers=[(b"authorization", f"Bearer {token}".encode())])
-
-
-def close_server(server: flight.FlightServerBase) -> None:
-    """Stop listening; strangers that hold connections open do not hold this up."""
-    thread = threading.Thread(target=server.shutdown, name="server shutdown", daemon=True)
-    thread.start()
-    thread.join(CALL_TIMEOUT)
-
-
-class ControlServer(flight.FlightServerBase):
-    """The driver's end: listens on `host` from construction until :meth:`close`.
+class ControlServer(TransportServer):
+    """The driver's end: listens from construction until :meth:`close`.
 
     Parameters
     ----------
-    host : str
-        The driver's address as the executors know it; nothing else is listened on.
+    endpoint : Endpoint or str
+        Where it listens, as of :class:`TransportServer`.
     """
 
-    def __init__(self, host: str):
+    actions: ClassVar[Actions] = {
+        "progress": {"rank": int, "progress": dict, "reports": list},
+        "gone": {"rank": int},
+        "enter": {"rank": int, "task": int},
+        "gather": {"rank": int, "round": int, "size": int},
+        "failed": {"rank": int, "error": str},
+    }
+
+    def __init__(self, endpoint: Endpoint | str):
         token = secrets.token_urlsafe(32)
-        super().__init__(f"grpc://{host}:0", middleware={"token": TokenMiddleware(token)})
-        self.host = host
-        self.address = {"location": f"grpc://{host}:{self.port}", "token": token}
+        super().__init__(endpoint, token)
+        self.address = {"location": self.location, "token": token}
         self._changed = threading.Condition()
         self._present: set[int] = set()
         self._progress: dict[int, dict[str, Any]] = {}
@@ -78,18 +62,19 @@ class ControlServer(flight.FlightServerBase):
         self._rounds: dict[int, dict[int, str]] = {}
         self._files: tempfile.TemporaryDirectory[str] | None = None
         self._failure: str | None = None
+        self._entered: dict[int, int] = {}
+        self._lives = Lives()
 
-    def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
+    def answer(self, action: str, message: dict[str, Any]) -> dict[str, Any]:
         """Answer one call of a node."""
-        body = json.loads(action.body.to_pybytes())
         with self._changed:
-            answer = self._answer(action.type, body)
+            answer = self._answer(action, message)
             self._changed.notify_all()
-            return [json.dumps({"stop": self._stopping, **answer}).encode()]
+            return {"stop": self._stopping, **answer}
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Take a file of a node; it lies here until :meth:`close`, and its report says where."""
-        report = json.loads(descriptor.command)
+        report = read_message(descriptor.command, {"name": str})
         with self._changed:
             self._files = self._files or tempfile.TemporaryDirectory(prefix="tfos_ml-")
             path = os.path.join(self._files.name, os.path.basename(report["name"]))
@@ -108,14 +93,17 @@ class ControlServer(flight.FlightServerBase):
             self._present.add(rank)
             self._progress[rank] = progress
             self._reports.extend(reports)
+            self._lives.heard(rank, progress.get("child_silent"))
+            if "broken_for" in progress:
+                return {"peers_live": self._lives.all_live(rank, self._present, float(progress["broken_for"]))}
         elif action == "gone":
             self._present.discard(rank)
+        elif action == "enter":
+            return {"first": self._entered.setdefault(rank, int(body["task"])) == int(body["task"])}
         elif action == "gather":
             return {"messages": self._gather(rank, body)}
         elif action == "failed":
             self._failure = self._failure or str(body["error"])
-        else:
-            raise KeyError(f"unknown action {action!r}")
         return {}
 
     def _gather(self, rank: int, body: dict[str, Any]) -> list[str] | None:
@@ -134,6 +122,11 @@ class ControlServer(flight.FlightServerBase):
         """What the first node that failed said; of plain jobs, whose tasks Spark would try again."""
         with self._changed:
             return self._failure
+
+    def silent(self, seconds: float) -> dict[int, float]:
+        """Nodes that have not been heard of for longer than `seconds`, and for how long; call it often."""
+        with self._changed:
+            return self._lives.silent(self._present, seconds)
 
     def take_reports(self) -> list[dict[str, Any]]:
         """Metrics that came since the last call."""
@@ -167,9 +160,8 @@ class ControlClient:
     """A node's end of the control channel."""
 
     def __init__(self, location: str, token: str):
-        self._client = flight.FlightClient(location)
-        self._token = token
-        self._options = call_options(token, CALL_TIMEOUT)
+        self._client = connect(location, token)
+        self._options = flight.FlightCallOptions(timeout=CALL_TIMEOUT)
 
     def call(self, action: str, **body: Any) -> dict[str, Any]:
         """Make one call; raises ``pyarrow.lib.ArrowException`` if the driver cannot be reached."""
@@ -180,7 +172,7 @@ class ControlClient:
     def send_file(self, path: str | Path, report: dict[str, Any], timeout: float) -> None:
         """Send a file and the report that goes with it, in `timeout` seconds; raises as :meth:`call`."""
         descriptor = flight.FlightDescriptor.for_command(json.dumps(report).encode())
-        options = call_options(self._token, timeout)
+        options = flight.FlightCallOptions(timeout=timeout)
         writer, _ = self._client.do_put(descriptor, _FILE_SCHEMA, options)
         with writer, open(path, "rb") as file:
             while part := file.read(_PART_BYTES):
@@ -207,14 +199,16 @@ class ProgressLink:
     period : float, default 0.5
         Seconds between two reports.
     hear : callable, optional
-        Called with each of the driver's answers; the link then goes on when one fails to come.
+        Called with each of the driver's answers.
 
     Attributes
     ----------
     stop_asked : bool
         Whether the driver has asked the node to stop.
     heard_at : float
-        ``time.monotonic()`` of the driver's last answer, or of the start.
+        ``time.monotonic()`` of the last call that the driver has answered, or of the start.
+    has_answered : bool
+        Whether the driver has ever answered.
     """
 
     def __init__(
@@ -231,6 +225,8 @@ class ProgressLink:
         self._period = period
         self._hear = hear
         self.heard_at = time.monotonic()
+        self.has_answered = False
+        self._has_warned = False
         self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._closed = threading.Event()
         self.stop_asked = False
@@ -242,22 +238,23 @@ class ProgressLink:
         self._reports.put(report)
 
     def _run(self) -> None:
-        while self._ping() or self._hear is not None:
-            if self._closed.wait(self._period):
-                self._ping()
-                return
+        while not self._closed.wait(self._period if self._ping() else 2 * self._period):
+            pass
+        self._ping()
 
     def _ping(self) -> bool:
         reports = []
         while not self._reports.empty():
             reports.append(self._reports.get())
+        called_at = time.monotonic()
         try:
             answer = self._client.call("progress", rank=self._rank, progress=self._progress(), reports=reports)
         except Exception as error:  # whatever it is, training must not depend on it
-            if self._hear is None:
-                logger.warning("Driver not reachable, training goes on without live progress: %s", error)
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning("Driver not reachable, so it gets no live progress: %s", error)
             return False
-        self.heard_at = time.monotonic()
+        self.heard_at, self.has_answered = called_at, True
         self.stop_asked = bool(answer["stop"])
         if self._hear is not None:
             self._hear(answer)

@@ -1,7 +1,7 @@
 """The door of a node through which feed tasks hand in rows and take results: Arrow Flight.
 
 ``DoPut`` brings the rows of one partition to train on, ``DoExchange`` rows to infer from and
-their results. Every call carries the run's token; orders are JSON; nothing is unpickled.
+their results. Only members of the run are let in; orders are JSON; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -14,42 +14,40 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from tfos_ml.cluster.control import TokenMiddleware, close_server
+from tfos_ml.cluster.addresses import Endpoint
+from tfos_ml.cluster.transport import TransportServer, close_server, read_message
 from tfos_ml.feed import blocks
 from tfos_ml.feed.inlet import Exchange, Inlet
 from tfos_ml.feed.spool import Chunk
 
+_PUT = {"number": int, "stream": str, "partition": int, "epochs": int}
+_EXCHANGE = {"stream": str}
 
-class FeedEndpoint(flight.FlightServerBase):
-    """Listens on `host` from construction until :meth:`close`.
+
+class FeedEndpoint(TransportServer):
+    """Listens from construction until :meth:`close`.
 
     Parameters
     ----------
     inlet : Inlet
         Takes the rows.
-    host : str
-        Address of the node as the others know it; nothing else is listened on.
+    endpoint : Endpoint or str
+        Where it listens, as of :class:`TransportServer`.
     token : str
         The run's.
     claim : callable
         ``claim(number, partition)`` asks the driver whether the rows of this partition are to be taken, which it
         grants once.
-
-    Attributes
-    ----------
-    location : str
-        Where it is reached.
     """
 
-    def __init__(self, inlet: Inlet, host: str, token: str, claim: Callable[[int, int], bool]):
-        super().__init__(f"grpc://{host}:0", middleware={"token": TokenMiddleware(token)})
-        self.location = f"grpc://{host}:{self.port}"
+    def __init__(self, inlet: Inlet, endpoint: Endpoint | str, token: str, claim: Callable[[int, int], bool]):
+        super().__init__(endpoint, token)
         self._inlet = inlet
         self._claim = claim
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Take a partition; each block is acknowledged, so that the task waits while there is no room."""
-        order = json.loads(descriptor.command)
+        order = read_message(descriptor.command, _PUT)
         chunks: list[Chunk] = []
         wanted, is_whole = True, False
         try:
@@ -67,7 +65,7 @@ class FeedEndpoint(flight.FlightServerBase):
 
     def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Give one result for each row, in order."""
-        order = json.loads(descriptor.command)
+        order = read_message(descriptor.command, _EXCHANGE)
         exchange = self._inlet.open_exchange()
         asking = _Asking(self._inlet, exchange, order["stream"], reader)
         try:

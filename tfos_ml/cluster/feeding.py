@@ -17,15 +17,16 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.arrays import plain
-from tfos_ml.cluster.control import ControlClient, call_options
+from tfos_ml.cluster.addresses import address_towards
+from tfos_ml.cluster.control import ControlClient
 from tfos_ml.cluster.failure import find_failure
-from tfos_ml.cluster.tasks import address_towards
+from tfos_ml.cluster.transport import connect
 from tfos_ml.feed import blocks, rows
 from tfos_ml.feed.elements import to_elements
 from tfos_ml.feed.fields import field_of
 
 MAX_BLOCKS_AHEAD = 8
-_KEEPALIVE = [("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 20_000)]
+_KEEPALIVE = {"grpc.keepalive_time_ms": 20_000, "grpc.keepalive_timeout_ms": 20_000}
 
 
 @dataclass(frozen=True)
@@ -195,10 +196,10 @@ class _Call:
         self._node = _choose(order, partition)
         self._may_end = may_end
         self._upstream: BaseException | None = None
-        self.options = call_options(order.control["token"])
+        self.options = flight.FlightCallOptions()
 
     def __enter__(self) -> _Call:
-        self.client = flight.FlightClient(self._node.location, generic_options=_KEEPALIVE)
+        self.client = connect(self._node.location, self._control["token"], _KEEPALIVE)
         return self
 
     def watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -23,13 +23,15 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml.artifacts import Artifact
-from tfos_ml.cluster.control import ControlClient, call_options
+from tfos_ml.cluster.addresses import node_endpoint
+from tfos_ml.cluster.control import ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.failure import NodeFailure
 from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.process import MARKER, child_environment
 from tfos_ml.cluster.tasks import Place, PlainSeat, place_of
+from tfos_ml.cluster.transport import connect
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.feed.inlet import Inlet
 from tfos_ml.feed.spool import SpoolDirectories
@@ -107,7 +109,7 @@ def _executor() -> int:
 
 
 class _HostedNode(Node):
-    """A node that is no task: rows reach it through a door of its own, results go straight to the driver.
+    """A node that is no task: rows reach it through an endpoint of its own, results go straight to the driver.
 
     Parameters
     ----------
@@ -116,6 +118,9 @@ class _HostedNode(Node):
     say : file
         Where to say that it has joined.
     """
+
+    pings_faster = 5  # the driver's announcements come with its answers
+    needs_driver = True
 
     def __init__(self, order: HostOrder, seat: PlainSeat, say: IO[bytes]):
         assert order.task.control is not None
@@ -128,7 +133,8 @@ class _HostedNode(Node):
 
     def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> Inlet:
         self._inlet = Inlet(directories, tell, self._order.task.feed_timeout)
-        self._endpoint = FeedEndpoint(self._inlet, self._order.place.host, self._control["token"], self._claim)
+        where = node_endpoint(self._order.place.host, self._order.task.node_ports)
+        self._endpoint = FeedEndpoint(self._inlet, where, self._control["token"], self._claim)
         self._inlet.location = self._endpoint.location
         return self._inlet
 
@@ -157,8 +163,8 @@ class _HostedNode(Node):
         descriptor = flight.FlightDescriptor.for_command(json.dumps({"rank": self._order.place.rank}).encode())
         rows = super().results()
         first = next(rows)
-        with flight.FlightClient(self._control["location"]) as client:
-            writer, reader = client.do_put(descriptor, first.schema, call_options(self._control["token"]))
+        with connect(self._control["location"], self._control["token"]) as client:
+            writer, reader = client.do_put(descriptor, first.schema)
             with writer:
                 for batch in (first, *rows):
                     writer.write_batch(batch)

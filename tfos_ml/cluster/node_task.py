@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfos_ml.artifacts import Artifact
+from tfos_ml.cluster.addresses import ANY_PORT
 from tfos_ml.cluster.template import ClusterTemplate
 from tfos_ml.schema import FeedSchema
 
@@ -42,19 +43,22 @@ class NodeTask:
         Whether each node is a cluster of its own.
     silence : float
         Seconds without a sign of life of the TensorFlow process after which it counts as stuck.
+    node_ports : range
+        Ports that nodes may listen on; ``range(0, 1)`` stands for any.
     """
 
     run_id: str
     template: ClusterTemplate
     schema: FeedSchema
     payload: Artifact
-    settings: dict[str, Any]
-    environment: dict[str, str]
+    settings: dict[str, Any] = field(repr=False)  # modelDir may hold a password
+    environment: dict[str, str] = field(repr=False)
     reservation_timeout: float
     feed_timeout: float
-    export_dir: str | None
+    export_dir: str | None = field(repr=False)
     control: dict[str, str] | None = field(repr=False)  # holds the run's token
     barrier: bool = True
     lease: float | None = None
     is_independent: bool = False
     silence: float = 120.0
+    node_ports: range = ANY_PORT

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
+LEASE_SETTING = "spark.tfos_ml.leaseTimeout"
+LEASE_SECONDS = 60.0
+"""The longest that driver and nodes believe in each other without a sign of life, by default.
+
+Longer than the pauses that healthy programs have (garbage collection, a suspended laptop, a debugger), shorter than
+Spark's own ``spark.network.timeout`` of 120 s, so that Spark still knows of the tasks when the run is given up."""
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
 _ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
@@ -59,6 +65,24 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
             f"{kill}=true with {idle}={_conf(spark, idle, '0')} would kill nodes while they train, since they return "
             f"rows only at the end. Set {kill}=false."
         )
+
+
+def lease_timeout(spark: SparkSession) -> float:
+    """Seconds after which a node that the driver does not answer ends itself, and a silent one counts as lost.
+
+    Raises
+    ------
+    ClusterConfigError
+        If the setting is no positive number.
+    """
+    value = _conf(spark, LEASE_SETTING, str(LEASE_SECONDS))
+    try:
+        seconds = float(value.rstrip("s"))
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ClusterConfigError(f"{LEASE_SETTING}={value} must be a positive number of seconds, for instance 60.")
+    return seconds
 
 
 def allocates_dynamically(spark: SparkSession) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any, TypeVar
 
 from tfos_ml.errors import InputLostError
@@ -44,11 +45,11 @@ def whole(items: Iterable[Item]) -> Iterator[Item]:
 
 def _task_stream() -> Any:
     """The connection on which this Spark task's input came; None where it is not found."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "main" and "infile" in frame.f_code.co_varnames:
             return frame.f_locals["infile"]
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.artifacts import Artifact, publish
 from tfos_ml.cluster import results
+from tfos_ml.cluster.addresses import driver_endpoint, node_ports
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
-from tfos_ml.cluster.control import close_server
 from tfos_ml.cluster.feed_jobs import feeding, inferring
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder
 from tfos_ml.cluster.host import LEASE_SECONDS, HostOrder, start_host, start_node
@@ -40,6 +40,7 @@ from tfos_ml.cluster.streams import has_ended, stop_stream
 from tfos_ml.cluster.tagged_job import TaggedJob
 from tfos_ml.cluster.tasks import Place
 from tfos_ml.cluster.template import ClusterTemplate, make_template
+from tfos_ml.cluster.transport import close_server
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.pickling import pack_program
@@ -111,8 +112,7 @@ class TFCluster:
         self._wants_board: bool = task.settings["tensorboard"]
         self._tag = f"tfos_ml-{task.run_id}"
         context = self.sc
-        host = context._conf.get("spark.driver.host") or "localhost"
-        self.server = ClusterServer(host, task.template, lambda: context._jsc is not None)
+        self.server = ClusterServer(driver_endpoint(spark), task.template, lambda: context._jsc is not None)
         self._release = weakref.finalize(self, close_server, self.server)
         self._nodes: tuple[FeedNode, ...] = ()
         self._feeds = count(1)
@@ -217,6 +217,7 @@ class TFCluster:
             control=None,
             barrier=False,
             lease=LEASE_SECONDS,
+            node_ports=node_ports(spark),
         )
         return cls(spark, task, input_mode, {rank: Artifact(task.payload.name, program) for rank in driver_ranks})
 
@@ -228,7 +229,7 @@ class TFCluster:
         start = partial(self.nodeRDD.foreach, partial(start_node, task, fed))
         self._job = TaggedJob(self._spark, self._tag, start)
         for rank, payload in on_driver.items():
-            place = Place(rank, self.server.host, cpus=1, gpus={}, is_retry=False)
+            place = Place(rank, self.server.host, cpus=1, gpus={})
             order = HostOrder(replace(task, payload=payload), place, os.getpid(), is_fed=False)
             self._driver_nodes.append(start_host(order))
         meeting = Meeting(self.server, self._template, task.reservation_timeout)

@@ -11,6 +11,7 @@ import cloudpickle
 
 from tfos_ml.artifacts import publish
 from tfos_ml.cluster import results
+from tfos_ml.cluster.addresses import driver_endpoint, node_ports
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.meeting import raise_failure
 from tfos_ml.cluster.node import Node, supervise
@@ -78,7 +79,7 @@ class TFParallel:
         template = make_template(num_executors)
         check_map_fun(map_fun)
         check_settings(spark, barrier=False)
-        control = ControlServer(spark.sparkContext._conf.get("spark.driver.host") or "localhost")
+        control = ControlServer(driver_endpoint(spark))
         task = NodeTask(
             run_id=uuid.uuid4().hex[:12],
             template=template,
@@ -92,6 +93,7 @@ class TFParallel:
             control=control.address,
             barrier=False,
             is_independent=True,
+            node_ports=node_ports(spark),
         )
         try:
             rows = _collect(spark, task, control)
