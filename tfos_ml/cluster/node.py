@@ -31,7 +31,7 @@ from tfos_ml import errors
 from tfos_ml.cluster import control, export, results
 from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import MISSING, Board
-from tfos_ml.cluster.channel import ChannelClosedError, QueuedChannel
+from tfos_ml.cluster.channel import BEAT, ChannelClosedError, QueuedChannel
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.guardian import Guardian
@@ -51,8 +51,8 @@ from tfos_ml.training.paths import LOG_DIR, absolute_path
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"
 COLLATERAL_SECONDS = 5.0
-HEARTBEAT_TIMEOUT = 120.0
-CULPRIT_SECONDS = HEARTBEAT_TIMEOUT + 10  # within which a process that stands still is found out by its own supervisor
+BEATS = 24  # signs of life of a process within the time after which it counts as stuck
+CULPRIT_SECONDS = 10.0  # after that time, within which a process that stands still is found out by its own supervisor
 SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 ALONE = make_template(1)
@@ -177,7 +177,8 @@ class Node:
         self._payload = Path(self._directories.disk) / "payload"
         self._payload.write_bytes(program)
         uses_keras = {USES_KERAS: "1"} if b"keras" in program else {}  # imported while the nodes meet
-        own = {"TMPDIR": scratch, **self._gpus, **uses_keras, **self._task.environment}
+        own = {"TMPDIR": scratch, BEAT: str(self._task.silence / BEATS), **self._gpus, **uses_keras}
+        own.update(self._task.environment)
         environment = child_environment(marker, self._threads, own)
         self._child = ChildProcess(CHILD_MODULE, environment, self._me.label)
         self._guardian.guard(pid=self._child.pid)
@@ -333,8 +334,10 @@ class Node:
             raise self.failure("ClusterConfigError", MISSING)
         if self._exited:
             self._check_failed()
-        elif time.monotonic() - self._heard > HEARTBEAT_TIMEOUT:
-            message_text = f"the process gave no sign of life for {HEARTBEAT_TIMEOUT:g} s (stopped, or stuck in C code)"
+        elif time.monotonic() - self._heard > self._task.silence:
+            message_text = (
+                f"the process gave no sign of life for {self._task.silence:g} s (stopped, or stuck in C code)"
+            )
             raise self.failure("NodeExitError", message_text)
         if self._cards:
             rows = sum(self._feeder.rows.values())
@@ -416,7 +419,7 @@ class Node:
         self._failed = replace(failure, exit_code=code, signal=signal_name, log_tail=self._child.log_tail())
         may_be_collateral = self._template.size > 1 and (failure.collateral or signal_name == "SIGABRT")
         self._broken_at = time.monotonic() if may_be_collateral else None
-        self._fail_at = time.monotonic() + (CULPRIT_SECONDS if may_be_collateral else 0)
+        self._fail_at = time.monotonic() + (self._task.silence + CULPRIT_SECONDS if may_be_collateral else 0)
 
     def _check_failed(self) -> None:
         """Raise the failure of the process, later if another node's failure may have caused it."""
