@@ -14,7 +14,7 @@ from tfos_ml.artifacts import publish
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import default_fs
+from tfos_ml.cluster.preflight import default_fs, lease_timeout
 from tfos_ml.cluster.resources import make_profile
 from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
@@ -25,6 +25,7 @@ from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.params import TrainingParams
 from tfos_ml.persistence import Saveable
+from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -65,6 +66,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             feed_timeout=self._get("feedTimeout"),
             export_dir=self._get("exportDir"),
             control=None,
+            lease=lease_timeout(spark),
         )
 
         def rows() -> DataFrame:
@@ -136,7 +138,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         problem = check_destination(uri) if uri else None
         if problem:
             raise errors.DestinationError(
-                f"exportDir={uri!r} cannot be published to: {problem}. Choose a new directory."
+                f"exportDir={redact(uri)!r} cannot be published to: {problem}. Choose a new directory."
             )
 
     def _settings(self, df: DataFrame) -> dict[str, Any]:

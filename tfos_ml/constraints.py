@@ -9,6 +9,7 @@ from typing import Any
 
 from tfos_ml.errors import ParamError
 from tfos_ml.input_mode import InputMode
+from tfos_ml.redact import redact
 
 
 def _is_integer(value: Any) -> bool:
@@ -130,5 +131,5 @@ def check_value(name: str, value: Any) -> Any:
     expected, accepts = CONSTRAINTS[name]
     if not accepts(value):
         shown = Environment(value) if accepts is _is_environment and isinstance(value, Mapping) else value
-        raise ParamError(f"{name} must be {expected}. Received: {shown!r} (of type {type(value).__name__})")
+        raise ParamError(f"{name} must be {expected}. Received: {redact(repr(shown))} (of type {type(value).__name__})")
     return value

@@ -13,7 +13,7 @@ from pyspark import keyword_only
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tfos_ml import errors, schema
+from tfos_ml import errors, schema, storage
 from tfos_ml.arrays import check_no_nulls, plain
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
@@ -24,6 +24,7 @@ from tfos_ml.keras_columns import check_columns, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
 from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
+from tfos_ml.redact import redact, secrets_of_uri
 from tfos_ml.training.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
 
 if TYPE_CHECKING:
@@ -275,19 +276,18 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         if uri is None:
             return None
         try:
-            filesystem, path = fs.FileSystem.from_uri(uri)
-            if filesystem.get_file_info(path).type == fs.FileType.Directory:
-                path = f"{path.rstrip('/')}/{WEIGHTS_FILE}"
-            with filesystem.open_input_stream(path) as stream:
+            path = storage.ask(uri, _weights_path)
+            with storage.open_uri(uri)[0].open_input_stream(path) as stream:
                 content: bytes = stream.read()
         except (OSError, ValueError) as error:
             raise errors.ModelError(
-                f"initialModel={uri!r} cannot be read: {error}. Expected a .keras or .weights.h5 file, or a directory "
-                "that an earlier KerasEstimator published as exportDir."
+                f"initialModel={redact(uri)!r} cannot be read: {redact(error, secrets=secrets_of_uri(uri))}. "
+                "Expected a .keras or .weights.h5 file, or a directory that an earlier KerasEstimator published as "
+                "exportDir."
             ) from None
         name = path.rsplit("/", 1)[-1]
         if not name.endswith((".keras", ".weights.h5")):
-            raise errors.ModelError(f"initialModel={uri!r} is neither a .keras nor a .weights.h5 file.")
+            raise errors.ModelError(f"initialModel={redact(uri)!r} is neither a .keras nor a .weights.h5 file.")
         return name, content
 
     def _adapt_rows(self, df: DataFrame, columns: schema.FeedSchema) -> pa.Table:
@@ -378,3 +378,9 @@ def _train(task: dict[str, Any], ctx: Any) -> None:
     from tfos_ml.training.keras_fit import KerasFit, train
 
     train(KerasFit(**task), ctx)
+
+
+def _weights_path(filesystem: fs.FileSystem, path: str) -> str:
+    """The file with weights at a path, which may be a published model's."""
+    is_directory = filesystem.get_file_info(path).type == fs.FileType.Directory
+    return f"{path.rstrip('/')}/{WEIGHTS_FILE}" if is_directory else path

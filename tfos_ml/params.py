@@ -22,6 +22,7 @@ from pyspark.ml.param.shared import (
 from tfos_ml.constraints import CONSTRAINTS, Environment, check_value
 from tfos_ml.errors import ParamError
 from tfos_ml.input_mode import InputMode
+from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,6 +70,10 @@ class ParamsBase(Params):
         """Value of a Param, None if it is neither set nor has a default."""
         param = self.getParam(name)
         return self.getOrDefault(param) if self.isDefined(param) else None
+
+    def explainParam(self, param: str | Param[Any]) -> str:
+        """Name, doc, default and value of a Param; of URIs without user and password."""
+        return redact(super().explainParam(param))
 
     def check_params(self) -> None:
         """Check all values again; a grid or ``copy(extra)`` may have brought in others."""

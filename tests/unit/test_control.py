@@ -254,7 +254,7 @@ def test_files_arrive_whole_with_their_report_and_go_with_the_server(server, con
 def test_files_without_the_token_or_with_a_path_for_a_name_stay_in_their_place(server, connect, tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     with pytest.raises(flight.FlightUnavailableError):
-        connect("wrong").send_file(tmp_path / "file", {"name": "checkpoint"}, DEADLINE)
+        connect("wrong").send_file(tmp_path / "file", {"name": "checkpoint"}, 1.0)
     assert server.take_reports() == []
     connect().send_file(tmp_path / "file", {"name": "../../elsewhere"}, DEADLINE)
     (received,) = server.take_reports()

@@ -7,7 +7,8 @@ import io
 import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator
-from tfos_ml.mlflow import content, server
+from tfos_ml.mlflow import content
+from tfos_ml.redact import redact
 
 
 def test_params_are_text_by_name():
@@ -57,7 +58,7 @@ def test_locations_are_told_without_user_and_password(param):
     ],
 )
 def test_tracking_addresses_are_told_without_user_and_password(uri, shown):
-    assert server.without_user(uri) == shown
+    assert redact(uri, mark="") == shown
 
 
 def test_long_values_are_cut_to_what_mlflow_takes():
@@ -90,3 +91,30 @@ def test_curve_has_a_panel_for_each_metric_with_its_validation():
 def test_there_is_no_curve_of_nothing():
     assert content.training_curve({}) is None
     assert content.training_curve({"loss": []}) is None
+
+
+def test_grid_points_tell_no_secret():
+    estimator = TFEstimator()
+    point = {
+        estimator.nodeEnv: {"HF_HOME": "hunter2", "MY_TOKEN": "hunter2"},
+        estimator.exportDir: "s3://key:hunter2@bucket/models",
+        estimator.epochs: 3,
+    }
+    told = content.grid_point(point)
+    assert told == {"nodeEnv": "['HF_HOME', 'MY_TOKEN']", "exportDir": "s3://bucket/models", "epochs": "3"}
+
+
+def raised(message):
+    try:
+        raise OSError(message)
+    except OSError as error:
+        return error
+
+
+def test_errors_tell_no_secret():
+    environment = {"MY_TOKEN": "hunter2", "HF_HOME": "/homes/hf", "DEPTH": "1"}
+    error = raised("s3://key:wordpass@bucket/1 of /homes/hf: 401 for hunter2")
+    assert content.error_summary(error, environment) == "OSError: s3://***@bucket/1 of ***: 401 for ***"
+    text = content.error_text(error, environment)
+    assert text.startswith("Traceback (most recent call last)")
+    assert text.endswith("OSError: s3://***@bucket/1 of ***: 401 for ***\n")

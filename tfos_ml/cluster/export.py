@@ -8,20 +8,36 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
+from tfos_ml import storage
 from tfos_ml.errors import DestinationError, ModelError
+from tfos_ml.redact import redact, secrets_of_uri
+
+Listing = tuple[tuple[str, int, int], ...]
 
 
 def pack(directory: str, destination: Path) -> Path:
-    """One uncompressed tar file with the content of `directory`, made in `destination`."""
+    """One uncompressed tar file with the content of `directory`, made in `destination`.
+
+    The same content makes the same bytes, whenever, wherever and by whom it was written: models are
+    told apart by the hash of this file.
+    """
     archive = Path(destination) / "saved_model.tar"
-    with tarfile.open(archive, "w") as tar:
+    with tarfile.open(archive, "w", dereference=True) as tar:
         for path in sorted(Path(directory).rglob("*")):
-            tar.add(path, path.relative_to(directory), recursive=False)
+            tar.add(path, path.relative_to(directory), recursive=False, filter=_content_only)
     return archive
 
 
-def publish(directory: str, uri: str, run_id: str) -> None:
-    """Copy a SavedModel to a URI so that it appears there whole or not at all.
+def _content_only(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A member without what differs between copies of a file."""
+    member.mtime = member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mode = 0o755 if member.isdir() else 0o644
+    return member
+
+
+def stage(directory: str, uri: str, run_id: str) -> None:
+    """Copy a SavedModel next to a URI, where :func:`commit` finds it; nothing is left of a copy that fails.
 
     Parameters
     ----------
@@ -30,21 +46,60 @@ def publish(directory: str, uri: str, run_id: str) -> None:
     uri : str
         An absolute path or any URI that ``pyarrow.fs`` understands.
     run_id : str
-        Makes the temporary name unique.
+        Of the attempt; makes the temporary name unique.
     """
-    filesystem, path = fs.FileSystem.from_uri(uri)
-    partial = f"{path.rstrip('/')}.partial-{run_id}"
+    filesystem, path = storage.open_uri(uri)
     try:
-        fs.copy_files(directory, partial, fs.LocalFileSystem(), filesystem)
-        if filesystem.get_file_info(path).type == fs.FileType.Directory:
-            if filesystem.get_file_info(fs.FileSelector(path)):
-                raise DestinationError(f"exportDir={uri!r} has been filled by somebody else since the fit began")
-            filesystem.delete_dir(path)
-        filesystem.move(partial, path)
+        fs.copy_files(directory, _staged(path, run_id), fs.LocalFileSystem(), filesystem)
     except BaseException:
-        if filesystem.get_file_info(partial).type != fs.FileType.NotFound:
-            filesystem.delete_dir(partial)
+        discard(uri, run_id)
         raise
+
+
+def commit(uri: str, run_id: str) -> None:
+    """Make a staged SavedModel appear at its URI, whole or not at all.
+
+    Only the driver does so, for the one attempt that has succeeded: whatever a node that is cut off, or an attempt
+    that was given up, may still write, it is never this.
+
+    Raises
+    ------
+    DestinationError
+        If something is at the URI by now, or the driver does not see what the chief has staged.
+    """
+    filesystem, path = storage.open_uri(uri)
+    staged = _staged(path, run_id)
+    if filesystem.get_file_info(staged).type != fs.FileType.Directory:
+        raise DestinationError(
+            f"exportDir={redact(uri)!r}: the chief has written {staged}, but the driver does not see it. Use storage "
+            "that the driver and all nodes reach alike, or unset exportDir: the model then comes back with the results."
+        )
+    _check_unused(filesystem, path, uri)
+    if filesystem.get_file_info(path).type == fs.FileType.Directory:
+        filesystem.delete_dir(path)
+    try:
+        filesystem.move(staged, path)
+    except (OSError, NotImplementedError):  # object stores move no directories
+        _check_unused(filesystem, path, uri)
+        fs.copy_files(staged, path, filesystem, filesystem)
+        filesystem.delete_dir(staged)
+
+
+def _check_unused(filesystem: fs.FileSystem, path: str, uri: str) -> None:
+    if filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+        raise DestinationError(f"exportDir={redact(uri)!r} has been filled by somebody else since the fit began")
+
+
+def discard(uri: str, run_id: str) -> None:
+    """Delete what was staged, if anything was."""
+    filesystem, path = storage.open_uri(uri)
+    staged = _staged(path, run_id)
+    if filesystem.get_file_info(staged).type != fs.FileType.NotFound:
+        filesystem.delete_dir(staged)
+
+
+def _staged(path: str, run_id: str) -> str:
+    return f"{path.rstrip('/')}.partial-{run_id}"
 
 
 def fetch(uri: str, directory: str) -> None:
@@ -53,20 +108,51 @@ def fetch(uri: str, directory: str) -> None:
     Raises
     ------
     ModelError
-        If there is nothing.
+        If there is nothing, or it cannot be read.
     """
-    filesystem, path = fs.FileSystem.from_uri(uri)
-    if filesystem.get_file_info(path).type != fs.FileType.Directory:
-        raise ModelError(f"There is no SavedModel at exportDir={uri!r} as seen from the driver.")
-    fs.copy_files(path, directory, filesystem, fs.LocalFileSystem())
+    if listing(uri) is None:
+        raise ModelError(f"There is no SavedModel at exportDir={redact(uri)!r} as seen from the driver.")
+    filesystem, path = storage.open_uri(uri)
+    try:
+        fs.copy_files(path, directory, filesystem, fs.LocalFileSystem())
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(uri, redact(error, secrets=secrets_of_uri(uri))) from None
+
+
+def listing(uri: str) -> Listing | None:
+    """What is at a URI, by path: sizes and times. None if there is no directory.
+
+    Raises
+    ------
+    ModelError
+        If it cannot be read, or does not answer within ``storage.DEADLINE``.
+    """
+
+    def find(filesystem: fs.FileSystem, path: str) -> Listing | None:
+        if filesystem.get_file_info(path).type != fs.FileType.Directory:
+            return None
+        found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+        return tuple(sorted((info.path, info.size or 0, info.mtime_ns or 0) for info in found if info.is_file))
+
+    try:
+        return storage.ask(uri, find)
+    except storage.StorageError as error:
+        raise _unreadable(uri, str(error)) from None
+
+
+def _unreadable(uri: str, why: str) -> ModelError:
+    return ModelError(f"exportDir={redact(uri)!r} cannot be read from the driver: {why}.")
 
 
 def check_destination(uri: str) -> str | None:
     """Why nothing can be published at a URI, or None if it can."""
     try:
-        filesystem, path = fs.FileSystem.from_uri(uri)
-    except (pa.ArrowException, ValueError) as error:
-        return f"it is no absolute path and no URI that pyarrow.fs understands ({error})"
+        return storage.ask(uri, _obstacle)
+    except storage.StorageError as error:
+        return str(error)
+
+
+def _obstacle(filesystem: fs.FileSystem, path: str) -> str | None:
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.File:
         return "it is a file"
@@ -78,7 +164,7 @@ def check_destination(uri: str) -> str | None:
         filesystem.create_dir(probe)
         filesystem.delete_dir(made)
     except OSError as error:
-        return f"it cannot be written: {error}"
+        raise OSError(f"it cannot be written: {error}") from None
     return None
 
 

@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.artifacts import is_connect
-from tfos_ml.cluster import results
+from tfos_ml.cluster import export, results
 from tfos_ml.cluster.addresses import driver_endpoint, node_ports
-from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.control import CALL_TIMEOUT, ControlServer
 from tfos_ml.cluster.failure import Failure, find_failure
-from tfos_ml.cluster.meeting import Meeting, one_at_a_time
+from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
 from tfos_ml.cluster.node import run_node
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import allocates_dynamically, check_settings, check_slots
+from tfos_ml.cluster.preflight import LEASE_SETTING, allocates_dynamically, check_settings, check_slots
 from tfos_ml.cluster.progress import Progress
+from tfos_ml.cluster.restarts import RestartPolicy
 from tfos_ml.cluster.tagged_job import TaggedJob
+from tfos_ml.cluster.task_input import LOST as LOST_INPUT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,10 +37,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 CLEANUP_TIMEOUT = 10.0
-PORT_RETRIES = 2
+CAUSE_SECONDS = 5.0  # within which Spark tells why it could not read a node's rows
 _attempts: list[_Attempt] = []  # that are running now
 _TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
-_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED")
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext")
+_TOO_LARGE = re.compile(r"bigger than spark\.driver\.maxResultSize")
+_FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
 
 
@@ -105,24 +109,19 @@ def launch(
     check_settings(spark)
     task = replace(task, barrier=not allocates_dynamically(spark), node_ports=node_ports(spark))
     check_slots(spark, task.template.size, task.reservation_timeout, profile)
-    restarts = ports_taken = 0
+    policy = RestartPolicy(max_restarts)
     while True:
-        settings = {**task.settings, "restart_count": restarts}
+        settings = {**task.settings, "restart_count": policy.restarts}
         attempt = _Attempt(
             spark, replace(task, run_id=uuid.uuid4().hex[:12], settings=settings), profile, verbose, reported
         )
         try:
             return attempt.run(rows())
-        except errors.PortTakenError as error:
-            ports_taken += 1
-            if ports_taken > PORT_RETRIES:
+        except errors.TfosMlError as error:
+            decision = policy.decide(error)
+            if not decision.restart:
                 raise
-            logger.warning("Starting anew, because a reserved port was taken: %s", error.message)
-        except errors.NodeError as error:
-            restarts += 1
-            if restarts > max_restarts:
-                raise
-            logger.warning("Restart %d of %d, because a node failed: %s", restarts, max_restarts, error)
+            logger.warning("%s", decision.notice)
 
 
 class _Attempt:
@@ -161,12 +160,29 @@ class _Attempt:
             if job.error is not None:
                 raise self._translate(job.error) from None
             result = self._read(job.result)
+            self._publish(result)
             succeeded = True
             return result
         finally:
             _attempts.remove(self)
             self._progress.close(succeeded)
             self._close_control()
+            if not succeeded:
+                self._discard()
+
+    def _publish(self, result: RunResult) -> None:
+        """Only now, as every node has ended well, and Spark has read all rows, does the model count."""
+        if self._task.export_dir is not None and any(r.get("staged") for r in result.reports):
+            export.commit(self._task.export_dir, self._task.run_id)
+
+    def _discard(self) -> None:
+        """Delete what the chief may have staged; the attempt has failed, and that is what is raised."""
+        if self._task.export_dir is None:
+            return
+        try:
+            export.discard(self._task.export_dir, self._task.run_id)
+        except Exception as error:
+            logger.warning("What an attempt staged beside exportDir could not be deleted: %s", error)
 
     def _collect(self, df: DataFrame) -> TaggedJob:
         """Run the job to its end; nodes of a plain job gather first, and no other's meanwhile."""
@@ -202,6 +218,7 @@ class _Attempt:
         idle_since = time.monotonic()
         while not job.wait(POLL_SECONDS):
             nodes = self._show_progress()
+            self._check_failed(job)
             self.holds_slots = self._control is None or bool(nodes) or job.is_running_tasks()
             if meeting is not None:
                 meeting.check(waiting_for_slots=not nodes or self._others_hold_slots())
@@ -216,6 +233,29 @@ class _Attempt:
                     "jobs, cancel them, or raise reservationTimeout."
                 )
         self._show_progress()
+
+    def _check_failed(self, job: TaggedJob) -> None:
+        """Raise what a node has reported, or that one is silent, though the job goes on."""
+        if self._control is None:
+            return
+        told = find_failure(self._control.failure() or "")
+        if told is not None and told.kind == "InputLostError" and job.wait(CAUSE_SECONDS):
+            return  # the job's own error has the cause
+        raise_failure(self._control)
+        if self._task.lease is None:
+            return
+        for rank, seconds in self._control.silent(self._task.lease + 2 * CALL_TIMEOUT).items():
+            raise self._silent(rank, seconds)
+
+    def _silent(self, rank: int, seconds: float) -> errors.TfosMlError:
+        assert self._control is not None
+        node = self._task.template.nodes[rank]
+        host = self._control.progress()[rank].get("host", "unknown host")
+        message = (
+            f"the node has not been heard of for {seconds:.0f} s: its Spark Python worker is stopped, or its host is "
+            f"cut off from the driver ({LEASE_SETTING}={self._task.lease:g})"
+        )
+        return Failure("NodeLostError", message, node.job_name, node.task_index, host).to_error()
 
     def _others_hold_slots(self) -> bool:
         return any(attempt.holds_slots for attempt in list(_attempts) if attempt is not self)
@@ -248,13 +288,22 @@ class _Attempt:
         text = str(error)
         reported = self._control.failure() if self._control is not None else None
         failure = find_failure(reported or text)
-        if failure is not None:
+        if failure is not None and (failure.kind != "InputLostError" or _FETCH.search(text)):
             return failure.to_error()
-        if _CANCELLED.search(text):
+        if _CANCELLED.search(text) or self._is_stopped():
             return errors.FitCancelledError(
-                f"The Spark job of the fit was cancelled. Spark says: {_line(_CANCELLED, text)}"
+                "The Spark job of the fit was cancelled, or its session stopped. Spark says: "
+                f"{_line(_CANCELLED, text) or text[:500]}"
+            )
+        if _TOO_LARGE.search(text):
+            return errors.ResultSizeError(
+                "The nodes' results, the model among them, are too large for the driver to collect. Set exportDir, so "
+                "that the model goes there instead, or raise spark.driver.maxResultSize. Spark says: "
+                f"{_line(_TOO_LARGE, text)}"
             )
         task = _TASK.search(text)  # the barrier stage; a failure of the input's own stages is not ours
+        if _FETCH.search(text):
+            return errors.InputLostError(f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}")
         if task is None or not _LOST.search(text):
             return error
         message = (
@@ -263,6 +312,10 @@ class _Attempt:
         )
         node = self._task.template.nodes[int(task.group(1))]
         return Failure("NodeLostError", message, node.job_name, node.task_index, "unknown host").to_error()
+
+    def _is_stopped(self) -> bool:
+        """Whether the session was stopped meanwhile; not known on Spark Connect."""
+        return not is_connect(self._spark) and self._spark.sparkContext._jsc is None
 
     def _read(self, rows: list[Any]) -> RunResult:
         reports = {rank: json.loads(payload) for rank, payload in results.joined(rows, "report")}
@@ -287,5 +340,5 @@ class _Attempt:
 
 
 def _line(pattern: re.Pattern[str], text: str) -> str:
-    """The first line of a text in which a pattern is found."""
-    return next(line for line in text.splitlines() if pattern.search(line)).strip(" :")[:500]
+    """The first line of a text in which a pattern is found; empty if there is none."""
+    return next((line for line in text.splitlines() if pattern.search(line)), "").strip(" :")[:500]

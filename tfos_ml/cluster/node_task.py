@@ -41,6 +41,8 @@ class NodeTask:
         Seconds without an answer of the driver after which a node that outlives its task ends.
     is_independent : bool
         Whether each node is a cluster of its own.
+    silence : float
+        Seconds without a sign of life of the TensorFlow process after which it counts as stuck.
     node_ports : range
         Ports that nodes may listen on; ``range(0, 1)`` stands for any.
     """
@@ -49,13 +51,14 @@ class NodeTask:
     template: ClusterTemplate
     schema: FeedSchema
     payload: Artifact
-    settings: dict[str, Any]
-    environment: dict[str, str]
+    settings: dict[str, Any] = field(repr=False)  # modelDir may hold a password
+    environment: dict[str, str] = field(repr=False)
     reservation_timeout: float
     feed_timeout: float
-    export_dir: str | None
+    export_dir: str | None = field(repr=False)
     control: dict[str, str] | None = field(repr=False)  # holds the run's token
     barrier: bool = True
     lease: float | None = None
     is_independent: bool = False
+    silence: float = 120.0
     node_ports: range = ANY_PORT

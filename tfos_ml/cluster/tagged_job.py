@@ -65,13 +65,16 @@ class TaggedJob:
         """Cancel it, and wait at most `timeout` seconds for its end."""
         if is_connect(self._spark):
             self._spark.interruptTag(self._tag)
-        else:
+        elif self._spark.sparkContext._jsc is not None:  # else the session has been stopped, and its jobs with it
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
         self._thread.join(timeout)
 
     def is_running_tasks(self) -> bool:
         """Whether any task of it runs now; not known on Spark Connect."""
-        tracker = self._spark.sparkContext._jsc.sc().statusTracker()
+        context = self._spark.sparkContext._jsc
+        if context is None:  # the session has been stopped
+            return False
+        tracker = context.sc().statusTracker()
         for job in tracker.getJobIdsForTag(self._tag):
             info = tracker.getJobInfo(job)
             for stage in info.get().stageIds() if info.isDefined() else ():

@@ -13,6 +13,7 @@ from tfos_ml.fit_listener import FitListener, Listening
 from tfos_ml.mlflow import server
 from tfos_ml.mlflow.fit_run import FitRun, Options
 from tfos_ml.mlflow.runs import NOBODY, Runs
+from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -145,8 +146,8 @@ class _Tracking(Listening):
         except Exception as error:
             logger.warning(
                 "MLflow at %s gives this fit no run: %s. Training goes on; its metrics are in the model's history.",
-                server.without_user(mlflow.get_tracking_uri()),
-                error,
+                redact(mlflow.get_tracking_uri(), mark=""),
+                redact(error),
             )
             return FitListener()
         return FitListener() if run is None else FitRun(self._options, run, estimator, dataset)

@@ -6,6 +6,7 @@ import importlib.metadata
 import itertools
 import platform
 import re
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from mlflow.data.spark_dataset_source import SparkDatasetSource
 from mlflow.tracking.context import registry
 
 from tfos_ml.errors import InvalidInputError
-from tfos_ml.mlflow.server import without_user
+from tfos_ml.redact import is_secret, redact, secrets_of_environment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tfos_ml.base import ClusterEstimator
 
 PARAM_CHARACTERS = 6000  # MLflow takes no more
-SECRET = re.compile("(?i)secret|passwo?r?d|passphrase|pwd|token$|credential|(access|account|api|private)[._-]?key")
 NOT_LOGGED = "(not logged)"
 _SIMPLE = (str, int, float, bool, list, tuple, type(None))
 _LOCATIONS = ("modelDir", "exportDir", "logDir", "initialModel")
@@ -43,7 +43,7 @@ def params_of(estimator: ClusterEstimator) -> dict[str, str]:
     given = {"tfArgs": tf_args, "modelArgs": values.pop("modelArgs", None)}
     for location in _LOCATIONS:
         if values.get(location):
-            values[location] = without_user(values[location])
+            values[location] = redact(values[location], mark="")
     for kind, arguments in given.items():
         values.update(flat(kind, arguments))
     return {name: str(value)[:PARAM_CHARACTERS] for name, value in values.items() if value is not None}
@@ -53,11 +53,14 @@ def flat(kind: str, given: Any) -> dict[str, Any]:
     """Arguments of the user's own as ``kind.name``, the simple ones, without secrets."""
     arguments = given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
     simple = {str(name): value for name, value in arguments.items() if isinstance(value, _SIMPLE)}
-    return {f"{kind}.{name}": NOT_LOGGED if _is_secret(name, value) else value for name, value in simple.items()}
+    return {f"{kind}.{name}": _shown(name, value) for name, value in simple.items()}
 
 
-def _is_secret(name: str, value: Any) -> bool:
-    return isinstance(value, (str, list, tuple)) and SECRET.search(name) is not None
+def _shown(name: str, value: Any) -> Any:
+    """A value that may be logged under a name."""
+    if not isinstance(value, (str, list, tuple)):
+        return value
+    return NOT_LOGGED if is_secret(name) else redact(value, mark="")
 
 
 def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
@@ -131,7 +134,7 @@ def _source(df: DataFrame) -> Any:
     if not files:
         return CodeDatasetSource(registry.resolve_tags())
     path = files[0] if len(files) == 1 else "/".join(_shared([file.split("/")[:-1] for file in files]))
-    return SparkDatasetSource(path=without_user(path))
+    return SparkDatasetSource(path=redact(path, mark=""))
 
 
 def _shared(paths: list[list[str]]) -> list[str]:
@@ -168,16 +171,22 @@ def training_curve(history: Mapping[str, list[float]]) -> Figure | None:
     return figure
 
 
-def error_text(error: BaseException) -> str:
-    """An error as the user sees it, for an artifact."""
-    import traceback
+def error_text(error: BaseException, environment: Mapping[str, str]) -> str:
+    """An error as the user sees it, for an artifact; without passwords and the values of ``nodeEnv``."""
+    return redact("".join(traceback.format_exception(error)), secrets=secrets_of_environment(environment))
 
-    return "".join(traceback.format_exception(error))
+
+def error_summary(error: BaseException, environment: Mapping[str, str]) -> str:
+    """An error in a line or two; without passwords and the values of ``nodeEnv``."""
+    return redact(f"{type(error).__name__}: {error}", secrets=secrets_of_environment(environment))
 
 
 def grid_point(params: Mapping[Any, Any]) -> dict[str, str]:
-    """A param map by names."""
+    """A param map by names; of ``nodeEnv`` only the names of the variables."""
     values: dict[str, Any] = {}
     for param, value in params.items():
-        values.update(flat(param.name, value) if isinstance(value, Mapping) else {param.name: value})
+        if param.name == "nodeEnv":
+            values[param.name] = sorted(value)
+        else:
+            values.update(flat(param.name, value) if isinstance(value, Mapping) else {param.name: _shown("", value)})
     return {name: str(value) for name, value in values.items()}

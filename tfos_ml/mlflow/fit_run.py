@@ -65,8 +65,8 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
     def safe(self: FitRun, *args: Any) -> None:
         try:
             method(self, *args)
-        except Exception:
-            logger.warning("MLflow run %s is not complete", self._run.run_id, exc_info=True)
+        except Exception as error:
+            logger.warning("MLflow run %s is not complete: %s", self._run.run_id, content.error_text(error, {}))
 
     return safe
 
@@ -206,9 +206,10 @@ class FitRun(FitListener):
         self._checkpoints.close()
 
     def _log_error(self, error: BaseException) -> None:
-        summary = f"{type(error).__name__}: {error}"
+        environment = self._estimator._get("nodeEnv")
+        summary = content.error_summary(error, environment)
         self._client.set_tag(self._run.run_id, ERROR_TAG, summary[:ERROR_TAG_CHARACTERS])
-        self._client.log_text(self._run.run_id, content.error_text(error), ERROR_FILE)
+        self._client.log_text(self._run.run_id, content.error_text(error, environment), ERROR_FILE)
 
     def _log_dataset(self) -> None:
         assert self._result is not None

@@ -21,6 +21,7 @@ from mlflow.models import Model
 from tfos_ml import errors
 from tfos_ml.mlflow import pyfunc
 from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
+from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
@@ -213,4 +214,12 @@ def _write(model: TFModel, scoring: Any, data: Path) -> None:
     (data / pyfunc.SAVED_MODEL).mkdir(parents=True)
     model._unpack(data / pyfunc.SAVED_MODEL)
     pyfunc.write_scoring(scoring, data)
-    (data / STAGE_FILE).write_text(json.dumps({**params_of(model), **model._facts()}, indent=1))
+    (data / STAGE_FILE).write_text(json.dumps({**_shareable(params_of(model)), **model._facts()}, indent=1))
+
+
+def _shareable(params: dict[str, Any]) -> dict[str, Any]:
+    """Params without a password in ``exportDir``, which a model that holds its SavedModel does not read again."""
+    given = params["paramMap"]
+    if "exportDir" in given:
+        given = {**given, "exportDir": redact(given["exportDir"], mark="")}
+    return {**params, "paramMap": given}

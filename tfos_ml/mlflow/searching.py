@@ -21,6 +21,7 @@ from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from tfos_ml.mlflow import content, server
 from tfos_ml.mlflow.runs import NOBODY, Parent, Runs, parent_of
+from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from pyspark.ml import Estimator
@@ -130,14 +131,14 @@ def _attempt(what: str, action: Callable[[], Any]) -> bool:
             return True
     except Exception as raised:
         error = raised
-    logger.warning("MLflow at %s %s: %s. The search goes on.", server.without_user(uri), what, error)
+    logger.warning("MLflow at %s %s: %s. The search goes on.", redact(uri, mark=""), what, redact(error))
     return False
 
 
 def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:
     known = client.get_run(parent.run_id).data.params
     given = {p.name: search.getOrDefault(p) for p in search.params if search.isDefined(p)}
-    plain = {name: str(v) for name, v in given.items() if isinstance(v, (bool, int, float, str))}
+    plain = {name: redact(v, mark="") for name, v in given.items() if isinstance(v, (bool, int, float, str))}
     plain["estimator"] = type(search.getEstimator()).__name__
     plain["evaluator"] = type(search.getEvaluator()).__name__
     plain["paramMaps"] = str(len(search.getEstimatorParamMaps()))

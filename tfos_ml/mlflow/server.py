@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from urllib.parse import urlsplit, urlunsplit
 
 import requests
 
@@ -27,12 +26,6 @@ def answers(tracking_uri: str) -> bool:
     except requests.RequestException:
         return False
     return True
-
-
-def without_user(uri: str) -> str:
-    """A URI without the user and password that it may hold."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
 
 
 @contextlib.contextmanager

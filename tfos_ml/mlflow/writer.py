@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from tfos_ml.mlflow import server
+from tfos_ml.redact import redact
 
 logger = logging.getLogger("tfos_ml.mlflow")
 BATCH = 1000  # MLflow takes no more at once
@@ -96,8 +97,8 @@ class Writer:
             self._warned = True
             logger.warning(
                 "MLflow at %s %s. Training goes on; the metrics that run %s lacks are in the model's history.",
-                server.without_user(self._client.tracking_uri),
-                f"did not take all: {error}" if error else "does not answer",
+                redact(self._client.tracking_uri, mark=""),
+                f"did not take all: {redact(error)}" if error else "does not answer",
                 self._run_id,
             )
         return False

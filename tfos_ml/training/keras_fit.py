@@ -16,6 +16,7 @@ import numpy as np
 
 from tfos_ml.errors import ModelError
 from tfos_ml.heads import HEAD_FILE, Head
+from tfos_ml.redact import redact
 from tfos_ml.training import adapt
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.checkpoint import (
@@ -229,13 +230,13 @@ class _Training:
             return None
         if state.identity != self._identity:
             raise ModelError(
-                f"modelDir={self._ctx.checkpoint_dir!r} holds checkpoints of another model, or of other settings "
-                f"({state.identity}; this fit has {self._identity}). Choose another modelDir."
+                f"modelDir={redact(self._ctx.checkpoint_dir)!r} holds checkpoints of another model, or of other "
+                f"settings ({state.identity}; this fit has {self._identity}). Choose another modelDir."
             )
         if state.fingerprint != self._fingerprint:
             self._notices.append(
-                f"Training continued from a checkpoint in modelDir={self._ctx.checkpoint_dir!r} that was made with "
-                "other rows. Choose another modelDir to begin anew."
+                f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
+                "with other rows. Choose another modelDir to begin anew."
             )
         shared, own = split_variables(self._model)
         assign_all(shared, state.shared)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 from pyarrow import fs
 
+from tfos_ml import storage
 from tfos_ml.errors import DestinationError
+from tfos_ml.redact import redact
 
 FOLDER = "tfos_ml"
 
@@ -13,14 +14,17 @@ FOLDER = "tfos_ml"
 def check_model_dir(uri: str) -> None:
     """Raise ``DestinationError`` if ``modelDir`` cannot hold checkpoints, as seen from here."""
     try:
-        filesystem, path = fs.FileSystem.from_uri(uri)
-        info = filesystem.get_file_info(path)
-        entries = filesystem.get_file_info(fs.FileSelector(path)) if info.type == fs.FileType.Directory else []
-    except (pa.ArrowException, ValueError, OSError) as error:
-        raise DestinationError(
-            f"modelDir={uri!r} is no absolute path or URI that pyarrow.fs can read: {error}"
-        ) from None
-    names = sorted(e.base_name for e in entries)
-    if info.type == fs.FileType.File or (names and FOLDER not in names):
-        what = "is a file" if info.type == fs.FileType.File else f"holds other things: {names[:5]}"
-        raise DestinationError(f"modelDir={uri!r} {what}. Choose a new directory, or one of an earlier fit.")
+        names = storage.ask(uri, _names)
+    except storage.StorageError as error:
+        raise DestinationError(f"modelDir={redact(uri)!r} cannot be read: {error}.") from None
+    if names is None or (names and FOLDER not in names):
+        what = "is a file" if names is None else f"holds other things: {names[:5]}"
+        raise DestinationError(f"modelDir={redact(uri)!r} {what}. Choose a new directory, or one of an earlier fit.")
+
+
+def _names(filesystem: fs.FileSystem, path: str) -> list[str] | None:
+    """What is in a directory, of which there may be none yet; None for a file."""
+    kind = filesystem.get_file_info(path).type
+    if kind == fs.FileType.Directory:
+        return sorted(entry.base_name for entry in filesystem.get_file_info(fs.FileSelector(path)))
+    return None if kind == fs.FileType.File else []

@@ -1,0 +1,68 @@
+"""Texts without the passwords in them: what errors, logs, Params' explanations and MLflow may show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import unquote
+
+SECRET_NAME = re.compile("(?i)secret|passwo?r?d|passphrase|pwd|token$|credential|(access|account|api|private)[._-]?key")
+HIDDEN = "***"
+_SHORTEST_SECRET, _SHORTEST_VALUE = 4, 8  # shorter ones are found in any text
+
+_SCHEME = r"(?i)\b([a-z][a-z0-9+.-]*://)"
+# Up to the last @ before the path; or, since keys of S3 may hold slashes, a password up to the last @ of all. What
+# begins as a port does is no password.
+_USER = re.compile(
+    _SCHEME + r"(?:([^\s/?#'\"<>]*)@|([^\s/?#'\"<>@:\[]+:(?!\d{1,5}(?:[/?#\s'\"]|$))(?:(?!://)[^\s'\"<>])*)@)"
+)
+_QUERY = re.compile(r"([?&;])([\w.%-]+)=([^&;#\s'\"<>]+)")
+_QUERY_SECRET = re.compile("(?i)^(sig|signature|sas|key)$")
+
+
+def redact(text: object, *, secrets: Iterable[str] = (), mark: str = HIDDEN + "@") -> str:
+    """A text whose URIs tell neither user nor password, nor query parameters that are named like secrets.
+
+    Parameters
+    ----------
+    text : object
+        A URI, or a text with URIs in it.
+    secrets : iterable of str
+        What else is to be hidden wherever it stands.
+    mark : str
+        Takes the place of user and password; empty for a URI that is to be used again.
+    """
+    shown = str(text)
+    for secret in sorted(secrets, key=len, reverse=True):
+        shown = shown.replace(secret, HIDDEN)
+    shown = _USER.sub(lambda found: found[1] + mark, shown)
+    return _QUERY.sub(_without_value, shown)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    name = unquote(found[2])
+    return f"{found[1]}{found[2]}={HIDDEN}" if is_secret(name) or _QUERY_SECRET.search(name) else found[0]
+
+
+def is_secret(name: str) -> bool:
+    """Whether something is named as a secret is."""
+    return SECRET_NAME.search(name) is not None
+
+
+def secrets_of_uri(uri: str) -> set[str]:
+    """User, password and both as they stand in a URI, for errors of libraries that tell parts of it."""
+    found = _USER.search(uri)
+    if found is None:
+        return set()
+    whole = found[2] or found[3] or ""
+    parts = {whole, *whole.split(":", 1)}
+    return {p for part in parts for p in (part, unquote(part)) if len(p) >= _SHORTEST_SECRET}
+
+
+def secrets_of_environment(variables: Mapping[str, str]) -> set[str]:
+    """Values of environment variables that a text can be searched for: all but short ones, which any text holds."""
+    return {
+        value
+        for name, value in variables.items()
+        if len(value) >= (_SHORTEST_SECRET if is_secret(name) else _SHORTEST_VALUE)
+    }
