@@ -207,7 +207,7 @@ class Task:
     def resources(self):
         return {}
 
-    def attemptNumber(self):
+    def taskAttemptId(self):
         return 0
 
 

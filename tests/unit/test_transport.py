@@ -33,7 +33,9 @@ HANDSHAKE_SECONDS = 120.0  # gRPC's own; Flight gives no way to change it
 # A driver and a node in a process of its own. When its input ends it says what has come in.
 SERVERS = """
 import json, sys
+from tfos_ml.cluster.claims import DriverClaims
 from tfos_ml.cluster.cluster_server import ClusterServer
+from tfos_ml.cluster.control import ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.template import make_template
 from tfos_ml.feed import spool
@@ -43,7 +45,8 @@ from pathlib import Path
 told = []
 driver = ClusterServer("127.0.0.1", make_template(2), lambda: True)
 inlet = Inlet(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda kind, **content: told.append(kind), 60)
-node = FeedEndpoint(inlet, "127.0.0.1", driver.address["token"], lambda number, partition: True)
+claims = DriverClaims(ControlClient(**driver.address), 60)
+node = FeedEndpoint(inlet, "127.0.0.1", driver.address["token"], claims)
 print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)
 sys.stdin.read()
 state = [driver.progress(), driver.met(), driver.take_reports(), driver.failure(), driver.results()]
@@ -256,11 +259,18 @@ GOOD = {
     "progress": {"rank": 1, "progress": {"heard": 0}, "reports": []},
     "gone": {"rank": 1},
     "gather": {"rank": 1, "round": 0, "size": 2, "message": "{}"},
+    "enter": {"rank": 1, "task": 5},
     "failed": {"rank": 1, "error": "why"},
-    "claim": {"number": 1, "partition": 2},
+    "claim": {"number": 1, "partition": 2, "claimant": "a"},
+    "commit": {"number": 1, "partition": 2, "claimant": "a", "rows": 3},
+    "release": {"number": 1, "partition": 2, "claimant": "a"},
+    "committed": {"number": 1, "partition": 2, "claimant": "a"},
     "why": {"rank": 1},
 }
-PUT = {"number": 1, "stream": "input", "partition": 0, "epochs": 1}
+PUT = {"number": 1, "partition": 0, "claimant": "a", "stream": "input", "epochs": 1}
+EXCHANGE = {"stream": "input"}
+GOOD_PUT = flight.FlightDescriptor.for_command(json.dumps(PUT).encode())
+GOOD_EXCHANGE = flight.FlightDescriptor.for_command(json.dumps(EXCHANGE).encode())
 WRONG = [None, "1", 1.5, [], {}, True, [1], {"rank": 1}, "\u0000"]
 
 
@@ -342,11 +352,11 @@ def fuzz_as_member(driver: flight.FlightClient, node: flight.FlightClient, rng: 
     elif kind == 1:
         refused(lambda: put(driver, some_descriptor(rng, {"rank": 1}), some_batch(rng)))
     elif kind == 2:
-        refused(lambda: put(node, some_descriptor(rng, PUT), some_batch(rng)))
+        refused(lambda: put(node, rng.choice([some_descriptor(rng, PUT), GOOD_PUT]), some_batch(rng)))
     elif kind == 3:
-        refused(lambda: exchange(node, some_descriptor(rng, {"stream": "input"}), some_batch(rng)))
+        refused(lambda: exchange(node, rng.choice([some_descriptor(rng, EXCHANGE), GOOD_EXCHANGE]), some_batch(rng)))
     elif kind == 4:
-        refused(lambda: exchange(driver, some_descriptor(rng, {"stream": "input"}), some_batch(rng)))
+        refused(lambda: exchange(driver, some_descriptor(rng, EXCHANGE), some_batch(rng)))
     elif kind == 5:
         refused(lambda: rng.choice([driver, node]).do_get(flight.Ticket(some_bytes(rng))).read_all())
     elif kind == 6:
@@ -382,6 +392,17 @@ def test_a_message_above_the_limit_is_refused_and_one_below_is_not(server):
     finally:
         client.close()
     assert server.failure() is None
+
+
+def test_a_wrong_token_is_an_error_at_once_however_patient_the_caller(server):
+    client = ControlClient(server.location, "wrong")
+    begin = time.monotonic()
+    try:
+        with pytest.raises(flight.FlightUnauthenticatedError, match="not of the same run"):
+            client.call_reliably("gone", 60, rank=0)
+    finally:
+        client.close()
+    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.parametrize("token", ["wrong", "", "x" * 4000])
