@@ -21,6 +21,8 @@ from typing import IO, TYPE_CHECKING
 
 from filelock import FileLock
 
+from tfos_ml.interpreter import module_command, search_path
+
 if TYPE_CHECKING:
     from tfos_ml.artifacts import Artifact  # a keeper needs none of it
 
@@ -85,12 +87,12 @@ def _extract(artifact: Artifact, model: Path) -> None:
 
 def _start_keeper(model: Path) -> None:
     subprocess.Popen(
-        [sys.executable, "-m", "tfos_ml.inference.cache", str(model)],
+        module_command("tfos_ml.inference.cache", str(model)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(search_path())},
     )
 
 
