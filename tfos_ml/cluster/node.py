@@ -16,7 +16,6 @@ import logging
 import math
 import os
 import queue
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,9 +32,9 @@ from tfos_ml.cluster.board import MISSING, Board
 from tfos_ml.cluster.channel import Channel, ChannelClosedError
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
-from tfos_ml.cluster.guardian import Guardian
+from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
+from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
@@ -57,6 +56,10 @@ MakeFeeder = Callable[[FeedSchema, spool.SpoolDirectories, Callable[..., None]],
 LOST = (
     "the Spark Python worker or executor of the node died, and Spark tried to start it again alone. If the host ran "
     "out of memory, raise spark.executor.memoryOverhead"
+)
+FROZEN = (
+    f"the supervisor of the node was frozen: it gave no sign of life for {SUPERVISOR_TIMEOUT:g} s (stopped by a signal "
+    "or a debugger, or waiting for a file system that hangs)"
 )
 MEETING_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
 
@@ -143,6 +146,7 @@ class Node:
         self._started = self._heard = time.monotonic()
         self._feeder: Any = None
         self._link: control.ProgressLink | None = None
+        self._made: list[str] = []
         self._guardian: Guardian | None = None
         self._child: ChildProcess | None = None
         self._board: Board | None = None
@@ -158,14 +162,17 @@ class Node:
     def claim(self) -> None:
         """Take what the node needs, and start its process: TensorFlow loads while the nodes meet."""
         spool.sweep()
+        marker = new_marker(self._task.run_id, self._me.rank)
+        scratch = spool.create_scratch()  # what killed processes leave goes with it
+        self._made.append(scratch)
         self._directories = spool.create()
-        marker = f"{self._task.run_id}-{self._me.rank}"
-        # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
-        scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
-        self._guardian = Guardian(marker, [*self._directories.all(), scratch])
+        self._made += self._directories.all()
+        frozen = str(self.failure("NodeLostError", FROZEN))
+        self._guardian = Guardian(marker, self._made, SUPERVISOR_TIMEOUT, frozen)
         program = self._task.payload.read()
         self._payload = Path(self._directories.disk) / "payload"
-        self._payload.write_bytes(program)
+        with spool.room_in(self._directories.disk):
+            self._payload.write_bytes(program)
         uses_keras = {USES_KERAS: "1"} if b"keras" in program else {}  # imported while the nodes meet
         own = {"TMPDIR": scratch, **self._gpus, **uses_keras, **self._task.environment}
         environment = child_environment(marker, self._threads, own)
@@ -455,10 +462,11 @@ class Node:
         self._asked.close()
         if self._link is not None:
             self._link.close()
+        reported = False
         try:
             if self._guardian is not None:
                 # A failed node may be killed at any moment, so there the guardian reports that all is gone.
-                self._guardian.finish(report=not self.succeeded)
+                reported = self._guardian.finish(report=not self.succeeded) and not self.succeeded
             if self._child is not None:
                 self._child.wait(10)
                 self._channel.close()
@@ -466,7 +474,8 @@ class Node:
                 self._board.wait(10)
         except Exception:  # what ended the node matters more, and is on its way to the driver
             logger.exception("%s could not be cleaned up in time", self._me.label)
-        if self._link is not None and self.succeeded:
+        spool.remove(self._made)  # again, for a node that came to no guardian
+        if self._link is not None and not reported:
             self._link.say_gone()
 
     def report_failure(self, error: NodeFailure) -> None:
