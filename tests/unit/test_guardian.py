@@ -141,14 +141,26 @@ class TestEndOfTheSupervisor:
 
 
 class TestFinish:
-    def start(self, marker, command=("sleep", "600")):
-        return subprocess.Popen(command, env={**os.environ, MARKER: marker}, start_new_session=True)
+    @pytest.fixture
+    def start(self):
+        """Starts a process of a node; ends what is left."""
+        started = []
 
-    def test_has_everything_cleaned_up_on_return(self, directory):
+        def start(marker):
+            environment = {**os.environ, MARKER: marker}
+            started.append(subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True))
+            return started[-1]
+
+        yield start
+        for process in started:
+            process.kill()
+            process.wait(DEADLINE)
+
+    def test_has_everything_cleaned_up_on_return(self, start, directory):
         guardian = Guardian("g-2", [str(directory)])
-        with self.start("g-2") as child:
-            assert guardian.finish(report=False)
-            assert child.wait(0) == -signal.SIGKILL
+        child = start("g-2")
+        assert guardian.finish(report=False)
+        assert child.wait(DEADLINE) == -signal.SIGKILL
         assert not directory.exists()
 
     def test_deletes_nothing_else(self, directory):
@@ -158,27 +170,27 @@ class TestFinish:
         assert neighbour.is_dir()
 
     @pytest.mark.parametrize("is_known", [True, False])
-    def test_does_the_work_of_a_guardian_that_was_killed(self, directory, is_known):
+    def test_does_the_work_of_a_guardian_that_was_killed(self, start, directory, is_known):
         guardian = Guardian("g-4", [str(directory)])
-        with self.start("g-4") as child:
-            guardian._process.kill()
-            guardian._process.wait(DEADLINE)
-            if is_known:
-                guardian.guard(pid=child.pid)
-            assert not guardian.finish(report=True)
-            assert child.wait(DEADLINE) == -signal.SIGKILL
+        child = start("g-4")
+        guardian._process.kill()
+        guardian._process.wait(DEADLINE)
+        if is_known:
+            guardian.guard(pid=child.pid)
+        assert not guardian.finish(report=True)
+        assert child.wait(1) == -signal.SIGKILL
         assert not directory.exists()
 
-    def test_does_the_work_of_a_guardian_that_is_frozen(self, directory, monkeypatch):
+    def test_does_the_work_of_a_guardian_that_is_frozen(self, start, directory, monkeypatch):
         monkeypatch.setattr("tfos_ml.cluster.guardian.CLEANUP_TIMEOUT", 0.5)
         guardian = Guardian("g-5", [str(directory)])
-        with self.start("g-5") as child:
-            guardian.guard(pid=child.pid)
-            guardian._process.send_signal(signal.SIGSTOP)
-            for _ in range(70):  # of 1 KiB: more than a pipe holds
-                guardian.guard(text="x" * 1000)
-            assert not guardian.finish(report=True)
-            assert child.wait(DEADLINE) == -signal.SIGKILL
+        child = start("g-5")
+        guardian.guard(pid=child.pid)
+        guardian._process.send_signal(signal.SIGSTOP)
+        for _ in range(70):  # of 1 KiB: more than a pipe holds
+            guardian.guard(text="x" * 1000)
+        assert not guardian.finish(report=True)
+        assert child.wait(1) == -signal.SIGKILL
         assert not directory.exists()
         assert guardian._process.returncode == -signal.SIGKILL
 

@@ -35,7 +35,7 @@ _OURS_TO_SET = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHON_UDF_BATCH_SIZE", "T
 
 def new_marker(run_id: str, rank: int) -> str:
     """A value of :data:`MARKER` that no other attempt of the same task has."""
-    return f"{run_id}-{rank}-{uuid.uuid4().hex[:8]}"
+    return f"{run_id}-{uuid.uuid4().hex[:8]}-{rank}"
 
 
 def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> dict[str, str]:
