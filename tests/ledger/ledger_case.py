@@ -137,6 +137,7 @@ class Run:
             feed_timeout=30,
             export_dir=str(self.export_dir),
             control=None,
+            lease=None if self.case.mode == "connect" else SILENCE,
             silence=SILENCE,
         )
         began = time.monotonic()

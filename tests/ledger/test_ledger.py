@@ -7,6 +7,7 @@ from ledger_case import Case, Run
 
 from tfos_ml.cluster import launcher
 
+pytestmark = pytest.mark.timeout(60)
 MODES = ["barrier", "plain", "connect"]
 PHASES = ["feed", "epoch", "export"]
 
