@@ -31,7 +31,7 @@ from tfos_ml import errors
 from tfos_ml.cluster import control, export, results
 from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import MISSING, Board
-from tfos_ml.cluster.channel import BEAT, Channel, ChannelClosedError
+from tfos_ml.cluster.channel import BEAT, ChannelClosedError, QueuedChannel
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.guardian import Guardian
@@ -182,7 +182,7 @@ class Node:
         environment = child_environment(marker, self._threads, own)
         self._child = ChildProcess(CHILD_MODULE, environment, self._me.label)
         self._guardian.guard(pid=self._child.pid)
-        self._channel = Channel(self._child.socket)
+        self._channel = QueuedChannel(self._child.socket)
         self._feeder = self._make_feeder(self._task.schema, self._directories, self._send)
         threading.Thread(target=self._listen, name="messages", daemon=True).start()
         if self._task.settings["tensorboard"] and self._is_chief:
@@ -328,6 +328,8 @@ class Node:
         except queue.Empty:
             pass
         self._check_lease()
+        if self._child is not None and not self._exited:
+            self._channel.check()
         if self._board is not None and self._board.has_failed:
             raise self.failure("ClusterConfigError", MISSING)
         if self._exited:
@@ -350,6 +352,8 @@ class Node:
         lease, link = self._task.lease, self._link
         if lease is None or link is None or not (link.has_answered or self.needs_driver):
             return  # a driver that never could be reached has not gone
+        if link.is_driver_gone:
+            raise self.failure("NodeLostError", "the driver is gone: its host refuses connections")
         if time.monotonic() - link.heard_at > lease:
             raise self.failure("NodeLostError", f"the driver has not answered for {lease:g} s")
 

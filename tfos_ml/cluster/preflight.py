@@ -113,7 +113,9 @@ def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any =
     """Refuse a cluster that Spark has too few task slots for.
 
     Executors that the settings promise but that have not registered yet are waited for, for at
-    most `timeout` seconds. On Spark Connect slots cannot be counted, and nothing is checked.
+    most `timeout` seconds; where no setting tells how many there will be, as long as they may still be
+    registering: ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the
+    application began. On Spark Connect slots cannot be counted, and nothing is checked.
 
     Raises
     ------
@@ -123,20 +125,36 @@ def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any =
     if is_connect(spark):
         return
     promised = _promised_slots(spark, profile)
-    deadline = time.monotonic() + timeout
-    available = _registered_slots(spark, profile)
-    if allocates_dynamically(spark) and needed <= promised:
+    if allocates_dynamically(spark) and needed <= (promised or 0):
         return  # executors come once tasks wait for them
-    while available < needed <= promised and time.monotonic() < deadline:
+    available = _registered_slots(spark, profile)
+    since, deadline = _started_at(spark), time.monotonic() + timeout
+    while available < needed and time.monotonic() < deadline:
+        is_settled = promised is None and time.monotonic() - since > _registration_timeout(spark)
+        if is_settled or (promised is not None and promised < needed):
+            break
         time.sleep(0.2)
-        available = _registered_slots(spark, profile)
+        found = _registered_slots(spark, profile)
+        available, since = found, since if found == available else time.monotonic()
     if available < needed:
         raise NotEnoughSlotsError(
-            f"clusterSize={needed} needs {needed} task slots at once, but Spark has {max(available, promised)} "
+            f"clusterSize={needed} needs {needed} task slots at once, but Spark has {max(available, promised or 0)} "
             f"(master {spark.sparkContext.master}, CPUs a node: {_task_cpus(spark, profile)}). "
             "Lower clusterSize or nodeCpus, or start the session with more cores, for instance "
             f".master('local[{needed}]') or more executors."
         )
+
+
+def _started_at(spark: SparkSession) -> float:
+    """When the Spark application began, by the clock of ``time.monotonic``."""
+    return time.monotonic() - max(0.0, time.time() - spark.sparkContext.startTime / 1000)
+
+
+def _registration_timeout(spark: SparkSession) -> float:
+    """Seconds after which Spark itself no longer waits for executors to register."""
+    name = "spark.scheduler.maxRegisteredResourcesWaitingTime"
+    conf = spark.sparkContext._jsc.sc().conf()
+    return float(conf.getTimeAsSeconds(name, "30s"))
 
 
 def _registered_slots(spark: SparkSession, profile: Any) -> int:
@@ -152,8 +170,8 @@ def _task_cpus(spark: SparkSession, profile: Any) -> int:
     return int(asked["cpus"].amount if "cpus" in asked else _conf(spark, "spark.task.cpus", "1"))
 
 
-def _promised_slots(spark: SparkSession, profile: Any) -> int:
-    """Slots there will be once all executors have registered, as far as the settings tell."""
+def _promised_slots(spark: SparkSession, profile: Any) -> int | None:
+    """Slots there will be once all executors have registered; None where no setting tells, as on many clusters."""
     master = spark.sparkContext.master
     if master.startswith("local-cluster["):
         executors, cores, _ = (int(n) for n in master[len("local-cluster[") : -1].split(","))
@@ -161,9 +179,15 @@ def _promised_slots(spark: SparkSession, profile: Any) -> int:
     elif allocates_dynamically(spark):
         executors = int(_conf(spark, "spark.dynamicAllocation.maxExecutors", str(2**31 - 1)))
         cores = int(_conf(spark, "spark.executor.cores", "1"))
-    else:
-        executors = int(_conf(spark, "spark.executor.instances", "0"))
+    elif is_local(spark):
+        return 0  # all are there
+    elif _conf(spark, "spark.cores.max", ""):
+        return int(_conf(spark, "spark.cores.max", "")) // _task_cpus(spark, profile)
+    elif _conf(spark, "spark.executor.instances", ""):
+        executors = int(_conf(spark, "spark.executor.instances", ""))
         cores = int(_conf(spark, "spark.executor.cores", "1"))
+    else:
+        return None
     return executors * (cores // _task_cpus(spark, profile))
 
 

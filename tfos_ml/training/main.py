@@ -99,7 +99,8 @@ def _is_collateral(error: BaseException) -> bool:
         return False
     import tensorflow as tf
 
-    broken = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    timed_out = tf.errors.DeadlineExceededError  # with a node that stands still
+    broken = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, timed_out)
     links: list[BaseException | None] = [error, error.__cause__, error.__context__]
     return any(isinstance(link, broken) for link in links)
 
