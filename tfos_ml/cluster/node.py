@@ -37,7 +37,7 @@ from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
-from tfos_ml.cluster.task_input import whole
+from tfos_ml.cluster.task_input import as_they_come, whole
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
 from tfos_ml.feed import spool
@@ -69,16 +69,16 @@ MEETING_GRACE_SECONDS = 10.0  # within which the driver, which knows who is miss
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function of the job: rows in, result rows out."""
-    batches = whole(batches) if task.schema.columns else ()
+    arriving = as_they_come(whole(batches)) if task.schema.columns else ()
     from pyspark import BarrierTaskContext, TaskContext
 
     if task.barrier:
-        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), batches)
+        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), arriving)
         return
     assert task.control is not None
     context = TaskContext.get()
     seat = PlainSeat(place_of(context, context.partitionId(), task.control), task.control, task.template.size)
-    yield from supervise(Node(task, seat), batches)
+    yield from supervise(Node(task, seat), arriving)
 
 
 def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
