@@ -176,7 +176,7 @@ class Run:
     # The ledger
 
     def check(self) -> None:
-        """Each row was trained once in each epoch and the model is whole, or an error was raised and nothing is left."""
+        """Each row was trained once an epoch and the model is whole, or an error was raised and nothing is left."""
         assert self.injected, "the fault was not reached"
         present = sorted(p.name for p in self.export_dir.parent.iterdir())
         if self.error is not None:
