@@ -19,6 +19,7 @@
     ├── ModelError                   a SavedModel that is missing or does not fit
     │   ├── NothingExportedError     the train function exported no model
     │   └── SignatureError           names, dtypes or row counts differ from the signature
+    ├── RowsLostError                nodes of a TFCluster took other rows than the input has
     ├── FitCancelledError            the Spark job was cancelled, or the session stopped
     ├── ResultSizeError              the results exceed spark.driver.maxResultSize
     ├── ReservationTimeoutError      the nodes did not all start in time
@@ -128,6 +129,10 @@ class NothingExportedError(ModelError):
 
 class SignatureError(ModelError, ValueError):
     """Columns and a SavedModel's signature do not fit together."""
+
+
+class RowsLostError(TfosMlError):
+    """The nodes of a ``TFCluster`` have taken over more or fewer rows of a partition than Spark has read of it."""
 
 
 class FitCancelledError(TfosMlError):

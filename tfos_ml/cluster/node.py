@@ -16,7 +16,6 @@ import logging
 import math
 import os
 import queue
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,14 +30,14 @@ from tfos_ml import errors
 from tfos_ml.cluster import control, export, results
 from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import MISSING, Board
-from tfos_ml.cluster.channel import Channel, ChannelClosedError
+from tfos_ml.cluster.channel import BEAT, ChannelClosedError, QueuedChannel
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
-from tfos_ml.cluster.guardian import Guardian
+from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
+from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
-from tfos_ml.cluster.task_input import whole
+from tfos_ml.cluster.task_input import as_they_come, whole
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
 from tfos_ml.feed import spool
@@ -51,8 +50,8 @@ from tfos_ml.training.paths import LOG_DIR, absolute_path
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"
 COLLATERAL_SECONDS = 5.0
-HEARTBEAT_TIMEOUT = 120.0
-CULPRIT_SECONDS = HEARTBEAT_TIMEOUT + 10  # within which a process that stands still is found out by its own supervisor
+BEATS = 24  # signs of life of a process within the time after which it counts as stuck
+CULPRIT_SECONDS = 10.0  # after that time, within which a process that stands still is found out by its own supervisor
 SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 ALONE = make_template(1)
@@ -61,21 +60,25 @@ LOST = (
     "Spark has started the node's task a second time, because its Python worker or executor died, or its stage was "
     "tried again; nodes do not come back one by one. If the host ran out of memory, raise spark.executor.memoryOverhead"
 )
+FROZEN = (
+    "the supervisor of the node was frozen: it gave no sign of life for {seconds:g} s (stopped by a signal or a "
+    "debugger, or waiting for a file system that hangs)"
+)
 MEETING_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
 
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function of the job: rows in, result rows out."""
-    batches = whole(batches) if task.schema.columns else ()
+    arriving = as_they_come(whole(batches)) if task.schema.columns else ()
     from pyspark import BarrierTaskContext, TaskContext
 
     if task.barrier:
-        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), batches)
+        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), arriving)
         return
     assert task.control is not None
     context = TaskContext.get()
     seat = PlainSeat(place_of(context, context.partitionId(), task.control), task.control, task.template.size)
-    yield from supervise(Node(task, seat), batches)
+    yield from supervise(Node(task, seat), arriving)
 
 
 def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
@@ -152,6 +155,7 @@ class Node:
         self._started = self._heard = time.monotonic()
         self._feeder: Any = None
         self._link: control.ProgressLink | None = None
+        self._made: list[str] = []
         self._guardian: Guardian | None = None
         self._child: ChildProcess | None = None
         self._board: Board | None = None
@@ -167,21 +171,26 @@ class Node:
     def claim(self) -> None:
         """Take what the node needs, and start its process: TensorFlow loads while the nodes meet."""
         spool.sweep()
+        marker = new_marker(self._task.run_id, self._me.rank)
+        scratch = spool.create_scratch()  # what killed processes leave goes with it
+        self._made.append(scratch)
         self._directories = spool.create()
-        marker = f"{self._task.run_id}-{self._me.rank}"
-        # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
-        scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
-        self._guardian = Guardian(marker, [*self._directories.all(), scratch])
+        self._made += self._directories.all()
+        watch = self._task.lease or SUPERVISOR_TIMEOUT
+        frozen = str(self.failure("NodeLostError", FROZEN.format(seconds=watch)))
+        self._guardian = Guardian(marker, self._made, watch, frozen)
         self._port.reserve(self._task.node_ports)
         program = self._task.payload.read()
         self._payload = Path(self._directories.disk) / "payload"
-        self._payload.write_bytes(program)
+        with spool.room_in(self._directories.disk):
+            self._payload.write_bytes(program)
         uses_keras = {USES_KERAS: "1"} if b"keras" in program else {}  # imported while the nodes meet
-        own = {"TMPDIR": scratch, **self._gpus, **uses_keras, **self._task.environment}
+        own = {"TMPDIR": scratch, BEAT: str(self._task.silence / BEATS), **self._gpus, **uses_keras}
+        own.update(self._task.environment)
         environment = child_environment(marker, self._threads, own)
         self._child = ChildProcess(CHILD_MODULE, environment, self._me.label)
         self._guardian.guard(pid=self._child.pid)
-        self._channel = Channel(self._child.socket)
+        self._channel = QueuedChannel(self._child.socket)
         self._feeder = self._make_feeder(self._task.schema, self._directories, self._send)
         threading.Thread(target=self._listen, name="messages", daemon=True).start()
         if self._task.settings["tensorboard"] and self._is_chief:
@@ -327,12 +336,16 @@ class Node:
         except queue.Empty:
             pass
         self._check_lease()
+        if self._child is not None and not self._exited:
+            self._channel.check()
         if self._board is not None and self._board.has_failed:
             raise self.failure("ClusterConfigError", MISSING)
         if self._exited:
             self._check_failed()
-        elif time.monotonic() - self._heard > HEARTBEAT_TIMEOUT:
-            message_text = f"the process gave no sign of life for {HEARTBEAT_TIMEOUT:g} s (stopped, or stuck in C code)"
+        elif time.monotonic() - self._heard > self._task.silence:
+            message_text = (
+                f"the process gave no sign of life for {self._task.silence:g} s (stopped, or stuck in C code)"
+            )
             raise self.failure("NodeExitError", message_text)
         if self._cards:
             rows = sum(self._feeder.rows.values())
@@ -347,6 +360,8 @@ class Node:
         lease, link = self._task.lease, self._link
         if lease is None or link is None or not (link.has_answered or self.needs_driver):
             return  # a driver that never could be reached has not gone
+        if link.is_driver_gone:
+            raise self.failure("NodeLostError", "the driver is gone: its host refuses connections")
         if time.monotonic() - link.heard_at > lease:
             raise self.failure("NodeLostError", f"the driver has not answered for {lease:g} s")
 
@@ -412,7 +427,7 @@ class Node:
         self._failed = replace(failure, exit_code=code, signal=signal_name, log_tail=self._child.log_tail())
         may_be_collateral = self._template.size > 1 and (failure.collateral or signal_name == "SIGABRT")
         self._broken_at = time.monotonic() if may_be_collateral else None
-        self._fail_at = time.monotonic() + (CULPRIT_SECONDS if may_be_collateral else 0)
+        self._fail_at = time.monotonic() + (self._task.silence + CULPRIT_SECONDS if may_be_collateral else 0)
 
     def _check_failed(self) -> None:
         """Raise the failure of the process, later if another node's failure may have caused it."""
@@ -497,10 +512,11 @@ class Node:
         self._asked.close()
         if self._link is not None:
             self._link.close()
+        reported = False
         try:
             if self._guardian is not None:
                 # A failed node may be killed at any moment, so there the guardian reports that all is gone.
-                self._guardian.finish(report=not self.succeeded)
+                reported = self._guardian.finish(report=not self.succeeded) and not self.succeeded
             if self._child is not None:
                 self._child.wait(10)
                 self._channel.close()
@@ -508,7 +524,8 @@ class Node:
                 self._board.wait(10)
         except Exception:  # what ended the node matters more, and is on its way to the driver
             logger.exception("%s could not be cleaned up in time", self._me.label)
-        if self._link is not None and self.succeeded:
+        spool.remove(self._made)  # again, for a node that came to no guardian
+        if self._link is not None and not reported:
             self._link.say_gone()
 
     def report_failure(self, error: NodeFailure) -> None:

@@ -14,9 +14,11 @@ import psutil
 
 from tfos_ml.cluster.addresses import address_towards, is_loopback, unbracketed
 from tfos_ml.cluster.control import ControlClient, period_for
+from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.resources import visible_gpus
 
 GATHER_POLL_SECONDS = 0.1
+REPORT_SECONDS = 10.0
 
 
 class NodeSeat(Protocol):
@@ -96,7 +98,7 @@ class BarrierSeat:
             return
         client = ControlClient(**self._control)
         try:
-            client.call("failed", rank=self.rank, error=text)
+            client.call_reliably("failed", REPORT_SECONDS, rank=self.rank, error=text)
         finally:
             client.close()
 
@@ -131,11 +133,21 @@ class PlainSeat:
         Number of nodes.
     owner : int, optional
         Process without which the node is an orphan.
+    patience : float, default 60
+        Seconds for which a call is repeated that the driver does not answer.
     """
 
-    def __init__(self, place: Place, control: dict[str, str], size: int, owner: int | None = None):
+    def __init__(
+        self,
+        place: Place,
+        control: dict[str, str],
+        size: int,
+        owner: int | None = None,
+        patience: float = LEASE_SECONDS,
+    ):
         self._client = ControlClient(**control)
         self._size = size
+        self._patience = patience
         self._round = 0
         self._owner = psutil.Process(owner) if owner is not None else None
         self._task = place.task
@@ -143,16 +155,17 @@ class PlainSeat:
 
     def is_first(self) -> bool:
         """See :class:`NodeSeat`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""
-        first: bool = self._client.call("enter", rank=self.rank, task=self._task)["first"]
+        first: bool = self._client.call_reliably("enter", self._patience, rank=self.rank, task=self._task)["first"]
         return first
 
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`NodeSeat`."""
         number, self._round = self._round, self._round + 1
-        answer = self._client.call("gather", rank=self.rank, round=number, size=self._size, message=message)
+        mine = {"rank": self.rank, "round": number, "size": self._size}
+        answer = self._client.call_reliably("gather", self._patience, **mine, message=message)
         while answer["messages"] is None:
             time.sleep(max(GATHER_POLL_SECONDS, period_for(self._size) / 5))
-            answer = self._client.call("gather", rank=self.rank, round=number, size=self._size)
+            answer = self._client.call_reliably("gather", self._patience, **mine)
         messages: list[str] = answer["messages"]
         return messages
 
@@ -162,7 +175,7 @@ class PlainSeat:
 
     def report_failure(self, text: str) -> None:
         """See :class:`NodeSeat`: Spark would try a plain task again."""
-        self._client.call("failed", rank=self.rank, error=text)
+        self._client.call_reliably("failed", REPORT_SECONDS, rank=self.rank, error=text)
 
 
 def _host_of(address: str, control: dict[str, str] | None) -> str:

@@ -8,12 +8,14 @@ sends nothing to a server that has none. Nothing of this is written to a disk.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import json
 import socket
 import threading
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -44,7 +46,7 @@ Actions = Mapping[str, Mapping[str, type]]
 
 
 @dataclass(frozen=True)
-class _Credentials:
+class Credentials:
     """What a process shows, and what it wants to see, in PEM."""
 
     authority: bytes
@@ -53,10 +55,11 @@ class _Credentials:
 
 
 @lru_cache(maxsize=8)
-def _credentials(token: str) -> _Credentials:
+def make_credentials(token: str) -> Credentials:
+    """Those of this process for the run that has this token."""
     authority = _authority_key(token)
     own = ec.generate_private_key(ec.SECP256R1())
-    return _Credentials(
+    return Credentials(
         _certificate(_AUTHORITY, authority.public_key(), authority),
         _certificate(_MEMBER, own.public_key(), authority),
         own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
@@ -103,7 +106,7 @@ def connect(location: str, token: str, options: Mapping[str, int] | None = None)
     options : mapping of str to int, optional
         Channel arguments of gRPC.
     """
-    credentials = _credentials(token)
+    credentials = make_credentials(token)
     return flight.FlightClient(
         location,
         tls_root_certs=credentials.authority,
@@ -114,7 +117,24 @@ def connect(location: str, token: str, options: Mapping[str, int] | None = None)
     )
 
 
-class TransportServer(flight.FlightServerBase):
+@contextlib.contextmanager
+def checked_credentials() -> Iterator[None]:
+    """Around calls: that client and server have not the same token is an error of its own, which stays as it is.
+
+    Raises
+    ------
+    pyarrow.flight.FlightUnauthenticatedError
+        Instead of ``FlightUnavailableError``, which may pass.
+    """
+    try:
+        yield
+    except flight.FlightUnavailableError as error:
+        if "certificate" not in str(error).lower():  # gRPC has but one code for all that fails before a call
+            raise
+        raise flight.FlightUnauthenticatedError(f"client and server are not of the same run: {error}") from None
+
+
+class TransportServer:
     """Listens from construction until it is closed, and answers nobody but members of the run.
 
     Parameters
@@ -128,6 +148,8 @@ class TransportServer(flight.FlightServerBase):
     ----------
     host : str
         Its address as the others know it.
+    port : int
+        The port.
     location : str
         Where it is reached.
 
@@ -142,29 +164,11 @@ class TransportServer(flight.FlightServerBase):
 
     def __init__(self, endpoint: Endpoint | str, token: str):
         endpoint = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
-        self._listen(endpoint, _credentials(token))
+        listener = _listen(endpoint, make_credentials(token), self)
         self.host = endpoint.host
-        self.location = f"grpc+tls://{bracketed(endpoint.host)}:{self.port}"
-
-    def _listen(self, endpoint: Endpoint, credentials: _Credentials) -> None:
-        problem = "none is free"
-        for port in endpoint.ports:
-            try:
-                _check_free(endpoint.bind, port)
-                super().__init__(
-                    f"grpc+tls://{bracketed(endpoint.bind)}:{port}",
-                    tls_certificates=[(credentials.certificate, credentials.key)],
-                    verify_client=True,
-                    root_certificates=credentials.authority,
-                )
-                return
-            except OSError as error:
-                problem = str(error)
-                if error.errno != errno.EADDRINUSE:
-                    break  # it is the same with all ports
-            except pa.ArrowException as error:  # taken since
-                problem = str(error)
-        raise ClusterConfigError(f"{endpoint.origin}: {endpoint.described()} cannot be listened on: {problem}.")
+        self.port: int = listener.port
+        self.location = f"grpc+tls://{bracketed(self.host)}:{self.port}"
+        self._close = weakref.finalize(self, _close, listener)
 
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
         """Answer one call of a member."""
@@ -176,6 +180,74 @@ class TransportServer(flight.FlightServerBase):
     def answer(self, action: str, message: dict[str, Any]) -> dict[str, Any]:
         """What the caller of an action gets; its message has the fields that ``actions`` wants."""
         raise NotImplementedError(action)
+
+    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        """Take a stream of batches."""
+        raise NotImplementedError("nothing can be put here")
+
+    def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        """Take a stream of batches, and give another."""
+        raise NotImplementedError("nothing can be exchanged here")
+
+    def close(self) -> None:
+        """Stop listening; strangers that hold connections open do not hold this up. Again is fine."""
+        self._close()
+
+
+class _Listener(flight.FlightServerBase):
+    """Hands calls on. pyarrow never frees it, so it holds nothing else."""
+
+    def __init__(self, location: str, credentials: Credentials, server: TransportServer):
+        self._server = weakref.proxy(server)
+        super().__init__(
+            location,
+            tls_certificates=[(credentials.certificate, credentials.key)],
+            verify_client=True,
+            root_certificates=credentials.authority,
+        )
+
+    def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
+        answer: list[bytes] = self._server.do_action(context, action)
+        return answer
+
+    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        self._server.do_put(context, descriptor, reader, writer)
+
+    def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        self._server.do_exchange(context, descriptor, reader, writer)
+
+    def release(self) -> None:
+        """Stop listening, wait for the calls that are being answered, and free what gRPC holds."""
+        self.__exit__(None, None, None)
+        # This object and its server in C++ hold each other for ever. One that never starts takes its place; as long
+        # as gRPC has a server with TLS, a process takes 2 s to exit.
+        with contextlib.suppress(pa.ArrowException):
+            super().__init__("closed://nowhere:0")
+
+
+def _listen(endpoint: Endpoint, credentials: Credentials, server: TransportServer) -> _Listener:
+    problem = ""
+    for port in endpoint.ports:
+        try:
+            _check_free(endpoint.bind, port)
+            return _Listener(f"grpc+tls://{bracketed(endpoint.bind)}:{port}", credentials, server)
+        except OSError as error:
+            problem = str(error)
+            if error.errno != errno.EADDRINUSE:
+                break  # it is the same with all ports
+        except pa.ArrowException as error:  # taken since
+            problem = str(error)
+    raise ClusterConfigError(f"{endpoint.origin}: {endpoint.described()} cannot be listened on: {problem}.")
+
+
+def _close(listener: _Listener) -> None:
+    thread = threading.Thread(target=listener.release, name="server shutdown", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter is shutting down
+        listener.release()
+    else:
+        thread.join(CLOSE_TIMEOUT)
 
 
 def _check_free(host: str, port: int) -> None:
@@ -215,10 +287,3 @@ def read_message(content: Any, fields: Mapping[str, type]) -> dict[str, Any]:
             got = type(message[name]).__name__ if name in message else "none"
             raise pa.ArrowInvalid(f"field {name!r} of the message is {got}, expected {wanted.__name__}")
     return message
-
-
-def close_server(server: flight.FlightServerBase) -> None:
-    """Stop listening; strangers that hold connections open do not hold this up."""
-    thread = threading.Thread(target=server.shutdown, name="server shutdown", daemon=True)
-    thread.start()
-    thread.join(CLOSE_TIMEOUT)
