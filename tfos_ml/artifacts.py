@@ -45,9 +45,11 @@ class Artifact:
         return Path(SparkFiles.get(self.name))
 
 
-def publish(spark: SparkSession, data: bytes, *, inline_up_to: int = INLINE_BYTES) -> Artifact:
-    """Make bytes available to all executors of a session, classic or Connect."""
-    name = f"tfos_ml-{hashlib.sha256(data).hexdigest()}"
+def publish(
+    spark: SparkSession, data: bytes, *, inline_up_to: int = INLINE_BYTES, digest: str | None = None
+) -> Artifact:
+    """Make bytes, whose hash may be known, available to all executors of a session, classic or Connect."""
+    name = f"tfos_ml-{digest or hashlib.sha256(data).hexdigest()}"
     if len(data) <= inline_up_to:
         return Artifact(name, data)
     if is_connect(spark):

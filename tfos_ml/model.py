@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +16,11 @@ from pyspark.ml import Model
 
 from tfos_ml import errors, schema
 from tfos_ml.artifacts import Artifact, publish
-from tfos_ml.cluster.export import fetch, pack
+from tfos_ml.cluster.export import Listing, fetch, listing, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
 from tfos_ml.heads import HEAD_FILE, Head
 from tfos_ml.inference import saved_model, udf
+from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.columns import OutputColumns, output_columns
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
@@ -93,8 +91,9 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         super().__init__()
         self._set_scoring_defaults()
         self._set_classifier_defaults()
-        self._archive: bytes | None = None
+        self._archive: Archive | None = None
         self._archive_uri: str | None = None  # the exportDir that the archive stands for
+        self._archive_listing: Listing | None = None  # what was there, if it came from there
         self._extracted: tuple[str, tempfile.TemporaryDirectory[str]] | None = None
         self._results: list[bytes] = []
         self._labels: tuple[str, ...] = ()
@@ -126,7 +125,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
     def _from_archive(cls, archive: bytes | None, label_names: Sequence[str]) -> TFModel:
         model = cls()
         model._labels = tuple(label_names)
-        model._archive = archive
+        model._archive = None if archive is None else Archive(archive)
         return model
 
     def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> TFModel:
@@ -145,7 +144,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         if self._get("nullPolicy") == "skip":
             dataset = dataset.where(schema.no_nulls(dataset, inputs))
         bindings = [udf.InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
-        model = publish(dataset.sparkSession, archive, inline_up_to=0)
+        model = publish(dataset.sparkSession, archive.content, inline_up_to=0, digest=archive.digest)
         scoring = self._scoring(model, signature, bindings, outputs)
         columns = [schema.spark_column(spec, dataset) for spec in inputs]
         return outputs.append(dataset, udf.make_udf_function(scoring), columns)
@@ -206,8 +205,8 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
             )
         return mapping
 
-    def _bind_outputs(self, signature: Signature, archive: bytes, columns: StructType) -> OutputColumns:
-        content = _member(archive, HEAD_FILE)
+    def _bind_outputs(self, signature: Signature, archive: Archive, columns: StructType) -> OutputColumns:
+        content = archive.member(HEAD_FILE)
         head = None if content is None else Head(**json.loads(content))
         return output_columns(self, signature.outputs, head, columns, self._labels)
 
@@ -215,36 +214,39 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         """Inputs and outputs of the SavedModel, by name, with dtype and shape."""
         return self._signature_of(self._packed())
 
-    def _signature_of(self, archive: bytes) -> Signature:
+    def _signature_of(self, archive: Archive) -> Signature:
         key = self._get("signatureDefKey")
-        content = _member(archive, saved_model.SIGNATURE_FILE)
+        content = archive.member(saved_model.SIGNATURE_FILE)
         known = None if content is None else saved_model.parse_signature(content, key)
         return known or saved_model.read_signature(self._extract(archive), key, self._get("tagSet"))
 
-    def _packed(self) -> bytes:
-        """The SavedModel as one tar file."""
+    def _packed(self) -> Archive:
+        """The SavedModel as one tar file; fetched again only if sizes or times at ``exportDir`` have changed."""
         uri = self._get("exportDir")
         if self._archive is not None and uri == self._archive_uri:
-            return self._archive
+            known = self._archive_listing
+            if known is None or known == listing(uri):
+                return self._archive
         if uri is None:
             raise errors.NothingExportedError(
                 "This TFModel has no SavedModel: on the chief, trainFn did not call ctx.export_saved_model(model). "
                 "Call it at the end of the train function, or set exportDir to a SavedModel."
             )
         with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
-            fetch(uri, f"{directory}/saved_model")
-            return pack(f"{directory}/saved_model", Path(directory)).read_bytes()
+            found = fetch(uri, f"{directory}/saved_model")
+            archive = Archive(pack(f"{directory}/saved_model", Path(directory)).read_bytes())
+        self._archive, self._archive_uri, self._archive_listing = archive, uri, found
+        return archive
 
     def saved_model_dir(self) -> str:
         """A local directory with the SavedModel, for as long as this object lives."""
         return self._extract(self._packed())
 
-    def _extract(self, archive: bytes) -> str:
-        digest = hashlib.sha256(archive).hexdigest()
-        if self._extracted is None or self._extracted[0] != digest:
+    def _extract(self, archive: Archive) -> str:
+        if self._extracted is None or self._extracted[0] != archive.digest:
             directory = tempfile.TemporaryDirectory(prefix="tfos_ml-model-")
-            _untar(archive, directory.name)
-            self._extracted = digest, directory
+            archive.unpack(directory.name)
+            self._extracted = archive.digest, directory
         return self._extracted[1].name
 
     def predict(self, rows: pd.DataFrame | np.ndarray[Any, Any] | Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
@@ -280,7 +282,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
 
     def _files(self) -> dict[str, bytes]:
         has_model = self._archive is not None or self._get("exportDir") is not None
-        files = {_MODEL_FILE: self._packed()} if has_model else {}
+        files = {_MODEL_FILE: self._packed().content} if has_model else {}
         return {**files, **{f"{_RESULTS}{i:06d}": answers for i, answers in enumerate(self._results)}}
 
     def _facts(self) -> dict[str, Any]:
@@ -292,7 +294,9 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
             self._restore({_MODEL_FILE: pack(str(saved_model), Path(directory)).read_bytes()}, facts)
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        self._archive, self._archive_uri = files.get(_MODEL_FILE), self._get("exportDir")
+        content = files.get(_MODEL_FILE)
+        self._archive = None if content is None else Archive(content)
+        self._archive_uri, self._archive_listing = self._get("exportDir"), None
         self._results = [files[name] for name in sorted(files) if name.startswith(_RESULTS)]
         self.history, self.summary = facts.get("history", {}), facts.get("summary", {})
         self._labels = tuple(facts.get("labels", ()))
@@ -326,10 +330,12 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         archive, signature, bindings, outputs = self._unbound()
         if outputs.head is not None:
             outputs = replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})
-        scoring = self._scoring(publish(spark, archive, inline_up_to=0), signature, bindings, outputs)
+        scoring = self._scoring(
+            publish(spark, archive.content, inline_up_to=0, digest=archive.digest), signature, bindings, outputs
+        )
         return spark.udf.register(name, arrow_udf(udf.make_udf_function(scoring), outputs.result_type()))
 
-    def _unbound(self) -> tuple[bytes, Signature, list[udf.InputBinding], OutputColumns]:
+    def _unbound(self) -> tuple[Archive, Signature, list[udf.InputBinding], OutputColumns]:
         """The packed SavedModel, its signature, and its columns as the Params alone name them."""
         from pyspark.sql.types import StructType
 
@@ -349,7 +355,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
 
     def _unpack(self, directory: Path) -> None:
         """Write the SavedModel into a directory."""
-        _untar(self._packed(), str(directory))
+        self._packed().unpack(str(directory))
 
     def results(self) -> list[Any]:
         """What ``DataFeed.batch_results`` answered during ``fit``, in the order of the DataFrame."""
@@ -359,20 +365,6 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         answers = pa.concat_tables(tables).sort_by(schema.ROW_COLUMN)
         values: list[Any] = answers.column(RESULT_COLUMN).to_pylist()
         return values
-
-
-def _untar(archive: bytes, directory: str) -> None:
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(directory, filter="data")
-
-
-def _member(archive: bytes, name: str) -> bytes | None:
-    """A small file that lies beside the SavedModel, if it is there."""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        if name not in tar.getnames():
-            return None
-        file = tar.extractfile(name)
-        return file.read() if file else None
 
 
 def _history(reports: list[dict[str, Any]]) -> dict[str, list[float]]:

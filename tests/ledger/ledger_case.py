@@ -30,9 +30,10 @@ NODES, EPOCHS = 2, 2
 SHARES = {0: 30, 1: 33}  # rows of each node
 BATCH_ROWS = 6
 SILENCE = 2.5  # seconds without a sign of life that are too many
-REACH_DEADLINE = 30.0
+REACH_DEADLINE = 15.0
 FIT_DEADLINE = 60.0
 MODEL_BYTES = 1 << 16
+CONSTANTS = {"tfos_ml.cluster.control.CALL_TIMEOUT": 1.0}  # on the nodes
 SCHEMA = pa.schema([("c0", pa.int64()), (ROW_COLUMN, pa.int64())])
 
 
@@ -83,7 +84,7 @@ class Run:
         conf = {"spark.tfos_ml.leaseTimeout": f"{SILENCE}"}
         if case.mode == "plain":
             conf["spark.dynamicAllocation.enabled"] = "true"
-        self.spark = kind(conf)
+        self.spark = kind(conf, CONSTANTS)
         if case.mode == "plain":
             self.spark.sparkContext.master = "spark://127.0.0.1:7077"  # a local master allocates nothing
 
@@ -136,6 +137,7 @@ class Run:
             feed_timeout=30,
             export_dir=str(self.export_dir),
             control=None,
+            lease=None if self.case.mode == "connect" else SILENCE,
             silence=SILENCE,
         )
         began = time.monotonic()
@@ -176,7 +178,7 @@ class Run:
     # The ledger
 
     def check(self) -> None:
-        """Each row was trained once in each epoch and the model is whole, or an error was raised and nothing is left."""
+        """Every row was trained once in each epoch and the model is whole, or the fit raised and nothing is left."""
         assert self.injected, "the fault was not reached"
         present = sorted(p.name for p in self.export_dir.parent.iterdir())
         if self.error is not None:

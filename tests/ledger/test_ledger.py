@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from ledger_case import Case, Run
 
+from tfos_ml.cluster import launcher
+
+pytestmark = pytest.mark.timeout(60)
 MODES = ["barrier", "plain", "connect"]
 PHASES = ["feed", "epoch", "export"]
 
@@ -23,6 +26,8 @@ def no_real_spark(monkeypatch):
     from pyspark import SparkContext
 
     monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(launcher, "CALL_TIMEOUT", 1.0)
+    monkeypatch.setattr(launcher, "CAUSE_SECONDS", 2.0)
 
 
 @pytest.mark.parametrize("mode", MODES)

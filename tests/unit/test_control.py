@@ -107,7 +107,7 @@ def test_many_nodes_are_heard_at_once(server, connect):
 
 @pytest.mark.parametrize("token", ["wrong", " ", "a" * 4000])
 def test_wrong_token_is_turned_away_and_others_are_served(server, connect, token):
-    with pytest.raises(flight.FlightUnavailableError):
+    with pytest.raises(flight.FlightUnauthenticatedError):
         say(connect(token), 3)
     assert server.progress() == {}
     assert is_served(connect())
@@ -258,7 +258,7 @@ def test_files_arrive_whole_with_their_report_and_go_with_the_server(server, con
 
 def test_files_without_the_token_or_with_a_path_for_a_name_stay_in_their_place(server, connect, tmp_path):
     (tmp_path / "file").write_bytes(b"content")
-    with pytest.raises(flight.FlightUnavailableError):
+    with pytest.raises(flight.FlightUnauthenticatedError):
         connect("wrong").send_file(tmp_path / "file", {"name": "checkpoint"}, 1.0)
     assert server.take_reports() == []
     connect().send_file(tmp_path / "file", {"name": "../../elsewhere"}, DEADLINE)

@@ -1,19 +1,36 @@
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
+from conftest import wait_until
+from pyspark import SparkFiles
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_type
 
+from tfos_ml import TFModel
+from tfos_ml import model as model_module
+from tfos_ml.artifacts import Artifact
 from tfos_ml.casting import TensorInfo
-from tfos_ml.errors import ShapeError, SignatureError
+from tfos_ml.cluster.export import fetch, pack
+from tfos_ml.errors import ModelError, ShapeError, SignatureError
+from tfos_ml.inference import cache
+from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature
 from tfos_ml.inference.udf import (
     InputBinding,
+    Scoring,
     array_tensor,
     check_binding,
     input_tensors,
     output_array,
     output_type,
+    score_batch,
 )
 from tfos_ml.schema import ColumnSpec
 
@@ -254,3 +271,123 @@ def test_output_without_a_batch_dimension_has_no_column(dtype, shape):
 def test_output_that_spark_has_no_type_for_is_refused(dtype):
     with pytest.raises(SignatureError, match=f"Output 'y' is {dtype}.* Cast it in the model"):
         output_type("y", TensorInfo(dtype, (None,)))
+
+
+DAMAGES = [
+    ("variables/variables.data-00000-of-00001", 100, r"variables/variables\.data-00000-of-00001 \(100 bytes\)"),
+    ("variables/variables.data-00000-of-00001", None, r"variables/variables\.data-00000-of-00001 \(missing\)"),
+    ("variables/variables.index", 50, r"variables/variables\.index \(50 bytes\)"),
+    ("variables/variables.index", None, r"variables/variables\.index \(missing\)"),
+    ("saved_model.pb", 300, r"saved_model\.pb is not a SavedModel, or is damaged"),
+]
+
+
+class TestDamagedModel:
+    """What does not load is named, file by file; what was sent whole is extracted again."""
+
+    @pytest.fixture(scope="class")
+    def saved(self, tmp_path_factory):
+        module = tf.Module()
+        module.weight = tf.Variable(tf.ones([1000]))
+        module.serve = tf.function(lambda x: {"y": module.weight[0] * x})
+        directory = str(tmp_path_factory.mktemp("saved") / "m")
+        tensor = tf.TensorSpec([None], tf.float32, "x")
+        tf.saved_model.save(module, directory, signatures=module.serve.get_concrete_function(x=tensor))
+        return directory
+
+    @pytest.fixture
+    def damaged(self, saved, tmp_path):
+        return Path(shutil.copytree(saved, tmp_path / "damaged"))
+
+    @pytest.fixture
+    def artifact(self, tmp_path, monkeypatch):
+        """Delivers a model as Spark does."""
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
+        monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
+        monkeypatch.setattr(cache, "CHECK_SECONDS", 0.05)
+
+        def deliver(directory):
+            packed = pack(str(directory), tmp_path)
+            name = f"tfos_ml-{hashlib.sha256(packed.read_bytes()).hexdigest()}"
+            return Artifact(packed.rename(tmp_path / name).name)
+
+        yield deliver
+        for _, users in cache._in_use.values():
+            users.close()
+        cache._in_use.clear()
+        root = tmp_path / f"tfos_ml-{os.getuid()}"
+        assert wait_until(lambda: not root.exists(), 20)
+
+    @staticmethod
+    def scoring(model):
+        x = TensorInfo("float32", (None,))
+        kinds = {"y": pa.float32()}
+        return Scoring(
+            model, "serving_default", "serve", (InputBinding("c", "x", x),), {"y": x}, kinds, {"y": "y"}, 10, "error", 0
+        )
+
+    @pytest.mark.parametrize(("file", "size", "message"), DAMAGES)
+    def test_transform_names_the_file(self, damaged, artifact, file, size, message):
+        (damaged / file).unlink() if size is None else os.truncate(damaged / file, size)
+        with pytest.raises(ModelError, match=message):
+            score_batch(self.scoring(artifact(damaged)), [pa.array([1.0], pa.float32())])
+
+    @pytest.mark.parametrize(("file", "size", "message"), DAMAGES)
+    def test_predict_names_the_file(self, damaged, file, size, message):
+        (damaged / file).unlink() if size is None else os.truncate(damaged / file, size)
+        with pytest.raises(ModelError, match=message):
+            TFModel(exportDir=str(damaged), featuresCol="x").predict(np.ones(2, np.float32))
+
+    def test_copy_that_was_damaged_on_the_host_is_extracted_again(self, saved, artifact):
+        sent = artifact(saved)
+        data = cache.extracted(sent) / "variables/variables.data-00000-of-00001"
+        data.write_bytes(bytes(data.stat().st_size))
+        assert score_batch(self.scoring(sent), [pa.array([3.0], pa.float32())]).to_pylist() == [3.0]
+
+
+class TestExportDir:
+    """A model at exportDir is fetched and packed once, for as long as it does not change."""
+
+    @pytest.fixture
+    def fetched(self, monkeypatch):
+        found = []
+        monkeypatch.setattr(model_module, "fetch", lambda *args: found.append(args) or fetch(*args))
+        return found
+
+    @pytest.fixture
+    def exported(self, tmp_path):
+        directory = tmp_path / "m"
+        directory.mkdir()
+        self.write(directory, "a")
+        return directory
+
+    @staticmethod
+    def write(directory, name):
+        signature = Signature({name: TensorInfo("float32", (None,))}, {"y": TensorInfo("float32", (None,))})
+        (directory / SIGNATURE_FILE).write_text(json.dumps({"serving_default": signature.to_json()}))
+
+    def test_is_fetched_once_by_a_model_and_its_copies(self, exported, fetched):
+        model = TFModel(exportDir=str(exported), featuresCol="c")
+        columns = t.StructType().add("c", "float")
+        for _ in range(3):
+            model.transformSchema(columns)
+            model.signature()
+            model.copy({model.predictionCol: "p"}).transformSchema(columns)
+        assert len(fetched) == 1
+
+    def test_is_fetched_again_when_it_has_changed_or_another_is_named(self, exported, fetched, tmp_path):
+        model = TFModel(exportDir=str(exported))
+        assert list(model.signature().inputs) == ["a"]
+        self.write(exported, "longer")
+        assert list(model.signature().inputs) == ["longer"]
+        shutil.copytree(exported, tmp_path / "other")
+        model.setExportDir(str(tmp_path / "other")).signature()
+        assert len(fetched) == 3
+
+    def test_that_is_gone_is_an_error(self, exported):
+        model = TFModel(exportDir=str(exported))
+        model.signature()
+        shutil.rmtree(exported)
+        with pytest.raises(ModelError, match="There is no SavedModel at exportDir"):
+            model.signature()

@@ -94,7 +94,7 @@ def node_ports(spark: SparkSession) -> range:
     ClusterConfigError
         If the setting is no range of ports.
     """
-    text = spark.conf.get(NODE_PORTS, None) or "0"
+    text = _conf(spark, NODE_PORTS) or "0"
     first, _, last = text.partition("-")
     try:
         ports = range(int(first), int(last or first) + 1)
@@ -178,7 +178,7 @@ def address_towards(location: str) -> str:
 
 
 def _conf(spark: SparkSession, name: str) -> str | None:
-    value: str | None = spark.sparkContext._conf.get(name)
+    value: str | None = spark.conf.get(name, None)
     return value
 
 

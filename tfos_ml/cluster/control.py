@@ -34,7 +34,7 @@ import pyarrow.flight as flight
 
 from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.lives import Lives
-from tfos_ml.cluster.transport import Actions, TransportServer, connect, read_message
+from tfos_ml.cluster.transport import Actions, TransportServer, checked_credentials, connect, read_message
 
 logger = logging.getLogger(__name__)
 CALL_TIMEOUT = 5.0
@@ -250,6 +250,7 @@ class ControlClient:
         self._location = location
         self._options = flight.FlightCallOptions(timeout=CALL_TIMEOUT)
 
+    @checked_credentials()
     def call(self, action: str, **body: Any) -> dict[str, Any]:
         """Make one call; raises ``pyarrow.lib.ArrowException`` if the driver cannot be reached."""
         results = self._client.do_action(flight.Action(action, json.dumps(body).encode()), self._options)
@@ -301,6 +302,7 @@ class ControlClient:
                     raise
                 time.sleep(RETRY_SECONDS)
 
+    @checked_credentials()
     def _send_file(self, path: str | Path, descriptor: flight.FlightDescriptor, timeout: float) -> None:
         writer, _ = self._client.do_put(descriptor, _FILE_SCHEMA, flight.FlightCallOptions(timeout=timeout))
         with writer, open(path, "rb") as file:

@@ -102,21 +102,24 @@ def _staged(path: str, run_id: str) -> str:
     return f"{path.rstrip('/')}.partial-{run_id}"
 
 
-def fetch(uri: str, directory: str) -> None:
-    """Copy what is at a URI into a new local directory.
+def fetch(uri: str, directory: str) -> Listing:
+    """Copy what is at a URI into a new local directory; returns what was there before it was copied.
 
     Raises
     ------
     ModelError
         If there is nothing, or it cannot be read.
     """
-    if listing(uri) is None:
+    found = listing(uri)
+    if found is None:
         raise ModelError(f"There is no SavedModel at exportDir={redact(uri)!r} as seen from the driver.")
     filesystem, path = storage.open_uri(uri)
+    Path(directory).mkdir(exist_ok=True)
     try:
         fs.copy_files(path, directory, filesystem, fs.LocalFileSystem())
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(uri, redact(error, secrets=secrets_of_uri(uri))) from None
+    return found
 
 
 def listing(uri: str) -> Listing | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 import uuid
 from collections.abc import Callable
@@ -20,16 +19,16 @@ from tfos_ml import errors
 from tfos_ml.artifacts import is_connect
 from tfos_ml.cluster import export, results
 from tfos_ml.cluster.addresses import driver_endpoint, node_ports
-from tfos_ml.cluster.control import CALL_TIMEOUT, ControlServer
-from tfos_ml.cluster.failure import Failure, find_failure
-from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
+from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.failure import find_failure
+from tfos_ml.cluster.job_errors import node_error
+from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure, raise_silence
 from tfos_ml.cluster.node import run_node
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import LEASE_SETTING, allocates_dynamically, check_settings, check_slots
+from tfos_ml.cluster.preflight import allocates_dynamically, check_settings, check_slots
 from tfos_ml.cluster.progress import Progress
 from tfos_ml.cluster.restarts import RestartPolicy
 from tfos_ml.cluster.tagged_job import TaggedJob
-from tfos_ml.cluster.task_input import LOST as LOST_INPUT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,11 +38,6 @@ POLL_SECONDS = 0.2
 CLEANUP_TIMEOUT = 10.0
 CAUSE_SECONDS = 5.0  # within which Spark tells why it could not read a node's rows
 _attempts: list[_Attempt] = []  # that are running now
-_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
-_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext")
-_TOO_LARGE = re.compile(r"bigger than spark\.driver\.maxResultSize")
-_FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
-_LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
 
 
 @dataclass(frozen=True)
@@ -158,7 +152,8 @@ class _Attempt:
                 self._cancel()
                 raise
             if job.error is not None:
-                raise self._translate(job.error) from None
+                reported = self._control.failure() if self._control is not None else None
+                raise node_error(job.error, self._spark, self._task.template, reported) from None
             result = self._read(job.result)
             self._publish(result)
             succeeded = True
@@ -219,6 +214,8 @@ class _Attempt:
         while not job.wait(POLL_SECONDS):
             nodes = self._show_progress()
             self._check_failed(job)
+            if job.wait(0):
+                break
             self.holds_slots = self._control is None or bool(nodes) or job.is_running_tasks()
             if meeting is not None:
                 meeting.check(waiting_for_slots=not nodes or self._others_hold_slots())
@@ -242,20 +239,7 @@ class _Attempt:
         if told is not None and told.kind == "InputLostError" and job.wait(CAUSE_SECONDS):
             return  # the job's own error has the cause
         raise_failure(self._control)
-        if self._task.lease is None:
-            return
-        for rank, seconds in self._control.silent(self._task.lease + 2 * CALL_TIMEOUT).items():
-            raise self._silent(rank, seconds)
-
-    def _silent(self, rank: int, seconds: float) -> errors.TfosMlError:
-        assert self._control is not None
-        node = self._task.template.nodes[rank]
-        host = self._control.progress()[rank].get("host", "unknown host")
-        message = (
-            f"the node has not been heard of for {seconds:.0f} s: its Spark Python worker is stopped, or its host is "
-            f"cut off from the driver ({LEASE_SETTING}={self._task.lease:g})"
-        )
-        return Failure("NodeLostError", message, node.job_name, node.task_index, host).to_error()
+        raise_silence(self._control, self._task.template, self._task.lease)
 
     def _others_hold_slots(self) -> bool:
         return any(attempt.holds_slots for attempt in list(_attempts) if attempt is not self)
@@ -283,40 +267,6 @@ class _Attempt:
             logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
         self._control.close()
 
-    def _translate(self, error: BaseException) -> BaseException:
-        """The typed error for what Spark reports; an error that is not the nodes' stays as it is."""
-        text = str(error)
-        reported = self._control.failure() if self._control is not None else None
-        failure = find_failure(reported or text)
-        if failure is not None and (failure.kind != "InputLostError" or _FETCH.search(text)):
-            return failure.to_error()
-        if _CANCELLED.search(text) or self._is_stopped():
-            return errors.FitCancelledError(
-                "The Spark job of the fit was cancelled, or its session stopped. Spark says: "
-                f"{_line(_CANCELLED, text) or text[:500]}"
-            )
-        if _TOO_LARGE.search(text):
-            return errors.ResultSizeError(
-                "The nodes' results, the model among them, are too large for the driver to collect. Set exportDir, so "
-                "that the model goes there instead, or raise spark.driver.maxResultSize. Spark says: "
-                f"{_line(_TOO_LARGE, text)}"
-            )
-        task = _TASK.search(text)  # the barrier stage; a failure of the input's own stages is not ours
-        if _FETCH.search(text):
-            return errors.InputLostError(f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}")
-        if task is None or not _LOST.search(text):
-            return error
-        message = (
-            "the Spark Python worker or executor of the node died. If the host ran out of memory, raise "
-            f"spark.executor.memoryOverhead. Spark says: {_line(_LOST, text)}"
-        )
-        node = self._task.template.nodes[int(task.group(1))]
-        return Failure("NodeLostError", message, node.job_name, node.task_index, "unknown host").to_error()
-
-    def _is_stopped(self) -> bool:
-        """Whether the session was stopped meanwhile; not known on Spark Connect."""
-        return not is_connect(self._spark) and self._spark.sparkContext._jsc is None
-
     def _read(self, rows: list[Any]) -> RunResult:
         reports = {rank: json.loads(payload) for rank, payload in results.joined(rows, "report")}
         if not reports:
@@ -337,8 +287,3 @@ class _Attempt:
             models[0] if models else None,
             examples[0] if examples else None,
         )
-
-
-def _line(pattern: re.Pattern[str], text: str) -> str:
-    """The first line of a text in which a pattern is found; empty if there is none."""
-    return next((line for line in text.splitlines() if pattern.search(line)), "").strip(" :")[:500]

@@ -20,7 +20,8 @@ LEASE_SECONDS = 60.0
 Longer than the pauses that healthy programs have (garbage collection, a suspended laptop, a debugger), shorter than
 Spark's own ``spark.network.timeout`` of 120 s, so that Spark still knows of the tasks when the run is given up."""
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
-_ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
+_FILES = "spark.io.encryption.enabled"
+_TRAFFIC = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
@@ -91,13 +92,21 @@ def allocates_dynamically(spark: SparkSession) -> bool:
 
 
 def _check_encryption(spark: SparkSession) -> None:
-    """Refuse what would cross the network in plain text where Spark's own traffic does not."""
-    asked = [name for name in _ENCRYPTION if _conf(spark, name, "false").lower() == "true"]
-    if asked and not is_local(spark) and _conf(spark, ALLOW_PLAINTEXT, "false").lower() != "true":
+    """Refuse what would be in plain text where Spark's own traffic, or its files, are not."""
+    if _conf(spark, ALLOW_PLAINTEXT, "false").lower() == "true":
+        return
+    if _conf(spark, _FILES, "false").lower() == "true":
         raise ClusterConfigError(
-            f"{asked[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes, and ours, cannot be "
-            f"encrypted. If the network between the executors is trusted, start the session with "
-            f"{ALLOW_PLAINTEXT}=true."
+            f"{_FILES}=true encrypts Spark's temporary files, but the rows that nodes train on lie in plain text in "
+            "their hosts' shared memory (/dev/shm) and local directories, readable by this user and root, until the "
+            f"nodes end. If that will do, start the session with {ALLOW_PLAINTEXT}=true."
+        )
+    set_names = [name for name in _TRAFFIC if _conf(spark, name, "false").lower() == "true"]
+    if set_names and not is_local(spark):
+        raise ClusterConfigError(
+            f"{set_names[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes cannot be encrypted "
+            "(all other traffic of tfos_ml is, by TLS). If the network between the executors is trusted, start the "
+            f"session with {ALLOW_PLAINTEXT}=true."
         )
 
 

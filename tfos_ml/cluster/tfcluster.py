@@ -24,6 +24,7 @@ from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.feed_jobs import feeding, inferring
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder
 from tfos_ml.cluster.host import HostOrder, start_host, start_node
+from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
 from tfos_ml.cluster.node_task import NodeTask
@@ -240,7 +241,7 @@ class TFCluster:
             meeting.check(waiting_for_slots=False)
             if self._job.wait(POLL_SECONDS) and self._job.error is not None:
                 raise_failure(self.server)
-                raise self._job.error
+                raise typed_error(self._job.error, self._spark) from None
         cards = read_cards([json.loads(card) for _, card in sorted(self.server.met().items())])
         for node, card in zip(self._template.nodes, cards, strict=True):
             where = {"host": card.host, "port": card.port, "pid": card.pid}
@@ -372,7 +373,7 @@ class TFCluster:
             job.cancel(CLEANUP_TIMEOUT)
             raise
         if job.error is not None:
-            raise job.error
+            raise typed_error(job.error, self._spark) from None
         return job.result
 
     def inference(self, dataRDD: RDD[Any] | DataFrame, qname: str = "input", schema: str = "prediction double") -> Any:

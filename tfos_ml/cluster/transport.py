@@ -15,7 +15,7 @@ import json
 import socket
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -115,6 +115,23 @@ def connect(location: str, token: str, options: Mapping[str, int] | None = None)
         override_hostname=_MEMBER,
         generic_options=[*_CHANNEL_OPTIONS, *(options or {}).items()],
     )
+
+
+@contextlib.contextmanager
+def checked_credentials() -> Iterator[None]:
+    """Around calls: that client and server have not the same token is an error of its own, which stays as it is.
+
+    Raises
+    ------
+    pyarrow.flight.FlightUnauthenticatedError
+        Instead of ``FlightUnavailableError``, which may pass.
+    """
+    try:
+        yield
+    except flight.FlightUnavailableError as error:
+        if "certificate" not in str(error).lower():  # gRPC has but one code for all that fails before a call
+            raise
+        raise flight.FlightUnauthenticatedError(f"client and server are not of the same run: {error}") from None
 
 
 class TransportServer:

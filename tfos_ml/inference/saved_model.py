@@ -15,10 +15,11 @@ from typing import Any
 
 from tfos_ml.casting import TensorInfo
 from tfos_ml.errors import ModelError
+from tfos_ml.inference.cache import LOADED_MODELS
 from tfos_ml.quiet import import_tensorflow
 
 SIGNATURE_FILE = "tfos_ml_signature.json"
-LOADED_MODELS = 4
+_SHOWN_CHARACTERS = 300
 DEFAULT_SIGNATURE = "serving_default"
 DEFAULT_TAG = "serve"
 
@@ -141,13 +142,17 @@ def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | N
     -------
     callable
         Takes tensors by input name, returns tensors by output name.
+
+    Raises
+    ------
+    ModelError
+        If TensorFlow cannot load it; says which file is damaged, if one is.
     """
     import_tensorflow()
-    import tensorflow as tf
 
     name = (str(directory), tag)
     if name not in _loaded:
-        _loaded[name] = tf.saved_model.load(str(directory), tags=tag.split(",")), {}
+        _loaded[name] = _load(Path(directory), tag), {}
         while len(_loaded) > LOADED_MODELS:
             _loaded.popitem(last=False)
     _loaded.move_to_end(name)
@@ -156,6 +161,49 @@ def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | N
         functions[key, outputs] = _only(model.signatures[key], outputs)
     scorer: Scorer = functions[key, outputs]
     return scorer
+
+
+def _load(directory: Path, tag: str) -> Any:
+    import tensorflow as tf
+
+    try:
+        return tf.saved_model.load(str(directory), tags=tag.split(","))
+    except Exception as error:  # TensorFlow raises IndexError, OSError, OpError and others for damaged files
+        _graph(directory, tag)  # raises if it is this one
+        text = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
+        damaged = _damaged_variables(directory / "variables")
+        if not damaged:
+            raise ModelError(f"TensorFlow cannot load the SavedModel: {type(error).__name__}: {text}") from error
+        raise ModelError(
+            f"The SavedModel is damaged, in {' or '.join(map(_with_size, damaged))}. Export it, or copy it, again. "
+            f"TensorFlow says: {text}"
+        ) from error
+
+
+def _with_size(path: Path) -> str:
+    size = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
+    return f"{path.parent.name}/{path.name} ({size})"
+
+
+def _damaged_variables(directory: Path) -> list[Path]:
+    """Files with variables of which one cannot be read."""
+    import tensorflow as tf
+
+    index = directory / "variables.index"
+    if not directory.is_dir():
+        return []
+    try:
+        reader = tf.train.load_checkpoint(str(directory / "variables"))
+        names = reader.get_variable_to_shape_map()
+    except Exception:
+        return [index]
+    try:
+        for name in names:
+            reader.get_tensor(name)
+    except Exception:
+        shards = sorted(directory.glob("variables.data-*"))
+        return shards or [directory / "variables.data-00000-of-00001"]
+    return []
 
 
 def _only(function: Any, outputs: tuple[str, ...] | None) -> Scorer:

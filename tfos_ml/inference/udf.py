@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from tfos_ml.arrays import count_nulls, plain, spec_of, to_numpy
 from tfos_ml.artifacts import Artifact
 from tfos_ml.casting import TensorInfo, fit_to_tensor
-from tfos_ml.errors import NullValueError, ShapeError, SignatureError
+from tfos_ml.errors import ModelError, NullValueError, ShapeError, SignatureError
 from tfos_ml.heads import Head, classify
 from tfos_ml.inference import cache, saved_model
 from tfos_ml.schema import Array, ColumnSpec
@@ -223,8 +223,7 @@ def _valid_rows(scoring: Scoring, columns: list[pa.Array]) -> pa.Array | None:
 
 def _run(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
     """Call the model once."""
-    directory = scoring.model if isinstance(scoring.model, Path) else cache.extracted(scoring.model)
-    function = saved_model.load(directory, scoring.signature_key, scoring.tag, tuple(scoring.outputs))
+    function = _function(scoring)
     inputs: dict[str, Any] = {}
     for binding, column in zip(scoring.inputs, columns, strict=True):
         inputs.update(input_tensors(binding, column, scoring.pad_value))
@@ -237,6 +236,17 @@ def _run(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataT
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
     found = classify(values, scoring.head, scoring.threshold)
     return {name: nested(pa.array(found[name].reshape(-1)), found[name].shape, kind) for name, kind in types.items()}
+
+
+def _function(scoring: Scoring) -> saved_model.Scorer:
+    signature = scoring.signature_key, scoring.tag, tuple(scoring.outputs)
+    if isinstance(scoring.model, Path):
+        return saved_model.load(scoring.model, *signature)
+    try:
+        return saved_model.load(cache.extracted(scoring.model), *signature)
+    except ModelError:
+        cache.repair(scoring.model)
+        return saved_model.load(cache.extracted(scoring.model), *signature)
 
 
 def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:
