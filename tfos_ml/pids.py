@@ -12,11 +12,13 @@ import contextlib
 import os
 import select
 import signal
+import time
 import zlib
 from pathlib import Path
 
 import psutil
 
+_POLL_SECONDS = 0.05
 _SIGNAL_PROCESS_GROUP = 1 << 2  # PIDFD_SIGNAL_PROCESS_GROUP of pidfd_send_signal(2), Linux 6.9
 
 
@@ -25,11 +27,17 @@ def start_ticks(pid: int) -> int | None:
 
     ``psutil.Process.create_time`` is this plus the time of the boot, which changes when the clock is set.
     """
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None  # field 22 of proc(5)
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What ``/proc`` says of a process from its state on; empty if there is none of this pid."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return None
-    return int(text.rpartition(b")")[2].split()[19])  # field 22 of proc(5); the name before ")" may hold anything
+        return []
+    return text.rpartition(b")")[2].split()  # the name before it may hold anything
 
 
 def start_mark(pid: int) -> str | None:
@@ -135,10 +143,11 @@ class ProcessHandle:
             poller = select.poll()
             poller.register(self._descriptor, select.POLLIN)
             return bool(poller.poll(timeout * 1000))
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
-            if self._holds_pid():
-                return bool(psutil.wait_procs([process], timeout)[0])
+        deadline = time.monotonic() + timeout
+        while self._holds_pid() and _stat(self.pid)[:1] not in ([], [b"Z"]):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
         return True
 
     def close(self) -> None:

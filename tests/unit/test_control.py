@@ -1,14 +1,19 @@
 import logging
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from conftest import wait_until
 
-from tfos_ml.cluster import transport
+from tfos_ml.cluster import control, transport
 from tfos_ml.cluster.control import ControlClient, ControlServer, ProgressLink, period_for
 
 DEADLINE = 10.0
@@ -260,3 +265,41 @@ def test_files_without_the_token_or_with_a_path_for_a_name_stay_in_their_place(s
     (received,) = server.take_reports()
     assert Path(received["path"]).name == "elsewhere"
     assert Path(received["path"]).parent.name.startswith("tfos_ml-")
+
+
+SERVER = """
+import sys
+from tfos_ml.cluster.control import ControlServer
+server = ControlServer("127.0.0.1")
+print(server.address["location"], server.address["token"], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def driver_process():
+    """A control server in a process of its own, and its address."""
+    command = [sys.executable, "-c", SERVER]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    location, token = process.stdout.readline().split()
+    yield process, {"location": location, "token": token}
+    process.kill()
+    process.communicate()
+
+
+def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_process, monkeypatch):
+    process, address = driver_process
+    monkeypatch.setattr(control, "CALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(control, "REFUSED_SECONDS", 0.5)
+    link = ProgressLink(ControlClient(**address), 0, dict, period=0.01)
+    assert wait_until(lambda: link.has_answered, DEADLINE)
+    process.send_signal(signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    assert not wait_until(lambda: link.is_driver_gone, 2)
+    assert link.heard_at < stopped_at + 0.5
+    process.send_signal(signal.SIGCONT)
+    assert wait_until(lambda: link.heard_at > stopped_at + 2, DEADLINE)
+    process.kill()
+    assert wait_until(lambda: link.is_driver_gone, DEADLINE)
+    link.close()
+    link.say_gone()

@@ -39,6 +39,7 @@ from tfos_ml.cluster.transport import connect
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.feed.inlet import Inlet
 from tfos_ml.feed.spool import SpoolDirectories
+from tfos_ml.interpreter import module_command
 from tfos_ml.schema import FeedSchema
 
 _JOINED = b"joined\n"
@@ -71,7 +72,7 @@ def start_host(order: HostOrder) -> subprocess.Popen[bytes]:
     environment = child_environment("", 1, {})
     del environment[MARKER]  # of the TensorFlow process alone
     process = subprocess.Popen(
-        [sys.executable, "-m", "tfos_ml.cluster.host"],
+        module_command("tfos_ml.cluster.host"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

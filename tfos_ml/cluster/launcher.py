@@ -214,6 +214,8 @@ class _Attempt:
         while not job.wait(POLL_SECONDS):
             nodes = self._show_progress()
             self._check_failed(job)
+            if job.wait(0):
+                break
             self.holds_slots = self._control is None or bool(nodes) or job.is_running_tasks()
             if meeting is not None:
                 meeting.check(waiting_for_slots=not nodes or self._others_hold_slots())

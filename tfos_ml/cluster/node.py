@@ -16,7 +16,6 @@ import logging
 import math
 import os
 import queue
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -34,11 +33,11 @@ from tfos_ml.cluster.board import MISSING, Board
 from tfos_ml.cluster.channel import BEAT, ChannelClosedError, QueuedChannel
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
-from tfos_ml.cluster.guardian import Guardian
+from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
+from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
-from tfos_ml.cluster.task_input import whole
+from tfos_ml.cluster.task_input import as_they_come, whole
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
 from tfos_ml.feed import spool
@@ -61,21 +60,25 @@ LOST = (
     "Spark has started the node's task a second time, because its Python worker or executor died, or its stage was "
     "tried again; nodes do not come back one by one. If the host ran out of memory, raise spark.executor.memoryOverhead"
 )
+FROZEN = (
+    "the supervisor of the node was frozen: it gave no sign of life for {seconds:g} s (stopped by a signal or a "
+    "debugger, or waiting for a file system that hangs)"
+)
 MEETING_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
 
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function of the job: rows in, result rows out."""
-    batches = whole(batches) if task.schema.columns else ()
+    arriving = as_they_come(whole(batches)) if task.schema.columns else ()
     from pyspark import BarrierTaskContext, TaskContext
 
     if task.barrier:
-        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), batches)
+        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), arriving)
         return
     assert task.control is not None
     context = TaskContext.get()
     seat = PlainSeat(place_of(context, context.partitionId(), task.control), task.control, task.template.size)
-    yield from supervise(Node(task, seat), batches)
+    yield from supervise(Node(task, seat), arriving)
 
 
 def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
@@ -152,6 +155,7 @@ class Node:
         self._started = self._heard = time.monotonic()
         self._feeder: Any = None
         self._link: control.ProgressLink | None = None
+        self._made: list[str] = []
         self._guardian: Guardian | None = None
         self._child: ChildProcess | None = None
         self._board: Board | None = None
@@ -167,15 +171,19 @@ class Node:
     def claim(self) -> None:
         """Take what the node needs, and start its process: TensorFlow loads while the nodes meet."""
         spool.sweep()
+        marker = new_marker(self._task.run_id, self._me.rank)
+        scratch = spool.create_scratch()  # what killed processes leave goes with it
+        self._made.append(scratch)
         self._directories = spool.create()
-        marker = f"{self._task.run_id}-{self._me.rank}"
-        # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
-        scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
-        self._guardian = Guardian(marker, [*self._directories.all(), scratch])
+        self._made += self._directories.all()
+        watch = self._task.lease or SUPERVISOR_TIMEOUT
+        frozen = str(self.failure("NodeLostError", FROZEN.format(seconds=watch)))
+        self._guardian = Guardian(marker, self._made, watch, frozen)
         self._port.reserve(self._task.node_ports)
         program = self._task.payload.read()
         self._payload = Path(self._directories.disk) / "payload"
-        self._payload.write_bytes(program)
+        with spool.room_in(self._directories.disk):
+            self._payload.write_bytes(program)
         uses_keras = {USES_KERAS: "1"} if b"keras" in program else {}  # imported while the nodes meet
         own = {"TMPDIR": scratch, BEAT: str(self._task.silence / BEATS), **self._gpus, **uses_keras}
         own.update(self._task.environment)
@@ -504,10 +512,11 @@ class Node:
         self._asked.close()
         if self._link is not None:
             self._link.close()
+        reported = False
         try:
             if self._guardian is not None:
                 # A failed node may be killed at any moment, so there the guardian reports that all is gone.
-                self._guardian.finish(report=not self.succeeded)
+                reported = self._guardian.finish(report=not self.succeeded) and not self.succeeded
             if self._child is not None:
                 self._child.wait(10)
                 self._channel.close()
@@ -515,7 +524,8 @@ class Node:
                 self._board.wait(10)
         except Exception:  # what ended the node matters more, and is on its way to the driver
             logger.exception("%s could not be cleaned up in time", self._me.label)
-        if self._link is not None and self.succeeded:
+        spool.remove(self._made)  # again, for a node that came to no guardian
+        if self._link is not None and not reported:
             self._link.say_gone()
 
     def report_failure(self, error: NodeFailure) -> None:

@@ -330,6 +330,7 @@ class TFCluster:
             raise
 
     def _feed(self, data: Any, epochs: int, feed_timeout: float, stream: str) -> None:
+        self._check_failed()
         order = self._order(stream, epochs)
         action = feeding(data, order)
         self.server.open_feed(order.number)

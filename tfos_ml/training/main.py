@@ -19,6 +19,7 @@ import traceback
 from typing import Any
 
 from tfos_ml.cluster.channel import BEAT, Channel, ChannelClosedError
+from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import PRELOADS, USES_KERAS, import_keras_lightly, import_tensorflow, import_tensorflow_later
 
 _PR_SET_PDEATHSIG = 1
@@ -56,6 +57,7 @@ def _run(channel: Channel) -> None:
 
     messages = iter(channel)
     start = next(messages)
+    add_working_directory()  # for what the train function imports
     with open(start["payload"], "rb") as file:
         try:
             train_fn, args = unpack_program(file.read())
