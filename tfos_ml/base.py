@@ -14,7 +14,7 @@ from tfos_ml.artifacts import publish
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import default_fs
+from tfos_ml.cluster.preflight import default_fs, lease_timeout
 from tfos_ml.cluster.resources import make_profile
 from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
@@ -66,6 +66,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             feed_timeout=self._get("feedTimeout"),
             export_dir=self._get("exportDir"),
             control=None,
+            lease=lease_timeout(spark),
         )
 
         def rows() -> DataFrame:

@@ -19,14 +19,18 @@
     ├── ModelError                   a SavedModel that is missing or does not fit
     │   ├── NothingExportedError     the train function exported no model
     │   └── SignatureError           names, dtypes or row counts differ from the signature
-    ├── FitCancelledError            the Spark job was cancelled
+    ├── RowsLostError                nodes of a TFCluster took other rows than the input has
+    ├── FitCancelledError            the Spark job was cancelled, or the session stopped
+    ├── ResultSizeError              the results exceed spark.driver.maxResultSize
     ├── ReservationTimeoutError      the nodes did not all start in time
     ├── ShutdownTimeoutError         the nodes of a TFCluster did not all end in time
     ├── ClusterClosedError           a TFCluster was used after its end
     └── NodeError                    one node failed: role, index, host, cause, log tail
         ├── TrainFnError             the train function raised; carries its traceback
         ├── NodeExitError            the TensorFlow process died: exit code or signal
-        ├── NodeLostError            the node's Spark task or Python worker died
+        ├── NodeLostError            the node's Spark task, Python worker or host is gone
+        ├── InputLostError           Spark could not read all of the node's rows
+        ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
         ├── NonFiniteLossError       the loss became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
@@ -127,8 +131,16 @@ class SignatureError(ModelError, ValueError):
     """Columns and a SavedModel's signature do not fit together."""
 
 
+class RowsLostError(TfosMlError):
+    """The nodes of a ``TFCluster`` have taken over more or fewer rows of a partition than Spark has read of it."""
+
+
 class FitCancelledError(TfosMlError):
-    """The Spark job of a fit was cancelled from outside."""
+    """The Spark job of a fit was cancelled from outside, or its session was stopped."""
+
+
+class ResultSizeError(TfosMlError):
+    """What the nodes brought home is larger than ``spark.driver.maxResultSize``."""
 
 
 class ReservationTimeoutError(TfosMlError):
@@ -213,7 +225,15 @@ class NodeExitError(NodeError):
 
 
 class NodeLostError(NodeError):
-    """The Spark task or Python worker that supervised a node died."""
+    """The Spark task, Python worker or host of a node died, or is cut off."""
+
+
+class InputLostError(NodeError):
+    """Spark could not read all of a node's rows, so none of what was trained on them counts."""
+
+
+class SupersededError(NodeError):
+    """A later attempt has taken over the ``modelDir`` that a node was to write to."""
 
 
 class FeedTimeoutError(NodeError):

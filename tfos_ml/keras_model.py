@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from tfos_ml.cluster.process import child_environment
 from tfos_ml.errors import ModelError
+from tfos_ml.interpreter import module_command
 from tfos_ml.schema import FeedSchema
 from tfos_ml.training import describe
 from tfos_ml.training.describe import ModelDescription
@@ -91,7 +91,7 @@ def _ask(
 
 
 def _run(folder: Path, environment: Mapping[str, str]) -> None:
-    command = [sys.executable, "-m", "tfos_ml.training.describe", str(folder)]
+    command = module_command("tfos_ml.training.describe", str(folder))
     variables = child_environment(f"driver-{os.getpid()}", os.cpu_count() or 1, environment)
     variables["CUDA_VISIBLE_DEVICES"] = ""  # a look at the model needs none of the driver's GPUs
     try:

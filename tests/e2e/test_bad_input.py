@@ -197,6 +197,7 @@ def test_import_does_not_import_tensorflow():
     assert done.stdout.strip() == "False"
 
 
+ENCRYPTED = {"spark_io_encryption_enabled": "true"}
 BREAKING = {
     "spark.speculation=true would start slow nodes a second time": {
         "spark_dynamicAllocation_enabled": "true",
@@ -208,6 +209,7 @@ BREAKING = {
         "spark_authenticate_secret": "of these tests",
         "spark_network_crypto_enabled": "true",
     },
+    "spark.io.encryption.enabled=true encrypts .* rows .* plain text .* spark.tfos_ml.allowPlaintext=true": ENCRYPTED,
     "spark.executor.pyspark.memory=2g limits": {"spark_executor_pyspark_memory": "2g"},
     "spark.sql.execution.pyspark.udf.killOnIdleTimeout=true with": {
         "spark_sql_execution_pyspark_udf_idleTimeoutSeconds": "60",
@@ -225,3 +227,12 @@ def test_settings_that_would_break_a_run(sessions, message):
     with pytest.raises(errors.ClusterConfigError, match=message):
         fit(spark.range(3), featuresCol="id")
     assert spark.sparkContext._jsc.sc().statusStore().jobsList(None).size() == 0
+
+
+def test_rows_may_lie_in_plain_text_where_the_session_says_so(sessions):
+    spark = sessions.get("local[2]", **ENCRYPTED)
+    spark.conf.set("spark.tfos_ml.allowPlaintext", "true")
+    try:
+        fit(spark.range(3), featuresCol="id")
+    finally:
+        spark.conf.unset("spark.tfos_ml.allowPlaintext")

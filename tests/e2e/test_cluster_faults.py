@@ -68,15 +68,40 @@ def test_nodes_do_not_outlive_their_driver(tmp_path, end):
     try:
         assert driver.stdout.readline() == "started\n"
         pids = running(tmp_path, 2)
+        nodes = [p for kind in pids.values() for p in kind]
+        driver.send_signal(signal.SIGSTOP)
+        assert not wait_until(lambda: any(gone([pid]) for pid in nodes), 6 if end == "killed" else 0)
+        driver.send_signal(signal.SIGCONT)  # it only stood still for a while
         if end == "killed":
             driver.kill()
         else:
             driver.stdin.write("stop Spark, and forget the cluster\n")
             driver.stdin.flush()
-        assert wait_until(lambda: gone([p for kind in pids.values() for p in kind]), CLEAN_SECONDS + 2)
+        assert wait_until(lambda: gone(nodes), CLEAN_SECONDS + 2)
         driver.communicate("", timeout=30)
     finally:
         kill_with_children(driver.pid)
+
+
+def record_slowly(args, ctx):
+    """Write down the pids of this node at once, and its rows at the end."""
+    train_functions.write(args, ctx, {"child": os.getpid()})
+    feed, rows = ctx.get_data_feed(), []
+    while not feed.should_stop():
+        rows.extend(feed.next_batch(10))
+    ctx.report({"rows": len(rows), "sum": sum(rows)})
+
+
+@pytest.mark.chaos
+def test_a_process_that_stands_still_for_35_seconds_while_it_is_fed_is_waited_for(spark, tmp_path):
+    rdd = spark.sparkContext.parallelize(range(500), 500)  # more messages than its socket holds
+    with start(spark, record_slowly, tmp_path, nodes=1) as cluster:
+        (child,) = running(tmp_path, 1)["child"]
+        os.kill(child, signal.SIGSTOP)
+        threading.Timer(35, os.kill, (child, signal.SIGCONT)).start()
+        cluster.train(rdd)
+    (node,) = cluster.summary["nodes"]
+    assert [report["metrics"] for report in node["metrics"]] == [{"rows": 500, "sum": sum(range(500))}]
 
 
 def use(cluster, **options):

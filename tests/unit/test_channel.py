@@ -3,8 +3,10 @@ import socket
 import threading
 
 import pytest
+from conftest import wait_until
 
-from tfos_ml.cluster.channel import Channel, ChannelClosedError
+from tfos_ml import errors
+from tfos_ml.cluster.channel import Channel, ChannelClosedError, QueuedChannel
 
 
 @pytest.fixture
@@ -117,3 +119,60 @@ def test_close_wakes_a_reader(ends):
     reader.join(10)
     assert not reader.is_alive()
     assert received == []
+
+
+def test_nothing_follows_half_a_message():
+    """A peer that goes on reading after a message that was given up gets no line made of two."""
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, send_timeout=0.2)
+    with pytest.raises(ChannelClosedError, match=r"read nothing for 0\.2 s"):
+        channel.send("much", filler="x" * (8 << 20))
+    with pytest.raises(ChannelClosedError, match=r"read nothing for 0\.2 s"):
+        channel.send("next")
+    channel.close()
+    receiver = Channel(theirs)
+    assert list(receiver) == []
+    receiver.close()
+
+
+class TestQueuedChannel:
+    @pytest.fixture
+    def queued(self):
+        """A queued channel whose peer has a fifth of a second to read, and the bare socket at its other end."""
+        ours, theirs = socket.socketpair()
+        channel = QueuedChannel(ours, send_timeout=0.2)
+        yield channel, theirs
+        channel.close()
+        theirs.close()
+
+    def test_messages_arrive_in_order_from_a_sender_that_never_waits(self):
+        ours, theirs = socket.socketpair()
+        channel, receiver = QueuedChannel(ours), Channel(theirs)
+        for number in range(300):
+            channel.send("count", number=number, filler="x" * 10_000)  # far more than the sockets hold
+        assert [message["number"] for message in itertools.islice(receiver, 300)] == list(range(300))
+        channel.close()
+        receiver.close()
+
+    def test_a_message_that_a_living_process_does_not_take_is_an_error(self, queued):
+        channel, _ = queued
+        channel.check()
+        channel.send("much", filler="x" * (8 << 20))
+
+        def is_stuck():
+            try:
+                channel.check()
+            except errors.NodeExitError as error:
+                return "taken no message for 0.2 s while some waited" in str(error)
+            return False
+
+        assert wait_until(is_stuck, 10)
+
+    def test_a_process_that_is_gone_is_no_error_of_the_channel(self, queued):
+        channel, peer = queued
+        peer.close()
+        for _ in range(3):
+            channel.send("hello")
+        assert list(channel) == []
+        assert wait_until(lambda: not channel._sender.is_alive(), 10)
+        channel.check()

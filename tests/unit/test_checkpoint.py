@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tfos_ml.errors import DestinationError, ModelError
+from tfos_ml.errors import DestinationError, ModelError, SupersededError
 from tfos_ml.training.model_dir import FOLDER, check_model_dir
 
 
@@ -52,7 +52,7 @@ def state_of():
 
 
 def folders(directory):
-    return sorted(path.name for path in (directory / FOLDER).iterdir())
+    return sorted(path.name for path in (directory / FOLDER).iterdir() if path.is_dir())
 
 
 def epoch_folder(directory, epoch, run_id="run"):
@@ -91,6 +91,27 @@ class TestCheckpoints:
     def test_come_back_as_they_were_saved(self, checkpoints, state_of):
         checkpoints().save(state_of(3, stopped=True))
         assert_same(checkpoints("next").load(), state_of(3, stopped=True))
+
+    def test_of_two_attempts_the_later_one_writes_and_goes_on_from_what_counted(self, checkpoints, state_of, tmp_path):
+        cut_off = checkpoints("first")
+        cut_off.save(state_of(1))
+        restarted = checkpoints("second")
+        assert restarted.load().epoch == 1
+        with pytest.raises(SupersededError, match="taken over by a later attempt"):
+            cut_off.save(state_of(2))
+        restarted.save(state_of(2))
+        assert folders(tmp_path) == ["epoch-00001-first", "epoch-00002-second"]
+
+    def test_what_a_cut_off_attempt_completes_late_is_passed_over(self, checkpoints, state_of, tmp_path):
+        cut_off = checkpoints("first")
+        cut_off.save(state_of(1))
+        cut_off.save(state_of(5))
+        late = tmp_path / "late"
+        epoch_folder(tmp_path, 5, "first").rename(late)
+        restarted = checkpoints("second")
+        assert restarted.load().epoch == 1
+        late.rename(epoch_folder(tmp_path, 5, "first"))
+        assert checkpoints("third").load().epoch == 1
 
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "uint32", "bool"])
     def test_keep_every_dtype_and_shape(self, checkpoints, state_of, dtype):

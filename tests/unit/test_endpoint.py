@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +12,14 @@ import pytest
 from test_control import GARBAGE
 
 from tfos_ml import errors
-from tfos_ml.cluster.control import call_options
+from tfos_ml.cluster.channel import QueuedChannel
+from tfos_ml.cluster.claims import DriverClaims
+from tfos_ml.cluster.cluster_server import ClusterServer
+from tfos_ml.cluster.control import ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder, _choose
+from tfos_ml.cluster.template import make_template
+from tfos_ml.cluster.transport import connect
 from tfos_ml.feed import blocks, inlet, rows, spool
 from tfos_ml.feed.elements import to_elements
 from tfos_ml.feed.inlet import Inlet
@@ -22,20 +28,27 @@ TOKEN = "the run's token"
 
 
 class Node:
-    """An inlet with its door; the TensorFlow process is played by the test."""
+    """An inlet with its endpoint and a driver; the TensorFlow process is played by the test."""
 
-    def __init__(self, directory: Path, timeout: float = 60.0):
+    def __init__(self, directory: Path, timeout=60.0, tell=None, driver=None, token=TOKEN, patience=20.0):
         self.told: list[dict] = []
-        self.claimed: set[tuple[int, int]] = set()
+        self.driver = driver or ClusterServer("127.0.0.1", make_template(1), lambda: True)
+        self.driver.open_feed(1)
+        self._client = ControlClient(**self.driver.address)
         directories = spool.SpoolDirectories(None, directory)
-        self.inlet = Inlet(directories, lambda kind, **content: self.told.append({"type": kind, **content}), timeout)
-        self.endpoint = FeedEndpoint(self.inlet, "127.0.0.1", TOKEN, self.claim)
+        self.inlet = Inlet(directories, tell or self.tell, timeout)
+        self.claims = DriverClaims(self._client, patience)
+        self.endpoint = FeedEndpoint(self.inlet, "127.0.0.1", token, self.claims)
         self.directory = directory
 
-    def claim(self, number, partition):
-        granted = (number, partition) not in self.claimed
-        self.claimed.add((number, partition))
-        return granted
+    def tell(self, kind, **content):
+        self.told.append({"type": kind, **content})
+
+    def close(self):
+        self.inlet.close()
+        self.endpoint.close()
+        self._client.close()
+        self.driver.close()
 
     def chunks(self):
         return [t["chunk"] for t in self.told if t["type"] == "chunk"]
@@ -43,11 +56,12 @@ class Node:
     def elements(self):
         return [e for c in self.chunks() for b in spool.read_chunk(c["path"]) for e in to_elements(b)]
 
-    def put(self, elements, token=TOKEN, partition=0, epochs=1, whole=True):
-        order = {"number": 1, "stream": "input", "partition": partition, "epochs": epochs}
+    def put(self, elements, token=TOKEN, partition=0, epochs=1, whole=True, claimant=None):
+        claimant = claimant or uuid.uuid4().hex
+        order = {"number": 1, "stream": "input", "partition": partition, "epochs": epochs, "claimant": claimant}
         descriptor = flight.FlightDescriptor.for_command(json.dumps(order).encode())
-        with flight.FlightClient(self.endpoint.location) as client:
-            writer, reader = client.do_put(descriptor, blocks.MESSAGE_SCHEMA, call_options(token, 20))
+        with connect(self.endpoint.location, token) as client:
+            writer, reader = client.do_put(descriptor, blocks.MESSAGE_SCHEMA, flight.FlightCallOptions(timeout=20))
             with writer:
                 for batch in rows.to_batches(elements):
                     writer.write_batch(blocks.pack([batch]))
@@ -65,8 +79,7 @@ class Node:
 def node(tmp_path):
     node = Node(tmp_path)
     yield node
-    node.inlet.close()
-    node.endpoint.close()
+    node.close()
 
 
 def test_rows_arrive_as_they_were_and_stay_in_files_until_read(node):
@@ -91,7 +104,7 @@ def test_a_partition_counts_once_and_only_if_it_is_whole(node):
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
 def test_strangers_are_turned_away(node, token):
-    with pytest.raises(flight.FlightUnauthenticatedError):
+    with pytest.raises(flight.FlightUnavailableError):
         node.put(range(10), token=token)
     assert node.told == []
 
@@ -138,7 +151,7 @@ def test_rows_that_nobody_reads_are_an_error_in_time(tmp_path):
         with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered rows for feed_timeout=0 s"):
             next(node.inlet.until_end())
     finally:
-        node.endpoint.close()
+        node.close()
 
 
 def test_rows_that_are_read_but_not_answered_are_an_error_in_time(tmp_path):
@@ -152,14 +165,14 @@ def test_rows_that_are_read_but_not_answered_are_an_error_in_time(tmp_path):
         node.inlet.close_exchange(exchange)
         assert next(node.inlet.until_end()) is None
     finally:
-        node.endpoint.close()
+        node.close()
 
 
 def test_a_task_prefers_nodes_on_its_own_host():
     nodes = tuple(FeedNode(rank, host, "") for rank, host in enumerate(["127.0.0.1", "far", "127.0.0.1", "far"]))
-    order = FeedOrder(1, "input", nodes, {"location": "grpc://127.0.0.1:9", "token": ""})
+    order = FeedOrder(1, "input", nodes, {"location": "grpc+tls://127.0.0.1:9", "token": ""})
     assert [_choose(order, partition).rank for partition in range(4)] == [0, 2, 0, 2]
-    order = FeedOrder(1, "input", nodes[1::2], {"location": "grpc://127.0.0.1:9", "token": ""})
+    order = FeedOrder(1, "input", nodes[1::2], {"location": "grpc+tls://127.0.0.1:9", "token": ""})
     assert [_choose(order, partition).rank for partition in range(4)] == [1, 3, 1, 3]
 
 
@@ -172,20 +185,21 @@ def test_rows_without_room_end_the_node(node, monkeypatch):
 
 
 def test_announcements_of_the_driver(node):
-    segment = {"kind": "segment", "stream": "input", "number": 7, "epochs": 2, "feed_timeout": 5.0}
-    node.inlet.hear({"announcements": [segment]})
+    segment = {"kind": "segment", "serial": 1, "stream": "input", "number": 7, "epochs": 2, "feed_timeout": 5.0}
+    for _ in range(2):  # an answer that comes twice says nothing new
+        node.inlet.hear({"announcements": [segment]})
     assert node.told == [{"type": "segment", "stream": "input", "number": 7, "epochs": 2}]
     assert (node.inlet.progress()["heard"], node.inlet.progress()["pending"]) == (1, [7])
     node.inlet.segment_read(7)
     assert node.inlet.progress()["pending"] == []
-    node.inlet.hear({"announcements": [{"kind": "end_of_input"}]})
+    node.inlet.hear({"announcements": [{"kind": "end_of_input", "serial": 2}]})
     assert list(node.inlet.until_end()) == []
 
 
 def ask(node, given):
     descriptor = flight.FlightDescriptor.for_command(json.dumps({"stream": "input"}).encode())
-    with flight.FlightClient(node.endpoint.location) as client:
-        writer, reader = client.do_exchange(descriptor, call_options(TOKEN, 20))
+    with connect(node.endpoint.location, TOKEN) as client:
+        writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(timeout=20))
         with writer:
             writer.begin(blocks.MESSAGE_SCHEMA)
             for batch in rows.to_batches(given):
@@ -239,3 +253,99 @@ def test_rows_without_answers_are_an_error_when_the_function_returns(node):
     node.inlet.close()
     thread.join(20)
     assert "10 rows have no result: its train function reads no more rows" in raised[0]
+
+
+def test_a_process_that_reads_nothing_holds_up_no_ping(tmp_path):
+    """Stopped for longer than the lease, its node still answers the driver; all comes in order once it goes on."""
+    ours, theirs = socket.socketpair()
+    channel = QueuedChannel(ours)
+    node = Node(tmp_path, tell=channel.send)
+    try:
+        chunks = [spool.Chunk(f"{'x' * 1000}-{i}", 1, 1, True) for i in range(2000)]
+        node.inlet.commit("input", chunks, 1)  # more than the socket holds
+        assert node.inlet.progress()["rows"] == 2000
+        with theirs.makefile("rb") as lines:
+            received = [json.loads(lines.readline())["chunk"]["path"] for _ in chunks]
+        assert received == [chunk.path for chunk in chunks]
+        channel.check()
+    finally:
+        channel.close()
+        theirs.close()
+        node.close()
+
+
+def message(rows, block):
+    return pa.RecordBatch.from_pylist([{"rows": rows, "block": block}], blocks.MESSAGE_SCHEMA)
+
+
+def block_of(elements):
+    (batch,) = rows.to_batches(elements)
+    return blocks.unpack(blocks.pack([batch]))[1].to_pybytes()
+
+
+MALFORMED = {
+    "no Arrow file": message(1, b"garbage"),
+    "half an Arrow file": message(3, block_of([1, 2, 3])[:-20]),
+    "too many rows": message(5, block_of([1, 2, 3])),
+    "too few rows": message(1, block_of([1, 2, 3])),
+    "null rows": message(None, block_of([1])),
+    "null block": message(1, None),
+    "two messages in one": pa.Table.from_batches([message(1, block_of([1]))] * 2).combine_chunks().to_batches()[0],
+    "other columns": pa.RecordBatch.from_pylist([{"x": 1}]),
+}
+
+
+def put_message(client, order, wrong):
+    writer, reader = client.do_put(
+        flight.FlightDescriptor.for_command(order), wrong.schema, flight.FlightCallOptions(timeout=10)
+    )
+    with writer:
+        writer.write_batch(wrong)
+        writer.done_writing()
+        while reader.read() is not None:
+            pass
+
+
+def exchange_message(client, order, wrong):
+    writer, reader = client.do_exchange(
+        flight.FlightDescriptor.for_command(order), flight.FlightCallOptions(timeout=10)
+    )
+    with writer:
+        writer.begin(wrong.schema)
+        writer.write_batch(wrong)
+        writer.done_writing()
+        reader.read_chunk()
+
+
+ORDER = b'{"number": 1, "stream": "input", "partition": 0, "epochs": 1, "claimant": "a"}'
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("send", [put_message, exchange_message])
+@pytest.mark.parametrize("wrong", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
+    with connect(node.endpoint.location, TOKEN) as client:
+        with pytest.raises(pa.ArrowInvalid, match="malformed block"):
+            send(client, ORDER, wrong)
+        assert node.told == []
+        assert not list(node.directory.iterdir())
+    assert node.put([1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        b"",
+        b"garbage",
+        b"[]",
+        b"{}",
+        ORDER.replace(b'"epochs": 1', b'"epochs": "two"'),
+        ORDER.replace(b'"partition": 0', b'"partition": true'),
+        ORDER.replace(b'"input"', b'""'),
+    ],
+)
+def test_malformed_orders_are_refused(node, order):
+    refusal = "malformed order|the message is|field 'epochs'|field 'partition'|field 'number'"
+    with connect(node.endpoint.location, TOKEN) as client, pytest.raises(pa.ArrowInvalid, match=refusal):
+        put_message(client, order, message(1, block_of([1])))
+    assert node.put([1])

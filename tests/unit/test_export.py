@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfos_ml.cluster.export import check_destination, fetch, pack, publish
-from tfos_ml.errors import ModelError
+from tfos_ml.cluster.export import check_destination, commit, discard, fetch, pack, stage
+from tfos_ml.errors import DestinationError, ModelError
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature, TensorInfo, parse_signature, read_signature
 from tfos_ml.schema import ColumnSpec, FeedSchema
 from tfos_ml.training.export import export_saved_model
@@ -32,6 +32,16 @@ LEFT, RIGHT = ROWS[:, :2], ROWS[:, 1:]
 
 def floats(*inner):
     return TensorInfo("float32", (None, *inner))
+
+
+def publish(source, uri, run_id):
+    """What the chief does, and then the driver."""
+    stage(source, uri, run_id)
+    try:
+        commit(uri, run_id)
+    except BaseException:
+        discard(uri, run_id)
+        raise
 
 
 @pytest.fixture
@@ -346,6 +356,22 @@ class TestPublish:
             publish(str(source), str(target), "run1")
         assert contents(target) == {"theirs": b"kept"}
         assert not list(tmp_path.glob("*.partial-*"))
+
+    def test_of_several_attempts_only_the_one_that_the_driver_commits_counts(self, source, tmp_path):
+        target = tmp_path / "out"
+        for run_id in ("cut off", "restarted"):
+            stage(str(source), str(target), run_id)
+        commit(str(target), "restarted")
+        stage(str(source), str(target), "late")
+        assert contents(target) == contents(source)
+        with pytest.raises(DestinationError, match="filled by somebody else"):
+            commit(str(target), "late")
+        assert contents(target) == contents(source)
+
+    def test_what_the_driver_does_not_see_is_an_error(self, tmp_path):
+        with pytest.raises(DestinationError, match="the chief has written .*partial-run1, but the driver does not see"):
+            commit(str(tmp_path / "out"), "run1")
+        assert not list(tmp_path.iterdir())
 
     def test_missing_source_leaves_nothing(self, tmp_path):
         with pytest.raises(OSError, match="none"):

@@ -1,14 +1,22 @@
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tfos_ml.cluster.guardian import Guardian
-from tfos_ml.cluster.process import MARKER, TAIL_LINES, ChildProcess, child_environment, describe_exit, kill_tree
+from tfos_ml.cluster.process import (
+    MARKER,
+    TAIL_LINES,
+    ChildProcess,
+    child_environment,
+    describe_exit,
+    kill_tree,
+    new_marker,
+)
+from tfos_ml.pids import ProcessHandle
 
 DEADLINE = 10.0
 
@@ -47,6 +55,8 @@ def start():
 
     yield start
     for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # nothing if it leads no group
         process.kill()
         process.wait(DEADLINE)
         process.stdin.close()
@@ -57,7 +67,7 @@ class TestKillTree:
     def test_ends_a_child_and_its_group(self, start):
         child = start(["sh", "-c", "sleep 600 & echo $!; wait"], start_new_session=True)
         grandchild = int(child.stdout.readline())
-        kill_tree(child.pid, "no such marker")
+        kill_tree(ProcessHandle.open(child.pid), "no such marker")
         assert ends(child.pid)
         assert ends(grandchild)
         assert child.wait(DEADLINE) == -signal.SIGKILL
@@ -65,7 +75,7 @@ class TestKillTree:
     def test_finds_a_grandchild_in_a_session_of_its_own_by_the_marker(self, start):
         child = start(["sh", "-c", "setsid sleep 600 & echo $!; wait"], marker="m-1", start_new_session=True)
         grandchild = int(child.stdout.readline())
-        kill_tree(child.pid, "m-1")
+        kill_tree(ProcessHandle.open(child.pid), "m-1")
         assert ends(child.pid)
         assert ends(grandchild)
 
@@ -91,8 +101,15 @@ class TestKillTree:
 
     def test_of_a_process_that_is_gone_does_nothing(self, start):
         child = start(["true"], start_new_session=True)
+        handle = ProcessHandle.open(child.pid)
         child.wait(DEADLINE)
-        kill_tree(child.pid, "m-5")
+        kill_tree(handle, "m-5")
+
+
+def test_markers_of_two_attempts_differ():
+    first, second = new_marker("run", 3), new_marker("run", 3)
+    assert first != second
+    assert all(marker.startswith("run-") and marker.endswith("-3") for marker in (first, second))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +207,7 @@ class TestChildProcess:
 
         yield run
         for child in children:
-            kill_tree(child.pid, "m-7")
+            kill_tree(ProcessHandle.open(child.pid), "m-7")
             child.wait(DEADLINE)
             child.log_tail()
             child.socket.close()
@@ -224,62 +241,3 @@ class TestChildProcess:
         assert os.getsid(child.pid) == child.pid
         assert child.returncode is None
         assert not child.wait(0)
-
-
-SUPERVISOR = """
-import os, subprocess, sys
-from tfos_ml.cluster.guardian import Guardian
-from tfos_ml.cluster.process import MARKER
-
-guardian = Guardian("g-1", [sys.argv[1], sys.argv[1] + "/not there"])
-silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-child = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: "g-1"}, start_new_session=True, **silent)
-guardian.guard(pid=child.pid)
-print(child.pid, guardian._process.pid, flush=True)
-sys.stdin.read()
-"""
-
-
-class TestGuardian:
-    @pytest.fixture
-    def directory(self, tmp_path):
-        made = tmp_path / "spool"
-        made.mkdir()
-        (made / "chunk").write_text("rows")
-        return made
-
-    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, None], ids=["SIGKILL", "SIGTERM", "exit"])
-    def test_cleans_up_however_its_supervisor_ends(self, start, directory, how):
-        supervisor = start([sys.executable, "-c", SUPERVISOR, str(directory)])
-        child, guardian = map(int, supervisor.stdout.readline().split())
-        assert lives(child)
-        assert lives(guardian)
-        if how is None:
-            supervisor.communicate(timeout=DEADLINE)
-        else:
-            supervisor.send_signal(how)
-        assert ends(supervisor.pid)
-        assert ends(guardian)
-        assert ends(child)
-        assert not directory.exists()
-
-    def test_outlives_a_signal_to_the_group_of_its_supervisor(self, start, directory):
-        supervisor = start([sys.executable, "-c", SUPERVISOR, str(directory)], start_new_session=True)
-        child, guardian = map(int, supervisor.stdout.readline().split())
-        os.killpg(supervisor.pid, signal.SIGKILL)
-        assert ends(guardian)
-        assert ends(child)
-        assert not directory.exists()
-
-    def test_finish_has_everything_cleaned_up_on_return(self, start, directory):
-        guardian = Guardian("g-2", [str(directory)])
-        child = start(["sleep", "600"], marker="g-2", start_new_session=True)
-        guardian.finish(report=False)
-        assert not lives(child.pid)
-        assert not directory.exists()
-
-    def test_deletes_nothing_else(self, directory):
-        neighbour = Path(f"{directory}-2")
-        neighbour.mkdir()
-        Guardian("g-3", [str(directory)]).finish(report=False)
-        assert neighbour.is_dir()

@@ -1,6 +1,8 @@
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -172,8 +174,10 @@ def owner(tmp_path):
     """A living process that owns a spool, and the directories of that spool."""
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process, [Path(line) for line in iter(lambda: process.stdout.readline().strip(), "ready")]
+        theirs = [Path(line) for line in iter(lambda: process.stdout.readline().strip(), "ready")]
+        yield process, theirs
         process.kill()
+        spool.remove(map(str, theirs))
 
 
 def test_sweep_removes_the_spools_of_dead_owners_only(tmp_path, owner):
@@ -197,10 +201,181 @@ def test_sweep_removes_the_spools_of_dead_owners_only(tmp_path, owner):
 
 def test_sweep_knows_a_dead_owner_whose_pid_was_used_again(tmp_path):
     mine = spool.create(tmp_path)
-    prefix, pid, started, rest = mine.disk.name.rsplit("-", 3)
-    older = mine.disk.rename(tmp_path / f"{prefix}-{pid}-{int(started) - 3600}-{rest}")
     try:
+        prefix, pid, started, rest = mine.disk.name.rsplit("-", 3)
+        assert pid == str(os.getpid())
+        older = mine.disk.rename(tmp_path / f"{prefix}-{pid}-{int(started, 16) ^ 1:08x}-{rest}")
         assert str(older) in spool.sweep(tmp_path)
         assert not older.exists()
     finally:
         spool.remove(mine.all())
+
+
+def test_sweep_removes_scratch_of_dead_owners(tmp_path, monkeypatch):
+    program = "from tfos_ml.feed import spool; print(spool.create_scratch())"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    mine = spool.create_scratch()
+    assert Path(left).is_dir()
+    assert left in spool.sweep(tmp_path)
+    assert not Path(left).exists()
+    assert Path(mine).is_dir()
+    spool.remove([mine])
+
+
+AFTER_A_CLOCK_STEP = """
+import subprocess, sys, pathlib
+text = pathlib.Path("/proc/stat").read_text().splitlines()
+stepped = [f"btime {int(line.split()[1]) + 5}" if line.startswith("btime") else line for line in text]
+file = pathlib.Path(sys.argv[1]) / "stat"
+file.write_text("\\n".join(stepped) + "\\n")
+subprocess.run(["mount", "--bind", str(file), "/proc/stat"], check=True)
+from tfos_ml.feed import spool
+print(*spool.sweep(pathlib.Path(sys.argv[1])), sep="\\n")
+"""
+
+
+def in_namespace(program, *arguments, option="--mount"):
+    """The output of a program that has, say, mounts of its own."""
+    command = ["unshare", option, sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "Operation not permitted" in done.stderr:
+        pytest.skip(f"no namespaces here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_sweep_spares_a_live_spool_after_the_clock_was_set(tmp_path, owner):
+    """The kernel then says that the machine was booted at another time; here a mount says so, to one process."""
+    _, theirs = owner
+    swept = in_namespace(AFTER_A_CLOCK_STEP, str(tmp_path))
+    assert all(str(d) not in swept for d in theirs)
+    assert all(d.is_dir() for d in theirs)
+
+
+@pytest.mark.parametrize("name", ["tfos_ml-spool-{host}-x", "tfos_ml-spool-{host}-1-2-3", "tfos_ml-spool-", "{dead}"])
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_sweep_leaves_alone_what_another_user_has_made(tmp_path, name):
+    mine = spool.create(tmp_path)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    prefix, host, _, started, rest = mine.disk.name.rsplit("-", 4)
+    name = name.format(host=host, dead=f"{prefix}-{host}-4194303-{started}-{rest}")
+    try:
+        subprocess.run(["mkdir", name], cwd=shared, user=65534, group=65534, extra_groups=[], check=True)
+        assert spool.sweep(shared) == []
+        assert (shared / name).is_dir()
+        assert (shared / name).stat().st_uid == 65534
+    finally:
+        spool.remove(mine.all())
+
+
+class TestFullFilesystems:
+    @pytest.fixture
+    def small(self, tmp_path):
+        """Mounts a filesystem in memory of some size and number of inodes."""
+        mounted = []
+
+        def mount(options):
+            point = tmp_path / f"mount-{len(mounted)}"
+            point.mkdir()
+            done = subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", options, "none", point], capture_output=True, text=True
+            )
+            if done.returncode:
+                pytest.skip(f"nothing can be mounted here: {done.stderr}")
+            mounted.append(point)
+            return point
+
+        yield mount
+        for point in mounted:
+            subprocess.run(["umount", point], check=True)
+
+    @staticmethod
+    def use_up_inodes(directory):
+        for number in range(100):
+            try:
+                (directory / str(number)).touch()
+            except OSError:
+                return
+        raise AssertionError("there are more inodes than expected")
+
+    def test_no_inodes_for_the_spool_name_the_directory_and_the_setting(self, small):
+        disk = small("size=1m,nr_inodes=4")
+        self.use_up_inodes(disk)
+        with pytest.raises(NoRoomError, match=rf"{disk}.*No space left.* 0 inodes free.*spark\.local\.dir"):
+            spool.create(disk)
+        assert not list(spool.SHARED_MEMORY.glob(f"tfos_ml-spool-*-{os.getpid()}-*"))
+
+    def test_no_inodes_for_scratch_name_the_directory_and_the_setting(self, small, monkeypatch):
+        directory = small("size=1m,nr_inodes=4")
+        self.use_up_inodes(directory)
+        monkeypatch.setattr(tempfile, "tempdir", str(directory))
+        with pytest.raises(NoRoomError, match=rf"{directory}.* 0 inodes free.*TMPDIR"):
+            spool.create_scratch()
+
+    def test_a_disk_that_is_read_only_is_named(self, small):
+        disk = small("size=1m,ro")
+        with pytest.raises(NoRoomError, match=rf"{disk}.*Read-only.*spark\.local\.dir"):
+            spool.create(disk)
+
+    def test_a_directory_that_is_not_there_is_named(self, tmp_path):
+        with pytest.raises(NoRoomError, match=r"not there \(No such file.*spark\.local\.dir"):
+            spool.create(tmp_path / "not there")
+
+    def test_without_inodes_for_a_spool_in_shared_memory_there_is_the_disk(self, small, tmp_path, monkeypatch):
+        memory = small("size=64m,nr_inodes=4")
+        self.use_up_inodes(memory)
+        monkeypatch.setattr(spool, "SHARED_MEMORY", memory)
+        made = spool.create(tmp_path)
+        assert (made.memory, made.disk.parent) == (None, tmp_path)
+        spool.remove(made.all())
+
+    @pytest.fixture
+    def in_small_memory(self, small, tmp_path, monkeypatch, published):
+        """A writer whose shared memory, however much is said to be free, is a small filesystem."""
+        monkeypatch.setattr(spool, "free_memory", lambda: PLENTY)
+
+        def make(options):
+            (tmp_path / "disk").mkdir()
+            self.directories = SpoolDirectories(small(options), tmp_path / "disk")
+            return SpoolWriter(self.directories, "train", published.append)
+
+        return make
+
+    def test_out_of_inodes_of_shared_memory_the_disk_is_used(self, in_small_memory, published):
+        writer = in_small_memory("size=64m,nr_inodes=3")
+        for number in range(4):
+            writer.write(batch(number))
+            writer.flush()
+        assert [c.on_disk for c in published] == [False, False, True, True]
+        assert numbers_in(published) == [0, 1, 2, 3]
+
+    def test_shared_memory_that_fills_up_in_mid_write_leaves_no_part_of_a_chunk(self, in_small_memory, published):
+        writer = in_small_memory("size=1m")
+        rows = batch(*range(100_000))
+        assert rows.nbytes > 1 << 20
+        writer.write(rows)
+        writer.flush()
+        assert [c.on_disk for c in published] == [True]
+        assert numbers_in(published) == list(range(100_000))
+        assert list(self.directories.memory.iterdir()) == []
+
+    def test_blocks_go_to_disk_too(self, in_small_memory):
+        in_small_memory("size=1m")
+        block = pa.py_buffer(bytes(2 << 20))
+        chunk = spool.write_block(self.directories, "block-0", block, 7)
+        assert (chunk.on_disk, Path(chunk.path).read_bytes()) == (True, bytes(2 << 20))
+        assert list(self.directories.memory.iterdir()) == []
+
+    def test_a_disk_that_fills_up_in_mid_write_is_named(self, small, published, monkeypatch):
+        disk = small("size=1m")
+        monkeypatch.setattr(spool, "DISK_RESERVE", -PLENTY)
+        writer = SpoolWriter(SpoolDirectories(None, disk), "train", published.append)
+        writer.write(batch(*range(100_000)))
+        with pytest.raises(NoRoomError, match=rf"{disk} \(No space left on device\).*spark\.local\.dir"):
+            writer.flush()
+        assert published == []
+        assert list(disk.iterdir()) == []

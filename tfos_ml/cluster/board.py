@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from tfos_ml.interpreter import module_command
 from tfos_ml.training.main import die_with
 
 MISSING = (
@@ -42,7 +43,7 @@ class Board:
 
     def __init__(self, log_dir: str, host: str, environment: Mapping[str, str], parent: int):
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tfos_ml.cluster.board", log_dir, host, str(parent)],
+            module_command("tfos_ml.cluster.board", log_dir, host, str(parent)),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

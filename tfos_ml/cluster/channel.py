@@ -7,13 +7,19 @@ unpickled, and no port is opened.
 from __future__ import annotations
 
 import json
+import queue
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+from tfos_ml.errors import NodeExitError
+
 Message = dict[str, Any]
+BEAT = "TFOS_ML_BEAT"  # names, in the process's environment, the seconds between its signs of life
+CLOSE_SECONDS = 10.0
+SEND_TIMEOUT = 120.0  # as long as a TensorFlow process may give no sign of life
 
 
 class ChannelClosedError(ConnectionError):
@@ -27,16 +33,18 @@ class Channel:
     ----------
     sock : socket.socket
         A connected stream socket; owned by the channel from now on.
-    send_timeout : float, default 60
+    send_timeout : float, default 120
         Seconds after which a peer that reads nothing counts as gone.
     """
 
-    def __init__(self, sock: socket.socket, send_timeout: float = 60.0):
+    def __init__(self, sock: socket.socket, send_timeout: float = SEND_TIMEOUT):
         self._sock = sock
+        self._timeout = send_timeout
         deadline = struct.pack("ll", int(send_timeout), int(send_timeout % 1 * 1e6))  # a struct timeval
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, deadline)
         self._lines = sock.makefile("rb")
         self._lock = threading.Lock()
+        self._broken: str | None = None
 
     def send(self, kind: str, /, **content: Any) -> None:
         """Send one message; safe from several threads.
@@ -46,12 +54,20 @@ class Channel:
         ChannelClosedError
             If the other end is gone or stopped reading.
         """
-        line = json.dumps({"type": kind, **content}).encode() + b"\n"
+        self._send_line(_line(kind, content))
+
+    def _send_line(self, line: bytes) -> None:
         with self._lock:
+            if self._broken is not None:  # half of a line may have gone out: no more may follow it
+                raise ChannelClosedError(self._broken)
             try:
                 self._sock.sendall(line)
+            except BlockingIOError as error:
+                self._broken = f"the peer has read nothing for {self._timeout:g} s"
+                raise ChannelClosedError(self._broken) from error
             except OSError as error:
-                raise ChannelClosedError(f"the peer is gone: {error}") from error
+                self._broken = f"the peer is gone: {error}"
+                raise ChannelClosedError(self._broken) from error
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until the other end closes."""
@@ -71,3 +87,60 @@ class Channel:
         except OSError:
             pass
         self._sock.close()
+
+
+class QueuedChannel(Channel):
+    """A channel whose messages wait in a queue, so that whoever sends one never waits for the other end.
+
+    A thread sends them, in order. That of a peer that is gone are dropped: its end is news enough. A peer that
+    lives and reads nothing for `send_timeout` seconds is an error of :meth:`check`.
+
+    Parameters
+    ----------
+    sock, send_timeout
+        As of :class:`Channel`.
+    """
+
+    def __init__(self, sock: socket.socket, send_timeout: float = SEND_TIMEOUT):
+        super().__init__(sock, send_timeout)
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._is_stuck = False
+        self._sender = threading.Thread(target=self._send_queued, name="messages to the process", daemon=True)
+        self._sender.start()
+
+    def send(self, kind: str, /, **content: Any) -> None:
+        """Queue one message; safe from several threads, never waits."""
+        if self._broken is None:
+            self._queue.put(_line(kind, content))
+
+    def _send_queued(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                self._send_line(line)
+            except ChannelClosedError as error:
+                self._is_stuck = isinstance(error.__cause__, BlockingIOError)
+                return
+
+    def check(self) -> None:
+        """Raise if a message could not be delivered to a process that still lives.
+
+        Raises
+        ------
+        NodeExitError
+            Messages are never dropped silently: without one of them rows would be missing.
+        """
+        if self._is_stuck:
+            raise NodeExitError(
+                f"the process has taken no message for {self._timeout:g} s while some waited for it (stopped, or stuck "
+                "in C code)"
+            )
+
+    def close(self) -> None:
+        """Close this end, and end the thread; what is still queued is dropped."""
+        self._queue.put(None)
+        super().close()
+        self._sender.join(CLOSE_SECONDS)
+
+
+def _line(kind: str, content: Message) -> bytes:
+    return json.dumps({"type": kind, **content}).encode() + b"\n"

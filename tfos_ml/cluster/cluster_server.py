@@ -2,26 +2,33 @@
 
 Nodes ask it often and end when it does not answer: it is their lease. It tells them what the
 driver announces (the end of a feed, the end of the input), grants each partition of a feed
-once, and keeps what nodes bring home.
+to one attempt, and keeps what nodes bring home. Nothing of it grows with the length of a stream.
 """
 
 from __future__ import annotations
 
 import json
-import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml.cluster import results
-from tfos_ml.cluster.control import ControlClient, ControlServer
+from tfos_ml.cluster.addresses import Endpoint
+from tfos_ml.cluster.claims import PENDING, Claims
+from tfos_ml.cluster.control import CALL_TIMEOUT, ControlClient, ControlServer
 from tfos_ml.cluster.failure import Failure
+from tfos_ml.cluster.preflight import LEASE_SECONDS, LEASE_SETTING
 from tfos_ml.cluster.template import ClusterTemplate
+from tfos_ml.cluster.transport import Actions, read_message
 
 WHY_SECONDS = 4.0  # below the callers' deadline
-SILENCE_SECONDS = 60.0
+_CLAIM = {"number": int, "partition": int, "claimant": str}
+STOP_SECONDS = 30.0
+GRACE_SECONDS = 2 * CALL_TIMEOUT
 
 
 @dataclass(frozen=True)
@@ -40,22 +47,24 @@ class ClusterAddress:
         """Ask the driver to end the stream that it feeds; raises ``pyarrow.lib.ArrowException`` if it is not there."""
         client = ControlClient(self.location, self.token)
         try:
-            client.call("request_stop")
+            client.call_reliably("request_stop", STOP_SECONDS)
         finally:
             client.close()
 
 
 class ClusterServer(ControlServer):
-    """Listens on `host` from construction until :meth:`close`.
+    """Listens from construction until :meth:`close`.
 
     Parameters
     ----------
-    host : str
-        The driver's address as the executors know it.
+    endpoint : Endpoint or str
+        Where it listens, as of :class:`TransportServer`.
     template : ClusterTemplate
         The roles.
     is_wanted : callable
         Whether the program still wants the cluster; else nodes are asked to stop.
+    lease : float, default 60
+        Seconds after which a node that has not been heard of counts as lost.
 
     Attributes
     ----------
@@ -63,42 +72,78 @@ class ClusterServer(ControlServer):
         Whether somebody with the token has asked the driver to end the feed.
     """
 
-    def __init__(self, host: str, template: ClusterTemplate, is_wanted: Callable[[], bool]):
-        super().__init__(host)
+    actions: ClassVar[Actions] = {
+        **ControlServer.actions,
+        "claim": _CLAIM,
+        "commit": {**_CLAIM, "rows": int},
+        "release": _CLAIM,
+        "committed": _CLAIM,
+        "why": {"rank": int},
+        "request_stop": {},
+    }
+
+    def __init__(
+        self,
+        endpoint: Endpoint | str,
+        template: ClusterTemplate,
+        is_wanted: Callable[[], bool],
+        lease: float = LEASE_SECONDS,
+    ):
+        super().__init__(endpoint)
         self._template = template
         self._is_wanted = is_wanted
-        self._announcements: list[dict[str, Any]] = []
-        self._claimed: set[tuple[int, int]] = set()
-        self._results: list[results.ResultRow] = []
-        self._finished: set[int] = set()
-        self._heard_at: dict[int, float] = {}
+        self._lease = lease
+        self._announcements: deque[dict[str, Any]] = deque()
+        self._announced = 0
+        self._claims = Claims()
+        self._results: dict[int, list[results.ResultRow]] = {}
         self.stop_requested = False
 
     def _answer(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
         if not self._is_wanted():
             self._stopping = True
-        if action == "claim":
-            claim = int(body["number"]), int(body["partition"])
-            granted = claim not in self._claimed
-            self._claimed.add(claim)
-            return {"granted": granted}
+        if action in ("claim", "commit", "release", "committed"):
+            return self._answer_claim(action, **{name: body[name] for name in self.actions[action]})
         if action == "why":
             rank = int(body["rank"])
-            self._changed.wait_for(lambda: self._failure or rank in self._finished, WHY_SECONDS)
-            return {"failure": self._failure, "finished": sorted(self._finished)}
+            self._changed.wait_for(lambda: self._failure or rank in self._results, WHY_SECONDS)
+            return {"failure": self._failure, "finished": sorted(self._results)}
         if action == "request_stop":
             self.stop_requested = True
             return {}
         answer = super()._answer(action, body)
         rank = int(body["rank"])
-        self._heard_at[rank] = time.monotonic()
         if action == "progress":
-            answer["announcements"] = self._announcements[int(body["progress"].get("heard", 0)) :]
-        elif action == "gone" and rank not in self._finished:
+            answer["announcements"] = self._news(body["progress"].get("heard"))
+        elif action == "gone" and rank not in self._results:
             self._lose(rank, "the supervisor of the node died")
         if self._failure is not None:
             self._stopping = True
         return answer
+
+    def _answer_claim(self, action: str, number: int, partition: int, claimant: str, rows: int = 0) -> dict[str, Any]:
+        claims = self._claims
+        if action == "claim":
+
+            def is_known() -> bool:
+                return claims.claim(number, partition, claimant) != PENDING
+
+            self._changed.wait_for(is_known, WHY_SECONDS)
+            return {"state": claims.claim(number, partition, claimant)}
+        if action == "commit":
+            claims.commit(number, partition, claimant, rows)
+        elif action == "release":
+            claims.release(number, partition, claimant)
+        else:
+
+            def is_settled() -> bool:
+                held = claims.is_held_by(number, partition, claimant)
+                return not held or claims.rows_committed_by(number, partition, claimant) is not None
+
+            self._changed.wait_for(lambda: self._failure or is_settled(), WHY_SECONDS)
+            committed = claims.rows_committed_by(number, partition, claimant)
+            return {"rows": committed, "pending": not is_settled()}
+        return {}
 
     def _lose(self, rank: int, message: str) -> None:
         node = self._template.nodes[rank]
@@ -106,31 +151,76 @@ class ClusterServer(ControlServer):
         failure = Failure("NodeLostError", message, node.job_name, node.task_index, host)
         self._failure = self._failure or failure.encode()
 
+    def _keep(self, reports: list[dict[str, Any]]) -> None:
+        """Nobody takes them here: they come with the nodes' results."""
+
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-        """Keep what a node that has ended well brings home."""
-        rank = int(json.loads(descriptor.command)["rank"])
+        """Keep what a node that has ended well brings home; the same again is nothing new.
+
+        Raises
+        ------
+        pyarrow.ArrowInvalid
+            If it is not whole.
+        """
+        rank = read_message(descriptor.command, {"rank": int})["rank"]
         rows = [row for batch in reader.read_all().to_batches() for row in results.read_rows(batch)]
+        if not rows or rows.pop().kind != results.END:
+            raise pa.ArrowInvalid(f"the results of rank {rank} ended early, after {len(rows)} rows")
         with self._changed:
-            self._results.extend(rows)
-            self._finished.add(rank)
+            self._results[rank] = rows
             self._changed.notify_all()
+
+    # Announcements
 
     def announce(self, kind: str, **content: Any) -> int:
         """Tell all nodes something; returns its number, from 1."""
         with self._changed:
-            self._announcements.append({"kind": kind, **content})
-            return len(self._announcements)
+            self._announced += 1
+            self._announcements.append({"kind": kind, "serial": self._announced, **content})
+            return self._announced
+
+    def _news(self, heard: int | None) -> list[dict[str, Any]]:
+        """What a node has not heard yet; None is one that does not listen. What all have heard is forgotten."""
+        if heard is None:
+            return []
+        news = [announcement for announcement in self._announcements if announcement["serial"] > heard]
+        words = [self._progress.get(rank) for rank in self._template.feed_ranks if rank not in self._results]
+        all_heard = min((0 if word is None else word.get("heard", 0) for word in words), default=0)
+        while self._announcements and self._announcements[0]["serial"] <= all_heard:
+            self._announcements.popleft()
+        return news
 
     def have_read(self, ranks: tuple[int, ...], announcement: int, number: int, timeout: float) -> bool:
         """Whether nodes have heard an announcement and read the rows of that feed, within `timeout` seconds."""
 
         def all_have() -> bool:
-            words = [self._progress.get(rank, {}) for rank in ranks if rank not in self._finished]
+            words = [self._progress.get(rank, {}) for rank in ranks if rank not in self._results]
             done = all(w["over"] or (w["heard"] >= announcement and number not in w["pending"]) for w in words if w)
             return bool(self._failure) or (done and all(words))
 
         with self._changed:
             return self._changed.wait_for(all_have, timeout) and self._failure is None
+
+    # Feeds
+
+    def open_feed(self, number: int) -> None:
+        """From now on grant the partitions of this call of ``train``."""
+        with self._changed:
+            self._claims.open(number)
+
+    def close_feed(self, number: int) -> None:
+        """Grant no more of them, and forget them."""
+        with self._changed:
+            self._claims.close(number)
+            self._changed.notify_all()
+
+    def committed(self, number: int, timeout: float) -> dict[int, int] | None:
+        """Rows by partition that nodes have taken over; None if that is not settled within `timeout` seconds."""
+        with self._changed:
+            settled = self._changed.wait_for(lambda: self._claims.is_settled(number), timeout)
+            return self._claims.committed(number) if settled else None
+
+    # The end
 
     def are_finished(self, timeout: float) -> bool:
         """Whether all nodes have ended well, or one has failed, within `timeout` seconds."""
@@ -138,21 +228,23 @@ class ClusterServer(ControlServer):
             return self._changed.wait_for(lambda: self._failure or self._all_finished(), timeout) is True
 
     def _all_finished(self) -> bool:
-        return len(self._finished) == self._template.size
+        return len(self._results) == self._template.size
 
     def unfinished(self) -> list[str]:
         """Labels of the nodes that have not ended well."""
         with self._changed:
-            return [node.label for node in self._template.nodes if node.rank not in self._finished]
+            return [node.label for node in self._template.nodes if node.rank not in self._results]
 
     def check_silence(self) -> None:
-        """Note as lost a node that has not been heard of for long, host and all."""
+        """Note as lost a node that has not been heard of for the lease, host and all."""
+        silent = self.silent(self._lease + GRACE_SECONDS)
         with self._changed:
-            for rank in self._present - self._finished:
-                if time.monotonic() - self._heard_at[rank] > SILENCE_SECONDS:
-                    self._lose(rank, f"the node has not been heard of for {SILENCE_SECONDS:g} s")
+            for rank, seconds in silent.items():
+                if rank not in self._results:
+                    message = f"the node has not been heard of for {seconds:.0f} s ({LEASE_SETTING}={self._lease:g})"
+                    self._lose(rank, message)
 
     def results(self) -> list[results.ResultRow]:
         """What the nodes that have ended well brought home."""
         with self._changed:
-            return list(self._results)
+            return [row for rank in sorted(self._results) for row in self._results[rank]]

@@ -1,85 +1,147 @@
 """The door of a node through which feed tasks hand in rows and take results: Arrow Flight.
 
 ``DoPut`` brings the rows of one partition to train on, ``DoExchange`` rows to infer from and
-their results. Every call carries the run's token; orders are JSON; nothing is unpickled.
+their results. Only members of the run are let in; orders are JSON; nothing is unpickled. What is
+malformed is refused, and its sender told why.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from tfos_ml.cluster.control import TokenMiddleware, close_server
+from tfos_ml import errors
+from tfos_ml.cluster.addresses import Endpoint
+from tfos_ml.cluster.claims import DriverClaims
+from tfos_ml.cluster.transport import TransportServer, read_message
 from tfos_ml.feed import blocks
 from tfos_ml.feed.inlet import Exchange, Inlet
 from tfos_ml.feed.spool import Chunk
 
+_PUT = {"number": int, "partition": int, "claimant": str, "stream": str, "epochs": int}
+_EXCHANGE = {"stream": str}
 
-class FeedEndpoint(flight.FlightServerBase):
-    """Listens on `host` from construction until :meth:`close`.
+
+@dataclass(frozen=True)
+class PutOrder:
+    """What comes with the rows of a partition.
+
+    Attributes
+    ----------
+    number, partition : int
+        Which call of ``train``, and which partition of its input.
+    claimant : str
+        Which attempt of the feed task; unique.
+    stream : str
+        Name of the queue.
+    epochs : int
+        How often the rows will be read.
+    """
+
+    number: int
+    partition: int
+    claimant: str
+    stream: str
+    epochs: int
+
+    def __post_init__(self) -> None:
+        counts = (self.number, self.partition, self.epochs)
+        if min(counts) < 0 or self.epochs < 1:
+            raise pa.ArrowInvalid(f"malformed order: number, partition and epochs must count. Got: {counts}")
+        if not (self.claimant and self.stream):
+            raise pa.ArrowInvalid("malformed order: claimant and stream must be names")
+
+
+class FeedEndpoint(TransportServer):
+    """Listens from construction until :meth:`close`.
 
     Parameters
     ----------
     inlet : Inlet
         Takes the rows.
-    host : str
-        Address of the node as the others know it; nothing else is listened on.
+    endpoint : Endpoint or str
+        Where it listens, as of :class:`TransportServer`.
     token : str
         The run's.
-    claim : callable
-        ``claim(number, partition)`` asks the driver whether the rows of this partition are to be taken, which it
-        grants once.
-
-    Attributes
-    ----------
-    location : str
-        Where it is reached.
+    claims : DriverClaims
+        Asks the driver whether the rows of a partition are to be taken.
     """
 
-    def __init__(self, inlet: Inlet, host: str, token: str, claim: Callable[[int, int], bool]):
-        super().__init__(f"grpc://{host}:0", middleware={"token": TokenMiddleware(token)})
-        self.location = f"grpc://{host}:{self.port}"
+    def __init__(self, inlet: Inlet, endpoint: Endpoint | str, token: str, claims: DriverClaims):
+        super().__init__(endpoint, token)
         self._inlet = inlet
-        self._claim = claim
+        self._claims = claims
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-        """Take a partition; each block is acknowledged, so that the task waits while there is no room."""
-        order = json.loads(descriptor.command)
+        """Take a partition; each block is acknowledged, so that the task waits while there is no room.
+
+        The last answer is written once the rows are before the train function, here or on the node that another
+        attempt of the task has fed.
+        """
+        order = _put_order(descriptor)
         chunks: list[Chunk] = []
         wanted, is_whole = True, False
         try:
             for message in _messages(reader):
                 is_whole = blocks.is_end(message)
+                if not is_whole:
+                    blocks.check(message)
                 wanted = wanted and self._inlet.wait_for_room()
                 if wanted and not is_whole:
                     chunks.append(self._inlet.store(message))
                 writer.write(json.dumps({"wanted": wanted}).encode())
-            if wanted and is_whole and self._claim(order["number"], order["partition"]):
-                self._inlet.commit(order["stream"], chunks, order["epochs"])
-                chunks = []
+            if wanted and is_whole:
+                self._hand_over(order, chunks)
+                writer.write(json.dumps({"wanted": True, "settled": True}).encode())
         finally:
             self._inlet.discard(chunks)
 
+    def _hand_over(self, order: PutOrder, chunks: list[Chunk]) -> None:
+        """Put a whole partition before the train function if it is granted; `chunks` keeps what is to be discarded.
+
+        It does not matter whether the feed task still listens. What cannot be settled with the driver ends the node,
+        and so the cluster: rows might be missing, or come twice.
+        """
+        claim = order.number, order.partition, order.claimant
+        try:
+            is_granted = self._claims.take(*claim)
+        except Exception:
+            self._give_back(*claim)
+            raise
+        if not is_granted:
+            return
+        rows = sum(chunk.rows for chunk in chunks)
+        try:
+            self._inlet.commit(order.stream, chunks, order.epochs)
+            chunks.clear()
+            self._claims.commit(*claim, rows)
+        except Exception as error:
+            self._inlet.fail(_unsettled(error))
+            raise
+
+    def _give_back(self, number: int, partition: int, claimant: str) -> None:
+        try:
+            self._claims.release(number, partition, claimant)
+        except Exception as error:
+            self._inlet.fail(_unsettled(error))
+
     def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Give one result for each row, in order."""
-        order = json.loads(descriptor.command)
+        stream = read_message(descriptor.command, {"stream": str})["stream"]
         exchange = self._inlet.open_exchange()
-        asking = _Asking(self._inlet, exchange, order["stream"], reader)
         try:
+            asking = _Asking(self._inlet, exchange, stream, reader)
             writer.begin(blocks.MESSAGE_SCHEMA)
             for answer in asking.answers():
                 writer.write_batch(answer)
         finally:
             self._inlet.close_exchange(exchange)
-
-    def close(self) -> None:
-        """Stop listening."""
-        close_server(self)
 
 
 class _Asking:
@@ -92,30 +154,52 @@ class _Asking:
         self._reader = reader
         self._asked = 0
         self._all_asked = False
+        self._refused: Exception | None = None
         threading.Thread(target=self._read, name="exchange", daemon=True).start()
 
     def _read(self) -> None:
-        problem = ""
+        problem = "the node failed to read the rows"
         try:
-            for message in _messages(self._reader):
-                if not self._inlet.wait_for_room():
-                    return  # why, the inlet has said among the answers
-                self._asked += blocks.unpack(message)[0]
-                self._inlet.ask(self._stream, self._exchange, message)
+            problem = self._ask_all()
+        except pa.ArrowInvalid as error:
+            self._refused = error
         except (pa.ArrowException, OSError) as error:  # the task is gone, or there is no room
             problem = str(error)
-        self._all_asked = True
-        self._exchange.answers.put(problem)  # wakes whoever waits for a last answer that will not come
+        finally:  # wakes whoever waits for a last answer that will not come
+            self._all_asked = True
+            self._exchange.answers.put(problem)
+
+    def _ask_all(self) -> str:
+        for message in _messages(self._reader):
+            blocks.check(message)
+            if not self._inlet.wait_for_room():
+                return ""  # why, the inlet has said among the answers
+            self._asked += blocks.unpack(message)[0]
+            self._inlet.ask(self._stream, self._exchange, message)
+        return ""
 
     def answers(self) -> Iterator[pa.RecordBatch]:
         answered = 0
         while not (self._all_asked and answered == self._asked):
             answer = self._exchange.answers.get()
+            if self._refused is not None:
+                break
             if isinstance(answer, pa.RecordBatch):
                 answered += blocks.unpack(answer)[0]
                 yield answer
             elif answer:
                 raise flight.FlightServerError(f"{self._asked - answered} rows have no result: {answer}")
+        if self._refused is not None:
+            raise self._refused
+
+
+def _unsettled(error: Exception) -> errors.NodeLostError:
+    return errors.NodeLostError(f"it cannot be settled with the driver which rows of a feed count: {error}")
+
+
+def _put_order(descriptor: flight.FlightDescriptor) -> PutOrder:
+    order = read_message(descriptor.command, _PUT)
+    return PutOrder(**{name: order[name] for name in _PUT})
 
 
 def _messages(reader: Any) -> Iterator[pa.RecordBatch]:

@@ -36,8 +36,8 @@ def _content_only(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def publish(directory: str, uri: str, run_id: str) -> None:
-    """Copy a SavedModel to a URI so that it appears there whole or not at all.
+def stage(directory: str, uri: str, run_id: str) -> None:
+    """Copy a SavedModel next to a URI, where :func:`commit` finds it; nothing is left of a copy that fails.
 
     Parameters
     ----------
@@ -46,23 +46,60 @@ def publish(directory: str, uri: str, run_id: str) -> None:
     uri : str
         An absolute path or any URI that ``pyarrow.fs`` understands.
     run_id : str
-        Makes the temporary name unique.
+        Of the attempt; makes the temporary name unique.
     """
-    filesystem, path = fs.FileSystem.from_uri(uri)
-    partial = f"{path.rstrip('/')}.partial-{run_id}"
+    filesystem, path = storage.open_uri(uri)
     try:
-        fs.copy_files(directory, partial, fs.LocalFileSystem(), filesystem)
-        if filesystem.get_file_info(path).type == fs.FileType.Directory:
-            if filesystem.get_file_info(fs.FileSelector(path)):
-                raise DestinationError(
-                    f"exportDir={redact(uri)!r} has been filled by somebody else since the fit began"
-                )
-            filesystem.delete_dir(path)
-        filesystem.move(partial, path)
+        fs.copy_files(directory, _staged(path, run_id), fs.LocalFileSystem(), filesystem)
     except BaseException:
-        if filesystem.get_file_info(partial).type != fs.FileType.NotFound:
-            filesystem.delete_dir(partial)
+        discard(uri, run_id)
         raise
+
+
+def commit(uri: str, run_id: str) -> None:
+    """Make a staged SavedModel appear at its URI, whole or not at all.
+
+    Only the driver does so, for the one attempt that has succeeded: whatever a node that is cut off, or an attempt
+    that was given up, may still write, it is never this.
+
+    Raises
+    ------
+    DestinationError
+        If something is at the URI by now, or the driver does not see what the chief has staged.
+    """
+    filesystem, path = storage.open_uri(uri)
+    staged = _staged(path, run_id)
+    if filesystem.get_file_info(staged).type != fs.FileType.Directory:
+        raise DestinationError(
+            f"exportDir={redact(uri)!r}: the chief has written {staged}, but the driver does not see it. Use storage "
+            "that the driver and all nodes reach alike, or unset exportDir: the model then comes back with the results."
+        )
+    _check_unused(filesystem, path, uri)
+    if filesystem.get_file_info(path).type == fs.FileType.Directory:
+        filesystem.delete_dir(path)
+    try:
+        filesystem.move(staged, path)
+    except (OSError, NotImplementedError):  # object stores move no directories
+        _check_unused(filesystem, path, uri)
+        fs.copy_files(staged, path, filesystem, filesystem)
+        filesystem.delete_dir(staged)
+
+
+def _check_unused(filesystem: fs.FileSystem, path: str, uri: str) -> None:
+    if filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+        raise DestinationError(f"exportDir={redact(uri)!r} has been filled by somebody else since the fit began")
+
+
+def discard(uri: str, run_id: str) -> None:
+    """Delete what was staged, if anything was."""
+    filesystem, path = storage.open_uri(uri)
+    staged = _staged(path, run_id)
+    if filesystem.get_file_info(staged).type != fs.FileType.NotFound:
+        filesystem.delete_dir(staged)
+
+
+def _staged(path: str, run_id: str) -> str:
+    return f"{path.rstrip('/')}.partial-{run_id}"
 
 
 def fetch(uri: str, directory: str) -> Listing:

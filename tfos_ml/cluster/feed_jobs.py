@@ -7,7 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors, schema
-from tfos_ml.cluster.feeding import FeedOrder, feed_batches, feed_elements, infer_batches, infer_elements
+from tfos_ml.cluster.feeding import (
+    FED_SCHEMA,
+    FeedOrder,
+    feed_batches,
+    feed_elements,
+    infer_batches,
+    infer_elements,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,8 +25,8 @@ def is_dataframe(data: Any) -> bool:
     return hasattr(data, "mapInArrow")
 
 
-def feeding(data: Any, order: FeedOrder) -> Callable[[], Any]:
-    """The job that feeds rows to train on; its result is how many.
+def feeding(data: Any, order: FeedOrder) -> Callable[[], dict[int, int | None]]:
+    """The job that feeds rows to train on; its result is how many by partition, None where none were wanted.
 
     Raises
     ------
@@ -29,10 +36,11 @@ def feeding(data: Any, order: FeedOrder) -> Callable[[], Any]:
         If a column has a type that no tensor can hold.
     """
     if is_dataframe(data):
-        job = _feedable(data).mapInArrow(partial(feed_batches, order), "rows long")
-        return lambda: sum(row.rows for row in job.collect())
+        frames = _feedable(data).mapInArrow(partial(feed_batches, order), FED_SCHEMA)
+        return lambda: {row.partition: row.rows for row in frames.collect()}
     _check_rdd(data)
-    return data.mapPartitionsWithIndex(partial(feed_elements, order)).sum
+    counts = data.mapPartitionsWithIndex(partial(feed_elements, order))
+    return lambda: dict(counts.collect())
 
 
 def inferring(data: Any, order: FeedOrder, results: str) -> Any:

@@ -2,11 +2,14 @@
 
 A task hands its rows to a node on its own host if there is one, else to any other. What it
 cannot reach, or what a node refuses, it reports with the cluster's own failure, if there is one.
+Each attempt of a task has a name of its own (``claimant``), by which the driver grants a partition.
 """
 
 from __future__ import annotations
 
 import json
+import time
+import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,15 +20,19 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.arrays import plain
-from tfos_ml.cluster.control import ControlClient, call_options
+from tfos_ml.cluster.addresses import address_towards
+from tfos_ml.cluster.control import NO_ANSWER, ControlClient
 from tfos_ml.cluster.failure import find_failure
-from tfos_ml.cluster.tasks import address_towards
+from tfos_ml.cluster.preflight import LEASE_SECONDS
+from tfos_ml.cluster.task_input import whole
+from tfos_ml.cluster.transport import connect
 from tfos_ml.feed import blocks, rows
 from tfos_ml.feed.elements import to_elements
 from tfos_ml.feed.fields import field_of
 
 MAX_BLOCKS_AHEAD = 8
-_KEEPALIVE = [("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 20_000)]
+WHY_SECONDS = 10.0
+_KEEPALIVE = {"grpc.keepalive_time_ms": 20_000, "grpc.keepalive_timeout_ms": 20_000}
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,8 @@ class FeedOrder:
         Address and token of the driver.
     epochs : int
         How often the rows will be read.
+    patience : float
+        Seconds within which the driver must be able to say what has become of rows.
     """
 
     number: int
@@ -60,24 +69,31 @@ class FeedOrder:
     nodes: tuple[FeedNode, ...]
     control: dict[str, str] = field(repr=False)  # holds the run's token
     epochs: int = 1
+    patience: float = LEASE_SECONDS
 
 
-def feed_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[int]:
-    """Feed the elements of an RDD's partition; yields how many."""
-    yield _put(order, partition, rows.to_batches(elements))
+FED_SCHEMA = "partition int, rows long"
+
+
+def feed_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[tuple[int, int | None]]:
+    """Feed the elements of an RDD's partition; yields its number and how many, None if they are not wanted."""
+    yield partition, _put(order, partition, rows.to_batches(whole(elements)))
 
 
 def feed_batches(order: FeedOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Feed the rows of a DataFrame's partition; yields how many."""
+    """Feed the rows of a DataFrame's partition; yields its number and how many, null if they are not wanted."""
     from pyspark import TaskContext
 
-    fed = _put(order, TaskContext.get().partitionId(), map(_plain_batch, batches))
-    yield pa.RecordBatch.from_pydict({"rows": pa.array([fed], pa.int64())})
+    partition = TaskContext.get().partitionId()
+    fed = _put(order, partition, map(_plain_batch, whole(batches)))
+    yield pa.RecordBatch.from_pydict(
+        {"partition": pa.array([partition], pa.int32()), "rows": pa.array([fed], pa.int64())}
+    )
 
 
 def infer_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
     """A result for each element of an RDD's partition, in order."""
-    for answer in _exchange(order, partition, rows.to_batches(elements)):
+    for answer in _exchange(order, partition, rows.to_batches(whole(elements))):
         yield from to_elements(answer, lists=True)
 
 
@@ -88,7 +104,7 @@ def infer_batches(order: FeedOrder, results: pa.Schema, batches: Iterable[pa.Rec
     given: deque[pa.RecordBatch] = deque()
 
     def remembered() -> Iterator[pa.RecordBatch]:
-        for batch in batches:
+        for batch in whole(batches):
             if batch.num_rows:
                 given.append(batch)
                 yield _plain_batch(batch)
@@ -121,30 +137,40 @@ def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], batch.schema.names)
 
 
-def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> int:
-    """Hand rows in until there are no more, or none are wanted; returns how many were taken."""
-    taken = 0
+def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> int | None:
+    """Hand rows in until there are no more; returns how many were taken over, None if no more are wanted."""
+    claimant = uuid.uuid4().hex
+    descriptor = _descriptor(order, partition, claimant=claimant, epochs=order.epochs)
+    sent, is_settled, has_sent_all = 0, False, False
     with _Call(order, partition, may_end=True) as call:
-        writer, reader = call.client.do_put(_descriptor(order, partition), blocks.MESSAGE_SCHEMA, call.options)
-        with writer:
-            for batch in call.watched(batches):
-                writer.write_batch(blocks.pack([batch]))
-                if not _is_more_wanted(reader):
-                    return 0
-                taken += batch.num_rows
-            writer.write_batch(blocks.END)
-            writer.done_writing()
-            while reader.read() is not None:  # until the node has taken them over
-                pass
-    return taken
+        try:
+            writer, reader = call.client.do_put(descriptor, blocks.MESSAGE_SCHEMA, call.options)
+            with writer:
+                for batch in call.watched(batches):
+                    writer.write_batch(blocks.pack([batch]))
+                    if not _answer(reader)["wanted"]:
+                        return None
+                    sent += batch.num_rows
+                has_sent_all = True
+                writer.write_batch(blocks.END)
+                writer.done_writing()
+                if not _answer(reader)["wanted"]:
+                    return None
+                is_settled = bool(_answer(reader).get("settled"))  # the node, or another, has taken them over
+        except call.BROKEN:
+            if not (has_sent_all and call.has_committed(claimant)):
+                raise
+            is_settled = True  # it was only the answer that got lost
+    return sent if is_settled else None
 
 
-def _is_more_wanted(reader: Any) -> bool:
+def _answer(reader: Any) -> dict[str, Any]:
     """What the node answers to a block, once it has room for the next."""
     answer = reader.read()
     if answer is None:
         raise ConnectionError("it has closed the connection")
-    return bool(json.loads(answer.to_pybytes())["wanted"])
+    found: dict[str, Any] = json.loads(answer.to_pybytes())
+    return found
 
 
 def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -173,8 +199,8 @@ def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch
                 yield from blocks.read(block)
 
 
-def _descriptor(order: FeedOrder, partition: int) -> flight.FlightDescriptor:
-    command = {"number": order.number, "stream": order.stream, "partition": partition, "epochs": order.epochs}
+def _descriptor(order: FeedOrder, partition: int, **more: Any) -> flight.FlightDescriptor:
+    command = {"number": order.number, "stream": order.stream, "partition": partition, **more}
     return flight.FlightDescriptor.for_command(json.dumps(command).encode())
 
 
@@ -190,15 +216,19 @@ class _Call:
     With `may_end` it is no error if the node's train function has returned.
     """
 
+    BROKEN = (pa.ArrowException, StopIteration, OSError)
+
     def __init__(self, order: FeedOrder, partition: int, may_end: bool = False):
         self._control = order.control
+        self._claim = {"number": order.number, "partition": partition}
+        self._patience = order.patience
         self._node = _choose(order, partition)
         self._may_end = may_end
         self._upstream: BaseException | None = None
-        self.options = call_options(order.control["token"])
+        self.options = flight.FlightCallOptions()
 
     def __enter__(self) -> _Call:
-        self.client = flight.FlightClient(self._node.location, generic_options=_KEEPALIVE)
+        self.client = connect(self._node.location, self._control["token"], _KEEPALIVE)
         return self
 
     def watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -211,7 +241,7 @@ class _Call:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
         self.client.close()
-        if error is self._upstream or not isinstance(error, (pa.ArrowException, StopIteration, OSError)):
+        if error is self._upstream or not isinstance(error, self.BROKEN):
             return False
         answer = self._ask_driver()
         if self._may_end and self._node.rank in answer["finished"]:
@@ -227,8 +257,27 @@ class _Call:
         """What has become of the cluster, as soon as the driver knows."""
         client = ControlClient(**self._control)
         try:
-            return client.call("why", rank=self._node.rank)
+            return client.call_reliably("why", WHY_SECONDS, rank=self._node.rank)
         except pa.ArrowException:
             return {"failure": None, "finished": []}
+        finally:
+            client.close()
+
+    def has_committed(self, claimant: str) -> bool:
+        """Whether the node has taken the partition over from this attempt; waits while it may still do so.
+
+        If it has not, or that cannot be known, Spark may try the task again: a partition is granted once.
+        """
+        deadline = time.monotonic() + self._patience
+        client = ControlClient(**self._control)
+        try:
+            while True:
+                answer = client.call_reliably("committed", self._patience, **self._claim, claimant=claimant)
+                if answer["rows"] is not None:
+                    return True
+                if not answer["pending"] or answer["stop"] or time.monotonic() > deadline:
+                    return False
+        except NO_ANSWER:
+            return False
         finally:
             client.close()

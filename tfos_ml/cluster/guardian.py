@@ -3,22 +3,36 @@
 Spark cancels with SIGKILL, so a node's supervisor cannot be relied on to clean up. The
 guardian runs in a session of its own and reads what to guard from stdin, one JSON object a
 line. At end-of-file, that is when the supervisor has closed the pipe or died, it kills the
-node's processes, deletes its spool and ends; after a death it also tells the driver.
+node's processes, deletes its directories and ends; after a death it also tells the driver.
+
+A supervisor that is alive says so every two seconds. One that is frozen (SIGSTOP, a debugger, a
+file system that hangs) is ended after a while, since nothing else would ever end it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
+import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfos_ml.cluster.process import MARKER, child_environment, kill_tree
+from tfos_ml.interpreter import module_command
+from tfos_ml.pids import ProcessHandle, start_ticks
 
 CLEANUP_TIMEOUT = 10.0
+SUPERVISOR_TIMEOUT = 60.0
+BEAT_SECONDS = 2.0
+_SLICE_SECONDS = 1.0
 
 
 class Guardian:
@@ -30,35 +44,103 @@ class Guardian:
         Found in the environment of every process to kill.
     directories : sequence of str
         To be deleted.
+    watch : float, optional
+        Seconds without a sign of life after which this process is taken for frozen, and killed.
+    frozen : str, optional
+        What the driver is then told, where it can be told.
     """
 
-    def __init__(self, marker: str, directories: Sequence[str]) -> None:
+    def __init__(
+        self, marker: str, directories: Sequence[str], watch: float | None = None, frozen: str | None = None
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tfos_ml.cluster.guardian"],
+            module_command("tfos_ml.cluster.guardian"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            text=True,
             start_new_session=True,
             env=_environment(),
         )
-        self.guard(marker=marker, directories=list(directories))
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin.fileno()
+        os.set_blocking(self._pipe, False)  # it may be frozen, too
+        self._lock = threading.Lock()
+        self._lost = False  # killed, or frozen for too long
+        self._closed = threading.Event()
+        self._marker = marker
+        self._directories = list(directories)
+        self._child: ProcessHandle | None = None
+        me = os.getpid()
+        self.guard(
+            marker=marker,
+            directories=self._directories,
+            watch=watch,
+            frozen=frozen,
+            supervisor=me,
+            supervisor_started=start_ticks(me),
+        )
+        period = BEAT_SECONDS if watch is None else min(BEAT_SECONDS, watch / 5)
+        self._beats = threading.Thread(target=self._beat, args=(period,), name="guardian", daemon=True)
+        self._beats.start()
 
     def guard(self, **what: Any) -> None:
-        """Add what is known by now: ``pid`` of the node's process, ``control`` and ``rank`` to report to."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
+        """Add what is known by now: ``pid`` of the node's process, ``control`` and ``rank`` to report to.
 
-    def finish(self, *, report: bool) -> None:
-        """Have everything cleaned up now, and wait for it; `report` has the driver told, too."""
+        The process has to be a child of this one that has not been waited for. A guardian that is gone is
+        passed over: :meth:`finish` does its work.
+        """
+        if "pid" in what:
+            self._child = ProcessHandle.open(what["pid"])
+            what["started"] = self._child and self._child.started
+        self._write(json.dumps(what).encode() + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        deadline = time.monotonic() + CLEANUP_TIMEOUT
+        poller = select.poll()
+        poller.register(self._pipe, select.POLLOUT)
+        with self._lock:
+            while line and not self._lost:
+                try:
+                    line = line[os.write(self._pipe, line) :]
+                except BrokenPipeError:
+                    self._lost = True
+                except BlockingIOError:
+                    self._lost = not poller.poll(1000 * max(0.0, deadline - time.monotonic()))
+
+    def _beat(self, period: float) -> None:
+        while not self._closed.wait(period) and not self._lost:
+            with self._lock, contextlib.suppress(BlockingIOError, BrokenPipeError):
+                if not self._lost:
+                    os.write(self._pipe, b"{}\n")  # as short as it is, whole or not at all
+
+    def finish(self, *, report: bool) -> bool:
+        """Have everything cleaned up now, and wait for it; `report` has the driver told, too.
+
+        What the guardian, killed or frozen, did not do is done here.
+
+        Returns
+        -------
+        bool
+            Whether the guardian did it all, so that the driver has been told if it was to be.
+        """
+        self._closed.set()
+        self._beats.join()
         if not report:
-            with contextlib.suppress(BrokenPipeError):
-                self.guard(control=None)
+            self.guard(control=None)
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        self._process.wait(CLEANUP_TIMEOUT)
+        self._process.stdin.close()
+        try:
+            done = self._process.wait(0 if self._lost else CLEANUP_TIMEOUT) == 0
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(CLEANUP_TIMEOUT)
+            done = False
+        if not done:
+            kill_tree(self._child, self._marker)
+        _delete(self._directories)
+        if self._child is not None:
+            self._child.close()
+        return done
 
 
 def _environment() -> dict[str, str]:
@@ -67,25 +149,97 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _clean_up(guarded: dict[str, Any]) -> None:
-    kill_tree(guarded.get("pid"), guarded["marker"])
-    for directory in guarded["directories"]:
+def _delete(directories: Sequence[str]) -> None:
+    for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
-    if guarded.get("control"):
-        from tfos_ml.cluster.control import ControlClient
-
-        with contextlib.suppress(Exception):  # the driver may be gone too; there is nobody left to tell
-            ControlClient(**guarded["control"]).call("gone", rank=guarded["rank"])
 
 
-def main(lines: Sequence[str] | Any = sys.stdin) -> None:
-    """Collect what to guard until end-of-file, then clean it up."""
-    guarded: dict[str, Any] = {}
-    for line in lines:
-        guarded.update(json.loads(line))
-    if guarded:
-        _clean_up(guarded)
+class _Watch:
+    """What the guardian knows, and how long it has heard nothing."""
+
+    def __init__(self) -> None:
+        self.guarded: dict[str, Any] = {}
+        self.child: ProcessHandle | None = None
+        self.supervisor: ProcessHandle | None = None
+        self._silent = 0.0
+
+    @property
+    def slice(self) -> float:
+        """Seconds to wait for a line at a time."""
+        return min(_SLICE_SECONDS, (self.guarded.get("watch") or math.inf) / 10)
+
+    def hear(self, line: bytes) -> None:
+        """Take in a line, while the processes that it names are still there."""
+        self._silent = 0.0
+        what = json.loads(line)
+        self.guarded.update(what)
+        if what.get("started"):
+            self.child = ProcessHandle.open(what["pid"], what["started"])
+        if what.get("supervisor"):
+            self.supervisor = ProcessHandle.open(what["supervisor"], what["supervisor_started"])
+
+    def hear_nothing(self) -> bool:
+        """Note that a slice of time has passed without a line; whether the supervisor was ended for that.
+
+        Slices are counted, not seconds: where everything stood still, this process did too, and that is one slice.
+        """
+        self._silent += self.slice
+        watch = self.guarded.get("watch")
+        if watch is None or self._silent < watch + 2 * self.slice:
+            return False
+        self._end_supervisor()
+        return True
+
+    def _end_supervisor(self) -> None:
+        if self.guarded.get("frozen"):
+            _tell(self.guarded, "failed", error=self.guarded["frozen"])
+        if self.supervisor is not None:
+            self.supervisor.send_signal(signal.SIGKILL)
+            self.supervisor.wait(CLEANUP_TIMEOUT)
+
+    def clean_up(self) -> None:
+        """End what is left of the node; the driver is told after that."""
+        kill_tree(self.child, self.guarded["marker"])
+        _delete(self.guarded["directories"])
+        _tell(self.guarded, "gone")
+
+
+def _tell(guarded: dict[str, Any], action: str, **content: Any) -> None:
+    if not guarded.get("control"):
+        return
+    from tfos_ml.cluster.control import ControlClient
+
+    with contextlib.suppress(Exception):  # the driver may be gone too; there is nobody left to tell
+        ControlClient(**guarded["control"]).call(action, rank=guarded["rank"], **content)
+
+
+def _lines(descriptor: int, watch: _Watch) -> Iterator[bytes | None]:
+    """Whole lines until end-of-file, and None for each slice of time without any."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    rest = b""
+    while True:
+        if not poller.poll(watch.slice * 1000):
+            yield None
+            continue
+        read = os.read(descriptor, 1 << 16)
+        if not read:
+            return  # what is left was cut off by the death of who wrote it
+        *lines, rest = (rest + read).split(b"\n")
+        yield from lines
+
+
+def main(descriptor: int) -> None:
+    """Collect what to guard until end-of-file, or until the supervisor is found frozen; then clean it up."""
+    watch = _Watch()
+    for line in _lines(descriptor, watch):
+        if line is not None:
+            watch.hear(line)
+        elif watch.hear_nothing():
+            break
+    if watch.guarded:
+        watch.clean_up()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.stdin.fileno())

@@ -2,8 +2,8 @@
 
 Feeding jobs come and go, so the node cannot be their task. A task starts this process, in a
 session of its own, and hands it what it needs through a pipe. It ends by itself when its
-*owner* (the executor's JVM, the task, or the driver) dies, or the driver has not answered for
-``LEASE_SECONDS``.
+*owner* (the executor's JVM, the task, or the driver) dies, when the driver's host refuses
+connections, or when the driver has not answered for the lease (``spark.tfos_ml.leaseTimeout``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
@@ -23,19 +24,24 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml.artifacts import Artifact
-from tfos_ml.cluster.control import ControlClient, call_options
+from tfos_ml.cluster import results
+from tfos_ml.cluster.addresses import node_endpoint
+from tfos_ml.cluster.claims import DriverClaims
+from tfos_ml.cluster.control import NO_ANSWER, RETRY_SECONDS, ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.failure import NodeFailure
 from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.process import MARKER, child_environment
 from tfos_ml.cluster.tasks import Place, PlainSeat, place_of
+from tfos_ml.cluster.transport import connect
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.feed.inlet import Inlet
 from tfos_ml.feed.spool import SpoolDirectories
+from tfos_ml.interpreter import module_command
 from tfos_ml.schema import FeedSchema
 
-LEASE_SECONDS = 5.0
 _JOINED = b"joined\n"
 
 
@@ -66,7 +72,7 @@ def start_host(order: HostOrder) -> subprocess.Popen[bytes]:
     environment = child_environment("", 1, {})
     del environment[MARKER]  # of the TensorFlow process alone
     process = subprocess.Popen(
-        [sys.executable, "-m", "tfos_ml.cluster.host"],
+        module_command("tfos_ml.cluster.host"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -107,7 +113,7 @@ def _executor() -> int:
 
 
 class _HostedNode(Node):
-    """A node that is no task: rows reach it through a door of its own, results go straight to the driver.
+    """A node that is no task: rows reach it through an endpoint of its own, results go straight to the driver.
 
     Parameters
     ----------
@@ -117,28 +123,26 @@ class _HostedNode(Node):
         Where to say that it has joined.
     """
 
+    pings_faster = 5  # the driver's announcements come with its answers
+    needs_driver = True
+
     def __init__(self, order: HostOrder, seat: PlainSeat, say: IO[bytes]):
         assert order.task.control is not None
         super().__init__(order.task, seat, self._open_inlet if order.is_fed else Feeder)
         self._order = order
         self._control = order.task.control
+        self._patience = order.task.lease or LEASE_SECONDS
         self._say = say
         self._inlet: Inlet | None = None
         self._endpoint: FeedEndpoint | None = None
 
     def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> Inlet:
         self._inlet = Inlet(directories, tell, self._order.task.feed_timeout)
-        self._endpoint = FeedEndpoint(self._inlet, self._order.place.host, self._control["token"], self._claim)
+        claims = DriverClaims(ControlClient(**self._control), self._patience)
+        where = node_endpoint(self._order.place.host, self._order.task.node_ports)
+        self._endpoint = FeedEndpoint(self._inlet, where, self._control["token"], claims)
         self._inlet.location = self._endpoint.location
         return self._inlet
-
-    def _claim(self, number: int, partition: int) -> bool:
-        client = ControlClient(**self._control)
-        try:
-            granted: bool = client.call("claim", number=number, partition=partition)["granted"]
-            return granted
-        finally:
-            client.close()
 
     def until_end(self) -> Iterator[None]:
         """Goes on for as long as rows may come; there are none for the supervisor itself to write."""
@@ -153,19 +157,28 @@ class _HostedNode(Node):
             self._say.flush()
 
     def results(self) -> Iterator[pa.RecordBatch]:
-        """Bring the results home; none are left."""
-        descriptor = flight.FlightDescriptor.for_command(json.dumps({"rank": self._order.place.rank}).encode())
-        rows = super().results()
-        first = next(rows)
-        with flight.FlightClient(self._control["location"]) as client:
-            writer, reader = client.do_put(descriptor, first.schema, call_options(self._control["token"]))
+        """Bring the results home, again and again until the driver has them; none are left."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._deliver(list(super().results()))
+                return iter(())
+            except NO_ANSWER:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    def _deliver(self, rows: list[pa.RecordBatch]) -> None:
+        rank = self._order.place.rank
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({"rank": rank}).encode())
+        with connect(self._control["location"], self._control["token"]) as client:
+            writer, reader = client.do_put(descriptor, rows[0].schema)
             with writer:
-                for batch in (first, *rows):
+                for batch in (*rows, results.row(rank, results.END, b"")):
                     writer.write_batch(batch)
                 writer.done_writing()
                 while reader.read() is not None:  # until the driver has them
                     pass
-        return iter(())
 
     def stop(self) -> None:
         """Close the door first."""
@@ -177,7 +190,8 @@ class _HostedNode(Node):
 def lead(order: HostOrder, say: IO[bytes]) -> None:
     """Lead one node from start to end, and tell the driver how it failed."""
     assert order.task.control is not None
-    seat = PlainSeat(order.place, order.task.control, order.task.template.size, order.owner)
+    patience = order.task.lease or LEASE_SECONDS
+    seat = PlainSeat(order.place, order.task.control, order.task.template.size, order.owner, patience)
     node = _HostedNode(order, seat, say)
     try:
         for _ in supervise(node, node.until_end()):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 import uuid
 from collections.abc import Callable
@@ -18,14 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.artifacts import is_connect
-from tfos_ml.cluster import results
+from tfos_ml.cluster import export, results
+from tfos_ml.cluster.addresses import driver_endpoint, node_ports
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.failure import Failure, find_failure
-from tfos_ml.cluster.meeting import Meeting, one_at_a_time
+from tfos_ml.cluster.failure import find_failure
+from tfos_ml.cluster.job_errors import node_error
+from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure, raise_silence
 from tfos_ml.cluster.node import run_node
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import allocates_dynamically, check_settings, check_slots
 from tfos_ml.cluster.progress import Progress
+from tfos_ml.cluster.restarts import RestartPolicy
 from tfos_ml.cluster.tagged_job import TaggedJob
 
 if TYPE_CHECKING:
@@ -34,11 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 CLEANUP_TIMEOUT = 10.0
-PORT_RETRIES = 2
+CAUSE_SECONDS = 5.0  # within which Spark tells why it could not read a node's rows
 _attempts: list[_Attempt] = []  # that are running now
-_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
-_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED")
-_LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
 
 
 @dataclass(frozen=True)
@@ -102,26 +101,21 @@ def launch(
         If no row reached any node.
     """
     check_settings(spark)
-    task = replace(task, barrier=not allocates_dynamically(spark))
+    task = replace(task, barrier=not allocates_dynamically(spark), node_ports=node_ports(spark))
     check_slots(spark, task.template.size, task.reservation_timeout, profile)
-    restarts = ports_taken = 0
+    policy = RestartPolicy(max_restarts)
     while True:
-        settings = {**task.settings, "restart_count": restarts}
+        settings = {**task.settings, "restart_count": policy.restarts}
         attempt = _Attempt(
             spark, replace(task, run_id=uuid.uuid4().hex[:12], settings=settings), profile, verbose, reported
         )
         try:
             return attempt.run(rows())
-        except errors.PortTakenError as error:
-            ports_taken += 1
-            if ports_taken > PORT_RETRIES:
+        except errors.TfosMlError as error:
+            decision = policy.decide(error)
+            if not decision.restart:
                 raise
-            logger.warning("Starting anew, because a reserved port was taken: %s", error.message)
-        except errors.NodeError as error:
-            restarts += 1
-            if restarts > max_restarts:
-                raise
-            logger.warning("Restart %d of %d, because a node failed: %s", restarts, max_restarts, error)
+            logger.warning("%s", decision.notice)
 
 
 class _Attempt:
@@ -151,21 +145,39 @@ class _Attempt:
         _attempts.append(self)
         try:
             if not is_connect(self._spark):
-                self._control = ControlServer(self._spark.sparkContext._conf.get("spark.driver.host") or "localhost")
+                self._control = ControlServer(driver_endpoint(self._spark))
             try:
                 job = self._collect(df)
             except BaseException:
                 self._cancel()
                 raise
             if job.error is not None:
-                raise self._translate(job.error) from None
+                reported = self._control.failure() if self._control is not None else None
+                raise node_error(job.error, self._spark, self._task.template, reported) from None
             result = self._read(job.result)
+            self._publish(result)
             succeeded = True
             return result
         finally:
             _attempts.remove(self)
             self._progress.close(succeeded)
             self._close_control()
+            if not succeeded:
+                self._discard()
+
+    def _publish(self, result: RunResult) -> None:
+        """Only now, as every node has ended well, and Spark has read all rows, does the model count."""
+        if self._task.export_dir is not None and any(r.get("staged") for r in result.reports):
+            export.commit(self._task.export_dir, self._task.run_id)
+
+    def _discard(self) -> None:
+        """Delete what the chief may have staged; the attempt has failed, and that is what is raised."""
+        if self._task.export_dir is None:
+            return
+        try:
+            export.discard(self._task.export_dir, self._task.run_id)
+        except Exception as error:
+            logger.warning("What an attempt staged beside exportDir could not be deleted: %s", error)
 
     def _collect(self, df: DataFrame) -> TaggedJob:
         """Run the job to its end; nodes of a plain job gather first, and no other's meanwhile."""
@@ -201,6 +213,9 @@ class _Attempt:
         idle_since = time.monotonic()
         while not job.wait(POLL_SECONDS):
             nodes = self._show_progress()
+            self._check_failed(job)
+            if job.wait(0):
+                break
             self.holds_slots = self._control is None or bool(nodes) or job.is_running_tasks()
             if meeting is not None:
                 meeting.check(waiting_for_slots=not nodes or self._others_hold_slots())
@@ -215,6 +230,16 @@ class _Attempt:
                     "jobs, cancel them, or raise reservationTimeout."
                 )
         self._show_progress()
+
+    def _check_failed(self, job: TaggedJob) -> None:
+        """Raise what a node has reported, or that one is silent, though the job goes on."""
+        if self._control is None:
+            return
+        told = find_failure(self._control.failure() or "")
+        if told is not None and told.kind == "InputLostError" and job.wait(CAUSE_SECONDS):
+            return  # the job's own error has the cause
+        raise_failure(self._control)
+        raise_silence(self._control, self._task.template, self._task.lease)
 
     def _others_hold_slots(self) -> bool:
         return any(attempt.holds_slots for attempt in list(_attempts) if attempt is not self)
@@ -242,27 +267,6 @@ class _Attempt:
             logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
         self._control.close()
 
-    def _translate(self, error: BaseException) -> BaseException:
-        """The typed error for what Spark reports; an error that is not the nodes' stays as it is."""
-        text = str(error)
-        reported = self._control.failure() if self._control is not None else None
-        failure = find_failure(reported or text)
-        if failure is not None:
-            return failure.to_error()
-        if _CANCELLED.search(text):
-            return errors.FitCancelledError(
-                f"The Spark job of the fit was cancelled. Spark says: {_line(_CANCELLED, text)}"
-            )
-        task = _TASK.search(text)  # the barrier stage; a failure of the input's own stages is not ours
-        if task is None or not _LOST.search(text):
-            return error
-        message = (
-            "the Spark Python worker or executor of the node died. If the host ran out of memory, raise "
-            f"spark.executor.memoryOverhead. Spark says: {_line(_LOST, text)}"
-        )
-        node = self._task.template.nodes[int(task.group(1))]
-        return Failure("NodeLostError", message, node.job_name, node.task_index, "unknown host").to_error()
-
     def _read(self, rows: list[Any]) -> RunResult:
         reports = {rank: json.loads(payload) for rank, payload in results.joined(rows, "report")}
         if not reports:
@@ -283,8 +287,3 @@ class _Attempt:
             models[0] if models else None,
             examples[0] if examples else None,
         )
-
-
-def _line(pattern: re.Pattern[str], text: str) -> str:
-    """The first line of a text in which a pattern is found."""
-    return next(line for line in text.splitlines() if pattern.search(line)).strip(" :")[:500]

@@ -10,8 +10,9 @@ import threading
 import time
 
 from tfos_ml import errors
-from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.failure import find_failure
+from tfos_ml.cluster.control import CALL_TIMEOUT, ControlServer
+from tfos_ml.cluster.failure import Failure, find_failure
+from tfos_ml.cluster.preflight import LEASE_SETTING
 from tfos_ml.cluster.template import ClusterTemplate
 
 one_at_a_time = threading.Lock()
@@ -77,3 +78,17 @@ def raise_failure(control: ControlServer) -> None:
         found = find_failure(told)
         assert found is not None
         raise found.to_error()
+
+
+def raise_silence(control: ControlServer, template: ClusterTemplate, lease: float | None) -> None:
+    """Raise if a node has not been heard of for longer than its lease, after which it ends itself if it can."""
+    if lease is None:
+        return
+    for rank, seconds in control.silent(lease + 2 * CALL_TIMEOUT).items():
+        node = template.nodes[rank]
+        message = (
+            f"the node has not been heard of for {seconds:.0f} s: its Spark Python worker is stopped, or its host is "
+            f"cut off from the driver ({LEASE_SETTING}={lease:g})"
+        )
+        host = control.progress()[rank].get("host", "unknown host")
+        raise Failure("NodeLostError", message, node.job_name, node.task_index, host).to_error()

@@ -16,7 +16,6 @@ import logging
 import math
 import os
 import queue
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,54 +24,61 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.cluster import control, export, results
 from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import MISSING, Board
-from tfos_ml.cluster.channel import Channel, ChannelClosedError
+from tfos_ml.cluster.channel import BEAT, ChannelClosedError, QueuedChannel
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
-from tfos_ml.cluster.guardian import Guardian
+from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit
+from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
+from tfos_ml.cluster.task_input import as_they_come, whole
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.quiet import USES_KERAS
+from tfos_ml.redact import redact, secrets_of_uri
 from tfos_ml.schema import FeedSchema
 from tfos_ml.training.paths import LOG_DIR, absolute_path
 
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"
 COLLATERAL_SECONDS = 5.0
-HEARTBEAT_TIMEOUT = 120.0
+BEATS = 24  # signs of life of a process within the time after which it counts as stuck
+CULPRIT_SECONDS = 10.0  # after that time, within which a process that stands still is found out by its own supervisor
 SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
-LEASE_PINGS = 5  # times as many as otherwise: the driver's announcements come with its answers
 ALONE = make_template(1)
 MakeFeeder = Callable[[FeedSchema, spool.SpoolDirectories, Callable[..., None]], Any]
 LOST = (
-    "the Spark Python worker or executor of the node died, and Spark tried to start it again alone. If the host ran "
-    "out of memory, raise spark.executor.memoryOverhead"
+    "Spark has started the node's task a second time, because its Python worker or executor died, or its stage was "
+    "tried again; nodes do not come back one by one. If the host ran out of memory, raise spark.executor.memoryOverhead"
+)
+FROZEN = (
+    "the supervisor of the node was frozen: it gave no sign of life for {seconds:g} s (stopped by a signal or a "
+    "debugger, or waiting for a file system that hangs)"
 )
 MEETING_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
 
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function of the job: rows in, result rows out."""
-    batches = batches if task.schema.columns else ()
+    arriving = as_they_come(whole(batches)) if task.schema.columns else ()
     from pyspark import BarrierTaskContext, TaskContext
 
     if task.barrier:
-        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get())), batches)
+        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), arriving)
         return
     assert task.control is not None
     context = TaskContext.get()
     seat = PlainSeat(place_of(context, context.partitionId(), task.control), task.control, task.template.size)
-    yield from supervise(Node(task, seat), batches)
+    yield from supervise(Node(task, seat), arriving)
 
 
 def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
@@ -104,10 +110,15 @@ def _lead(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.R
         raise node.failure(type(error).__name__, str(error)) from error
     except spool.NoRoomError as error:
         raise node.failure("SpoolFullError", str(error)) from error
+    except flight.FlightError as error:
+        raise node.failure("NodeLostError", f"the driver cannot be reached: {error}") from error
 
 
 class Node:
     """The state of one node's supervisor."""
+
+    pings_faster = 1  # times as often as progress alone would need it
+    needs_driver = False  # which otherwise may be out of reach from the start
 
     def __init__(self, task: NodeTask, seat: NodeSeat, make_feeder: MakeFeeder = Feeder):
         rank = seat.rank
@@ -118,7 +129,6 @@ class Node:
         self._template = task.template if not task.is_independent else ALONE
         self._role = self._me if not task.is_independent else ALONE.nodes[0]
         self._host = seat.host
-        self._is_retry = seat.is_retry
         self._threads = seat.cpus
         self._gpus = seat.gpus if self._role.job_name != "ps" else {"CUDA_VISIBLE_DEVICES": ""}
         self._rendezvous = Rendezvous(seat)
@@ -135,6 +145,8 @@ class Node:
         self.succeeded = False
         self._failed: Failure | None = None
         self._fail_at = math.inf
+        self._broken_at: float | None = None  # when the process ended of what may be another node's failure
+        self._peers_live = False
         self._port = ReservedPort()
         self._reports: list[dict[str, Any]] = []
         self._facts: dict[str, Any] = {}
@@ -143,6 +155,7 @@ class Node:
         self._started = self._heard = time.monotonic()
         self._feeder: Any = None
         self._link: control.ProgressLink | None = None
+        self._made: list[str] = []
         self._guardian: Guardian | None = None
         self._child: ChildProcess | None = None
         self._board: Board | None = None
@@ -150,7 +163,7 @@ class Node:
 
     def check_first(self) -> None:
         """Raise if Spark has started this node before: nodes do not come back one by one."""
-        if self._is_retry:
+        if not self._seat.is_first():
             raise self.failure("NodeLostError", LOST)
 
     # CLAIM
@@ -158,20 +171,26 @@ class Node:
     def claim(self) -> None:
         """Take what the node needs, and start its process: TensorFlow loads while the nodes meet."""
         spool.sweep()
+        marker = new_marker(self._task.run_id, self._me.rank)
+        scratch = spool.create_scratch()  # what killed processes leave goes with it
+        self._made.append(scratch)
         self._directories = spool.create()
-        marker = f"{self._task.run_id}-{self._me.rank}"
-        # A path of its own, and a short one: sockets are made in there. What killed processes leave goes with it.
-        scratch = tempfile.mkdtemp(prefix=f"tfos_ml-node-{os.getpid()}-")
-        self._guardian = Guardian(marker, [*self._directories.all(), scratch])
+        self._made += self._directories.all()
+        watch = self._task.lease or SUPERVISOR_TIMEOUT
+        frozen = str(self.failure("NodeLostError", FROZEN.format(seconds=watch)))
+        self._guardian = Guardian(marker, self._made, watch, frozen)
+        self._port.reserve(self._task.node_ports)
         program = self._task.payload.read()
         self._payload = Path(self._directories.disk) / "payload"
-        self._payload.write_bytes(program)
+        with spool.room_in(self._directories.disk):
+            self._payload.write_bytes(program)
         uses_keras = {USES_KERAS: "1"} if b"keras" in program else {}  # imported while the nodes meet
-        own = {"TMPDIR": scratch, **self._gpus, **uses_keras, **self._task.environment}
+        own = {"TMPDIR": scratch, BEAT: str(self._task.silence / BEATS), **self._gpus, **uses_keras}
+        own.update(self._task.environment)
         environment = child_environment(marker, self._threads, own)
         self._child = ChildProcess(CHILD_MODULE, environment, self._me.label)
         self._guardian.guard(pid=self._child.pid)
-        self._channel = Channel(self._child.socket)
+        self._channel = QueuedChannel(self._child.socket)
         self._feeder = self._make_feeder(self._task.schema, self._directories, self._send)
         threading.Thread(target=self._listen, name="messages", daemon=True).start()
         if self._task.settings["tensorboard"] and self._is_chief:
@@ -179,17 +198,20 @@ class Node:
         if self._task.control:
             self._guardian.guard(control=self._task.control, rank=self._me.rank)
             client = control.ControlClient(**self._task.control)
-            period = control.period_for(self._task.template.size)
-            hear = None if self._task.lease is None else self._feeder.hear
-            if self._task.lease is not None:
-                period = min(period, self._task.lease) / LEASE_PINGS
-            self._link = control.ProgressLink(client, self._me.rank, self._progress, period, hear)
+            period = control.period_for(self._task.template.size) / self.pings_faster
+            self._link = control.ProgressLink(client, self._me.rank, self._progress, period, self._hear)
         self._asked.start(self._link)
 
     def _listen(self) -> None:
         for message in self._channel:
+            self._heard = time.monotonic()
             self._messages.put(message)
         self._messages.put(None)
+
+    def _hear(self, answer: dict[str, Any]) -> None:
+        """Take up an answer of the driver; called from a thread."""
+        self._peers_live = bool(answer.get("peers_live"))
+        self._feeder.hear(answer)
 
     def _log_dir(self, scratch: str) -> str:
         settings = self._task.settings
@@ -197,8 +219,13 @@ class Node:
         return absolute_path(given, settings["default_fs"], os.getcwd()) if given else f"{scratch}/{LOG_DIR}"
 
     def _progress(self) -> dict[str, Any]:
-        board = {} if self._board is None else {"tensorboard": self._board.url}
-        return {**self._feeder.progress(), **board}
+        now = time.monotonic()
+        about: dict[str, Any] = {"host": self._host, "child_silent": None if self._exited else now - self._heard}
+        if self._board is not None:
+            about["tensorboard"] = self._board.url
+        if self._broken_at is not None:
+            about["broken_for"] = now - self._broken_at
+        return {**self._feeder.progress(), **about}
 
     # JOIN
 
@@ -309,12 +336,16 @@ class Node:
         except queue.Empty:
             pass
         self._check_lease()
+        if self._child is not None and not self._exited:
+            self._channel.check()
         if self._board is not None and self._board.has_failed:
             raise self.failure("ClusterConfigError", MISSING)
         if self._exited:
             self._check_failed()
-        elif time.monotonic() - self._heard > HEARTBEAT_TIMEOUT:
-            message_text = f"the process gave no sign of life for {HEARTBEAT_TIMEOUT:g} s (stopped, or stuck in C code)"
+        elif time.monotonic() - self._heard > self._task.silence:
+            message_text = (
+                f"the process gave no sign of life for {self._task.silence:g} s (stopped, or stuck in C code)"
+            )
             raise self.failure("NodeExitError", message_text)
         if self._cards:
             rows = sum(self._feeder.rows.values())
@@ -326,12 +357,15 @@ class Node:
             raise self.failure("FitCancelledError", "the driver asked the nodes to stop")
         if self._seat.is_orphan():
             raise self.failure("NodeLostError", "the Spark executor or task that the node belongs to is gone")
-        lease = self._task.lease
-        if lease is not None and self._link is not None and time.monotonic() - self._link.heard_at > lease:
+        lease, link = self._task.lease, self._link
+        if lease is None or link is None or not (link.has_answered or self.needs_driver):
+            return  # a driver that never could be reached has not gone
+        if link.is_driver_gone:
+            raise self.failure("NodeLostError", "the driver is gone: its host refuses connections")
+        if time.monotonic() - link.heard_at > lease:
             raise self.failure("NodeLostError", f"the driver has not answered for {lease:g} s")
 
     def _handle(self, message: dict[str, Any] | None) -> None:
-        self._heard = time.monotonic()
         if message is None:
             self._process_ended()
             return
@@ -392,14 +426,24 @@ class Node:
         failure = self._failed or self.failure("NodeExitError", f"the process {sentence}").failure
         self._failed = replace(failure, exit_code=code, signal=signal_name, log_tail=self._child.log_tail())
         may_be_collateral = self._template.size > 1 and (failure.collateral or signal_name == "SIGABRT")
-        self._fail_at = time.monotonic() + (COLLATERAL_SECONDS if may_be_collateral else 0)
+        self._broken_at = time.monotonic() if may_be_collateral else None
+        self._fail_at = time.monotonic() + (self._task.silence + CULPRIT_SECONDS if may_be_collateral else 0)
 
     def _check_failed(self) -> None:
         """Raise the failure of the process, later if another node's failure may have caused it."""
         if self._conversation.done_since and self._is_server:
             self._ended = True  # a server may well lose its peers at the end
-        elif self._failed is not None and time.monotonic() >= self._fail_at:
+        elif self._failed is not None and (time.monotonic() >= self._fail_at or self._has_no_other_cause()):
             raise NodeFailure(self._failed)
+
+    def _has_no_other_cause(self) -> bool:
+        """Whether all other nodes have shown that they live since this node's process ended.
+
+        Whatever has died or stands still is to be named, and by whoever knows of it; not its first victim.
+        """
+        if self._broken_at is None or not self._peers_live:
+            return False
+        return time.monotonic() - self._broken_at > COLLATERAL_SECONDS
 
     def _counts(self) -> dict[str, Any] | None:
         """What the other nodes need to agree on the steps, or why they cannot; None if not known yet."""
@@ -418,6 +462,10 @@ class Node:
 
     def results(self) -> Iterator[pa.RecordBatch]:
         """What the node brings home: its report, its results, its SavedModel."""
+        exports = self._exported is not None and self._is_chief and self._has_data()
+        staged = exports and self._task.export_dir is not None
+        if staged:
+            self._stage()
         report = {
             "label": self._me.label,
             "address": self._cards[self._role.rank].address,
@@ -428,6 +476,7 @@ class Node:
             "metrics": self._reports,
             "chief": self._is_chief,
             "evaluator": self._role.job_name == "evaluator",
+            "staged": staged,
             **self._asked.facts(),
             **self._facts,
         }
@@ -436,13 +485,21 @@ class Node:
         yield from self._asked.result_rows(rank)
         if self._results is not None:
             yield from results.rows_of_file(rank, "results", self._results)
-        if self._exported is None or not self._is_chief or not self._has_data():
-            return
-        if self._task.export_dir is not None:
-            export.publish(self._exported, self._task.export_dir, self._task.run_id)
-        else:
+        if exports and not staged:
+            assert self._exported is not None
             archive = export.pack(self._exported, self._directories.disk)
             yield from results.rows_of_file(rank, "model", archive)
+
+    def _stage(self) -> None:
+        """Bring the model to where the driver publishes it from, once all nodes have ended well."""
+        assert self._exported is not None
+        assert self._task.export_dir is not None
+        try:
+            export.stage(self._exported, self._task.export_dir, self._task.run_id)
+        except (OSError, pa.ArrowException) as error:
+            uri, why = redact(self._task.export_dir), redact(error, secrets=secrets_of_uri(self._task.export_dir))
+            message = f"exportDir={uri!r} cannot be written from {self._host}: {why}"
+            raise self.failure("DestinationError", message) from None
 
     def _has_data(self) -> bool:
         return self._conversation.total_rows > 0 or not self._task.schema.columns
@@ -455,10 +512,11 @@ class Node:
         self._asked.close()
         if self._link is not None:
             self._link.close()
+        reported = False
         try:
             if self._guardian is not None:
                 # A failed node may be killed at any moment, so there the guardian reports that all is gone.
-                self._guardian.finish(report=not self.succeeded)
+                reported = self._guardian.finish(report=not self.succeeded) and not self.succeeded
             if self._child is not None:
                 self._child.wait(10)
                 self._channel.close()
@@ -466,11 +524,14 @@ class Node:
                 self._board.wait(10)
         except Exception:  # what ended the node matters more, and is on its way to the driver
             logger.exception("%s could not be cleaned up in time", self._me.label)
-        if self._link is not None and self.succeeded:
+        spool.remove(self._made)  # again, for a node that came to no guardian
+        if self._link is not None and not reported:
             self._link.say_gone()
 
     def report_failure(self, error: NodeFailure) -> None:
-        """Tell the driver at once, where Spark would not."""
+        """Tell the driver at once; Spark tells late, or tries the task again."""
+        if self._task.barrier and error.failure.kind == "InputLostError":
+            return  # Spark ends the job, and knows why
         try:
             self._seat.report_failure(str(error))
         except pa.ArrowException:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfos_ml.artifacts import Artifact
+from tfos_ml.cluster.addresses import ANY_PORT
 from tfos_ml.cluster.template import ClusterTemplate
 from tfos_ml.schema import FeedSchema
 
@@ -40,6 +41,10 @@ class NodeTask:
         Seconds without an answer of the driver after which a node that outlives its task ends.
     is_independent : bool
         Whether each node is a cluster of its own.
+    silence : float
+        Seconds without a sign of life of the TensorFlow process after which it counts as stuck.
+    node_ports : range
+        Ports that nodes may listen on; ``range(0, 1)`` stands for any.
     """
 
     run_id: str
@@ -55,3 +60,5 @@ class NodeTask:
     barrier: bool = True
     lease: float | None = None
     is_independent: bool = False
+    silence: float = 120.0
+    node_ports: range = ANY_PORT

@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
+LEASE_SETTING = "spark.tfos_ml.leaseTimeout"
+LEASE_SECONDS = 60.0
+"""The longest that driver and nodes believe in each other without a sign of life, by default.
+
+Longer than the pauses that healthy programs have (garbage collection, a suspended laptop, a debugger), shorter than
+Spark's own ``spark.network.timeout`` of 120 s, so that Spark still knows of the tasks when the run is given up."""
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
-_ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
+_FILES = "spark.io.encryption.enabled"
+_TRAFFIC = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
@@ -61,19 +68,45 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
         )
 
 
+def lease_timeout(spark: SparkSession) -> float:
+    """Seconds after which a node that the driver does not answer ends itself, and a silent one counts as lost.
+
+    Raises
+    ------
+    ClusterConfigError
+        If the setting is no positive number.
+    """
+    value = _conf(spark, LEASE_SETTING, str(LEASE_SECONDS))
+    try:
+        seconds = float(value.rstrip("s"))
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ClusterConfigError(f"{LEASE_SETTING}={value} must be a positive number of seconds, for instance 60.")
+    return seconds
+
+
 def allocates_dynamically(spark: SparkSession) -> bool:
     """Whether executors come and go, for which reason Spark refuses barrier jobs."""
     return _conf(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true" and not is_local(spark)
 
 
 def _check_encryption(spark: SparkSession) -> None:
-    """Refuse what would cross the network in plain text where Spark's own traffic does not."""
-    asked = [name for name in _ENCRYPTION if _conf(spark, name, "false").lower() == "true"]
-    if asked and not is_local(spark) and _conf(spark, ALLOW_PLAINTEXT, "false").lower() != "true":
+    """Refuse what would be in plain text where Spark's own traffic, or its files, are not."""
+    if _conf(spark, ALLOW_PLAINTEXT, "false").lower() == "true":
+        return
+    if _conf(spark, _FILES, "false").lower() == "true":
         raise ClusterConfigError(
-            f"{asked[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes, and ours, cannot be "
-            f"encrypted. If the network between the executors is trusted, start the session with "
-            f"{ALLOW_PLAINTEXT}=true."
+            f"{_FILES}=true encrypts Spark's temporary files, but the rows that nodes train on lie in plain text in "
+            "their hosts' shared memory (/dev/shm) and local directories, readable by this user and root, until the "
+            f"nodes end. If that will do, start the session with {ALLOW_PLAINTEXT}=true."
+        )
+    set_names = [name for name in _TRAFFIC if _conf(spark, name, "false").lower() == "true"]
+    if set_names and not is_local(spark):
+        raise ClusterConfigError(
+            f"{set_names[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes cannot be encrypted "
+            "(all other traffic of tfos_ml is, by TLS). If the network between the executors is trusted, start the "
+            f"session with {ALLOW_PLAINTEXT}=true."
         )
 
 
@@ -89,7 +122,9 @@ def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any =
     """Refuse a cluster that Spark has too few task slots for.
 
     Executors that the settings promise but that have not registered yet are waited for, for at
-    most `timeout` seconds. On Spark Connect slots cannot be counted, and nothing is checked.
+    most `timeout` seconds; where no setting tells how many there will be, as long as they may still be
+    registering: ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the
+    application began. On Spark Connect slots cannot be counted, and nothing is checked.
 
     Raises
     ------
@@ -99,20 +134,36 @@ def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any =
     if is_connect(spark):
         return
     promised = _promised_slots(spark, profile)
-    deadline = time.monotonic() + timeout
-    available = _registered_slots(spark, profile)
-    if allocates_dynamically(spark) and needed <= promised:
+    if allocates_dynamically(spark) and needed <= (promised or 0):
         return  # executors come once tasks wait for them
-    while available < needed <= promised and time.monotonic() < deadline:
+    available = _registered_slots(spark, profile)
+    since, deadline = _started_at(spark), time.monotonic() + timeout
+    while available < needed and time.monotonic() < deadline:
+        is_settled = promised is None and time.monotonic() - since > _registration_timeout(spark)
+        if is_settled or (promised is not None and promised < needed):
+            break
         time.sleep(0.2)
-        available = _registered_slots(spark, profile)
+        found = _registered_slots(spark, profile)
+        available, since = found, since if found == available else time.monotonic()
     if available < needed:
         raise NotEnoughSlotsError(
-            f"clusterSize={needed} needs {needed} task slots at once, but Spark has {max(available, promised)} "
+            f"clusterSize={needed} needs {needed} task slots at once, but Spark has {max(available, promised or 0)} "
             f"(master {spark.sparkContext.master}, CPUs a node: {_task_cpus(spark, profile)}). "
             "Lower clusterSize or nodeCpus, or start the session with more cores, for instance "
             f".master('local[{needed}]') or more executors."
         )
+
+
+def _started_at(spark: SparkSession) -> float:
+    """When the Spark application began, by the clock of ``time.monotonic``."""
+    return time.monotonic() - max(0.0, time.time() - spark.sparkContext.startTime / 1000)
+
+
+def _registration_timeout(spark: SparkSession) -> float:
+    """Seconds after which Spark itself no longer waits for executors to register."""
+    name = "spark.scheduler.maxRegisteredResourcesWaitingTime"
+    conf = spark.sparkContext._jsc.sc().conf()
+    return float(conf.getTimeAsSeconds(name, "30s"))
 
 
 def _registered_slots(spark: SparkSession, profile: Any) -> int:
@@ -128,8 +179,8 @@ def _task_cpus(spark: SparkSession, profile: Any) -> int:
     return int(asked["cpus"].amount if "cpus" in asked else _conf(spark, "spark.task.cpus", "1"))
 
 
-def _promised_slots(spark: SparkSession, profile: Any) -> int:
-    """Slots there will be once all executors have registered, as far as the settings tell."""
+def _promised_slots(spark: SparkSession, profile: Any) -> int | None:
+    """Slots there will be once all executors have registered; None where no setting tells, as on many clusters."""
     master = spark.sparkContext.master
     if master.startswith("local-cluster["):
         executors, cores, _ = (int(n) for n in master[len("local-cluster[") : -1].split(","))
@@ -137,9 +188,15 @@ def _promised_slots(spark: SparkSession, profile: Any) -> int:
     elif allocates_dynamically(spark):
         executors = int(_conf(spark, "spark.dynamicAllocation.maxExecutors", str(2**31 - 1)))
         cores = int(_conf(spark, "spark.executor.cores", "1"))
-    else:
-        executors = int(_conf(spark, "spark.executor.instances", "0"))
+    elif is_local(spark):
+        return 0  # all are there
+    elif _conf(spark, "spark.cores.max", ""):
+        return int(_conf(spark, "spark.cores.max", "")) // _task_cpus(spark, profile)
+    elif _conf(spark, "spark.executor.instances", ""):
+        executors = int(_conf(spark, "spark.executor.instances", ""))
         cores = int(_conf(spark, "spark.executor.cores", "1"))
+    else:
+        return None
     return executors * (cores // _task_cpus(spark, profile))
 
 

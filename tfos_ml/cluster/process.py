@@ -15,15 +15,27 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+import uuid
 from collections.abc import Mapping
 from typing import IO
 
 import psutil
 
+from tfos_ml.interpreter import module_command, search_path
+from tfos_ml.pids import ProcessHandle
+
 MARKER = "TFOS_ML_NODE"
+"""Environment variable that tells the processes of one attempt of one node from all others."""
+
 TAIL_LINES = 40
 _SECRET = ("PYTHON_WORKER_FACTORY_", "_PYSPARK_", "PYSPARK_GATEWAY", "SPARK_AUTH", "_SPARK_", "SPARK_CONNECT")
 _OURS_TO_SET = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHON_UDF_BATCH_SIZE", "TF_CONFIG")
+
+
+def new_marker(run_id: str, rank: int) -> str:
+    """A value of :data:`MARKER` that no other attempt of the same task has."""
+    return f"{run_id}-{uuid.uuid4().hex[:8]}-{rank}"
 
 
 def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> dict[str, str]:
@@ -42,7 +54,7 @@ def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> di
     kept.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     return {
         **kept,
-        "PYTHONPATH": os.pathsep.join(_search_path()),
+        "PYTHONPATH": os.pathsep.join(search_path()),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
@@ -50,16 +62,6 @@ def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> di
         **extra,
         MARKER: marker,
     }
-
-
-def _search_path() -> list[str]:
-    """Where this process finds modules, Spark's archives last where the same packages are installed.
-
-    Python keeps nothing compiled of an archive, so that each process would compile pyspark anew.
-    """
-    path = [p for p in sys.path if p]
-    installed = {name for name in ("pyspark", "py4j") if any(os.path.isdir(os.path.join(p, name)) for p in path)}
-    return sorted(path, key=lambda p: p.endswith(".zip") and os.path.basename(p).startswith(tuple(installed)))
 
 
 class OutputRelay:
@@ -108,7 +110,7 @@ class ChildProcess:
         self.socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                module_command(module, str(theirs.fileno()), str(os.getpid())),
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -161,23 +163,34 @@ def describe_exit(returncode: int) -> tuple[int | None, str | None, str]:
     return returncode, None, f"exited with code {returncode}"
 
 
-def kill_tree(pid: int | None, marker: str) -> None:
-    """End a process, its group, and whatever carries `marker` in its environment.
+def kill_tree(leader: ProcessHandle | None, marker: str) -> None:
+    """End the process group of `leader`, and whatever carries `marker` in its environment.
 
     Descendants may have left the process group or been adopted by init, so the marker that
     they inherited is looked for as well, until none is left.
     """
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+    if leader is not None:
+        leader.kill_group()
     for _ in range(10):
         left = [p for p in psutil.process_iter() if p.pid != os.getpid() and _has_marker(p, marker)]
         if not left:
             return
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        psutil.wait_procs(left, timeout=1)
+        with contextlib.ExitStack() as handles:
+            killed = [handle for p in left if (handle := _kill_marked(p, marker, handles)) is not None]
+            deadline = time.monotonic() + 1
+            for handle in killed:
+                handle.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _kill_marked(process: psutil.Process, marker: str, handles: contextlib.ExitStack) -> ProcessHandle | None:
+    handle = ProcessHandle.open(process.pid)
+    if handle is None:
+        return None
+    handles.enter_context(handle)
+    if not _has_marker(process, marker):  # looked at again: what the handle means is what has it
+        return None
+    handle.send_signal(signal.SIGKILL)
+    return handle
 
 
 def _has_marker(process: psutil.Process, marker: str) -> bool:

@@ -8,6 +8,7 @@ the supervisor, which goes on watching its process.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import platform
@@ -17,7 +18,8 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from tfos_ml.errors import VersionMismatchError
+from tfos_ml.cluster.addresses import ANY_PORT, bracketed, described_ports
+from tfos_ml.errors import ClusterConfigError, VersionMismatchError
 
 
 class BarrierContext(Protocol):
@@ -36,13 +38,36 @@ class ReservedPort:
     """
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.bind(("", 0))
-        self.number: int = self._socket.getsockname()[1]
+        self._socket: socket.socket | None = None
+        self.number = 0
+
+    def reserve(self, ports: range = ANY_PORT) -> None:
+        """Take the first that is free on all addresses of this host, as TensorFlow will need it.
+
+        Raises
+        ------
+        ClusterConfigError
+            If none is.
+        """
+        is_dual = socket.has_dualstack_ipv6()
+        self._socket = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
+        if is_dual:
+            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        for port in ports:
+            with contextlib.suppress(OSError):
+                self._socket.bind(("", port))
+                self.number = self._socket.getsockname()[1]
+                return
+        raise ClusterConfigError(
+            f"{described_ports(ports)}: none of these {len(ports)} ports is free on {socket.gethostname()}. Give more: "
+            "one for each node on a host, two if TFCluster feeds it, and some to spare, since a port may rest for a "
+            "minute after its last connection."
+        )
 
     def release(self) -> None:
         """Free the port; again is fine."""
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
 
 
 @dataclass(frozen=True)
@@ -60,7 +85,7 @@ class NodeCard:
     @property
     def address(self) -> str:
         """``host:port``."""
-        return f"{self.host}:{self.port}"
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 def local_versions() -> dict[str, str]:

@@ -14,6 +14,8 @@ import pyarrow as pa
 
 RESULT_SCHEMA = "rank int, kind string, payload binary"
 PAYLOAD_BYTES = 1 << 20
+END = "end"
+"""Kind of the last row of a delivery that is whole, where no Spark job proves that."""
 
 
 class ResultRow(NamedTuple):

@@ -6,6 +6,7 @@ The calling thread only waits, so that it can be interrupted (Ctrl-C) and then c
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from tfos_ml.artifacts import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+CANCEL_SECONDS = 0.5
 
 
 class TaggedJob:
@@ -63,15 +66,22 @@ class TaggedJob:
 
     def cancel(self, timeout: float) -> None:
         """Cancel it, and wait at most `timeout` seconds for its end."""
-        if is_connect(self._spark):
-            self._spark.interruptTag(self._tag)
-        else:
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
-        self._thread.join(timeout)
+        deadline = time.monotonic() + timeout
+        while not self.wait(0):  # again and again: Spark forgets a tag that no job has yet
+            if is_connect(self._spark):
+                self._spark.interruptTag(self._tag)
+            elif self._spark.sparkContext._jsc is not None:  # else the session has been stopped, and its jobs with it
+                self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            if self.wait(CANCEL_SECONDS) or time.monotonic() > deadline:
+                break
+        self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def is_running_tasks(self) -> bool:
         """Whether any task of it runs now; not known on Spark Connect."""
-        tracker = self._spark.sparkContext._jsc.sc().statusTracker()
+        context = self._spark.sparkContext._jsc
+        if context is None:  # the session has been stopped
+            return False
+        tracker = context.sc().statusTracker()
         for job in tracker.getJobIdsForTag(self._tag):
             info = tracker.getJobInfo(job)
             for stage in info.get().stageIds() if info.isDefined() else ():

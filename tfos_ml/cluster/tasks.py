@@ -6,18 +6,19 @@ process that outlives its task, where feeding jobs come and go (``TFCluster``).
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import psutil
 
+from tfos_ml.cluster.addresses import address_towards, is_loopback, unbracketed
 from tfos_ml.cluster.control import ControlClient, period_for
+from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.resources import visible_gpus
 
 GATHER_POLL_SECONDS = 0.1
+REPORT_SECONDS = 10.0
 
 
 class NodeSeat(Protocol):
@@ -33,15 +34,16 @@ class NodeSeat(Protocol):
         CPUs it may use.
     gpus : dict of str to str
         Environment variables that show it its GPUs.
-    is_retry : bool
-        Whether Spark has begun this task before.
     """
 
     rank: int
     host: str
     cpus: int
     gpus: dict[str, str]
-    is_retry: bool
+
+    def is_first(self) -> bool:
+        """Whether Spark has not begun this node before."""
+        ...
 
     def allGather(self, message: str = "") -> list[str]:
         """One message of each task, by rank; blocks until all have sent theirs."""
@@ -57,15 +59,27 @@ class NodeSeat(Protocol):
 
 
 class BarrierSeat:
-    """A task of a barrier stage: Spark starts all together and carries their exchanges."""
+    """A task of a barrier stage: Spark starts all together and carries their exchanges.
 
-    def __init__(self, context: Any):
+    Parameters
+    ----------
+    context : pyspark.BarrierTaskContext
+        Of this task.
+    control : dict of str to str, or None
+        Address and token of the driver's control server, if there is one.
+    """
+
+    def __init__(self, context: Any, control: dict[str, str] | None):
         self._context = context
+        self._control = control
         self.rank: int = context.partitionId()
-        self.host: str = context.getTaskInfos()[self.rank].address.rsplit(":", 1)[0]
+        self.host = _host_of(context.getTaskInfos()[self.rank].address, control)
         self.cpus: int = context.cpus()
         self.gpus = visible_gpus(context)
-        self.is_retry = False  # a barrier stage ends with its first failed task
+
+    def is_first(self) -> bool:
+        """See :class:`NodeSeat`: a barrier stage ends with its first failed task."""
+        return True
 
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`NodeSeat`."""
@@ -79,24 +93,31 @@ class BarrierSeat:
         return False
 
     def report_failure(self, text: str) -> None:
-        """See :class:`NodeSeat`: the error of the task is that of the job."""
+        """See :class:`NodeSeat`; the error of the task also ends the job."""
+        if self._control is None:
+            return
+        client = ControlClient(**self._control)
+        try:
+            client.call_reliably("failed", REPORT_SECONDS, rank=self.rank, error=text)
+        finally:
+            client.close()
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a plain task knows of itself; the attributes are those of :class:`NodeSeat`."""
+    """What a plain task knows of itself; attributes as of :class:`NodeSeat`, and Spark's number of the task attempt."""
 
     rank: int
     host: str
     cpus: int
     gpus: dict[str, str]
-    is_retry: bool
+    task: int = 0
 
 
 def place_of(context: Any, rank: int, control: dict[str, str]) -> Place:
     """The place of a node in a plain task, which is reached as it reaches the driver's control server."""
     host = address_towards(control["location"])
-    return Place(rank, host, context.cpus(), visible_gpus(context), context.attemptNumber() > 0)
+    return Place(rank, host, context.cpus(), visible_gpus(context), context.taskAttemptId())
 
 
 class PlainSeat:
@@ -112,23 +133,39 @@ class PlainSeat:
         Number of nodes.
     owner : int, optional
         Process without which the node is an orphan.
+    patience : float, default 60
+        Seconds for which a call is repeated that the driver does not answer.
     """
 
-    def __init__(self, place: Place, control: dict[str, str], size: int, owner: int | None = None):
+    def __init__(
+        self,
+        place: Place,
+        control: dict[str, str],
+        size: int,
+        owner: int | None = None,
+        patience: float = LEASE_SECONDS,
+    ):
         self._client = ControlClient(**control)
         self._size = size
+        self._patience = patience
         self._round = 0
         self._owner = psutil.Process(owner) if owner is not None else None
+        self._task = place.task
         self.rank, self.host, self.cpus, self.gpus = place.rank, place.host, place.cpus, place.gpus
-        self.is_retry = place.is_retry
+
+    def is_first(self) -> bool:
+        """See :class:`NodeSeat`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""
+        first: bool = self._client.call_reliably("enter", self._patience, rank=self.rank, task=self._task)["first"]
+        return first
 
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`NodeSeat`."""
         number, self._round = self._round, self._round + 1
-        answer = self._client.call("gather", rank=self.rank, round=number, size=self._size, message=message)
+        mine = {"rank": self.rank, "round": number, "size": self._size}
+        answer = self._client.call_reliably("gather", self._patience, **mine, message=message)
         while answer["messages"] is None:
             time.sleep(max(GATHER_POLL_SECONDS, period_for(self._size) / 5))
-            answer = self._client.call("gather", rank=self.rank, round=number, size=self._size)
+            answer = self._client.call_reliably("gather", self._patience, **mine)
         messages: list[str] = answer["messages"]
         return messages
 
@@ -138,13 +175,13 @@ class PlainSeat:
 
     def report_failure(self, text: str) -> None:
         """See :class:`NodeSeat`: Spark would try a plain task again."""
-        self._client.call("failed", rank=self.rank, error=text)
+        self._client.call_reliably("failed", REPORT_SECONDS, rank=self.rank, error=text)
 
 
-def address_towards(location: str) -> str:
-    """Address of this host in the network through which it reaches `location`."""
-    target = urlsplit(location)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((target.hostname, target.port))  # of a datagram socket: sends nothing
-        host: str = probe.getsockname()[0]
+def _host_of(address: str, control: dict[str, str] | None) -> str:
+    """Address of a barrier task's host; loopback if the driver listens there, as that of a local session does."""
+    host = unbracketed(address.rsplit(":", 1)[0])
+    if control is None or is_loopback(host):
         return host
+    towards = address_towards(control["location"])
+    return towards if is_loopback(towards) else host

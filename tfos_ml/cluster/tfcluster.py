@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.artifacts import Artifact, publish
 from tfos_ml.cluster import results
+from tfos_ml.cluster.addresses import driver_endpoint, node_ports
+from tfos_ml.cluster.claims import check_rows
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
-from tfos_ml.cluster.control import close_server
 from tfos_ml.cluster.feed_jobs import feeding, inferring
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder
-from tfos_ml.cluster.host import LEASE_SECONDS, HostOrder, start_host, start_node
+from tfos_ml.cluster.host import HostOrder, start_host, start_node
+from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import check_settings, check_slots
+from tfos_ml.cluster.preflight import LEASE_SETTING, check_settings, check_slots, lease_timeout
 from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
@@ -111,9 +113,11 @@ class TFCluster:
         self._wants_board: bool = task.settings["tensorboard"]
         self._tag = f"tfos_ml-{task.run_id}"
         context = self.sc
-        host = context._conf.get("spark.driver.host") or "localhost"
-        self.server = ClusterServer(host, task.template, lambda: context._jsc is not None)
-        self._release = weakref.finalize(self, close_server, self.server)
+        assert task.lease is not None
+        self._lease = task.lease
+        endpoint = driver_endpoint(spark)
+        self.server = ClusterServer(endpoint, task.template, lambda: context._jsc is not None, task.lease)
+        self._release = weakref.finalize(self, self.server.close)
         self._nodes: tuple[FeedNode, ...] = ()
         self._feeds = count(1)
         self._unseen: errors.TfosMlError | None = None  # what a stream's thread has raised
@@ -216,7 +220,8 @@ class TFCluster:
             export_dir=None,
             control=None,
             barrier=False,
-            lease=LEASE_SECONDS,
+            lease=lease_timeout(spark),
+            node_ports=node_ports(spark),
         )
         return cls(spark, task, input_mode, {rank: Artifact(task.payload.name, program) for rank in driver_ranks})
 
@@ -228,7 +233,7 @@ class TFCluster:
         start = partial(self.nodeRDD.foreach, partial(start_node, task, fed))
         self._job = TaggedJob(self._spark, self._tag, start)
         for rank, payload in on_driver.items():
-            place = Place(rank, self.server.host, cpus=1, gpus={}, is_retry=False)
+            place = Place(rank, self.server.host, cpus=1, gpus={})
             order = HostOrder(replace(task, payload=payload), place, os.getpid(), is_fed=False)
             self._driver_nodes.append(start_host(order))
         meeting = Meeting(self.server, self._template, task.reservation_timeout)
@@ -236,7 +241,7 @@ class TFCluster:
             meeting.check(waiting_for_slots=False)
             if self._job.wait(POLL_SECONDS) and self._job.error is not None:
                 raise_failure(self.server)
-                raise self._job.error
+                raise typed_error(self._job.error, self._spark) from None
         cards = read_cards([json.loads(card) for _, card in sorted(self.server.met().items())])
         for node, card in zip(self._template.nodes, cards, strict=True):
             where = {"host": card.host, "port": card.port, "pid": card.pid}
@@ -290,6 +295,10 @@ class TFCluster:
             The first failure of a node; the cluster has then ended.
         FeedTimeoutError
             If the train function stops reading.
+        InputLostError
+            If Spark could not read all rows.
+        RowsLostError
+            If the nodes have taken over other rows than Spark has read; some may have been trained on by then.
         """
         self._check_feed(qname)
         if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 1:
@@ -321,8 +330,15 @@ class TFCluster:
             raise
 
     def _feed(self, data: Any, epochs: int, feed_timeout: float, stream: str) -> None:
+        self._check_failed()
         order = self._order(stream, epochs)
-        self._run_job(feeding(data, order))
+        action = feeding(data, order)
+        self.server.open_feed(order.number)
+        try:
+            fed = self._run_job(action)
+            self._check_fed(fed, order.number)
+        finally:
+            self.server.close_feed(order.number)
         announcement = self.server.announce(
             "segment", stream=stream, number=order.number, epochs=epochs, feed_timeout=feed_timeout
         )
@@ -330,8 +346,22 @@ class TFCluster:
         while not self.server.have_read(ranks, announcement, order.number, POLL_SECONDS):
             self._check_failed()
 
+    def _check_fed(self, fed: Mapping[int, int | None], number: int) -> None:
+        """Raise unless nodes have taken over just the rows that feed tasks have read, but those that none wanted."""
+        deadline = time.monotonic() + self._lease
+        committed = self.server.committed(number, POLL_SECONDS)
+        while committed is None:
+            self._check_failed()
+            if time.monotonic() > deadline:
+                raise errors.RowsLostError(
+                    f"Some nodes have not said within {LEASE_SETTING}={self._lease:g} s whether they have taken over "
+                    "rows that were granted to them. Shut the cluster down, and see their logs."
+                )
+            committed = self.server.committed(number, POLL_SECONDS)
+        check_rows({partition: rows for partition, rows in fed.items() if rows is not None}, committed)
+
     def _order(self, stream: str, epochs: int = 1) -> FeedOrder:
-        return FeedOrder(next(self._feeds), stream, self._nodes, self.server.address, epochs)
+        return FeedOrder(next(self._feeds), stream, self._nodes, self.server.address, epochs, self._lease)
 
     def _run_job(self, action: Callable[[], Any]) -> Any:
         job = TaggedJob(self._spark, self._tag, action)
@@ -343,7 +373,7 @@ class TFCluster:
             job.cancel(CLEANUP_TIMEOUT)
             raise
         if job.error is not None:
-            raise job.error
+            raise typed_error(job.error, self._spark) from None
         return job.result
 
     def inference(self, dataRDD: RDD[Any] | DataFrame, qname: str = "input", schema: str = "prediction double") -> Any:

@@ -11,11 +11,13 @@ import cloudpickle
 
 from tfos_ml.artifacts import publish
 from tfos_ml.cluster import results
+from tfos_ml.cluster.addresses import driver_endpoint, node_ports
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.meeting import raise_failure
+from tfos_ml.cluster.job_errors import typed_error
+from tfos_ml.cluster.meeting import raise_failure, raise_silence
 from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import check_settings
+from tfos_ml.cluster.preflight import check_settings, lease_timeout
 from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
@@ -78,7 +80,7 @@ class TFParallel:
         template = make_template(num_executors)
         check_map_fun(map_fun)
         check_settings(spark, barrier=False)
-        control = ControlServer(spark.sparkContext._conf.get("spark.driver.host") or "localhost")
+        control = ControlServer(driver_endpoint(spark))
         task = NodeTask(
             run_id=uuid.uuid4().hex[:12],
             template=template,
@@ -92,6 +94,8 @@ class TFParallel:
             control=control.address,
             barrier=False,
             is_independent=True,
+            lease=lease_timeout(spark),
+            node_ports=node_ports(spark),
         )
         try:
             rows = _collect(spark, task, control)
@@ -109,12 +113,13 @@ def _collect(spark: SparkSession, task: NodeTask, control: ControlServer) -> lis
     try:
         while not job.wait(POLL_SECONDS):
             raise_failure(control)
+            raise_silence(control, task.template, task.lease)
         raise_failure(control)
     except BaseException:
         job.cancel(CLEANUP_TIMEOUT)
         raise
     if job.error is not None:
-        raise job.error
+        raise typed_error(job.error, spark) from None
     rows: list[results.ResultRow] = job.result
     return rows
 

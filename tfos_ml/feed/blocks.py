@@ -36,9 +36,34 @@ def unpack(message: pa.RecordBatch) -> tuple[int, pa.Buffer]:
     return rows[0].as_py(), block[0].as_buffer()
 
 
-def is_end(message: pa.RecordBatch) -> bool:
+def check(message: pa.RecordBatch | None) -> None:
+    """Refuse a message that is not what :func:`pack` makes, before anything of it reaches the train function.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        Says what is wrong; Flight hands it on to the sender.
+    """
+    if message is None or message.schema != MESSAGE_SCHEMA or message.num_rows != 1:
+        found = "no record batch" if message is None else f"{message.num_rows} rows of {message.schema.to_string()!r}"
+        raise pa.ArrowInvalid(f"malformed block: expected one row of {MESSAGE_SCHEMA.to_string()!r}, got {found}")
+    if message.column("rows").null_count or message.column("block").null_count:
+        raise pa.ArrowInvalid("malformed block: 'rows' and 'block' must not be null")
+    said, block = unpack(message)
+    try:
+        found_rows = 0
+        for batch in read(block):
+            batch.validate(full=True)
+            found_rows += batch.num_rows
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise pa.ArrowInvalid(f"malformed block: its bytes are no whole Arrow file: {error}") from None
+    if found_rows != said:
+        raise pa.ArrowInvalid(f"malformed block: it says {said} rows and holds {found_rows}")
+
+
+def is_end(message: pa.RecordBatch | None) -> bool:
     """Whether a message is ``END``."""
-    return bool(message.column("block").null_count)
+    return message is not None and message.equals(END)
 
 
 def read(block: pa.Buffer) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,8 @@ twice feeds its rows once. Rows to infer from are announced as they come, and wh
 function answers goes back to where they came from (an *exchange*).
 
 Used by three kinds of threads: those that serve feed tasks, the one that hears the driver,
-and the supervisor's own.
+and the supervisor's own. What is told to the process is told under the lock, for the sake of its
+order; so `tell` must not wait for the process (:class:`tfos_ml.cluster.channel.QueuedChannel`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Inlet:
     directories : spool.SpoolDirectories
         Where the spool is.
     tell : callable
-        Tells the TensorFlow process, ``tell(kind, **content)``.
+        Tells the TensorFlow process, ``tell(kind, **content)``, without waiting for it.
     feed_timeout : float
         Seconds after which rows that nobody reads are a failure.
 
@@ -75,7 +76,7 @@ class Inlet:
         self._heard = 0
         self._input_ended = False
         self._over: str | None = None
-        self._problem: spool.NoRoomError | None = None
+        self._problem: Exception | None = None
         self.location: str | None = None
         self.rows = {"train": 0, "validation": 0}
         self.bytes = 0
@@ -107,7 +108,7 @@ class Inlet:
         try:
             return spool.write_block(self._directories, f"block-{next(self._numbers):06d}", block, rows)
         except spool.NoRoomError as error:
-            self._problem = error
+            self.fail(error)
             raise
 
     def commit(self, stream: str, chunks: list[spool.Chunk], epochs: int) -> None:
@@ -115,6 +116,10 @@ class Inlet:
         with self._changed:
             for chunk in chunks:
                 self._announce(stream, replace(chunk, is_kept=epochs > 1))
+
+    def fail(self, problem: Exception) -> None:
+        """Have the supervisor fail with an error: what has become of rows cannot be known any more."""
+        self._problem = self._problem or problem
 
     def discard(self, chunks: list[spool.Chunk]) -> None:
         """Forget stored rows."""
@@ -152,14 +157,16 @@ class Inlet:
     # For the driver
 
     def hear(self, answer: dict[str, Any]) -> None:
-        """Take up what the driver has announced since."""
+        """Take up what the driver has announced since; the same again is nothing new."""
         for announcement in answer.get("announcements", ()):
             with self._changed:
-                self._heard += 1
+                if announcement["serial"] <= self._heard:
+                    continue
+                self._heard = announcement["serial"]
                 if announcement["kind"] == "end_of_input":
                     self._input_ended = True
                 else:
-                    self._end_segment(**{k: v for k, v in announcement.items() if k != "kind"})
+                    self._end_segment(**{k: v for k, v in announcement.items() if k not in ("kind", "serial")})
 
     def _end_segment(self, stream: str, number: int, epochs: int, feed_timeout: float) -> None:
         """All rows of one call of ``train`` have come."""
@@ -191,6 +198,8 @@ class Inlet:
             If rows have waited for `feed_timeout` seconds and none was read.
         spool.NoRoomError
             If rows had no room.
+        NodeLostError
+            If the driver could not be asked whether rows count.
         """
         while not self._input_ended:
             if self._problem is not None:

@@ -3,37 +3,37 @@
 The node's supervisor writes chunks of about 32 MiB; the TensorFlow process maps them into
 memory, so rows are neither copied nor pickled on the way. Chunks live in shared memory
 while there is room (``/dev/shm``, within the container's memory limit) and on Spark's
-local disk beyond it. A spool is a pair of directories named after their owner, so that
-whoever finds one whose owner has died may remove it.
+local disk beyond it. A spool is a pair of directories that belong to a process
+(:mod:`tfos_ml.directories`), so that whoever finds one whose owner has died may remove it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
-import socket
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
+
+from tfos_ml import directories as owned
+from tfos_ml.feed.cgroup import memory_headroom
 
 CHUNK_BYTES = 32 << 20
 MEMORY_RESERVE = 1 << 30
 DISK_RESERVE = 256 << 20
 SHARED_MEMORY = Path("/dev/shm")
-PREFIX = "tfos_ml-spool-"
-_CGROUP_FILES = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class NoRoomError(OSError):
-    """Neither shared memory nor the disk has room for another chunk."""
+    """Neither shared memory nor the disk has room."""
 
 
 @dataclass(frozen=True)
@@ -73,23 +73,27 @@ class SpoolDirectories:
         """Both, as strings."""
         return [str(d) for d in (self.memory, self.disk) if d is not None]
 
-    def place(self, size: int) -> Path:
-        """The directory that has room for `size` more bytes.
+    def memory_for(self, size: int) -> Path | None:
+        """The directory in shared memory if it has room for `size` more bytes."""
+        if self.memory is None or not _has_inodes(self.memory) or free_memory() <= size + MEMORY_RESERVE:
+            return None
+        return self.memory
+
+    def disk_for(self, size: int) -> Path:
+        """The directory on disk.
 
         Raises
         ------
         NoRoomError
-            If neither has.
+            If it has no room for `size` more bytes.
         """
-        if self.memory is not None and free_memory() > size + MEMORY_RESERVE:
-            return self.memory
         free = shutil.disk_usage(self.disk).free
-        if free > size + DISK_RESERVE:
-            return self.disk
-        raise NoRoomError(
-            f"no room for {size / 2**20:,.0f} MiB more rows: {self.disk} has {free / 2**20:,.0f} MiB free and "
-            f"{DISK_RESERVE / 2**20:,.0f} MiB are kept in reserve. Give spark.local.dir a larger disk."
-        )
+        if free <= size + DISK_RESERVE:
+            raise NoRoomError(
+                f"no room for {size / 2**20:,.0f} MiB more rows: {self.disk} has {free / 2**20:,.0f} MiB free and "
+                f"{DISK_RESERVE / 2**20:,.0f} MiB are kept in reserve. Give spark.local.dir a larger disk."
+            )
+        return self.disk
 
 
 def free_memory() -> int:
@@ -97,14 +101,43 @@ def free_memory() -> int:
     if not SHARED_MEMORY.is_dir():
         return 0
     room = min(shutil.disk_usage(SHARED_MEMORY).free, psutil.virtual_memory().available)
-    for limit_file, usage_file in _CGROUP_FILES:
-        try:
-            limit, usage = Path(limit_file).read_text().strip(), Path(usage_file).read_text().strip()
-        except OSError:
-            continue
-        if limit.isdigit():
-            room = min(room, int(limit) - int(usage))
-    return room
+    headroom = memory_headroom()
+    return room if headroom is None else min(room, headroom)
+
+
+def _has_inodes(directory: Path) -> bool:
+    """Whether files can still be made; some filesystems do not count them, and say that there are none."""
+    status = os.statvfs(directory)
+    return status.f_files == 0 or status.f_favail > 0
+
+
+@contextlib.contextmanager
+def room_in(directory: Path, setting: str = "spark.local.dir") -> Iterator[None]:
+    """Turn the errors of a full disk in the block into one that says where, and what to set.
+
+    Raises
+    ------
+    NoRoomError
+        If there are no free bytes, inodes or quota, or nothing can be written at all.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise NoRoomError(_full(directory, setting, error)) from error
+
+
+def _full(directory: Path, setting: str, error: OSError) -> str:
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        left = "has gone"
+    else:
+        inodes = f"{status.f_favail:,}" if status.f_files else "no limit of"
+        left = f"has {status.f_bavail * status.f_frsize / 2**20:,.0f} MiB and {inodes} inodes free"
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return f"nothing more can be written to {directory} ({reason}): it {left}. Give {setting} another directory."
 
 
 def disk_root() -> Path:
@@ -112,24 +145,38 @@ def disk_root() -> Path:
     return Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
 
 
-def _host_prefix() -> str:
-    """Pids mean something only within one host and one pid namespace."""
-    namespace = f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino}"
-    return f"{PREFIX}{zlib.crc32(namespace.encode()):08x}-"
-
-
-def owner_name() -> str:
-    """Names this process so that its death can be told from its pid being used again."""
-    me = psutil.Process()
-    return f"{_host_prefix()}{me.pid}-{int(me.create_time())}-"
-
-
 def create(disk: Path | None = None) -> SpoolDirectories:
-    """Make the directories of a new spool, owned by this process."""
-    roots = [SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None, disk or disk_root()]
-    memory, on_disk = (root and Path(tempfile.mkdtemp(prefix=owner_name(), dir=root)) for root in roots)
-    assert on_disk is not None
-    return SpoolDirectories(memory, on_disk)
+    """Make the directories of a new spool, owned by this process.
+
+    Raises
+    ------
+    NoRoomError
+        If none can be made on the disk.
+    """
+    on_disk = _create("spool", disk or disk_root(), "spark.local.dir")
+    return SpoolDirectories(_create_in_memory(), on_disk)
+
+
+def _create_in_memory() -> Path | None:
+    with contextlib.suppress(OSError):  # the disk will do
+        if os.access(SHARED_MEMORY, os.W_OK) and _has_inodes(SHARED_MEMORY):
+            return owned.create_owned("spool", SHARED_MEMORY)
+    return None
+
+
+def create_scratch() -> str:
+    """Make a directory for temporary files of a node, owned by this process; raises as :func:`create`.
+
+    Its path is short: sockets are made in there.
+    """
+    return str(_create("tmp", Path(tempfile.gettempdir()), "TMPDIR"))
+
+
+def _create(kind: str, root: Path, setting: str) -> Path:
+    try:
+        return owned.create_owned(kind, root)
+    except OSError as error:  # whatever it is, another directory is needed
+        raise NoRoomError(_full(root, setting, error)) from error
 
 
 def remove(directories: Iterable[str]) -> None:
@@ -139,20 +186,8 @@ def remove(directories: Iterable[str]) -> None:
 
 
 def sweep(disk: Path | None = None) -> list[str]:
-    """Remove the spools whose owner is dead, and return their paths."""
-    roots = (SHARED_MEMORY, disk or disk_root())
-    found = [path for root in roots for path in root.glob(f"{_host_prefix()}*")]
-    dead = [str(p) for p in found if not _owner_lives(p.name)]
-    remove(dead)
-    return dead
-
-
-def _owner_lives(name: str) -> bool:
-    pid, started = name.removeprefix(_host_prefix()).split("-")[:2]
-    try:
-        return abs(psutil.Process(int(pid)).create_time() - int(started)) < 2  # the clock may be adjusted
-    except psutil.NoSuchProcess:
-        return False
+    """Remove spools and scratch directories of this user whose owner is dead, and return their paths."""
+    return owned.sweep([SHARED_MEMORY, disk or disk_root(), Path(tempfile.gettempdir())])
 
 
 class SpoolWriter:
@@ -191,21 +226,39 @@ class SpoolWriter:
         self._pending, self._pending_bytes = [], 0
 
     def _write(self, table: pa.Table) -> Chunk:
-        directory = self._directories.place(table.nbytes)
-        path = directory / f"{self._name}-{self._chunks:06d}.arrow"
+        def write(sink: Any) -> None:
+            with pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_table(table)
+
+        name = f"{self._name}-{self._chunks:06d}.arrow"
         self._chunks += 1
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        return Chunk(str(path), table.num_rows, path.stat().st_size, directory is self._directories.disk)
+        path = _store(self._directories, name, table.nbytes, write)
+        return Chunk(str(path), table.num_rows, path.stat().st_size, path.parent == self._directories.disk)
 
 
 def write_block(directories: SpoolDirectories, name: str, block: pa.Buffer, rows: int) -> Chunk:
     """Write an Arrow IPC file that is whole already as a chunk."""
-    directory = directories.place(block.size)
-    path = directory / f"{name}.arrow"
-    with pa.OSFile(str(path), "wb") as sink:
-        sink.write(block)
-    return Chunk(str(path), rows, block.size, directory is directories.disk)
+    path = _store(directories, f"{name}.arrow", block.size, lambda sink: sink.write(block))
+    return Chunk(str(path), rows, block.size, path.parent == directories.disk)
+
+
+def _store(directories: SpoolDirectories, name: str, size: int, write: Callable[[Any], object]) -> Path:
+    """Have a file written where there is room, and return its path; raises :class:`NoRoomError`."""
+    memory = directories.memory_for(size)
+    if memory is not None:
+        with contextlib.suppress(OSError):  # others may have been faster; the disk will do
+            return _written(memory / name, write)
+    return _written(directories.disk_for(size) / name, write)
+
+
+def _written(path: Path, write: Callable[[Any], object]) -> Path:
+    try:
+        with room_in(path.parent), pa.OSFile(str(path), "wb") as sink:
+            write(sink)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return path
 
 
 def read_chunk(path: str) -> Iterator[pa.RecordBatch]:

@@ -39,6 +39,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from tfos_ml.interpreter import module_command, search_path
+
 if TYPE_CHECKING:
     from tfos_ml.artifacts import Artifact  # a keeper needs none of it
 
@@ -256,13 +258,13 @@ def _ensure_keeper(root: Path) -> None:
         if not _try_lock(file):
             return
         subprocess.Popen(
-            [sys.executable, "-m", "tfos_ml.inference.cache", str(root), str(CHECK_SECONDS)],
+            module_command("tfos_ml.inference.cache", str(root), str(CHECK_SECONDS)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             pass_fds=[file.fileno()],
-            env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.pathsep.join(search_path())},
         )
 
 

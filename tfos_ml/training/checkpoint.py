@@ -27,6 +27,7 @@ from pyarrow import fs
 from tfos_ml.errors import ModelError
 from tfos_ml.redact import redact
 from tfos_ml.training.allreduce import Array, WorkerGroup
+from tfos_ml.training.fence import Fence
 from tfos_ml.training.model_dir import FOLDER
 
 KEPT = 2
@@ -88,9 +89,16 @@ class Checkpoints:
         self._run_id = run_id
         self._group = group
         self._is_chief = is_chief
+        self._fence: Fence | None = None
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint; called by all workers together."""
+        """Write a checkpoint; called by all workers together.
+
+        Raises
+        ------
+        SupersededError
+            On the chief, if a later attempt has taken over the directory.
+        """
         name = f"epoch-{state.epoch:05d}-{self._run_id}"
         self._fs.create_dir(f"{self._root}/{name}", recursive=True)
         files = [*(_own_file(rank) for rank in range(self._group.size)), _SHARED]
@@ -101,6 +109,7 @@ class Checkpoints:
             checksums[-1] = self._write(f"{name}/{_SHARED}", _pack(state.shared))
         (checksums,) = self._group.sum_arrays([checksums])  # all have written when this is known
         if self._is_chief:
+            self._taken().check()
             about = {k: getattr(state, k) for k in ("epoch", "stopped", "history", "identity", "fingerprint")}
             about["files"] = dict(zip(files, checksums.tolist(), strict=True))
             self._write(f"{name}/{_COMPLETE}", json.dumps(about).encode())
@@ -114,6 +123,16 @@ class Checkpoints:
         self._fs.move(f"{target}.partial", target)
         return _checksum(data)
 
+    def _taken(self) -> Fence:
+        """The claim of this attempt to the directory; it goes on from the checkpoints that count by now."""
+        if self._fence is None:
+            fence = Fence(self._fs, self._root, self._run_id)
+            accepted = [name for name in self._names() if fence.counts(name)]
+            self._fs.create_dir(self._root, recursive=True)
+            fence.take(accepted)
+            self._fence = fence
+        return self._fence
+
     def _names(self) -> list[str]:
         """Directories of checkpoints, newest first."""
         found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
@@ -122,10 +141,10 @@ class Checkpoints:
         return [i.base_name for i in dirs]
 
     def _remove_old(self) -> None:
-        """Delete what is older than the last complete ones."""
+        """Delete what is older than the last complete ones, and what does not count."""
         complete = 0
         for name in self._names():
-            if complete == KEPT:
+            if complete == KEPT or not self._taken().counts(name):
                 self._fs.delete_dir(f"{self._root}/{name}")
             elif self._fs.get_file_info(f"{self._root}/{name}/{_COMPLETE}").type == fs.FileType.File:
                 complete += 1
@@ -137,7 +156,11 @@ class Checkpoints:
         ------
         ModelError
             If some worker cannot read what the chief can.
+        SupersededError
+            On the chief, if a later attempt comes meanwhile.
         """
+        if self._is_chief:
+            self._taken()
         text = self._group.broadcast_text(self._newest() if self._is_chief else "", self._is_chief)
         if not text:
             return None
@@ -159,7 +182,7 @@ class Checkpoints:
         return state
 
     def _newest(self) -> str:
-        for name in self._names():
+        for name in filter(self._taken().counts, self._names()):
             try:
                 with self._fs.open_input_stream(f"{self._root}/{name}/{_COMPLETE}") as stream:
                     about = json.loads(stream.read())

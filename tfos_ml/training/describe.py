@@ -19,6 +19,7 @@ from typing import Any
 from tfos_ml.casting import TensorInfo
 from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.heads import LossInfo
+from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import import_keras_lightly, import_tensorflow
 
 _COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
@@ -225,6 +226,7 @@ def main(folder: Path) -> None:
     """Write the answer, or the error, into `folder`."""
     import_keras_lightly()
     import_tensorflow()
+    add_working_directory()  # for what the model needs
     try:
         response = answer(folder)
     except TfosMlError as error:

@@ -49,14 +49,16 @@ class Inbox:
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def _read(self) -> None:
-        for message in self._messages:
+        try:
+            for message in self._messages:
+                with self._changed:
+                    self._heard = time.monotonic()
+                    self._sort(message)
+                    self._changed.notify_all()
+        finally:  # also after a message that is none, or those who wait would do so for ever
             with self._changed:
-                self._heard = time.monotonic()
-                self._sort(message)
+                self._closed = True
                 self._changed.notify_all()
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
 
     def _sort(self, message: Message) -> None:
         match message.pop("type"):
@@ -76,6 +78,8 @@ class Inbox:
                 self._checkpoints_taken += 1
             case "cluster_done":
                 self.cluster_done = True
+            case unknown:
+                raise AssertionError(f"unknown message {unknown!r}")
 
     def _wait(self, ready: Callable[[], Any], what: str, timeout: float | None) -> None:
         """Wait until `ready`, for as long as something comes at least every `timeout` seconds."""

@@ -18,10 +18,10 @@ import threading
 import traceback
 from typing import Any
 
-from tfos_ml.cluster.channel import Channel, ChannelClosedError
+from tfos_ml.cluster.channel import BEAT, Channel, ChannelClosedError
+from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import PRELOADS, USES_KERAS, import_keras_lightly, import_tensorflow, import_tensorflow_later
 
-HEARTBEAT_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -34,8 +34,9 @@ def die_with(parent: int) -> None:
 
 def _beat(channel: Channel) -> None:
     stop = threading.Event()
+    period = float(os.environ.get(BEAT, 5))
     try:
-        while not stop.wait(HEARTBEAT_SECONDS):
+        while not stop.wait(period):
             channel.send("alive")
     except ChannelClosedError:
         pass
@@ -56,6 +57,7 @@ def _run(channel: Channel) -> None:
 
     messages = iter(channel)
     start = next(messages)
+    add_working_directory()  # for what the train function imports
     with open(start["payload"], "rb") as file:
         try:
             train_fn, args = unpack_program(file.read())
@@ -99,7 +101,8 @@ def _is_collateral(error: BaseException) -> bool:
         return False
     import tensorflow as tf
 
-    broken = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    timed_out = tf.errors.DeadlineExceededError  # with a node that stands still
+    broken = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, timed_out)
     links: list[BaseException | None] = [error, error.__cause__, error.__context__]
     return any(isinstance(link, broken) for link in links)
 

@@ -1,0 +1,320 @@
+"""A Spark standalone cluster of real processes: a master, workers on addresses of their own, and driver programs.
+
+The master and the driver are at 127.0.0.1, the workers at 127.0.0.2, 127.0.0.3..., each with one executor an
+application; or each in a network namespace (``namespaces.py``). All carry a variable in their environment, by which
+they are found and killed at the end, executors and Python workers too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyspark
+from conftest import JVM_OPTIONS, wait_until
+
+SPARK_HOME = Path(pyspark.__file__).parent
+MARKER = "TFOS_ML_TEST_CLUSTER"
+START_SECONDS = 120.0  # on two cores, with other tests beside it
+DRIVER_ADDRESS = "127.0.0.1"
+MASTER, WORKER, EXECUTOR = (
+    "org.apache.spark.deploy.master.Master",
+    "org.apache.spark.deploy.worker.Worker",
+    "org.apache.spark.executor.CoarseGrainedExecutorBackend",
+)
+
+
+class Worker:
+    """One worker of the cluster, and what runs below it."""
+
+    def __init__(self, cluster: Standalone, address: str, memory: str, prefix: Sequence[str]):
+        self.address = address
+        self.local = cluster.directory / f"local-{address}"
+        self.log = cluster.directory / f"worker-{address}.log"
+        command = [WORKER, "--host", address, "--port", "0", "--webui-port", "0", "--cores", "8", "--memory", memory]
+        command += ["--work-dir", str(cluster.directory / f"work-{address}"), cluster.url]
+        local = {"SPARK_LOCAL_IP": address, "SPARK_LOCAL_DIRS": str(self.local)}
+        self.process = cluster.spawn(command, self.log, local, prefix)
+
+    def has_registered(self) -> bool:
+        return "Successfully registered with master" in self.log.read_text()
+
+    def executors(self) -> list[psutil.Process]:
+        """JVMs of the executors that run on this worker now."""
+        return [p for p in descendants(self.process.pid) if EXECUTOR in command_of(p)]
+
+    def pythons(self) -> list[psutil.Process]:
+        """Python processes of its executors: daemons, Spark's workers, nodes."""
+        found = [p for executor in self.executors() for p in descendants(executor.pid)]
+        return [p for p in found if "python" in "".join(command_of(p)[:1])]
+
+    def map_outputs(self) -> list[Path]:
+        """Files that its executors wrote for shuffles."""
+        return sorted(self.local.rglob("shuffle_*.data"))
+
+
+class Standalone:
+    """A running cluster; close it, or use it as a context manager.
+
+    Parameters
+    ----------
+    directory : Path
+        For logs, work directories and Spark's local directories.
+    workers : int, default 2
+        Workers at loopback addresses to start with.
+    address : str
+        Of the master and of drivers.
+    prefix : sequence of str, optional
+        What their commands are prefixed with.
+    """
+
+    def __init__(self, directory: Path, workers: int = 2, address: str = DRIVER_ADDRESS, prefix: Sequence[str] = ()):
+        self.directory = directory
+        self._prefix = prefix
+        self.address = address
+        self._marker = f"{os.getpid()}-{directory.name}"
+        self._drivers: list[Driver] = []
+        self.workers: list[Worker] = []
+        log = directory / "master.log"
+        try:
+            self.master = self.spawn(
+                [MASTER, "--host", address, "--port", "0", "--webui-port", "0"], log, prefix=prefix
+            )
+            self.url = found_in(log, r"Starting Spark master at (spark://\S+)")
+            for i in range(workers):
+                self.start_worker(f"127.0.0.{2 + i}")
+            self.wait_for_workers()
+        except BaseException:
+            self.close()
+            raise
+
+    def spawn(
+        self, command: Sequence[str], log: Path, variables: dict[str, str] | None = None, prefix: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
+        """Start one of Spark's daemons, without the JVM that ``spark-class`` takes to find out how."""
+        java = ["java", "-Xmx128m", *JVM_OPTIONS.split(), "-cp", f"{SPARK_HOME / 'jars'}/*"]
+        return self.start([*prefix, *java, *command], log, variables)
+
+    def start(
+        self, command: Sequence[str], log: Path, variables: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process of the cluster."""
+        environment = {**self.environment(), "SPARK_LOCAL_IP": self.address, **(variables or {})}
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def settings(self) -> dict[str, str]:
+        """Settings of applications on the cluster."""
+        return {
+            "spark.master": self.url,
+            "spark.driver.host": self.address,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "2",
+            "spark.cores.max": "4",
+            "spark.executor.extraJavaOptions": JVM_OPTIONS,
+            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.adaptive.enabled": "false",
+        }
+
+    def environment(self) -> dict[str, str]:
+        """Environment of all processes of the cluster."""
+        paths = [str(Path(__file__).parent), os.environ["PYTHONPATH"]]
+        return {
+            **os.environ,
+            MARKER: self._marker,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_SCALA_VERSION": "2.13",  # as spark-class sets it; of no consequence, but workers want it
+        }
+
+    def start_worker(self, address: str, memory: str = "2g", prefix: Sequence[str] = ()) -> Worker:
+        """Start one more worker, with room for several applications; it registers in a few seconds."""
+        worker = Worker(self, address, memory, prefix)
+        self.workers.append(worker)
+        return worker
+
+    def wait_for_workers(self) -> None:
+        assert wait_until(lambda: all(w.has_registered() for w in self.workers), START_SECONDS), self.logs()
+
+    def driver(self, **conf: Any) -> Driver:
+        """Start a driver program with a Spark session; dots of settings are written as underscores."""
+        settings = with_dots(conf)
+        driver = Driver(self, self._prefix, settings if "spark.remote" in settings else {**self.settings(), **settings})
+        self._drivers.append(driver)
+        return driver
+
+    def connect_server(self, **conf: Any) -> str:
+        """Start a Spark Connect server on the cluster; the URL for its clients."""
+        log = self.directory / "connect.log"
+        settings = {**self.settings(), **with_dots(conf), "spark.connect.grpc.binding.port": "0"}
+        command = [str(SPARK_HOME / "bin" / "spark-class"), "org.apache.spark.deploy.SparkSubmit"]
+        command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+        self.start(command, log)
+        port = found_in(log, r"Spark Connect server started at: \S+:(\d+)\n")
+        return f"sc://{self.address}:{port}"
+
+    def worker_of(self, pid: int) -> Worker:
+        """The worker below which a process runs."""
+        return next(w for w in self.workers if any(p.pid == pid for p in descendants(w.process.pid)))
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes that carry the cluster's variable."""
+        return [p for p in psutil.process_iter() if environment_of(p).get(MARKER) == self._marker]
+
+    def logs(self) -> str:
+        """The end of each log, for messages of failed assertions."""
+        return "\n".join(f"--- {path}\n{path.read_text()[-3000:]}" for path in sorted(self.directory.glob("*.log")))
+
+    def close(self) -> None:
+        """Kill all, and see that nothing is left: no process (and so no port), no spool, no scratch directory."""
+        for driver in self._drivers:
+            driver.close()
+
+        def all_gone() -> bool:
+            left = self.processes()
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(left, timeout=1)
+            return not left
+
+        assert wait_until(all_gone, 20), self.processes()
+        for worker in self.workers:
+            worker.process.wait(10)
+        if hasattr(self, "master"):
+            self.master.wait(10)
+        for worker in self.workers:  # what executors were killed in the midst of
+            shutil.rmtree(worker.local, ignore_errors=True)
+
+    def __enter__(self) -> Standalone:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Outcome(dict[str, Any]):
+    """How a program of the driver ended: ``result``, or ``error`` and ``message``; and ``seconds``."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {value}" for name, value in self.items())
+
+
+class Driver:
+    """A process with a Spark session, that runs the programs of ``driver_programs.py`` one after the other."""
+
+    def __init__(self, cluster: Standalone, prefix: Sequence[str], conf: dict[str, str]):
+        self._log = cluster.directory / f"driver-{uuid.uuid4().hex[:6]}.log"
+        command = [*prefix, sys.executable, str(Path(__file__).parent / "driver_programs.py"), json.dumps(conf)]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                env={**cluster.environment(), "SPARK_LOCAL_IP": cluster.address},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self._outcomes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stream:
+            for line in stream:
+                self._outcomes.put(line)
+        self._outcomes.put(None)
+
+    def begin(self, program: str, **arguments: Any) -> None:
+        """Start a program; :meth:`outcome` tells how it ended."""
+        assert self.process.stdin is not None
+        print(json.dumps({"program": program, "arguments": arguments}), file=self.process.stdin, flush=True)
+
+    def outcome(self, timeout: float = START_SECONDS) -> Outcome:
+        """How the program ended that was begun first."""
+        try:
+            line = self._outcomes.get(timeout=timeout)
+        except queue.Empty:
+            raise AssertionError(f"no outcome within {timeout:g} s: {self.log()[-3000:]}") from None
+        assert line is not None, f"the driver died: {self.log()[-3000:]}"
+        return Outcome(json.loads(line))
+
+    def run(self, program: str, timeout: float = START_SECONDS, **arguments: Any) -> Outcome:
+        """Run a program to its end."""
+        self.begin(program, **arguments)
+        return self.outcome(timeout)
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def close(self) -> None:
+        """End it at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        self._reader.join(10)
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()  # type: ignore[union-attr]
+
+
+def with_dots(conf: dict[str, Any]) -> dict[str, str]:
+    """Settings of Spark by their names in Python, with underscores for dots, and two for one."""
+    return {name.replace("__", "-").replace("_", ".").replace("-", "_"): str(value) for name, value in conf.items()}
+
+
+def found_in(log: Path, pattern: str) -> str:
+    """What a pattern's group finds in a log, once it is there."""
+    assert wait_until(lambda: re.search(pattern, log.read_text()), START_SECONDS), log.read_text()
+    found = re.search(pattern, log.read_text())
+    assert found is not None
+    return found[1]
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def environment_of(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ() if process.status() != psutil.STATUS_ZOMBIE else {}
+    except (psutil.Error, OSError):
+        return {}

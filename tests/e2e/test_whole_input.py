@@ -1,0 +1,68 @@
+"""Rows that Spark could not read are missed: what was trained without them does not count."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import wait_until
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from tfos_ml.cluster.task_input import whole
+from tfos_ml.errors import InputLostError
+
+ROWS = 60_000
+
+
+def broken(spark):
+    """Rows in one partition, of which the last ones cannot be read."""
+    fail = F.raise_error(F.lit("this row cannot be read"))
+    return spark.range(0, ROWS, 1, 1).select(F.when(F.col("id") == ROWS - 1, fail).otherwise(F.col("id")).alias("id"))
+
+
+def count(path, batches):
+    """What a Python task sees of its input."""
+    import pyarrow as pa
+
+    rows = 0
+    try:
+        for batch in batches:
+            rows += len(batch) if isinstance(batch, pa.RecordBatch) else 1
+        is_whole = True
+    except InputLostError:
+        is_whole = False
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"rows": rows, "whole": is_whole}))
+    partial.rename(path)
+    yield from ()
+
+
+def test_spark_ends_a_broken_input_as_if_it_were_whole_and_we_tell_them_apart(spark, tmp_path):
+    seen = {}
+    for name, guard in {"spark": iter, "ours": whole}.items():
+        path = tmp_path / name
+        with pytest.raises(PySparkException, match="this row cannot be read"):
+            broken(spark).mapInArrow(lambda b, path=path, guard=guard: count(path, guard(b)), "x long").collect()
+        assert wait_until(path.exists, 20)
+        seen[name] = json.loads(path.read_text())
+    assert seen["spark"]["whole"]  # if Spark should ever tell by itself, task_input is no longer needed
+    assert 0 < seen["spark"]["rows"] < ROWS
+    assert not seen["ours"]["whole"]
+
+
+@pytest.mark.parametrize("kind", ["DataFrame", "RDD", "RDD after a Python function", "empty"])
+def test_a_whole_input_is_known_as_such(spark, tmp_path, kind):
+    path, rows = tmp_path / "seen", 0 if kind == "empty" else 1000
+
+    def see(items):
+        return count(path, whole(items))
+
+    df = spark.range(0, rows, 1, 1)
+    if kind in ("DataFrame", "empty"):
+        df.repartition(1).mapInArrow(see, "x long").collect()
+    else:
+        rdd = spark.sparkContext.parallelize(range(rows), 1)
+        (rdd.map(lambda x: x) if "after" in kind else rdd).mapPartitions(see).collect()
+    if kind != "empty":  # Spark runs no task then
+        assert json.loads(path.read_text()) == {"rows": rows, "whole": True}

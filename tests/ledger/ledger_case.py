@@ -1,0 +1,318 @@
+"""A fit with a fault in it, and what must be true of every fit: the ledger."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import signal
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ledger_program
+import psutil
+import pyarrow as pa
+import spark_task
+from lost_answers import Answers
+from spark_of_processes import ConnectSpark, Elements, FetchFailedError, ProcessSpark, Rows, wait_until
+
+from tfos_ml import InputMode, TFCluster, errors
+from tfos_ml.arrays import spec_of
+from tfos_ml.artifacts import Artifact
+from tfos_ml.cluster import launcher, results
+from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.preflight import LEASE_SETTING
+from tfos_ml.cluster.template import make_template
+from tfos_ml.pickling import pack_program
+from tfos_ml.schema import ROW_COLUMN, FeedSchema
+
+NODES, EPOCHS = 2, 2
+SHARES = {0: 30, 1: 33}  # rows of each node
+BATCH_ROWS = 6
+SHORT, LONG = 3.0, 40.0  # seconds without a sign of life that are too many, where that is the fault and where not
+REACH_DEADLINE = 15.0
+FIT_DEADLINE = 60.0
+MODEL_BYTES = 1 << 16
+MODEL = bytes(MODEL_BYTES)
+PARTITIONS = 2 * NODES  # of a TFCluster's rows: those of node 0, of node 1, the rest of both
+CONSTANTS = {  # on the nodes
+    "tfos_ml.cluster.control.CALL_TIMEOUT": 1.0,
+    "tfos_ml.cluster.host.start_host": spark_task.fork_host,
+}
+SCHEMA = pa.schema([("c0", pa.int64()), (ROW_COLUMN, pa.int64())])
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which fault, when, to whom.
+
+    Attributes
+    ----------
+    mode : {"barrier", "plain", "connect", "cluster"}
+        How the nodes run.
+    fault : str
+        A key of ``FAULTS``.
+    phase : {"feed", "epoch", "export"}
+        When: while half the rows have come, after the first epoch, after the export.
+    victim : int
+        Rank of the node.
+    restarts : int
+        ``maxRestarts``; with 1 the fit must succeed.
+    """
+
+    mode: str
+    fault: str
+    phase: str
+    victim: int
+    restarts: int
+
+    def __str__(self) -> str:
+        return f"{self.mode}-{self.fault}-{self.phase}-{self.victim}-{self.restarts}"
+
+
+class Run:
+    """One case, under way."""
+
+    def __init__(self, case: Case, directory: Path):
+        self.case = case
+        self.directory = directory
+        self.export_dir = directory / "models" / "export"
+        self.export_dir.parent.mkdir()
+        self.attempts = 0
+        self.fetch_failed = False
+        self.answers = Answers(case.fault)
+        self.injected = False
+        self.error: BaseException | None = None
+        self.result: Any = None
+        self._done = threading.Event()
+        kind = ConnectSpark if case.mode == "connect" else ProcessSpark
+        self.lease = SHORT if case.fault == "stop supervisor" else LONG
+        self.silence = SHORT if case.fault == "stop child" else LONG
+        conf = {LEASE_SETTING: f"{self.lease}"}
+        if case.mode == "plain":
+            conf["spark.dynamicAllocation.enabled"] = "true"
+            conf["spark.dynamicAllocation.maxExecutors"] = "8"
+        self.spark = kind(conf, CONSTANTS)
+
+    # The fit
+
+    def rows(self) -> Rows:
+        """The DataFrame of an attempt."""
+        attempt, self.attempts = self.attempts, self.attempts + 1
+
+        def source(rank: int) -> Iterator[pa.RecordBatch]:
+            ids = ids_of(rank)
+            for start in range(0, len(ids), BATCH_ROWS):
+                if attempt == 0 and start == 3 * BATCH_ROWS:
+                    self.halfway(rank)
+                part = ids[start : start + BATCH_ROWS]
+                numbers = [(rank << 33) + start + i for i in range(len(part))]
+                yield pa.record_batch([pa.array(part), pa.array(numbers)], schema=SCHEMA)
+
+        return Rows(self.spark, SCHEMA, source, NODES)
+
+    def halfway(self, rank: int) -> None:
+        """A node has had half its rows."""
+        case = self.case
+        fails = case.fault == "fetch failure" and rank == case.victim and not self.fetch_failed
+        if case.phase == "feed" and not self.fetch_failed:
+            wait_until(lambda: self._done.is_set() or self.has_reached("start", rank), REACH_DEADLINE)
+            ledger_program.mark(self.directory, 0, "feed", rank)
+        if case.phase == "feed" or fails:
+            wait_until(lambda: self._done.is_set() or (self.directory / "go").exists(), REACH_DEADLINE)
+        if fails:
+            self.fetch_failed = True
+            raise FetchFailedError
+
+    def elements(self, partition: int) -> Iterator[list[int]]:
+        """The RDD's rows of a partition, a few at a time; node ``partition % NODES`` gets them."""
+        rank = partition % NODES
+        middle = len(ids_of(rank)) // 2
+        ids = ids_of(rank)[:middle] if partition < NODES else ids_of(rank)[middle:]
+        for start in range(0, len(ids), BATCH_ROWS):
+            if partition < NODES and start == BATCH_ROWS:
+                self.halfway(partition)
+            yield ids[start : start + BATCH_ROWS]
+
+    def fit(self) -> None:
+        """Fit, with the fault; afterwards there is a result or an error."""
+        injector = threading.Thread(target=self._inject, name="injector", daemon=True)
+        injector.start()
+        args = argparse.Namespace(
+            directory=str(self.directory), pause=self.case.phase, shares=SHARES, model_bytes=MODEL_BYTES
+        )
+        began = time.monotonic()
+        try:
+            self.result = self._lead_cluster(args) if self.case.mode == "cluster" else self._launch(args)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._done.set()
+            self.seconds = time.monotonic() - began
+            injector.join(REACH_DEADLINE)
+            self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        """What was stopped, and nobody has killed, wakes up; it then finds that nobody wants it."""
+        if self.case.fault.startswith("stop") and self.injected:
+            for pid in self.pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _launch(self, args: argparse.Namespace) -> launcher.RunResult:
+        program = pack_program("trainFn", ledger_program.train, (ledger_program.train, args), {})
+        task = NodeTask(
+            run_id="",
+            template=make_template(NODES),
+            schema=FeedSchema((spec_of(pa.int64(), "id", "features"),)),
+            payload=Artifact("program", program),
+            settings=SETTINGS,
+            environment={},
+            reservation_timeout=30,
+            feed_timeout=30,
+            export_dir=str(self.export_dir),
+            control=None,
+            lease=self.lease,
+            silence=self.silence,
+        )
+        return launcher.launch(self.spark, self.rows, task, max_restarts=self.case.restarts, verbose=0)
+
+    def _lead_cluster(self, args: argparse.Namespace) -> TFCluster:
+        rows = Elements(self.spark, self.elements, PARTITIONS)
+        cluster = TFCluster.run(
+            self.spark, ledger_program.train, args, NODES, input_mode=InputMode.SPARK, reservation_timeout=30
+        )
+        with cluster:
+            cluster.train(rows, num_epochs=EPOCHS, feed_timeout=30)
+        return cluster
+
+    # The fault
+
+    def has_reached(self, phase: str, rank: int) -> bool:
+        """Whether a node of the first attempt is in a phase."""
+        return (self.directory / f"0-{phase}-{rank}").exists()
+
+    def _inject(self) -> None:
+        case = self.case
+        ranks = [rank for rank in range(NODES) if case.fault != "fetch failure" or rank != case.victim]
+        if case.fault == "fetch failure" and case.phase == "feed":
+            ranks = list(range(NODES))
+
+        def all_have() -> bool:
+            return self._done.is_set() or all(self.has_reached(case.phase, rank) for rank in ranks)
+
+        if wait_until(all_have, REACH_DEADLINE) and not self._done.is_set():
+            self.injected = True
+            FAULTS[case.fault](self)
+        (self.directory / "go").touch()
+
+    def pids(self) -> tuple[int, int]:
+        """Process ids of the victim and of its supervisor."""
+        child, supervisor, _ = (self.directory / f"0-pid-{self.case.victim}").read_text().split()
+        return int(child), int(supervisor)
+
+    # The ledger
+
+    def check(self) -> None:
+        """Every row was trained once in each epoch and the model is whole, or the fit raised and nothing is left."""
+        assert self.injected, "the fault was not reached"
+        assert self.answers.were_hit(), "no answer came later"
+        present = sorted(p.name for p in self.export_dir.parent.iterdir())
+        if self.error is not None:
+            assert isinstance(self.error, errors.TfosMlError), f"{type(self.error)}: {self.error}"
+            assert present == [], "a failed fit has published"
+            return
+        run_id, model = self._of_cluster() if self.case.mode == "cluster" else self._of_fit()
+        trained = {rank: self._trained(run_id, rank) for rank in range(NODES)}
+        for rank, ids in trained.items():
+            for epoch in range(EPOCHS):
+                one = ids[epoch * SHARES[rank] : (epoch + 1) * SHARES[rank]]
+                assert sorted(one) == ids_of(rank), f"epoch {epoch} of rank {rank}: {ids}"
+            assert len(ids) == EPOCHS * SHARES[rank]
+        assert model == {"saved_model.pb": run_id.encode(), "variables/variables.data-00000-of-00001": MODEL}
+
+    def _trained(self, run_id: str, rank: int) -> list[int]:
+        return [int(line) for line in (self.directory / f"trained-{run_id}-{rank}").read_text().split()]
+
+    def _of_fit(self) -> tuple[str, dict[str, bytes]]:
+        """Which attempt succeeded, and the files of its model."""
+        (run_id,) = {report["run_id"] for report in self.result.reports}
+        assert [p.name for p in self.export_dir.parent.iterdir()] == ["export"]
+        files = [p for p in self.export_dir.rglob("*") if p.is_file()]
+        return run_id, {str(p.relative_to(self.export_dir)): p.read_bytes() for p in files}
+
+    def _of_cluster(self) -> tuple[str, dict[str, bytes]]:
+        (run_id,) = {report["run_id"] for report in self.result.summary["nodes"]}
+        ((_, archive),) = results.joined(self.result._results, "model")
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            return run_id, {m.name: tar.extractfile(m).read() for m in tar if m.isfile()}  # type: ignore[union-attr]
+
+
+def ids_of(rank: int) -> list[int]:
+    """Ids of the rows of a node."""
+    return list(range(rank * 1000, rank * 1000 + SHARES[rank]))
+
+
+SETTINGS = {
+    "epochs": EPOCHS,
+    "batch_size": 10,
+    "shuffle": False,
+    "seed": 0,
+    "pad_value": 0,
+    "communication": "auto",
+    "protocol": "grpc",
+    "model_dir": None,
+    "log_dir": None,
+    "tensorboard": False,
+    "signature_def_key": "serving_default",
+    "default_fs": "file:///",
+    "files": [],
+    "feed_timeout": 30.0,
+    "restart_count": 0,
+}
+
+
+def _signal_child(number: int) -> Callable[[Run], None]:
+    return lambda run: os.kill(run.pids()[0], number)
+
+
+def _signal_supervisor(number: int) -> Callable[[Run], None]:
+    return lambda run: os.kill(run.pids()[1], number)
+
+
+def _kill_all(run: Run) -> None:
+    """What the out-of-memory killer may do: guardian, process and supervisor, in this order."""
+    child, supervisor = run.pids()
+    for process in psutil.process_iter():
+        if "tfos_ml.cluster.guardian" in process.cmdline() and process.ppid() == supervisor:
+            process.kill()
+    os.kill(child, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
+
+
+def _kill_feeder(run: Run) -> None:
+    """The task that feeds the victim."""
+    (feed,) = run.spark.stages
+    for task in feed._tasks:
+        if task.rank == run.case.victim:
+            task.process.kill()
+
+
+FAULTS: dict[str, Callable[[Run], None]] = {
+    "none": lambda run: None,
+    "kill child": _signal_child(signal.SIGKILL),
+    "kill supervisor": _signal_supervisor(signal.SIGKILL),
+    "stop child": _signal_child(signal.SIGSTOP),
+    "stop supervisor": _signal_supervisor(signal.SIGSTOP),
+    "fetch failure": lambda run: None,  # raised by the rows
+    "kill feeder": _kill_feeder,
+    "lost answers": lambda run: run.answers.arm(),
+    "late answers": lambda run: run.answers.arm(),
+    "doubled calls": lambda run: run.answers.arm(),
+}

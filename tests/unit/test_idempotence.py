@@ -1,0 +1,466 @@
+"""Calls whose answers are lost, late or doubled: no row, report or result is missing or counted twice."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from test_endpoint import Node
+
+from tfos_ml import errors
+from tfos_ml.cluster import cluster_server, control, results, transport
+from tfos_ml.cluster.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims, check_rows
+from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
+from tfos_ml.cluster.control import ControlClient, ControlServer, ProgressLink
+from tfos_ml.cluster.feeding import FeedNode, FeedOrder, feed_elements
+from tfos_ml.cluster.tasks import Place, PlainSeat
+from tfos_ml.cluster.template import make_template
+
+DEADLINE = 10.0
+FAULTS = ["lost", "late", "doubled", "overtaken"]
+each_fault = pytest.mark.parametrize("fault", FAULTS)
+
+
+class Faulty:
+    """A server that lets calls take effect and then loses, delays or doubles them, as told for the next of each kind.
+
+    ``lost``: it takes effect, its answer does not come. ``late``: its answer comes after the caller has given up.
+    ``doubled``: it takes effect twice. ``overtaken``: it gets lost, and takes effect after the next call of any kind.
+    """
+
+    late_for = 0.6
+
+    def __init__(self, *args):
+        self._plan = {}
+        self._overtaken = deque()
+        self.counts = {}
+        super().__init__("127.0.0.1", *args)
+
+    def plan(self, kind, *faults):
+        self._plan[kind] = deque(faults)
+
+    def do_action(self, context, action):
+        kind, body = action.type, action.body.to_pybytes()
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+        def take_effect():
+            return super(Faulty, self).do_action(context, flight.Action(kind, body))
+
+        return self._with_fault(kind, take_effect)
+
+    def do_put(self, context, descriptor, reader, writer):
+        self.counts["put"] = self.counts.get("put", 0) + 1
+        self._with_fault("put", lambda: super(Faulty, self).do_put(context, descriptor, reader, writer))
+
+    def _with_fault(self, kind, take_effect):
+        plan = self._plan.get(kind)
+        fault = plan.popleft() if plan else None
+        if fault == "overtaken" and kind != "put":
+            self._overtaken.append(take_effect)
+            raise flight.FlightUnavailableError("lost on the way")
+        answer = take_effect()
+        while self._overtaken:
+            self._overtaken.popleft()()
+        if fault in ("lost", "overtaken"):
+            raise flight.FlightUnavailableError("the answer is lost")
+        if fault == "doubled" and kind != "put":
+            take_effect()
+        if fault == "late":
+            threading.Event().wait(self.late_for)
+        return answer
+
+
+class FaultyFitServer(Faulty, ControlServer):
+    """That of a fit."""
+
+
+class FaultyServer(Faulty, ClusterServer):
+    """That of a ``TFCluster``."""
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Callers do not wait long for an answer, and late ones take longer."""
+    monkeypatch.setattr(control, "CALL_TIMEOUT", 0.3)
+    monkeypatch.setattr(control, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(cluster_server, "WHY_SECONDS", 0.2)
+
+
+@pytest.fixture
+def serve(impatient):
+    servers = []
+
+    def serve(size=None):
+        """The server of a cluster of so many nodes, or of a fit."""
+        server = FaultyFitServer() if size is None else FaultyServer(make_template(size), lambda: True)
+        servers.append(server)
+        return server
+
+    yield serve
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def connect():
+    clients = []
+
+    def connect(server):
+        clients.append(ControlClient(**server.address))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+# Feeding
+
+
+def feed(nodes, server, partitions, attempts=4, epochs=1):
+    """What Spark does: run each feed task, on one node after another until one attempt succeeds."""
+    fed = {}
+    for partition, elements in enumerate(partitions):
+        for attempt in range(attempts):
+            node = nodes[(partition + attempt) % len(nodes)]
+            location = FeedNode(0, "127.0.0.1", node.endpoint.location)
+            order = FeedOrder(1, "input", (location,), {**server.address}, epochs, patience=DEADLINE)
+            try:
+                fed |= dict(feed_elements(order, partition, iter(elements)))
+                break
+            except RuntimeError:
+                assert attempt < attempts - 1
+    return fed
+
+
+def rows_before_train_function(nodes):
+    return sorted(element for node in nodes for element in node.elements())
+
+
+@pytest.fixture
+def two_nodes(serve, tmp_path):
+    """Two nodes of one cluster, and its server."""
+    server = serve(2)
+    nodes = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        node = Node(tmp_path / name, driver=server, token=server.address["token"], patience=DEADLINE)
+        nodes.append(node)
+    yield nodes, server
+    for node in nodes:
+        node.close()
+
+
+PARTITIONS = [range(10), range(10, 20), range(20, 30), range(30, 40)]
+
+
+@each_fault
+@pytest.mark.parametrize("call", ["claim", "commit"])
+def test_every_row_is_fed_once_whatever_becomes_of_an_answer(two_nodes, call, fault):
+    nodes, server = two_nodes
+    server.plan(call, fault, None, fault)
+    fed = feed(nodes, server, PARTITIONS)
+    assert rows_before_train_function(nodes) == list(range(40))
+    check_rows(fed, server.committed(1, 0))
+    assert sum(fed.values()) == 40
+
+
+def test_an_attempt_that_gets_no_grant_gives_up_its_claim_and_the_next_one_feeds(two_nodes, monkeypatch):
+    nodes, server = two_nodes
+    nodes[0].claims._patience = 0.0
+    server.plan("claim", "lost")  # granted, but its node never hears of it
+    fed = feed(nodes, server, PARTITIONS[:1])
+    assert (fed, rows_before_train_function(nodes)) == ({0: 10}, list(range(10)))
+    assert nodes[0].chunks() == []
+    assert server.counts["release"] == 1
+
+
+def test_what_cannot_be_settled_ends_the_node(two_nodes):
+    nodes, server = two_nodes
+    nodes[0].claims._patience = 0.0
+    server.plan("commit", "lost")
+    feed(nodes, server, PARTITIONS[:1])
+    with pytest.raises(errors.NodeLostError, match="cannot be settled with the driver which rows of a feed count"):
+        next(nodes[0].inlet.until_end())
+
+
+def test_a_node_that_does_not_hear_of_its_failure_to_claim_does_not_claim_later(two_nodes):
+    nodes, server = two_nodes
+    nodes[0].claims._patience = 0.0
+    server.plan("claim", "overtaken")  # it arrives after the release
+    fed = feed(nodes, server, PARTITIONS[:1])
+    assert (fed, rows_before_train_function(nodes)) == ({0: 10}, list(range(10)))
+
+
+def test_a_second_attempt_waits_for_the_first_and_counts_its_rows(two_nodes):
+    nodes, _ = two_nodes
+    client = nodes[1].claims
+    assert nodes[0].claims.take(1, 0, "first")
+    second = []
+    thread = threading.Thread(target=lambda: second.append(client.take(1, 0, "second")))
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    nodes[0].claims.commit(1, 0, "first", 10)
+    thread.join(DEADLINE)
+    assert second == [False]
+
+
+def test_a_task_whose_last_answer_is_lost_has_fed_its_rows(two_nodes, monkeypatch):
+    """Spark need not try it again, which in local mode it would not."""
+    nodes, server = two_nodes
+    hand_over = nodes[0].endpoint._hand_over
+
+    def and_break(order, chunks):
+        hand_over(order, chunks)
+        raise flight.FlightUnavailableError("the connection breaks")
+
+    monkeypatch.setattr(nodes[0].endpoint, "_hand_over", and_break)
+    assert feed(nodes[:1], server, PARTITIONS[:2], attempts=1) == {0: 10, 1: 10}
+    assert rows_before_train_function(nodes) == list(range(20))
+
+
+def test_rows_that_are_wanted_no_more_are_none(two_nodes):
+    nodes, server = two_nodes
+    nodes[0].inlet.close()
+    assert feed(nodes[:1], server, PARTITIONS[:1], attempts=1) == {0: None}
+    assert server.committed(1, 0) == {}
+
+
+def test_rows_that_are_missing_are_named():
+    check_rows({0: 10, 1: 0}, {0: 10})
+    with pytest.raises(
+        errors.RowsLostError, match="Of 2 of 3 partitions .* 1: 5 read, 4 taken over; 2: 7 read, 0 taken"
+    ):
+        check_rows({0: 10, 1: 5, 2: 7}, {0: 10, 1: 4})
+
+
+class TestClaims:
+    @pytest.fixture
+    def claims(self):
+        claims = Claims()
+        claims.open(1)
+        return claims
+
+    def test_the_same_claimant_is_granted_again_and_others_wait_then_are_refused(self, claims):
+        assert [claims.claim(1, 0, who) for who in "aab"] == [GRANTED, GRANTED, PENDING]
+        for _ in range(2):
+            claims.commit(1, 0, "a", 10)
+        assert [claims.claim(1, 0, who) for who in "ab"] == [GRANTED, TAKEN]
+        assert (claims.committed(1), claims.is_settled(1)) == ({0: 10}, True)
+
+    def test_a_grant_that_is_released_goes_to_the_next_and_never_comes_back(self, claims):
+        claims.claim(1, 0, "a")
+        assert not claims.is_settled(1)
+        for _ in range(2):
+            claims.release(1, 0, "a")
+        assert [claims.claim(1, 0, who) for who in "aba"] == [TAKEN, GRANTED, TAKEN]
+        with pytest.raises(ValueError, match="not been granted"):
+            claims.commit(1, 0, "a", 10)
+
+    def test_a_release_that_comes_late_takes_nothing_away(self, claims):
+        claims.claim(1, 0, "a")
+        claims.commit(1, 0, "a", 10)
+        claims.release(1, 0, "a")
+        claims.release(1, 0, "b")
+        assert (claims.claim(1, 0, "b"), claims.committed(1)) == (TAKEN, {0: 10})
+
+    def test_nothing_is_granted_or_kept_of_a_call_that_has_ended(self, claims):
+        claims.claim(1, 0, "a")
+        claims.close(1)
+        claims.commit(1, 0, "a", 10)
+        claims.release(1, 0, "a")
+        assert claims.claim(1, 1, "a") == TAKEN
+        assert len(claims) == 0
+
+
+# Progress
+
+
+@each_fault
+def test_every_report_is_taken_once_and_in_order(serve, fault):
+    server = serve()
+    server.plan("progress", fault, None, fault)
+    link = ProgressLink(ControlClient(**server.address), 0, lambda: {"rows": 1}, period=0.01)
+    for i in range(100):
+        link.report({"step": i})
+    link.close()
+    assert [report["step"] for report in server.take_reports()] == list(range(100))
+    assert server.progress() == {0: {"rows": 1}}
+    link.say_gone()
+
+
+def test_an_older_call_does_not_undo_a_newer_one(serve, connect):
+    server = serve()
+    client = connect(server)
+
+    def ping(number, rows):
+        about = {"link": "x", "number": number, "first_report": 0, "reports": []}
+        client.call("progress", rank=0, progress={"rows": rows, "heard": 0}, **about)
+
+    ping(2, rows=20)
+    ping(1, rows=10)
+    assert server.progress()[0]["rows"] == 20
+    client.call("gone", rank=0)
+    ping(3, rows=30)  # sent before, and overtaken
+    assert server.wait_gone(0)
+
+
+@each_fault
+def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
+    server = serve(1)
+    for kind in ("gone", "failed", "request_stop", "why"):
+        server.plan(kind, fault)
+    client = connect(server)
+    seat = PlainSeat(Place(0, "127.0.0.1", 1, {}), server.address, 1)
+    seat.report_failure("the first failure")
+    assert server.failure() == "the first failure"
+    assert client.call_reliably("why", DEADLINE, rank=0)["failure"] == "the first failure"
+    ClusterAddress(**server.address).request_stop()
+    assert server.stop_requested
+    client.call("progress", rank=0, progress={}, reports=[])
+    client.call_reliably("gone", DEADLINE, rank=0)
+    assert server.wait_gone(0)
+
+
+@each_fault
+def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
+    server = serve(2)
+    server.plan("gather", None, fault, fault, None, fault)
+    gathered = {}
+
+    def node(rank):
+        seat = PlainSeat(Place(rank, "127.0.0.1", 1, {}), server.address, 2)
+        gathered[rank] = [seat.allGather(f"{rank} in {number}") for number in range(6)]
+
+    threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    expected = [[f"0 in {number}", f"1 in {number}"] for number in range(6)]
+    assert gathered == {0: expected, 1: expected}
+    assert server.met() == {0: "0 in 0", 1: "1 in 0"}
+
+
+def test_a_call_that_nobody_answers_is_given_up_in_time(serve, connect):
+    server = serve(1)
+    server.plan("why", *["lost"] * 1000)
+    with pytest.raises(flight.FlightUnavailableError, match="answer is lost"):
+        connect(server).call_reliably("why", 1.0, rank=0)
+    assert server.counts["why"] > 1
+
+
+def test_a_call_that_is_refused_is_not_repeated(serve, connect):
+    server = serve(1)
+    with pytest.raises(pa.ArrowException, match="unknown action"):
+        connect(server).call_reliably("nosuch", DEADLINE, rank=0)
+    assert server.counts["nosuch"] == 1
+
+
+# Results and files
+
+
+def deliver(server, rows, whole=True):
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"rank": 0}).encode())
+    with transport.connect(**server.address) as client:
+        options = flight.FlightCallOptions(timeout=DEADLINE)
+        writer, reader = client.do_put(descriptor, rows[0].schema, options)
+        with writer:
+            for row in [*rows, *([results.row(0, results.END, b"")] if whole else [])]:
+                writer.write_batch(row)
+            writer.done_writing()
+            while reader.read() is not None:
+                pass
+
+
+def test_results_that_come_twice_count_once_and_those_that_are_not_whole_never(serve):
+    server = serve(1)
+    parts = [results.row(0, "model", b"abc"), results.row(0, "model", b"def")]
+    with pytest.raises(pa.ArrowInvalid, match="ended early"):
+        deliver(server, parts, whole=False)
+    assert not server.are_finished(0)
+    server.plan("put", "lost")
+    with pytest.raises(flight.FlightUnavailableError):
+        deliver(server, parts)
+    deliver(server, parts)
+    assert server.are_finished(0)
+    assert list(results.joined(server.results(), "model")) == [(0, b"abcdef")]
+
+
+@pytest.mark.parametrize("fault", ["lost", "late"])
+def test_a_file_that_comes_twice_is_taken_once(serve, connect, tmp_path, fault):
+    server = serve()
+    server.plan("put", fault)
+    (tmp_path / "file").write_bytes(b"content" * 1000)
+    connect(server).send_file(tmp_path / "file", {"name": "checkpoint-1", "epoch": 1}, 2 * DEADLINE)
+    (report,) = server.take_reports()
+    assert Path(report["path"]).read_bytes() == b"content" * 1000
+    assert server.counts["put"] == (2 if fault == "lost" else 1)
+
+
+def test_a_file_that_is_not_whole_is_refused(serve, connect, tmp_path):
+    server = serve()
+    order = {"report": {"name": "checkpoint-1"}, "size": 10, "delivery": "a"}
+    descriptor = flight.FlightDescriptor.for_command(json.dumps(order).encode())
+    schema = pa.schema([("part", pa.binary())])
+    with transport.connect(**server.address) as client:
+        writer, _ = client.do_put(descriptor, schema, flight.FlightCallOptions(timeout=DEADLINE))
+        writer.write_batch(pa.record_batch([pa.array([b"12345"], pa.binary())], schema=schema))
+        with pytest.raises(pa.ArrowInvalid, match="ended after 5 of 10 bytes"):
+            writer.close()
+    assert server.take_reports() == []
+
+
+# Nothing grows
+
+
+def state_of(server):
+    """How much of calls that have ended a server keeps."""
+    return len(server._claims), len(server._announcements), len(server._reports), len(server._rounds)
+
+
+def test_a_stream_leaves_no_state_behind(serve, connect):
+    server = serve(1)
+    client = connect(server)
+    claims = DriverClaims(client, DEADLINE)
+    reports = [{"loss": 1.0, "step": i} for i in range(1000)]
+    for number in range(1, 21):
+        server.open_feed(number)
+        for partition in range(20):
+            claims.take(number, partition, f"{number}-{partition}")
+            claims.commit(number, partition, f"{number}-{partition}", 1)
+        assert sum(server.committed(number, 0).values()) == 20
+        server.close_feed(number)
+        heard = server.announce("segment", stream="input", number=number, epochs=1, feed_timeout=1.0)
+        about = {"link": "x", "number": number, "first_report": (number - 1) * 1000, "reports": reports}
+        answer = client.call("progress", rank=0, progress={"rows": 0, "heard": heard - 1}, **about)
+        assert [a["serial"] for a in answer["announcements"]] == [heard]
+    assert state_of(server) == (0, 1, 0, 0)
+    server.plan("claim")
+    assert not claims.take(1, 0, "a task that has outlived its job")
+
+
+def test_reports_that_nobody_takes_are_bounded(monkeypatch, connect):
+    monkeypatch.setattr(control, "KEPT_REPORTS", 100)
+    server = control.ControlServer("127.0.0.1")
+    try:
+        client = connect(server)
+        for i in range(5):
+            client.call("progress", rank=0, progress={}, reports=[{"step": 50 * i + j} for j in range(50)])
+        assert [report["step"] for report in server.take_reports()] == list(range(150, 250))
+    finally:
+        server.close()
+
+
+def test_rounds_that_all_have_had_are_forgotten(serve):
+    server = serve(1)
+    seat = PlainSeat(Place(0, "127.0.0.1", 1, {}), server.address, 1)
+    for number in range(100):
+        assert seat.allGather(str(number)) == [str(number)]
+    assert sorted(server._rounds) == [0, 99]

@@ -1,0 +1,111 @@
+import importlib
+import os
+import subprocess
+import sys
+
+import cloudpickle
+import pytest
+
+from tfos_ml import interpreter
+from tfos_ml.cluster.channel import Channel
+from tfos_ml.cluster.guardian import Guardian
+from tfos_ml.cluster.process import ChildProcess, child_environment
+from tfos_ml.interpreter import module_command, search_path
+
+DEADLINE = 30.0
+PLANTED = ("json.py", "socket.py", "runpy.py", "psutil.py", "pyarrow.py", "numpy.py", "tfos_ml/__init__.py")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The working directory, first on the path as it is in Spark's Python workers; others have put files into it."""
+    tmp_path.joinpath("tfos_ml").mkdir()
+    for name in PLANTED:
+        (tmp_path / name).write_text(
+            f"open({str(tmp_path / 'RUN')!r}, 'a').write({name!r} + ' '); raise SystemExit(99)"
+        )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def assert_nothing_ran(directory):
+    ran = directory / "RUN"
+    assert not ran.exists(), ran.read_text()
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("tfos_ml.cluster.guardian", []),
+        ("tfos_ml.cluster.host", []),
+        ("tfos_ml.inference.cache", ["/not there/model"]),
+        ("tfos_ml.cluster.board", ["/tmp", "127.0.0.1", "1"]),
+    ],
+)
+def test_processes_of_ours_run_nothing_of_the_working_directory(here, module, arguments):
+    command = module_command(module, *arguments)
+    done = subprocess.run(
+        command, env=child_environment("m", 1, {}), stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE
+    )
+    assert_nothing_ran(here)
+    assert b"ModuleNotFoundError" not in done.stderr
+
+
+def test_guardian_runs_nothing_of_the_working_directory(here):
+    assert Guardian("m-here", []).finish(report=False)
+    assert_nothing_ran(here)
+
+
+def test_command_of_python_3_10_is_as_safe(here):
+    (here / "tfos_ml" / "cluster").mkdir()
+    (here / "tfos_ml" / "cluster" / "guardian.py").write_text((here / "json.py").read_text())
+    command = [sys.executable, "-c", interpreter._SAFE_RUN, "tfos_ml.cluster.guardian"]
+    done = subprocess.run(
+        command, env=child_environment("m", 1, {}), stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert_nothing_ran(here)
+
+
+@pytest.mark.parametrize("start", [["-P", "-m"], ["-c", interpreter._SAFE_RUN]], ids=["3.11", "3.10"])
+def test_module_has_its_arguments(tmp_path, start):
+    if start[0] == "-P" and sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 has no -P")
+    (tmp_path / "shows.py").write_text("import sys\nif __name__ == '__main__': print(sys.argv[1:])")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, *start, "shows", "-m", "a b", ""]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == "['-m', 'a b', '']\n"
+
+
+def test_child_imports_what_lies_in_the_working_directory_for_the_user(tmp_path, monkeypatch):
+    """As a module beside the script of a local session."""
+    (tmp_path / "beside_me.py").write_text("print('imported', flush=True)\ndef train_fn(args, ctx): pass")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    function = importlib.import_module("beside_me").train_fn
+    payload = tmp_path / "payload"
+    payload.write_bytes(cloudpickle.dumps(({}, cloudpickle.dumps((function, {})))))
+    assert str(tmp_path) not in search_path()
+    child = ChildProcess("tfos_ml.training.main", child_environment("m-beside", 1, {}), "worker:0")
+    channel = Channel(child.socket)
+    channel.send("start", payload=str(payload))
+    assert child.wait(DEADLINE)
+    channel.close()
+    assert child.log_tail() == "imported\n"
+
+
+def test_search_path_keeps_a_working_directory_that_pythonpath_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{tmp_path}")
+    assert str(tmp_path) in search_path()
+
+
+def test_search_path_of_a_working_directory_that_is_gone(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert search_path()

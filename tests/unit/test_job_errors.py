@@ -1,0 +1,65 @@
+"""What Spark says of failed jobs, as typed errors that name the node, if one is to blame."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tfos_ml import errors
+from tfos_ml.cluster.failure import Failure
+from tfos_ml.cluster.job_errors import node_error, typed_error
+from tfos_ml.cluster.template import make_template
+
+RUNNING = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=object()))
+STOPPED = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+# As Spark 4.3 says it, shortened.
+BARRIER = "Job aborted due to stage failure: Could not recover from a failed barrier ResultStage. Most recent failure "
+FETCH_FAILED = BARRIER + "reason: Stage failed because barrier task ResultTask(3, {rank}) finished unsuccessfully.\n"
+FETCH_FAILED += (
+    "FetchFailed(BlockManagerId(1, 127.0.0.2, 37061, None), shuffleId=0, mapIndex=2, mapId=2, reduceId={rank}, message="
+)
+WORKER_DIED = BARRIER + (
+    "reason: Stage failed because barrier task ResultTask(3, {rank}) finished unsuccessfully.\norg.apache.spark."
+    "SparkException: Python worker exited unexpectedly (crashed)"
+)
+TOO_LARGE = (
+    "Job aborted due to stage failure: Total size of serialized results of 2 tasks (9.5 MiB) is bigger than "
+    "spark.driver.maxResultSize (1024.0 KiB)"
+)
+CASES = {
+    "shuffle block lost": (FETCH_FAILED, errors.InputLostError, r"worker:1 .*could not read all rows.*maxRestarts"),
+    "Python worker died": (WORKER_DIED, errors.NodeLostError, "worker:1 on unknown host: .*memoryOverhead"),
+    "results too large": (TOO_LARGE, errors.ResultSizeError, r"Set exportDir.*9\.5 MiB"),
+    "session stopped": ("Job 0 cancelled because SparkContext was shut down", errors.FitCancelledError, "shut down"),
+    "cancelled": ("[SPARK_JOB_CANCELLED] Job 3 cancelled", errors.FitCancelledError, "Job 3 cancelled"),
+}
+
+
+@pytest.mark.parametrize(("text", "kind", "message"), CASES.values(), ids=CASES)
+def test_spark_says(text, kind, message):
+    error = node_error(RuntimeError(text.format(rank=1)), RUNNING, make_template(2), None)
+    assert isinstance(error, kind)
+    with pytest.raises(kind, match=f"(?s){message}"):
+        raise error
+
+
+def test_what_is_not_ours_stays_as_it_is():
+    error = RuntimeError("[DIVIDE_BY_ZERO] Division by zero")
+    assert node_error(error, RUNNING, make_template(2), None) is error
+    assert typed_error(error, RUNNING) is error
+
+
+def test_a_session_that_is_stopped_explains_any_error():
+    assert isinstance(typed_error(AttributeError("_jsc"), STOPPED), errors.FitCancelledError)
+
+
+def test_what_a_node_has_reported_goes_before_what_spark_says():
+    told = Failure("TrainFnError", "the train function raised ValueError", "worker", 0, "h").encode()
+    error = node_error(RuntimeError(WORKER_DIED.format(rank=1)), RUNNING, make_template(2), told)
+    assert isinstance(error, errors.TrainFnError)
+    assert error.index == 0
+
+
+def test_rows_that_spark_could_not_read_for_a_reason_of_the_users_are_that_error():
+    told = Failure("InputLostError", "could not read all rows", "worker", 0, "h").encode()
+    error = RuntimeError("[DIVIDE_BY_ZERO] Division by zero")
+    assert node_error(error, RUNNING, make_template(2), told) is error

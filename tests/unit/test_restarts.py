@@ -1,0 +1,41 @@
+"""Which failures a fit is begun again after."""
+
+import pytest
+
+from tfos_ml import errors
+from tfos_ml.cluster.restarts import PORT_RETRIES, RestartPolicy
+
+PASSING = [errors.NodeLostError, errors.NodeExitError, errors.TrainFnError, errors.InputLostError]
+COMING_AGAIN = [
+    errors.NonFiniteLossError("the loss is NaN"),
+    errors.VersionMismatchError("2.18 and 2.19"),
+    errors.CollectiveCallError("out of step"),
+    errors.SupersededError("another fit"),
+    errors.ParamError("epochs"),
+    errors.DestinationError("exportDir"),
+    errors.EmptyDataError("no rows"),
+    errors.FitCancelledError("cancelled"),
+    KeyboardInterrupt(),
+]
+
+
+@pytest.mark.parametrize("kind", PASSING)
+def test_what_may_pass_is_begun_again_as_often_as_the_user_allows(kind):
+    policy = RestartPolicy(max_restarts=2)
+    decisions = [policy.decide(kind("gone", role="worker", index=1, host="h")) for _ in range(3)]
+    assert [d.restart for d in decisions] == [True, True, False]
+    assert decisions[1].notice == "Restart 2 of 2, because a node failed: worker:1 on h: gone"
+
+
+@pytest.mark.parametrize("error", COMING_AGAIN, ids=lambda e: type(e).__name__)
+def test_what_would_come_again_is_not(error):
+    policy = RestartPolicy(max_restarts=2)
+    assert not policy.decide(error).restart
+    assert policy.restarts == 0
+
+
+def test_a_port_taken_by_others_does_not_count():
+    policy = RestartPolicy(max_restarts=1)
+    taken = errors.PortTakenError("in use")
+    assert [policy.decide(taken).restart for _ in range(PORT_RETRIES + 2)] == [True] * (PORT_RETRIES + 1) + [False]
+    assert policy.restarts == 1

@@ -1,0 +1,189 @@
+"""Where a run listens, and as what the others know it: Spark's settings, for the driver and for nodes.
+
+Settings
+--------
+spark.driver.bindAddress, spark.driver.host
+    Where the driver listens, and where nodes reach it. A local session listens on loopback, whatever they say.
+spark.tfos_ml.port, spark.port.maxRetries
+    Where the driver's port is looked for: the first, and how many more after it. 0, the default, is any.
+spark.tfos_ml.nodePorts
+    Ports of the nodes on a host, ``"a-b"``: each takes one for TensorFlow, and one more if it is fed by
+    ``TFCluster``. A port may rest for a minute after its last connection.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tfos_ml.cluster.resources import is_local
+from tfos_ml.errors import ClusterConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PORT = "spark.tfos_ml.port"
+NODE_PORTS = "spark.tfos_ml.nodePorts"
+_BIND, _HOST, _RETRIES = "spark.driver.bindAddress", "spark.driver.host", "spark.port.maxRetries"
+_MAX_PORT = 65535
+ANY_PORT = range(1)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a server is to listen.
+
+    Attributes
+    ----------
+    host : str
+        Address at which others reach it.
+    listens_on : str
+        Address that it listens on; by default the same.
+    ports : range or sequence of int
+        Tried in this order; 0 is any.
+    origin : str
+        The settings that say so, for errors.
+    """
+
+    host: str
+    listens_on: str = ""
+    ports: Sequence[int] = ANY_PORT
+    origin: str = "the node's address"
+
+    @property
+    def bind(self) -> str:
+        """Address that it listens on."""
+        return self.listens_on or self.host
+
+    def described(self) -> str:
+        """The address and ports as text."""
+        if list(self.ports) == [0]:
+            return self.bind
+        low, high = min(self.ports), max(self.ports)
+        return f"{bracketed(self.bind)}:{low}" + (f"-{high}" if high > low else "")
+
+
+def driver_endpoint(spark: SparkSession) -> Endpoint:
+    """Where the driver of a classic session listens.
+
+    Raises
+    ------
+    ClusterConfigError
+        If a setting is no number, or no port.
+    """
+    first, retries = _number(spark, PORT, 0), _number(spark, _RETRIES, 16)
+    ports = range(first, min(first + retries, _MAX_PORT) + 1) if first else ANY_PORT
+    origin = f"{PORT}={first}, {_RETRIES}={retries}" if first else f"{PORT}={first}"
+    if is_local(spark):
+        return Endpoint(loopback(), ports=ports, origin=origin)
+    host = _conf(spark, _HOST) or "localhost"
+    bind = _conf(spark, _BIND) or host
+    named = f"{_BIND}={bind}" if _conf(spark, _BIND) else f"{_HOST}={host}"
+    return Endpoint(unbracketed(host), unbracketed(bind), ports, f"{named}, {origin}")
+
+
+def node_ports(spark: SparkSession) -> range:
+    """Ports that nodes may use; ``range(0, 1)`` stands for any.
+
+    Raises
+    ------
+    ClusterConfigError
+        If the setting is no range of ports.
+    """
+    text = _conf(spark, NODE_PORTS) or "0"
+    first, _, last = text.partition("-")
+    try:
+        ports = range(int(first), int(last or first) + 1)
+    except ValueError:
+        ports = range(0)
+    if not ports or ports[0] < 0 or ports[-1] > _MAX_PORT or (ports[0] == 0 and len(ports) > 1):
+        raise ClusterConfigError(f"{NODE_PORTS}={text} is no range of ports. Set it as in {NODE_PORTS}=40000-40099.")
+    return ports
+
+
+def node_endpoint(host: str, ports: range) -> Endpoint:
+    """Where a node takes rows; from the far end of the ports, since those for TensorFlow come from the near one."""
+    return Endpoint(host, ports=ports[::-1], origin=described_ports(ports))
+
+
+def described_ports(ports: range) -> str:
+    """The setting of the nodes' ports as the user wrote it."""
+    return f"{NODE_PORTS}={ports[0]}" + (f"-{ports[-1]}" if len(ports) > 1 else "")
+
+
+def loopback() -> str:
+    """Address of this host that no other host reaches."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("127.0.0.1", 0))
+        except OSError:  # a host of IPv6 alone
+            return "::1"
+        return "127.0.0.1"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached on its own host only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands before a port: addresses of IPv6 in brackets.
+
+    Examples
+    --------
+    >>> bracketed("fd00::2"), bracketed("a.example")
+    ('[fd00::2]', 'a.example')
+    """
+    return f"[{host}]" if ":" in host else host
+
+
+def unbracketed(host: str) -> str:
+    """A host without the brackets that Spark puts around addresses of IPv6.
+
+    Examples
+    --------
+    >>> unbracketed("[fd00::2]")
+    'fd00::2'
+    """
+    return host.removeprefix("[").removesuffix("]")
+
+
+def address_towards(location: str) -> str:
+    """Address of this host in the network through which it reaches `location`.
+
+    Raises
+    ------
+    OSError
+        If it does not reach it.
+    """
+    target = urlsplit(location)
+    problem: OSError | None = None
+    for family, kind, _, _, address in socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_DGRAM):
+        with socket.socket(family, kind) as probe:
+            try:
+                probe.connect(address)  # of a datagram socket: sends nothing
+            except OSError as error:
+                problem = error
+                continue
+            host: str = probe.getsockname()[0]
+            return host
+    raise problem or OSError(f"{target.hostname} has no address")
+
+
+def _conf(spark: SparkSession, name: str) -> str | None:
+    value: str | None = spark.conf.get(name, None)
+    return value
+
+
+def _number(spark: SparkSession, name: str, default: int) -> int:
+    text = _conf(spark, name) or str(default)
+    if not text.isdecimal() or int(text) > _MAX_PORT:
+        raise ClusterConfigError(f"{name}={text} is not a number from 0 to {_MAX_PORT}. Set it to one, or unset it.")
+    return int(text)

@@ -1,0 +1,181 @@
+"""Which copy of a partition's rows counts: the driver's list, and how a node asks for it.
+
+Spark may run a feed task twice, and any answer may be lost, late or doubled. So the rows of a
+partition are taken over in two steps. The driver *grants* the partition to one claimant (one
+attempt of a feed task); its node puts the rows before the train function and says that it has
+*committed* them. The same claimant may say the same as often as it likes. While a grant is not
+committed, other claimants wait; it ends with the commit, with a release, or with the node, and then
+the whole cluster has failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow.flight as flight
+
+from tfos_ml.cluster.control import ControlClient
+from tfos_ml.errors import RowsLostError
+
+GRANTED, TAKEN, PENDING = "granted", "taken", "pending"
+NAMED_PARTITIONS = 5  # in an error
+
+
+@dataclass
+class _Grant:
+    claimant: str
+    rows: int | None = None  # once committed
+
+
+@dataclass
+class _Call:
+    grants: dict[int, _Grant] = field(default_factory=dict)
+    released: set[str] = field(default_factory=set)
+
+
+class Claims:
+    """The driver's list; for one thread at a time. It forgets each call of ``train`` with its end."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, _Call] = {}
+
+    def __len__(self) -> int:
+        """Number of partitions that it remembers."""
+        return sum(len(call.grants) for call in self._calls.values())
+
+    def open(self, number: int) -> None:
+        """From now on partitions of this call of ``train`` may be claimed."""
+        self._calls[number] = _Call()
+
+    def close(self, number: int) -> None:
+        """Grant nothing of it any more: what comes now comes from tasks whose job has ended."""
+        self._calls.pop(number, None)
+
+    def claim(self, number: int, partition: int, claimant: str) -> str:
+        """``GRANTED``, ``TAKEN`` by another claimant, or ``PENDING`` until that is known."""
+        call = self._calls.get(number)
+        if call is None or claimant in call.released:
+            return TAKEN
+        grant = call.grants.setdefault(partition, _Grant(claimant))
+        if grant.claimant == claimant:
+            return GRANTED
+        return PENDING if grant.rows is None else TAKEN
+
+    def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
+        """Note that the rows of a granted partition are before the train function.
+
+        Raises
+        ------
+        ValueError
+            If the partition is not the claimant's.
+        """
+        call = self._calls.get(number)
+        if call is None:
+            return
+        grant = call.grants.get(partition)
+        if grant is None or grant.claimant != claimant:
+            raise ValueError(f"partition {partition} of call {number} has not been granted to this claimant")
+        grant.rows = rows
+
+    def release(self, number: int, partition: int, claimant: str) -> None:
+        """Note that a claimant will not commit, whatever it was or will be told; a commit stays one."""
+        call = self._calls.get(number)
+        if call is None:
+            return
+        grant = call.grants.get(partition)
+        if grant is not None and grant.claimant == claimant:
+            if grant.rows is not None:
+                return
+            del call.grants[partition]
+        call.released.add(claimant)
+
+    def is_settled(self, number: int) -> bool:
+        """Whether all that is granted of a call is committed."""
+        call = self._calls.get(number, _Call())
+        return all(grant.rows is not None for grant in call.grants.values())
+
+    def committed(self, number: int) -> dict[int, int]:
+        """Rows of each committed partition of a call."""
+        call = self._calls.get(number, _Call())
+        return {partition: grant.rows for partition, grant in call.grants.items() if grant.rows is not None}
+
+    def is_held_by(self, number: int, partition: int, claimant: str) -> bool:
+        """Whether a partition is granted to this claimant."""
+        grant = self._calls.get(number, _Call()).grants.get(partition)
+        return grant is not None and grant.claimant == claimant
+
+    def rows_committed_by(self, number: int, partition: int, claimant: str) -> int | None:
+        """Rows of a partition, if this claimant has committed it."""
+        grant = self._calls.get(number, _Call()).grants.get(partition)
+        return grant.rows if grant is not None and grant.claimant == claimant else None
+
+
+class DriverClaims:
+    """A node's way to the driver's list; for several threads.
+
+    Parameters
+    ----------
+    client : ControlClient
+        Connection to the driver.
+    patience : float
+        Seconds for which a call is repeated that gets no answer.
+    """
+
+    def __init__(self, client: ControlClient, patience: float):
+        self._client = client
+        self._patience = patience
+
+    def take(self, number: int, partition: int, claimant: str) -> bool:
+        """Whether the partition is this claimant's; waits while another has it and has not committed.
+
+        Raises
+        ------
+        pyarrow.ArrowException
+            If that cannot be known; nothing may be committed then.
+        """
+        deadline = time.monotonic() + self._patience
+        what = {"number": number, "partition": partition, "claimant": claimant}
+        while True:
+            state = self._client.call_reliably("claim", self._patience, **what)["state"]
+            if state != PENDING:
+                return bool(state == GRANTED)
+            if time.monotonic() > deadline:
+                raise flight.FlightUnavailableError(
+                    f"partition {partition} is granted to another attempt, which has not committed it for "
+                    f"{self._patience:g} s"
+                )
+
+    def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
+        """Tell the driver that the rows are before the train function; raises as :meth:`take`."""
+        what = {"number": number, "partition": partition, "claimant": claimant, "rows": rows}
+        self._client.call_reliably("commit", self._patience, **what)
+
+    def release(self, number: int, partition: int, claimant: str) -> None:
+        """Tell the driver that they are not, and will not be; raises as :meth:`take`."""
+        what = {"number": number, "partition": partition, "claimant": claimant}
+        self._client.call_reliably("release", self._patience, **what)
+
+
+def check_rows(read: Mapping[int, int], committed: Mapping[int, int]) -> None:
+    """Raise unless nodes have committed of each partition what its feed task has read.
+
+    Parameters
+    ----------
+    read, committed : mapping of int to int
+        Rows by partition.
+
+    Raises
+    ------
+    RowsLostError
+        Names partitions.
+    """
+    wrong = [partition for partition, rows in sorted(read.items()) if committed.get(partition, 0) != rows]
+    if wrong:
+        some = [f"{p}: {read[p]} read, {committed.get(p, 0)} taken over" for p in wrong[:NAMED_PARTITIONS]]
+        raise RowsLostError(
+            f"Of {len(wrong)} of {len(read)} partitions the nodes have taken over other rows than Spark has read: "
+            f"{'; '.join(some)}. If Spark has computed a partition twice, it found other rows the second time: make "
+            "the input deterministic (sort before rand() or limit(), or cache it or write it to files first)."
+        )

@@ -1,0 +1,91 @@
+"""What a failed Spark job says, as errors of ours that say what to change."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tfos_ml import errors
+from tfos_ml.artifacts import is_connect
+from tfos_ml.cluster.failure import Failure, find_failure
+from tfos_ml.cluster.task_input import LOST as LOST_INPUT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tfos_ml.cluster.template import ClusterTemplate
+
+SHOWN_CHARACTERS = 500
+_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext")
+_TOO_LARGE = re.compile(r"bigger than spark\.driver\.maxResultSize")
+_FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
+_REDUCER = re.compile(r"reduceId=(\d+)")
+_LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
+
+
+def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
+    """The error for what Spark reports of any job; one that is not ours stays as it is."""
+    text = str(error)
+    if _CANCELLED.search(text) or _is_stopped(spark):
+        return errors.FitCancelledError(
+            f"The Spark job was cancelled, or its session stopped. Spark says: {_line(_CANCELLED, text) or text[:500]}"
+        )
+    if _TOO_LARGE.search(text):
+        return errors.ResultSizeError(
+            "The nodes' results, the model among them, are too large for the driver to collect. Set exportDir, so that "
+            f"the model goes there instead, or raise spark.driver.maxResultSize. Spark says: {_line(_TOO_LARGE, text)}"
+        )
+    return error
+
+
+def node_error(
+    error: BaseException, spark: SparkSession, template: ClusterTemplate, reported: str | None
+) -> BaseException:
+    """The error for what Spark reports of a job whose tasks are nodes.
+
+    Parameters
+    ----------
+    error : BaseException
+        Of the job.
+    spark : pyspark.sql.SparkSession
+        Where it ran.
+    template : ClusterTemplate
+        The nodes, by task.
+    reported : str or None
+        What the first node that failed has told the driver itself.
+    """
+    text = str(error)
+    failure = find_failure(reported or text)
+    if failure is not None and (failure.kind != "InputLostError" or _FETCH.search(text)):
+        return failure.to_error()
+    typed = typed_error(error, spark)
+    if typed is not error:
+        return typed
+    if _FETCH.search(text):
+        return _of_node(template, "InputLostError", f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}", _REDUCER, text)
+    if not _TASK.search(text) or not _LOST.search(text):  # the input's own stages fail for reasons of their own
+        return error
+    message = (
+        "the Spark Python worker or executor of the node died. If the host ran out of memory, raise "
+        f"spark.executor.memoryOverhead. Spark says: {_line(_LOST, text)}"
+    )
+    return _of_node(template, "NodeLostError", message, _TASK, text)
+
+
+def _of_node(template: ClusterTemplate, kind: str, message: str, rank: re.Pattern[str], text: str) -> BaseException:
+    found = rank.search(text)
+    if found is None or int(found[1]) >= template.size:
+        return Failure(kind, message).to_error()
+    node = template.nodes[int(found[1])]
+    return Failure(kind, message, node.job_name, node.task_index, "unknown host").to_error()
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    """Whether the session was stopped meanwhile; not known on Spark Connect."""
+    return not is_connect(spark) and spark.sparkContext._jsc is None
+
+
+def _line(pattern: re.Pattern[str], text: str) -> str:
+    """The first line of a text in which a pattern is found; empty if there is none."""
+    return next((line for line in text.splitlines() if pattern.search(line)), "").strip(" :")[:SHOWN_CHARACTERS]

@@ -1,0 +1,53 @@
+"""Whether a fit that failed is begun again: a policy that decides, and starts nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tfos_ml import errors
+
+PORT_RETRIES = 2
+COME_AGAIN = (
+    errors.CollectiveCallError,
+    errors.NonFiniteLossError,
+    errors.SupersededError,
+    errors.VersionMismatchError,
+)
+"""Failures of nodes that the same program on the same rows would have again."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether to begin again, and what to say of it."""
+
+    restart: bool
+    notice: str = ""
+
+
+@dataclass
+class RestartPolicy:
+    """Counts the restarts of one fit.
+
+    Attributes
+    ----------
+    max_restarts : int
+        How many the user allows; ports that somebody else took are on the house, ``PORT_RETRIES`` times.
+    restarts : int
+        How many there were.
+    """
+
+    max_restarts: int
+    restarts: int = 0
+    _ports_taken: int = field(default=0, repr=False)
+
+    def decide(self, error: BaseException) -> Decision:
+        """What to do after an attempt has failed with `error`."""
+        if isinstance(error, errors.PortTakenError) and self._ports_taken < PORT_RETRIES:
+            self._ports_taken += 1
+            return Decision(True, f"Starting anew, because a reserved port was taken: {error.message}")
+        if not isinstance(error, errors.NodeError) or isinstance(error, COME_AGAIN):
+            return Decision(False)
+        if self.restarts == self.max_restarts:
+            return Decision(False)
+        self.restarts += 1
+        return Decision(True, f"Restart {self.restarts} of {self.max_restarts}, because a node failed: {error}")

@@ -1,0 +1,289 @@
+"""How the processes of a run reach each other: Arrow Flight over TLS that knows both ends.
+
+The run's random token is its one secret. From it each process derives the key of the run's own
+certificate authority, with which it signs a certificate for itself. A server asks for such a
+certificate in the handshake, so of whoever has no token not one byte of a call is read; and a client
+sends nothing to a server that has none. Nothing of this is written to a disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import json
+import socket
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.flight as flight
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tfos_ml.cluster.addresses import Endpoint, bracketed
+from tfos_ml.errors import ClusterConfigError
+
+CLOSE_TIMEOUT = 5.0
+MAX_MESSAGE_BYTES = 8 << 20
+"""Of one JSON message; rows and files travel in streams, which are read bit by bit."""
+
+_AUTHORITY, _MEMBER = "tfos-ml-authority", "tfos-ml-run"  # members are known by their token, not by their address
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256
+_KEY_BYTES = 48  # half as many again as the order has, so that all keys are equally likely
+_NOT_BEFORE, _NOT_AFTER = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)  # the run's end is the end
+_CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0)]  # nodes and driver reach each other without one
+
+Actions = Mapping[str, Mapping[str, type]]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a process shows, and what it wants to see, in PEM."""
+
+    authority: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+@lru_cache(maxsize=8)
+def make_credentials(token: str) -> Credentials:
+    """Those of this process for the run that has this token."""
+    authority = _authority_key(token)
+    own = ec.generate_private_key(ec.SECP256R1())
+    return Credentials(
+        _certificate(_AUTHORITY, authority.public_key(), authority),
+        _certificate(_MEMBER, own.public_key(), authority),
+        own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+def _authority_key(token: str) -> ec.EllipticCurvePrivateKey:
+    """The same for all that have the token."""
+    derived = HKDF(hashes.SHA256(), _KEY_BYTES, salt=None, info=b"tfos_ml certificate authority").derive(token.encode())
+    return ec.derive_private_key(int.from_bytes(derived, "big") % (_ORDER - 1) + 1, ec.SECP256R1())
+
+
+def _certificate(name: str, key: ec.EllipticCurvePublicKey, authority: ec.EllipticCurvePrivateKey) -> bytes:
+    is_authority = name == _AUTHORITY
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(_name(_AUTHORITY))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_NOT_BEFORE)
+        .not_valid_after(_NOT_AFTER)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+    )
+    return builder.sign(authority, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def connect(location: str, token: str, options: Mapping[str, int] | None = None) -> flight.FlightClient:
+    """A client of one of the run's servers; its calls fail at once if the two have not the same token.
+
+    Parameters
+    ----------
+    location : str
+        Where the server listens, as :attr:`TransportServer.location` has it.
+    token : str
+        The run's.
+    options : mapping of str to int, optional
+        Channel arguments of gRPC.
+    """
+    credentials = make_credentials(token)
+    return flight.FlightClient(
+        location,
+        tls_root_certs=credentials.authority,
+        cert_chain=credentials.certificate,
+        private_key=credentials.key,
+        override_hostname=_MEMBER,
+        generic_options=[*_CHANNEL_OPTIONS, *(options or {}).items()],
+    )
+
+
+@contextlib.contextmanager
+def checked_credentials() -> Iterator[None]:
+    """Around calls: that client and server have not the same token is an error of its own, which stays as it is.
+
+    Raises
+    ------
+    pyarrow.flight.FlightUnauthenticatedError
+        Instead of ``FlightUnavailableError``, which may pass.
+    """
+    try:
+        yield
+    except flight.FlightUnavailableError as error:
+        if "certificate" not in str(error).lower():  # gRPC has but one code for all that fails before a call
+            raise
+        raise flight.FlightUnauthenticatedError(f"client and server are not of the same run: {error}") from None
+
+
+class TransportServer:
+    """Listens from construction until it is closed, and answers nobody but members of the run.
+
+    Parameters
+    ----------
+    endpoint : Endpoint or str
+        Where to listen; a mere address stands for any free port of it.
+    token : str
+        The run's.
+
+    Attributes
+    ----------
+    host : str
+        Its address as the others know it.
+    port : int
+        The port.
+    location : str
+        Where it is reached.
+
+    Raises
+    ------
+    ClusterConfigError
+        If it cannot listen there.
+    """
+
+    actions: ClassVar[Actions] = {}
+    """What may be called, and which fields a message must have."""
+
+    def __init__(self, endpoint: Endpoint | str, token: str):
+        endpoint = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        listener = _listen(endpoint, make_credentials(token), self)
+        self.host = endpoint.host
+        self.port: int = listener.port
+        self.location = f"grpc+tls://{bracketed(self.host)}:{self.port}"
+        self._close = weakref.finalize(self, _close, listener)
+
+    def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
+        """Answer one call of a member."""
+        if action.type not in self.actions:
+            raise pa.ArrowKeyError(f"unknown action {action.type[:40]!r}, expected one of {sorted(self.actions)}")
+        message = read_message(action.body, self.actions[action.type])
+        return [json.dumps(self.answer(action.type, message)).encode()]
+
+    def answer(self, action: str, message: dict[str, Any]) -> dict[str, Any]:
+        """What the caller of an action gets; its message has the fields that ``actions`` wants."""
+        raise NotImplementedError(action)
+
+    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        """Take a stream of batches."""
+        raise NotImplementedError("nothing can be put here")
+
+    def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        """Take a stream of batches, and give another."""
+        raise NotImplementedError("nothing can be exchanged here")
+
+    def close(self) -> None:
+        """Stop listening; strangers that hold connections open do not hold this up. Again is fine."""
+        self._close()
+
+
+class _Listener(flight.FlightServerBase):
+    """Hands calls on. pyarrow never frees it, so it holds nothing else."""
+
+    def __init__(self, location: str, credentials: Credentials, server: TransportServer):
+        self._server = weakref.proxy(server)
+        super().__init__(
+            location,
+            tls_certificates=[(credentials.certificate, credentials.key)],
+            verify_client=True,
+            root_certificates=credentials.authority,
+        )
+
+    def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
+        answer: list[bytes] = self._server.do_action(context, action)
+        return answer
+
+    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        self._server.do_put(context, descriptor, reader, writer)
+
+    def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+        self._server.do_exchange(context, descriptor, reader, writer)
+
+    def release(self) -> None:
+        """Stop listening, wait for the calls that are being answered, and free what gRPC holds."""
+        self.__exit__(None, None, None)
+        # This object and its server in C++ hold each other for ever. One that never starts takes its place; as long
+        # as gRPC has a server with TLS, a process takes 2 s to exit.
+        with contextlib.suppress(pa.ArrowException):
+            super().__init__("closed://nowhere:0")
+
+
+def _listen(endpoint: Endpoint, credentials: Credentials, server: TransportServer) -> _Listener:
+    problem = ""
+    for port in endpoint.ports:
+        try:
+            _check_free(endpoint.bind, port)
+            return _Listener(f"grpc+tls://{bracketed(endpoint.bind)}:{port}", credentials, server)
+        except OSError as error:
+            problem = str(error)
+            if error.errno != errno.EADDRINUSE:
+                break  # it is the same with all ports
+        except pa.ArrowException as error:  # taken since
+            problem = str(error)
+    raise ClusterConfigError(f"{endpoint.origin}: {endpoint.described()} cannot be listened on: {problem}.")
+
+
+def _close(listener: _Listener) -> None:
+    thread = threading.Thread(target=listener.release, name="server shutdown", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter is shutting down
+        listener.release()
+    else:
+        thread.join(CLOSE_TIMEOUT)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise ``OSError``, which says more than gRPC does, unless a port can be listened on."""
+    for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+            probe.bind(address)
+
+
+def read_message(content: Any, fields: Mapping[str, type]) -> dict[str, Any]:
+    """The JSON object that a call carries.
+
+    Parameters
+    ----------
+    content : pyarrow.Buffer, bytes or None
+        As it came.
+    fields : mapping of str to type
+        What it must have; there may be more.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If it is too large, no JSON object, or lacks a field; the caller gets the same error.
+    """
+    size = 0 if content is None else len(content)
+    if size > MAX_MESSAGE_BYTES:
+        raise pa.ArrowInvalid(f"the message has {size} bytes, expected at most {MAX_MESSAGE_BYTES}")
+    try:
+        message = json.loads(bytes(content or b""))
+    except (ValueError, RecursionError) as error:
+        raise pa.ArrowInvalid(f"the message is not JSON ({type(error).__name__}), expected {sorted(fields)}") from None
+    if not isinstance(message, dict):
+        raise pa.ArrowInvalid(f"the message is a JSON {type(message).__name__}, expected an object: {sorted(fields)}")
+    for name, wanted in fields.items():
+        if type(message.get(name)) is not wanted:
+            got = type(message[name]).__name__ if name in message else "none"
+            raise pa.ArrowInvalid(f"field {name!r} of the message is {got}, expected {wanted.__name__}")
+    return message

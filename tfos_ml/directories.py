@@ -1,0 +1,131 @@
+"""Directories below ones that all users of a host share, such as ``/tmp`` and ``/dev/shm``.
+
+Those that belong to one process are named after it, so that whoever finds one whose owner has
+died may remove it. Those of a user are found again by name, unless somebody else took it. What
+others have made there is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import stat
+import tempfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from tfos_ml.pids import exists, start_mark
+
+_OWNED = re.compile(r"tfos_ml-[a-z]+-(?P<host>[0-9a-f]{8})-(?P<pid>[0-9]{1,7})-(?P<start>[0-9a-f]{8})-")
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_ATTEMPTS = 5
+
+
+def _host() -> str:
+    """Eight digits for where pids and start times mean what they mean here: a host, and its namespaces."""
+    names = [socket.gethostname(), *(_namespace(kind) for kind in ("pid", "time"))]
+    return f"{zlib.crc32('/'.join(names).encode()):08x}"
+
+
+def _namespace(kind: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:  # this kernel has none of the kind
+        return ""
+
+
+def create_owned(kind: str, root: Path) -> Path:
+    """Make a directory that belongs to this process, and that nobody else may read.
+
+    Parameters
+    ----------
+    kind : str
+        What it is for, in lower case letters; part of its name.
+    root : Path
+        Where to make it.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    prefix = f"tfos_ml-{kind}-{_host()}-{os.getpid()}-{start_mark(os.getpid())}-"
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+
+
+def sweep(roots: Iterable[Path]) -> list[str]:
+    """Remove the directories in `roots` whose owner is dead, and return their paths.
+
+    Only those of this user are looked at, and only names that :func:`create_owned` could have made here.
+    """
+    dead = [path for root in set(roots) for path in _subdirectories(root) if _is_abandoned(path)]
+    for path in dead:
+        shutil.rmtree(path, ignore_errors=True)
+    return dead
+
+
+def _subdirectories(root: Path) -> list[str]:
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        return [entry.path for entry in entries if _OWNED.match(entry.name)]
+    return []
+
+
+def _is_abandoned(path: str) -> bool:
+    name = _OWNED.match(os.path.basename(path))
+    if name is None or name["host"] != _host():
+        return False
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    start = start_mark(int(name["pid"]))
+    return not exists(int(name["pid"])) if start is None else start != name["start"]
+
+
+def private_directory(parent: Path, name: str) -> Path:
+    """The directory `name` in `parent`, which nobody but this user may read or write; made if need be.
+
+    If somebody else has taken the name, it is ``<name>-<random>``, the same for all processes of this user.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    preferred = parent / name
+    for _ in range(_ATTEMPTS):  # another process may delete it, empty, at any moment
+        with contextlib.suppress(FileExistsError):
+            preferred.mkdir(mode=0o700)
+        with contextlib.suppress(FileNotFoundError):
+            if _make_private(preferred):
+                return preferred
+            break
+    for candidate in sorted(parent.glob(f"{name}-*")):
+        with contextlib.suppress(FileNotFoundError):
+            if _make_private(candidate):
+                return candidate
+    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
+
+
+def _make_private(path: Path) -> bool:
+    """Whether a path is a directory of this user that nobody else could have written to; closed to others then."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file, a link, or one that we may not read
+        return False
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & _WRITABLE_BY_OTHERS:
+            return False
+        os.fchmod(descriptor, 0o700)
+        return True
+    finally:
+        os.close(descriptor)

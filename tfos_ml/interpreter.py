@@ -1,0 +1,58 @@
+"""Fresh Python processes of ours: their command line, and where they find modules.
+
+``python -m`` searches the working directory first, where others may have put a ``json.py``. Ours
+do not, until the process comes to run the user's code, which may lie there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# What -P does, for Python 3.10. Nothing has been imported from the working directory before it runs.
+_SAFE_RUN = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module in a fresh process, without the working directory on its path."""
+    start = ["-P", "-m"] if hasattr(sys.flags, "safe_path") else ["-c", _SAFE_RUN]
+    return [sys.executable, *start, module, *arguments]
+
+
+def search_path() -> list[str]:
+    """Where this process finds modules, without the working directory unless it is there on purpose.
+
+    Spark's archives come last where the same packages are installed: Python keeps nothing compiled of
+    an archive, so that each process would compile pyspark anew.
+    """
+    here = _working_directory()
+    path = [p for p in sys.path if p and (os.path.realpath(p) != here or _is_on_purpose(p))]
+    installed = {name for name in ("pyspark", "py4j") if any(os.path.isdir(os.path.join(p, name)) for p in path)}
+    return sorted(path, key=lambda p: p.endswith(".zip") and os.path.basename(p).startswith(tuple(installed)))
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.path.realpath(os.getcwd())
+    except FileNotFoundError:  # it has been deleted
+        return None
+
+
+def _is_on_purpose(path: str) -> bool:
+    """Whether PYTHONPATH names a directory, or this package is run from it."""
+    named = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    home = str(Path(__file__).parents[1])
+    return os.path.realpath(path) in map(os.path.realpath, [*named, home])
+
+
+def add_working_directory() -> None:
+    """Search the working directory first from now on, as ``python -m`` does, for the user's modules."""
+    here = _working_directory()
+    if here is None or os.environ.get("PYTHONSAFEPATH"):
+        return
+    sys.path.insert(0, here)
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])

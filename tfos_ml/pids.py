@@ -1,0 +1,163 @@
+"""Processes, told apart although their pids are used again and clocks are set.
+
+A pid and the clock ticks from the boot of the machine to the start of the process name a
+process for as long as the machine runs. Signals go through descriptors of processes
+(``pidfd_open(2)``), which never mean another process; where the kernel has none, the
+start is compared right before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+import zlib
+from pathlib import Path
+
+import psutil
+
+_POLL_SECONDS = 0.05
+_SIGNAL_PROCESS_GROUP = 1 << 2  # PIDFD_SIGNAL_PROCESS_GROUP of pidfd_send_signal(2), Linux 6.9
+
+
+def start_ticks(pid: int) -> int | None:
+    """Clock ticks from the boot of the machine to the start of a process; None if there is none of this pid.
+
+    ``psutil.Process.create_time`` is this plus the time of the boot, which changes when the clock is set.
+    """
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None  # field 22 of proc(5)
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What ``/proc`` says of a process from its state on; empty if there is none of this pid."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    return text.rpartition(b")")[2].split()  # the name before it may hold anything
+
+
+def start_mark(pid: int) -> str | None:
+    """Eight digits for the start of a process, which differ from boot to boot; None if there is none of this pid."""
+    ticks = start_ticks(pid)
+    return None if ticks is None else f"{zlib.crc32(f'{_boot_id()}/{ticks}'.encode()):08x}"
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def exists(pid: int) -> bool:
+    """Whether there is a process of this pid, though ``/proc`` may hide it from us."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+class ProcessHandle:
+    """One process, and never another that is given its pid after its end.
+
+    Attributes
+    ----------
+    pid : int
+        Its pid.
+    started : int
+        Its start, see :func:`start_ticks`.
+    """
+
+    def __init__(self, pid: int, started: int, descriptor: int | None):
+        self.pid = pid
+        self.started = started
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, pid: int, started: int | None = None) -> ProcessHandle | None:
+        """The process of a pid, or None if it has ended, or did not start at `started`.
+
+        Without `started` the caller has to know that the pid is still that of the process meant: a
+        child that has not been waited for.
+        """
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+        except (OSError, AttributeError):  # a kernel before 5.3, or forbidden
+            descriptor = None
+        found = start_ticks(pid)  # read after opening: if it is the right one, so is what was opened
+        if found is None or (started is not None and found != started):
+            if descriptor is not None:
+                os.close(descriptor)
+            return None
+        return cls(pid, found, descriptor)
+
+    def _holds_pid(self) -> bool:
+        return start_ticks(self.pid) == self.started
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal; one that has ended gets none."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._descriptor is not None:
+                signal.pidfd_send_signal(self._descriptor, number)
+            elif self._holds_pid():
+                os.kill(self.pid, number)
+
+    def kill_group(self) -> None:
+        """End all of the process group that it leads or led."""
+        try:
+            if self._descriptor is None:
+                self._kill_members()
+            else:
+                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL, None, _SIGNAL_PROCESS_GROUP)
+        except (ProcessLookupError, PermissionError):
+            pass
+        except OSError:  # a kernel before 6.9
+            self._kill_members()
+
+    def _kill_members(self) -> None:
+        """Without the kernel's help only while the leader is there: after it the group may be another's."""
+        pids = sorted(psutil.pids(), key=lambda pid: pid == self.pid)  # the leader last
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(pid) != self.pid:
+                    continue
+                member = ProcessHandle.open(pid)
+                if member is None:
+                    continue
+                with member:
+                    if os.getpgid(pid) == self.pid and self._holds_pid():
+                        member.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it ended within `timeout` seconds."""
+        if self._descriptor is not None:
+            poller = select.poll()
+            poller.register(self._descriptor, select.POLLIN)
+            return bool(poller.poll(timeout * 1000))
+        deadline = time.monotonic() + timeout
+        while self._holds_pid() and _stat(self.pid)[:1] not in ([], [b"Z"]):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def close(self) -> None:
+        """Forget it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> ProcessHandle:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
