@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -33,6 +34,7 @@ os.environ["TFOS_ML_PRELOAD"] = "0"
 CLEAN_SECONDS = 10.0
 MODULES = {"tfos_ml.training.main", "tfos_ml.cluster.guardian", "tfos_ml.cluster.host", "tfos_ml.cluster.board"}
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
+KEEPER, UNUSED_MODELS = "tfos_ml.inference.cache", 4
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
 LOCAL, CLUSTER = "local[4]", "local-cluster[2,2,1024]"
 
@@ -48,8 +50,8 @@ def wait_until(condition: Callable[[], object], seconds: float) -> bool:
 
 
 def our_processes() -> dict[int, str]:
-    """Processes of nodes and guardians on this machine; model keepers live as long as Spark's Python workers."""
-    found = {}
+    """Processes of nodes, guardians and the like on this machine, and keepers that keep nothing."""
+    kept, found = caches_in_use(), {}
     for process in psutil.process_iter():
         try:
             command = process.cmdline()
@@ -59,17 +61,42 @@ def our_processes() -> dict[int, str]:
         except psutil.Error:
             continue
         ours = MODULES & set(command)
+        if KEEPER in command:
+            root = Path(command[command.index(KEEPER) + 1])
+            if kept.pop(root, False):  # the one keeper of this cache
+                continue
+            ours = {KEEPER}
         if (ours or of_node) and process.status() != psutil.STATUS_ZOMBIE:
             found[process.pid] = " ".join(command)
     return found
 
 
 def our_files() -> set[str]:
-    """Spools, and temporary directories of ours but the cache of extracted models."""
+    """Spools, temporary directories of ours, and caches of models that nobody uses or that hold too many."""
     roots = [Path("/dev/shm"), Path(tempfile.gettempdir()), *map(Path, Path(tempfile.gettempdir()).glob("spark-*"))]
-    cache = f"tfos_ml-{os.getuid()}"
-    found = {p for root in roots for p in root.glob("tfos_ml-*") if p.name != cache}
+    kept = caches_in_use()
+    found = {p for root in roots for p in root.glob("tfos_ml-*") if p not in kept}
+    found |= {p for root in kept for p in root.glob(".partial-*")}
+    found |= {root for root, used in kept.items() if len(list(root.glob("*.users"))) > used + UNUSED_MODELS}
     return {str(p) for p in found if not of_another_session(p.name)}
+
+
+def caches_in_use() -> dict[Path, int]:
+    """Caches of extracted models that processes other than their keepers, as Spark's Python workers, have open.
+
+    With the number of models in use.
+    """
+    users: dict[Path, set[str]] = {}
+    if not list(Path(tempfile.gettempdir()).glob(f"tfos_ml-{os.getuid()}*/*.users")):
+        return {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    file = Path(os.readlink(descriptor))
+                    if file.suffix == ".users" and file.is_relative_to(tempfile.gettempdir()):
+                        users.setdefault(file.parent, set()).add(file.name)
+    return {root: len(names) for root, names in users.items()}
 
 
 def of_another_session(name: str) -> bool:
@@ -169,6 +196,7 @@ def sessions() -> Iterator[Sessions]:
     sessions = Sessions()
     yield sessions
     sessions.stop()
+    assert wait_until(lambda: not our_processes() and not our_files(), CLEAN_SECONDS), (our_processes(), our_files())
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ How the package is laid out; imports point downwards:
                        ``run_context``: tags of runs
 ``persistence``        stages to files and back; ``pickling``: functions
 ``casting, heads``     column -> input of a model; output -> columns of Spark ML
+``storage, redact``    filesystems by URI, within a deadline; texts without passwords
+``directories, pids``  what is ours on a host, told apart for certain; ``interpreter``: fresh Python processes
 ``errors``             every error, on one page
 =====================  ===============================================================
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 def touch(args: Any, ctx: Any, name: str, content: Any = None) -> None:
@@ -19,12 +19,12 @@ def touch(args: Any, ctx: Any, name: str, content: Any = None) -> None:
     partial.replace(path)
 
 
-def wait_for(args: Any, name: str) -> None:
+def wait_for_file(path: Path) -> None:
     """Wait until the test has made a file."""
     deadline = time.monotonic() + DEADLINE
-    while not (Path(args.directory) / name).exists():
+    while not path.exists():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the test did not make {name}")
+            raise TimeoutError(f"the test did not make {path}")
         time.sleep(0.05)
 
 
@@ -38,9 +38,37 @@ def export_text(ctx: Any, content: Any) -> None:
 
 def count_rows(args: Any, ctx: Any) -> None:
     """Read the feed, tell how many rows there were, and export that."""
+    touch(args, ctx, f"started-{os.getpid()}")
     feed, rows = ctx.get_data_feed(), 0
     while not feed.should_stop():
         rows += len(feed.next_batch(1000))
     touch(args, ctx, "read", rows)
     ctx.report({"rows_here": rows}, epoch=0)
     export_text(ctx, rows)
+
+
+def count_rows_when_told(args: Any, ctx: Any) -> None:
+    """As :func:`count_rows`, once the test has said "go"; by then more rows wait than the feed holds."""
+    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": os.getppid()})
+    wait_for_file(Path(args.directory) / "go")
+    count_rows(args, ctx)
+
+
+def wait_until_told(args: Any, ctx: Any) -> None:
+    """Tell that it runs, and end once the test has said "go"."""
+    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": os.getppid()})
+    wait_for_file(Path(args.directory) / "go")
+
+
+def export_two_mib(args: Any, ctx: Any) -> None:
+    """Export two MiB."""
+    export_text(ctx, os.urandom(1 << 20).hex())
+
+
+def wait_at_first(args: Any, ctx: Any) -> None:
+    """As :func:`wait_until_told` in the first attempt; the number of the attempt is what is exported."""
+    for _ in ctx.dataset():
+        pass
+    if ctx.restart_count == 0:
+        wait_until_told(args, ctx)
+    export_text(ctx, ctx.restart_count)

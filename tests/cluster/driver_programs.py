@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +26,27 @@ from tfos_ml import TFEstimator, errors
 WIDE = 1000  # longs in one row: 8 kB
 
 
-def session(settings: dict[str, str]) -> SparkSession:
-    """The session of this process."""
-    defaults = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.executor.memory": "512m",
-        "spark.driver.memory": "512m",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.adaptive.enabled": "false",
-    }
-    builder = SparkSession.builder.config(map={**defaults, **settings}).appName("tfos_ml cluster tests")
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("WARN")
-    return spark
-
-
-def rows(spark: SparkSession, count: int, partitions: int, wide: bool) -> DataFrame:
-    """Rows with their number as features, or with as many as 8 kB of it."""
+def rows(spark: SparkSession, count: int, partitions: int, wide: bool, held: str | None) -> DataFrame:
+    """Rows with their number as features, or with 8 kB of it; the first partition only once a file is there."""
     df = spark.range(0, count, 1, partitions)
+    if held is not None:
+        df = df.mapInArrow(partial(hold_first_partition, held), df.schema)
     return df.select((F.array_repeat("id", WIDE) if wide else F.col("id")).alias("features"))
+
+
+def hold_first_partition(file: str, batches: Iterator[Any]) -> Iterator[Any]:
+    """All rows, those of the first partition once `file` is there: so the input can be tampered with meanwhile."""
+    from pyspark import TaskContext
+
+    if TaskContext.get().partitionId() == 0:
+        cluster_train_functions.wait_for_file(Path(file))
+    yield from batches
+
+
+def stop(spark: SparkSession, file: Path) -> None:
+    """Stop a session once a file is there."""
+    cluster_train_functions.wait_for_file(file)
+    spark.stop()
 
 
 def fit(
@@ -52,14 +56,22 @@ def fit(
     count: int = 100,
     partitions: int = 4,
     wide: bool = False,
+    held: bool = False,
+    stop_on: str | None = None,
     arguments: dict[str, Any] | None = None,
     **params: Any,
 ) -> dict[str, Any]:
-    """Fit; returns the summary."""
+    """Fit; returns the summary.
+
+    With `held` as in :func:`rows`, until the test makes the file "mapped". A file whose name is `stop_on` has a
+    thread stop the session.
+    """
+    if stop_on is not None:
+        threading.Thread(target=stop, args=(spark, Path(directory) / stop_on), daemon=True).start()
     params = {"clusterSize": 2, "verbose": 0, "reservationTimeout": 60.0, "feedTimeout": 60.0, **params}
     tf_args = {"directory": directory, **(arguments or {})}
     estimator = TFEstimator(trainFn=getattr(cluster_train_functions, train), tfArgs=tf_args, **params)
-    model = estimator.fit(rows(spark, count, partitions, wide))
+    model = estimator.fit(rows(spark, count, partitions, wide, f"{directory}/mapped" if held else None))
     return {"rows": model.summary["rows"], "history": model.history}
 
 
@@ -83,7 +95,8 @@ def run(spark: SparkSession, program: str, arguments: dict[str, Any]) -> dict[st
 
 
 def main() -> None:
-    spark = session(json.loads(sys.argv[1]))
+    settings = json.loads(sys.argv[1])
+    spark = SparkSession.builder.config(map=settings).appName("tfos_ml cluster tests").getOrCreate()
     for line in sys.stdin:
         print(json.dumps(run(spark, **json.loads(line))), file=answers, flush=True)
 

@@ -28,7 +28,8 @@ from conftest import JVM_OPTIONS, wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 MARKER = "TFOS_ML_TEST_CLUSTER"
-START_SECONDS = 60.0  # with two JVMs starting beside it on two cores
+START_SECONDS = 120.0  # on two cores, with other tests beside it
+END_SECONDS = 20.0
 DRIVER_ADDRESS = "127.0.0.1"
 MASTER, WORKER, EXECUTOR = (
     "org.apache.spark.deploy.master.Master",
@@ -40,12 +41,12 @@ MASTER, WORKER, EXECUTOR = (
 class Worker:
     """One worker of the cluster, and what runs below it."""
 
-    def __init__(self, cluster: Standalone, address: str, prefix: Sequence[str]):
+    def __init__(self, cluster: Standalone, address: str, memory: str, prefix: Sequence[str]):
         self.address = address
         self.local = cluster.directory / f"local-{address}"
         self.log = cluster.directory / f"worker-{address}.log"
-        command = [WORKER, "--host", address, "--port", "0", "--webui-port", "0", "--cores", str(cluster.cores)]
-        command += ["--memory", "1g", "--work-dir", str(cluster.directory / f"work-{address}"), cluster.url]
+        command = [WORKER, "--host", address, "--port", "0", "--webui-port", "0", "--cores", "8", "--memory", memory]
+        command += ["--work-dir", str(cluster.directory / f"work-{address}"), cluster.url]
         local = {"SPARK_LOCAL_IP": address, "SPARK_LOCAL_DIRS": str(self.local)}
         self.process = cluster.spawn(command, self.log, local, prefix)
 
@@ -61,9 +62,9 @@ class Worker:
         found = [p for executor in self.executors() for p in descendants(executor.pid)]
         return [p for p in found if "python" in "".join(command_of(p)[:1])]
 
-    def shuffle_files(self) -> list[Path]:
-        """Files of shuffles that its executors wrote."""
-        return sorted(self.local.rglob("shuffle_*"))
+    def map_outputs(self) -> list[Path]:
+        """Files that its executors wrote for shuffles."""
+        return sorted(self.local.rglob("shuffle_*.data"))
 
 
 class Standalone:
@@ -75,20 +76,25 @@ class Standalone:
         For logs, work directories and Spark's local directories.
     workers : int, default 2
         Workers at loopback addresses to start with.
-    cores : int, default 2
-        Task slots of each.
+    address : str
+        Of the master and of drivers.
+    prefix : sequence of str, optional
+        What their commands are prefixed with.
     """
 
-    def __init__(self, directory: Path, workers: int = 2, cores: int = 2, address: str = DRIVER_ADDRESS):
+    def __init__(self, directory: Path, workers: int = 2, address: str = DRIVER_ADDRESS, prefix: Sequence[str] = ()):
         self.directory = directory
-        self.cores = cores
+        self._prefix = prefix
         self.address = address
         self._marker = f"{os.getpid()}-{directory.name}"
         self._drivers: list[Driver] = []
+        self._daemons: list[subprocess.Popen[bytes]] = []
         self.workers: list[Worker] = []
         log = directory / "master.log"
         try:
-            self.master = self.spawn([MASTER, "--host", address, "--port", "0", "--webui-port", "0"], log)
+            self.master = self.spawn(
+                [MASTER, "--host", address, "--port", "0", "--webui-port", "0"], log, prefix=prefix
+            )
             self.url = found_in(log, r"Starting Spark master at (spark://\S+)")
             for i in range(workers):
                 self.start_worker(f"127.0.0.{2 + i}")
@@ -102,16 +108,40 @@ class Standalone:
     ) -> subprocess.Popen[bytes]:
         """Start one of Spark's daemons, without the JVM that ``spark-class`` takes to find out how."""
         java = ["java", "-Xmx128m", *JVM_OPTIONS.split(), "-cp", f"{SPARK_HOME / 'jars'}/*"]
+        return self.start([*prefix, *java, *command], log, variables)
+
+    def start(
+        self, command: Sequence[str], log: Path, variables: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process of the cluster."""
         environment = {**self.environment(), "SPARK_LOCAL_IP": self.address, **(variables or {})}
         with log.open("wb") as output:
-            return subprocess.Popen(
-                [*prefix, *java, *command],
+            process = subprocess.Popen(
+                command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._daemons.append(process)
+        return process
+
+    def settings(self) -> dict[str, str]:
+        """Settings of applications on the cluster."""
+        return {
+            "spark.master": self.url,
+            "spark.driver.host": self.address,
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "2",
+            "spark.cores.max": "4",
+            "spark.executor.extraJavaOptions": JVM_OPTIONS,
+            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.adaptive.enabled": "false",
+        }
 
     def environment(self) -> dict[str, str]:
         """Environment of all processes of the cluster."""
@@ -124,20 +154,32 @@ class Standalone:
             "SPARK_SCALA_VERSION": "2.13",  # as spark-class sets it; of no consequence, but workers want it
         }
 
-    def start_worker(self, address: str, prefix: Sequence[str] = ()) -> Worker:
-        """Start one more worker; it registers in a few seconds."""
-        worker = Worker(self, address, prefix)
+    def start_worker(self, address: str, memory: str = "2g", prefix: Sequence[str] = ()) -> Worker:
+        """Start one more worker, with room for several applications; it registers in a few seconds."""
+        worker = Worker(self, address, memory, prefix)
         self.workers.append(worker)
         return worker
 
     def wait_for_workers(self) -> None:
         assert wait_until(lambda: all(w.has_registered() for w in self.workers), START_SECONDS), self.logs()
 
-    def driver(self, prefix: Sequence[str] = (), **conf: Any) -> Driver:
+    def driver(self, **conf: Any) -> Driver:
         """Start a driver program with a Spark session; dots of settings are written as underscores."""
-        driver = Driver(self, prefix, {name.replace("_", "."): str(value) for name, value in conf.items()})
+        settings = with_dots(conf)
+        driver = Driver(self, self._prefix, settings if "spark.remote" in settings else {**self.settings(), **settings})
         self._drivers.append(driver)
         return driver
+
+    def connect_server(self, **conf: Any) -> str:
+        """Start a Spark Connect server on the cluster; the URL for its clients."""
+        log = self.directory / "connect.log"
+        settings = {**self.settings(), **with_dots(conf), "spark.connect.grpc.binding.port": "0"}
+        command = [str(SPARK_HOME / "bin" / "spark-class"), "org.apache.spark.deploy.SparkSubmit"]
+        command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+        command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+        self.start(command, log)
+        port = found_in(log, r"Spark Connect server started at: \S+:(\d+)\n")
+        return f"sc://{self.address}:{port}"
 
     def worker_of(self, pid: int) -> Worker:
         """The worker below which a process runs."""
@@ -152,25 +194,22 @@ class Standalone:
         return "\n".join(f"--- {path}\n{path.read_text()[-3000:]}" for path in sorted(self.directory.glob("*.log")))
 
     def close(self) -> None:
-        """Kill all, and see that nothing is left: no process (and so no port), no spool, no scratch directory."""
+        """Kill drivers and daemons, and see that all else ends with them: no process, and so no port, is left."""
         for driver in self._drivers:
             driver.close()
-
-        def all_gone() -> bool:
-            left = self.processes()
-            for process in left:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            psutil.wait_procs(left, timeout=1)
-            return not left
-
-        assert wait_until(all_gone, 20), self.processes()
+        daemons = [daemon.pid for daemon in self._daemons]
+        for process in self.processes():
+            if process.pid in daemons or EXECUTOR in command_of(process):
+                kill(process)
+        gone = wait_until(lambda: not self.processes(), END_SECONDS)
+        left = {p.pid: " ".join(command_of(p)) for p in self.processes()}
+        for process in self.processes():
+            kill(process)
+        for daemon in self._daemons:
+            daemon.wait(10)
         for worker in self.workers:
-            worker.process.wait(10)
-        if hasattr(self, "master"):
-            self.master.wait(10)
-        for worker in self.workers:  # what executors were killed in the midst of
-            shutil.rmtree(worker.local, ignore_errors=True)
+            shutil.rmtree(worker.local, ignore_errors=True)  # executors that were killed leave their files
+        assert gone, left
 
     def __enter__(self) -> Standalone:
         return self
@@ -186,7 +225,7 @@ class Outcome(dict[str, Any]):
         return self.get(name)
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in self.items())
+        return "\n".join(f"{name}: {str(value)[:800]}" for name, value in self.items())
 
 
 class Driver:
@@ -194,8 +233,6 @@ class Driver:
 
     def __init__(self, cluster: Standalone, prefix: Sequence[str], conf: dict[str, str]):
         self._log = cluster.directory / f"driver-{uuid.uuid4().hex[:6]}.log"
-        own = {"spark.driver.host": cluster.address, "spark.master": cluster.url}
-        conf = {**own, "spark.executor.extraJavaOptions": JVM_OPTIONS, **conf}
         command = [*prefix, sys.executable, str(Path(__file__).parent / "driver_programs.py"), json.dumps(conf)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -223,7 +260,7 @@ class Driver:
         assert self.process.stdin is not None
         print(json.dumps({"program": program, "arguments": arguments}), file=self.process.stdin, flush=True)
 
-    def outcome(self, timeout: float) -> Outcome:
+    def outcome(self, timeout: float = START_SECONDS) -> Outcome:
         """How the program ended that was begun first."""
         try:
             line = self._outcomes.get(timeout=timeout)
@@ -232,7 +269,7 @@ class Driver:
         assert line is not None, f"the driver died: {self.log()[-3000:]}"
         return Outcome(json.loads(line))
 
-    def run(self, program: str, timeout: float = 60, **arguments: Any) -> Outcome:
+    def run(self, program: str, timeout: float = START_SECONDS, **arguments: Any) -> Outcome:
         """Run a program to its end."""
         self.begin(program, **arguments)
         return self.outcome(timeout)
@@ -250,12 +287,22 @@ class Driver:
             self.process.stdin.close()  # type: ignore[union-attr]
 
 
+def with_dots(conf: dict[str, Any]) -> dict[str, str]:
+    """Settings of Spark by their names in Python, with underscores for dots, and two for one."""
+    return {name.replace("__", "-").replace("_", ".").replace("-", "_"): str(value) for name, value in conf.items()}
+
+
 def found_in(log: Path, pattern: str) -> str:
     """What a pattern's group finds in a log, once it is there."""
     assert wait_until(lambda: re.search(pattern, log.read_text()), START_SECONDS), log.read_text()
     found = re.search(pattern, log.read_text())
     assert found is not None
     return found[1]
+
+
+def kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
 def descendants(pid: int) -> list[psutil.Process]:

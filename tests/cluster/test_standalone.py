@@ -1,11 +1,33 @@
-"""Fits on a cluster of separate processes."""
+"""Faults on a cluster of separate processes: no row is lost, no result false, and who is healthy is not blamed."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+from pathlib import Path
 
 import pytest
-from standalone import Standalone
+from conftest import wait_until
+from standalone import START_SECONDS, Driver, Outcome, Standalone
+
+PARTITIONS, ROWS = 20, 2000  # of 8 kB each
+LEASE = 5
+# Blocks of a shuffle one at a time, and in small pieces to Python, so that some rows come before a fetch that fails.
+IN_PIECES = {
+    "spark_shuffle_io_maxRetries": 0,
+    "spark_reducer_maxReqsInFlight": 1,
+    "spark_reducer_maxSizeInFlight": "1b",
+    "spark_sql_execution_arrow_maxRecordsPerBatch": 10,
+}
+DYNAMIC = {
+    "spark_dynamicAllocation_enabled": "true",
+    "spark_dynamicAllocation_shuffleTracking_enabled": "true",
+    "spark_dynamicAllocation_minExecutors": 2,
+    "spark_dynamicAllocation_maxExecutors": 2,
+}
+EXPORTED = {"rows": 100, "history": {"rows_here": [50.0]}}
 
 
 @pytest.fixture(scope="module")
@@ -14,15 +36,151 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
+class Drivers:
+    """Drivers by the kind of their jobs, each started when it is first needed."""
+
+    def __init__(self, cluster: Standalone):
+        self._cluster = cluster
+        self._drivers: dict[str, Driver] = {}
+
+    def __getitem__(self, kind: str) -> Driver:
+        if kind not in self._drivers:
+            self._drivers[kind] = self._start(kind)
+        return self._drivers[kind]
+
+    def _start(self, kind: str) -> Driver:
+        conf = {**IN_PIECES, "spark_tfos__ml_leaseTimeout": LEASE, "spark_driver_maxResultSize": "1m"}
+        if kind == "plain":
+            return self._cluster.driver(**conf, **DYNAMIC)
+        if kind == "connect":
+            return self._cluster.driver(spark_remote=self._cluster.connect_server(**conf))
+        return self._cluster.driver(**conf)
+
+    def end(self, kind: str) -> None:
+        """End a driver that can serve no more tests."""
+        self._drivers.pop(kind).close()
+
+
 @pytest.fixture(scope="module")
-def driver(cluster):
-    return cluster.driver()
+def drivers(cluster):
+    return Drivers(cluster)
 
 
-def test_fit_on_two_workers_of_one_executor_each(cluster, driver, tmp_path):
-    outcome = driver.run("fit", train="count_rows", directory=str(tmp_path), exportDir=str(tmp_path / "model"))
-    assert outcome.result == {"rows": 100, "history": {"rows_here": [50.0]}}, outcome
-    counts = [json.loads(path.read_text()) for path in tmp_path.glob("read-*.json")]
-    assert sum(counts) == 100
-    assert json.loads((tmp_path / "model" / "content.json").read_text()) in counts
+def contents(directory: Path, pattern: str) -> list:
+    return [json.loads(path.read_text()) for path in sorted(directory.glob(pattern))]
+
+
+def test_fit_on_two_workers_of_one_executor_each(cluster, drivers, tmp_path):
+    outcome = drivers["barrier"].run(
+        "fit", train="count_rows", directory=str(tmp_path), exportDir=str(tmp_path / "model")
+    )
+    assert outcome.result == EXPORTED, outcome
+    assert contents(tmp_path, "read-*.json") == [50, 50]
+    assert contents(tmp_path, "model/content.json") == [50]
     assert [len(worker.executors()) for worker in cluster.workers] == [1, 1]
+
+
+# A fetch of the nodes' input fails
+
+
+def fit_with_a_failed_fetch(cluster: Standalone, driver: Driver, directory: Path, **params) -> Outcome:
+    """A fit of which one file of the shuffle is lost before the nodes read it."""
+    before = outputs(cluster)
+    driver.begin(
+        "fit",
+        train="count_rows",
+        directory=str(directory),
+        count=ROWS,
+        partitions=PARTITIONS,
+        wide=True,
+        held=True,
+        exportDir=str(directory / "model"),
+        **params,
+    )
+    assert wait_until(lambda: len(outputs(cluster) - before) == PARTITIONS - 1, START_SECONDS), driver.log()[-3000:]
+    max(outputs(cluster) - before).unlink()
+    (directory / "mapped").touch()
+    return driver.outcome()
+
+
+def outputs(cluster: Standalone) -> set[Path]:
+    return {path for worker in cluster.workers for path in worker.map_outputs()}
+
+
+@pytest.mark.parametrize("kind", ["barrier", "plain", "connect"])
+def test_input_cut_off_by_a_failed_fetch_is_an_error_and_nothing_is_published(cluster, drivers, tmp_path, kind):
+    outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, clusterSize=1)
+    assert outcome.error == "InputLostError", outcome
+    assert not (tmp_path / "model").exists()
+    assert not list(tmp_path.glob("read-*"))
+    assert len(list(tmp_path.glob("started-*"))) <= 1
+
+
+@pytest.mark.parametrize("kind", ["barrier", "plain", "connect"])
+def test_a_fit_whose_fetch_failed_is_restarted_and_trains_all_rows(cluster, drivers, tmp_path, kind):
+    outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, maxRestarts=1)
+    assert outcome.result == {"rows": ROWS, "history": {"rows_here": [ROWS / 2]}}, outcome
+    assert contents(tmp_path, "read-worker-?-1.json") == [ROWS // 2, ROWS // 2]
+    assert contents(tmp_path, "model/content.json") == [ROWS // 2]
+    assert len(list(tmp_path.glob("started-*-0.json"))) <= 2
+    assert len(list(tmp_path.glob("started-*-1.json"))) == 2
+
+
+# Processes that are stopped
+
+
+def begin_and_wait(driver: Driver, directory: Path, **params) -> dict[int, dict[str, int]]:
+    """Begin a fit of two nodes; pids by rank once both are in their train functions."""
+    driver.begin("fit", train="wait_until_told", directory=str(directory), **params)
+    assert wait_until(lambda: len(list(directory.glob("running-*"))) == 2, START_SECONDS), driver.log()[-3000:]
+    return dict(enumerate(contents(directory, "running-*")))
+
+
+@pytest.mark.parametrize("kind", ["barrier", "plain"])
+def test_a_stopped_supervisor_is_a_lost_node(drivers, tmp_path, kind):
+    stopped = begin_and_wait(drivers[kind], tmp_path)[1]["supervisor"]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        outcome = drivers[kind].outcome(LEASE + 40)  # a node is silent for the lease and two calls, of 5 s each
+        assert (outcome.error, outcome.node) == ("NodeLostError", "worker:1"), outcome
+    except AssertionError:
+        drivers.end(kind)
+        raise
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGKILL)
+
+
+# Settings and sessions
+
+
+def test_a_model_larger_than_the_results_that_spark_allows_is_a_typed_error(drivers, tmp_path):
+    outcome = drivers["barrier"].run("fit", train="export_two_mib", directory=str(tmp_path))
+    assert outcome.typed, outcome
+    assert "spark.driver.maxResultSize" in outcome.message
+    assert "exportDir" in outcome.message
+
+
+def test_a_session_stopped_in_mid_fit_is_a_typed_error(drivers, tmp_path):
+    begin_and_wait(drivers["barrier"], tmp_path, stop_on="stop")
+    (tmp_path / "stop").touch()
+    outcome = drivers["barrier"].outcome(60)
+    drivers.end("barrier")
+    assert outcome.error == "FitCancelledError", outcome
+    assert outcome.seconds < 20
+
+
+# Executors that come late; last, since it adds a worker
+
+
+def test_executors_that_register_late_are_waited_for(cluster, drivers, tmp_path):
+    """They need more memory than the workers of the cluster have, until another joins."""
+    driver = cluster.driver(spark_executor_memory="3g", spark_cores_max=2)
+    fit = {"train": "count_rows", "directory": str(tmp_path)}
+    outcome = driver.run("fit", **fit, reservationTimeout=4.0)
+    assert outcome.error == "NotEnoughSlotsError"
+    assert 3 < outcome.seconds < 20
+    driver.begin("fit", **fit, reservationTimeout=100.0)
+    cluster.start_worker("127.0.0.4", memory="4g")
+    outcome = driver.outcome()
+    assert outcome.result == EXPORTED, outcome

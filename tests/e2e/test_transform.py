@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
-from conftest import CLEAN_SECONDS, wait_until
+from conftest import CLEAN_SECONDS, KEEPER, LOCAL, wait_until
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
@@ -228,7 +228,7 @@ def test_model_is_extracted_once_a_host_and_loaded_once_a_worker(any_spark, mode
 
 
 def test_extracted_model_goes_when_its_users_are_gone(sessions, spark, models):
-    root = Path(tempfile.gettempdir()) / f"tfos_ml-{os.getuid()}"
+    root = cache_of_models()
     TFModel(exportDir=str(models / "double")).transform(
         spark.range(0, 3, 1, 1).selectExpr("float(id) features")
     ).collect()
@@ -238,12 +238,31 @@ def test_extracted_model_goes_when_its_users_are_gone(sessions, spark, models):
     assert wait_until(lambda: not keepers(), CLEAN_SECONDS)
 
 
+def test_model_that_is_transformed_with_often_is_one_artifact_one_copy_and_one_keeper(sessions, models):
+    """Red before: eight of each."""
+    sessions.stop()
+    assert wait_until(lambda: not cache_of_models().exists() and not keepers(), CLEAN_SECONDS)
+    spark = sessions.get(LOCAL)
+    df = spark.range(0, 3, 1, 1).selectExpr("float(id) features")
+    model = TFModel(exportDir=str(models / "double"))
+    for number in range(8):
+        model = model if number < 4 else TFModel(exportDir=str(models / "double"))
+        assert [row.prediction for row in model.transform(df).collect()] == [0.0, 2.0, 4.0]
+    assert len(list(Path(spark.sparkContext._temp_dir).glob("tfos_ml-*"))) == 1
+    assert len([path for path in cache_of_models().iterdir() if path.is_dir()]) == 1
+    assert len(keepers()) == 1
+
+
+def cache_of_models() -> Path:
+    return Path(tempfile.gettempdir()) / f"tfos_ml-{os.getuid()}"
+
+
 def keepers() -> list[int]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()
-            if "tfos_ml.inference.cache" in command and command[-1].startswith(tempfile.gettempdir()):
+            if KEEPER in command and str(cache_of_models()) in " ".join(command):
                 found.append(process.pid)
     return found
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import signal
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +18,16 @@ from typing import Any
 import ledger_program
 import psutil
 import pyarrow as pa
-from spark_of_processes import ConnectSpark, FetchFailedError, ProcessSpark, Rows, wait_until
+import spark_task
+from lost_answers import Answers
+from spark_of_processes import ConnectSpark, Elements, FetchFailedError, ProcessSpark, Rows, wait_until
 
-from tfos_ml import errors
+from tfos_ml import InputMode, TFCluster, errors
 from tfos_ml.arrays import spec_of
 from tfos_ml.artifacts import Artifact
-from tfos_ml.cluster import launcher
+from tfos_ml.cluster import launcher, results
 from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.preflight import LEASE_SETTING
 from tfos_ml.cluster.template import make_template
 from tfos_ml.pickling import pack_program
 from tfos_ml.schema import ROW_COLUMN, FeedSchema
@@ -29,11 +35,16 @@ from tfos_ml.schema import ROW_COLUMN, FeedSchema
 NODES, EPOCHS = 2, 2
 SHARES = {0: 30, 1: 33}  # rows of each node
 BATCH_ROWS = 6
-SILENCE = 2.5  # seconds without a sign of life that are too many
+SHORT, LONG = 3.0, 40.0  # seconds without a sign of life that are too many, where that is the fault and where not
 REACH_DEADLINE = 15.0
 FIT_DEADLINE = 60.0
 MODEL_BYTES = 1 << 16
-CONSTANTS = {"tfos_ml.cluster.control.CALL_TIMEOUT": 1.0}  # on the nodes
+MODEL = bytes(MODEL_BYTES)
+PARTITIONS = 2 * NODES  # of a TFCluster's rows: those of node 0, of node 1, the rest of both
+CONSTANTS = {  # on the nodes
+    "tfos_ml.cluster.control.CALL_TIMEOUT": 1.0,
+    "tfos_ml.cluster.host.start_host": spark_task.fork_host,
+}
 SCHEMA = pa.schema([("c0", pa.int64()), (ROW_COLUMN, pa.int64())])
 
 
@@ -43,7 +54,7 @@ class Case:
 
     Attributes
     ----------
-    mode : {"barrier", "plain", "connect"}
+    mode : {"barrier", "plain", "connect", "cluster"}
         How the nodes run.
     fault : str
         A key of ``FAULTS``.
@@ -75,18 +86,19 @@ class Run:
         self.export_dir.parent.mkdir()
         self.attempts = 0
         self.fetch_failed = False
-        self.armed = False
-        self.injected: str | None = None
+        self.answers = Answers(case.fault)
+        self.injected = False
         self.error: BaseException | None = None
         self.result: Any = None
         self._done = threading.Event()
         kind = ConnectSpark if case.mode == "connect" else ProcessSpark
-        conf = {"spark.tfos_ml.leaseTimeout": f"{SILENCE}"}
+        self.lease = SHORT if case.fault == "stop supervisor" else LONG
+        self.silence = SHORT if case.fault == "stop child" else LONG
+        conf = {LEASE_SETTING: f"{self.lease}"}
         if case.mode == "plain":
             conf["spark.dynamicAllocation.enabled"] = "true"
+            conf["spark.dynamicAllocation.maxExecutors"] = "8"
         self.spark = kind(conf, CONSTANTS)
-        if case.mode == "plain":
-            self.spark.sparkContext.master = "spark://127.0.0.1:7077"  # a local master allocates nothing
 
     # The fit
 
@@ -118,6 +130,16 @@ class Run:
             self.fetch_failed = True
             raise FetchFailedError
 
+    def elements(self, partition: int) -> Iterator[list[int]]:
+        """The RDD's rows of a partition, a few at a time; node ``partition % NODES`` gets them."""
+        rank = partition % NODES
+        middle = len(ids_of(rank)) // 2
+        ids = ids_of(rank)[:middle] if partition < NODES else ids_of(rank)[middle:]
+        for start in range(0, len(ids), BATCH_ROWS):
+            if partition < NODES and start == BATCH_ROWS:
+                self.halfway(partition)
+            yield ids[start : start + BATCH_ROWS]
+
     def fit(self) -> None:
         """Fit, with the fault; afterwards there is a result or an error."""
         injector = threading.Thread(target=self._inject, name="injector", daemon=True)
@@ -125,6 +147,25 @@ class Run:
         args = argparse.Namespace(
             directory=str(self.directory), pause=self.case.phase, shares=SHARES, model_bytes=MODEL_BYTES
         )
+        began = time.monotonic()
+        try:
+            self.result = self._lead_cluster(args) if self.case.mode == "cluster" else self._launch(args)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._done.set()
+            self.seconds = time.monotonic() - began
+            injector.join(REACH_DEADLINE)
+            self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        """What was stopped, and nobody has killed, wakes up; it then finds that nobody wants it."""
+        if self.case.fault.startswith("stop") and self.injected:
+            for pid in self.pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _launch(self, args: argparse.Namespace) -> launcher.RunResult:
         program = pack_program("trainFn", ledger_program.train, (ledger_program.train, args), {})
         task = NodeTask(
             run_id="",
@@ -137,18 +178,19 @@ class Run:
             feed_timeout=30,
             export_dir=str(self.export_dir),
             control=None,
-            lease=None if self.case.mode == "connect" else SILENCE,
-            silence=SILENCE,
+            lease=self.lease,
+            silence=self.silence,
         )
-        began = time.monotonic()
-        try:
-            self.result = launcher.launch(self.spark, self.rows, task, max_restarts=self.case.restarts, verbose=0)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._done.set()
-            self.seconds = time.monotonic() - began
-            injector.join(REACH_DEADLINE)
+        return launcher.launch(self.spark, self.rows, task, max_restarts=self.case.restarts, verbose=0)
+
+    def _lead_cluster(self, args: argparse.Namespace) -> TFCluster:
+        rows = Elements(self.spark, self.elements, PARTITIONS)
+        cluster = TFCluster.run(
+            self.spark, ledger_program.train, args, NODES, input_mode=InputMode.SPARK, reservation_timeout=30
+        )
+        with cluster:
+            cluster.train(rows, num_epochs=EPOCHS, feed_timeout=30)
+        return cluster
 
     # The fault
 
@@ -166,7 +208,7 @@ class Run:
             return self._done.is_set() or all(self.has_reached(case.phase, rank) for rank in ranks)
 
         if wait_until(all_have, REACH_DEADLINE) and not self._done.is_set():
-            self.injected = "injected"
+            self.injected = True
             FAULTS[case.fault](self)
         (self.directory / "go").touch()
 
@@ -180,24 +222,36 @@ class Run:
     def check(self) -> None:
         """Every row was trained once in each epoch and the model is whole, or the fit raised and nothing is left."""
         assert self.injected, "the fault was not reached"
+        assert self.answers.were_hit(), "no answer came later"
         present = sorted(p.name for p in self.export_dir.parent.iterdir())
         if self.error is not None:
             assert isinstance(self.error, errors.TfosMlError), f"{type(self.error)}: {self.error}"
             assert present == [], "a failed fit has published"
             return
-        assert present == ["export"]
-        runs = {report["run_id"] for report in self.result.reports}
-        assert len(runs) == 1, "nodes of two attempts"
-        (run_id,) = runs
-        for rank in range(NODES):
-            trained = [int(line) for line in (self.directory / f"trained-{run_id}-{rank}").read_text().split()]
-            share = SHARES[rank]
+        run_id, model = self._of_cluster() if self.case.mode == "cluster" else self._of_fit()
+        trained = {rank: self._trained(run_id, rank) for rank in range(NODES)}
+        for rank, ids in trained.items():
             for epoch in range(EPOCHS):
-                assert sorted(trained[epoch * share : (epoch + 1) * share]) == ids_of(rank), (rank, epoch)
-            assert len(trained) == EPOCHS * share
-        assert (self.export_dir / "saved_model.pb").read_text() == run_id
-        variables = self.export_dir / "variables" / "variables.data-00000-of-00001"
-        assert variables.stat().st_size == MODEL_BYTES
+                one = ids[epoch * SHARES[rank] : (epoch + 1) * SHARES[rank]]
+                assert sorted(one) == ids_of(rank), f"epoch {epoch} of rank {rank}: {ids}"
+            assert len(ids) == EPOCHS * SHARES[rank]
+        assert model == {"saved_model.pb": run_id.encode(), "variables/variables.data-00000-of-00001": MODEL}
+
+    def _trained(self, run_id: str, rank: int) -> list[int]:
+        return [int(line) for line in (self.directory / f"trained-{run_id}-{rank}").read_text().split()]
+
+    def _of_fit(self) -> tuple[str, dict[str, bytes]]:
+        """Which attempt succeeded, and the files of its model."""
+        (run_id,) = {report["run_id"] for report in self.result.reports}
+        assert [p.name for p in self.export_dir.parent.iterdir()] == ["export"]
+        files = [p for p in self.export_dir.rglob("*") if p.is_file()]
+        return run_id, {str(p.relative_to(self.export_dir)): p.read_bytes() for p in files}
+
+    def _of_cluster(self) -> tuple[str, dict[str, bytes]]:
+        (run_id,) = {report["run_id"] for report in self.result.summary["nodes"]}
+        ((_, archive),) = results.joined(self.result._results, "model")
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            return run_id, {m.name: tar.extractfile(m).read() for m in tar if m.isfile()}  # type: ignore[union-attr]
 
 
 def ids_of(rank: int) -> list[int]:
@@ -242,6 +296,14 @@ def _kill_all(run: Run) -> None:
     os.kill(supervisor, signal.SIGKILL)
 
 
+def _kill_feeder(run: Run) -> None:
+    """The task that feeds the victim."""
+    (feed,) = run.spark.stages
+    for task in feed._tasks:
+        if task.rank == run.case.victim:
+            task.process.kill()
+
+
 FAULTS: dict[str, Callable[[Run], None]] = {
     "none": lambda run: None,
     "kill child": _signal_child(signal.SIGKILL),
@@ -249,4 +311,8 @@ FAULTS: dict[str, Callable[[Run], None]] = {
     "stop child": _signal_child(signal.SIGSTOP),
     "stop supervisor": _signal_supervisor(signal.SIGSTOP),
     "fetch failure": lambda run: None,  # raised by the rows
+    "kill feeder": _kill_feeder,
+    "lost answers": lambda run: run.answers.arm(),
+    "late answers": lambda run: run.answers.arm(),
+    "doubled calls": lambda run: run.answers.arm(),
 }

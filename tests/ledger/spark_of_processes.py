@@ -330,8 +330,8 @@ class Elements:
     def foreach(self, function: Any) -> None:
         self._stage(partial(_foreach, function)).run()
 
-    def sum(self) -> Any:
-        return sum(self._stage(self._function).run())
+    def collect(self) -> list[Any]:
+        return self._stage(self._function).run()
 
     def _stage(self, function: Any) -> Stage:
         return Stage(self._spark, function, self._source, self._size, False, spark_task.elements, _write_elements)
@@ -352,7 +352,8 @@ def _write_elements(sink: Any, rows: Iterator[Any]) -> None:
 class Context:
     """A SparkContext: conf, job tags, and what tfos_ml asks the JVM."""
 
-    master = "local[8]"
+    master = "spark://127.0.0.1:7077"
+    startTime = 0  # long ago
 
     def __init__(self, spark: ProcessSpark, conf: dict[str, str]):
         self._spark = spark

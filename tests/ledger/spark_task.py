@@ -10,11 +10,14 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
+
+from tfos_ml.cluster.host import HostOrder, lead
 
 ELEMENTS = BatchedSerializer(CPickleSerializer(), 5)
 
@@ -84,3 +87,22 @@ def main(infile: Any, answers: Connection, order: TaskOrder) -> None:
     for answer in order.function(order.reads(infile)):
         answers.send(("row", answer))
     answers.send(("done", None))
+
+
+def fork_host(order: HostOrder) -> SimpleNamespace:
+    """Instead of ``tfos_ml.cluster.host.start_host``: the same program, in a fork that need not import it again."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.setsid()
+            os.dup2(writing, 3)
+            os.closerange(4, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 4096 else 4096)
+            lead(order, os.fdopen(3, "wb"))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    output = os.fdopen(reading, "rb")
+    return SimpleNamespace(stdout=output, wait=lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

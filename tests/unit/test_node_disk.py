@@ -1,0 +1,77 @@
+"""A node that finds no room when it claims what it needs."""
+
+import os
+import subprocess
+import tempfile
+
+import pytest
+
+from tfos_ml.artifacts import Artifact
+from tfos_ml.cluster.failure import NodeFailure
+from tfos_ml.cluster.node import Node, supervise
+from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.template import make_template
+from tfos_ml.schema import FeedSchema
+
+ROOM_FOR_TWO = "size=1m,nr_inodes=3"  # the root takes one
+
+
+class OnlyTask:
+    """The task of a node that is alone."""
+
+    rank, host, cpus, gpus, is_retry = 0, "127.0.0.1", 1, {}, False
+
+    def allGather(self, message=""):
+        return [message]
+
+    def is_orphan(self):
+        return False
+
+    def report_failure(self, text):
+        pass
+
+
+def make_node():
+    task = NodeTask(
+        run_id="run",
+        template=make_template(1),
+        schema=FeedSchema(()),
+        payload=Artifact("program", b"no program"),
+        settings={"tensorboard": False},
+        environment={},
+        reservation_timeout=10.0,
+        feed_timeout=10.0,
+        export_dir=None,
+        control=None,
+    )
+    return Node(task, OnlyTask())
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A disk that has two inodes left."""
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", ROOM_FOR_TWO, "none", str(tmp_path)], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize("free", [0, 1], ids=["for its spool", "for its program"])
+def test_no_inodes_on_the_local_disk_is_a_typed_error(small, monkeypatch, free):
+    for number in range(2 - free):
+        (small / str(number)).touch()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(small))
+    with pytest.raises(NodeFailure, match=rf"{small}.* 0 inodes free.*spark\.local\.dir") as caught:
+        list(supervise(make_node(), ()))
+    assert caught.value.failure.kind == "SpoolFullError"
+    assert len(os.listdir(small)) == 2 - free
+
+
+def test_no_inodes_for_temporary_files_is_a_typed_error(small, monkeypatch):
+    for number in range(2):
+        (small / str(number)).touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(small))
+    with pytest.raises(NodeFailure, match=rf"{small}.* 0 inodes free.*TMPDIR") as caught:
+        list(supervise(make_node(), ()))
+    assert caught.value.failure.kind == "SpoolFullError"
