@@ -300,6 +300,14 @@ def found_in(log: Path, pattern: str) -> str:
     return found[1]
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, even if its parent has not taken note of it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def kill(process: psutil.Process) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.kill()

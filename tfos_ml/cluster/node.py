@@ -93,6 +93,7 @@ def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[
         yield from _lead(node, batches)
         node.succeeded = True
     except NodeFailure as error:
+        node.end_process()  # first: what follows waits for the driver, which may be out of reach
         node.report_failure(error)
         raise
     finally:
@@ -503,6 +504,11 @@ class Node:
 
     def _has_data(self) -> bool:
         return self._conversation.total_rows > 0 or not self._task.schema.columns
+
+    def end_process(self) -> None:
+        """End the process of a node that has failed: it is not to train on, nor to write anything more."""
+        if self._child is not None:
+            self._child.kill()
 
     def stop(self) -> None:
         """Give everything back; the guardian does the same should this process be killed first."""
