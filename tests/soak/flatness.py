@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from conftest import of_another_session
 
 MIB = 1 << 20
 WARM_SHARE = 0.2  # of the samples, in which caches fill
@@ -66,7 +67,8 @@ class Sampler:
         self._spark._jvm.java.lang.System.gc()
         workers, others = _split(self._jvm.children(recursive=True))
         temporary = [size for root in _temporary_roots() for size in _sizes(root)]
-        shared = [size for path in SHARED_MEMORY.glob("tfos_ml-*") for size in (0, *_sizes(path))]
+        ours = [path for path in SHARED_MEMORY.glob("tfos_ml-*") if not of_another_session(path.name)]
+        shared = [size for path in ours for size in (0, *_sizes(path))]
         artifacts = self._spark.sparkContext._jsc.sc().listFiles().size()
         self.samples.append(
             {
