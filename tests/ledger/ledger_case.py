@@ -311,6 +311,7 @@ FAULTS: dict[str, Callable[[Run], None]] = {
     "stop child": _signal_child(signal.SIGSTOP),
     "stop supervisor": _signal_supervisor(signal.SIGSTOP),
     "fetch failure": lambda run: None,  # raised by the rows
+    "kill all": _kill_all,
     "kill feeder": _kill_feeder,
     "lost answers": lambda run: run.answers.arm(),
     "late answers": lambda run: run.answers.arm(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import pytest
@@ -27,50 +28,88 @@ def no_real_spark(monkeypatch):
     monkeypatch.setattr(meeting, "CALL_TIMEOUT", 1.0)
     monkeypatch.setattr(cluster_server, "GRACE_SECONDS", 2.0)
     monkeypatch.setattr(launcher, "CAUSE_SECONDS", 2.0)
-    monkeypatch.setattr(tfcluster, "CLEANUP_TIMEOUT", 2.0)
+    for module in (launcher, tfcluster):
+        monkeypatch.setattr(module, "CLEANUP_TIMEOUT", 3.0)
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Runs a case, checks the ledger, and returns the case's error, if any."""
+    """Runs cases that have their fault and mode in common, all at once; checks the ledgers, and returns the errors."""
 
-    def run(mode, fault, phase, victim=0, restarts=0):
-        case = Case(mode, fault, phase, victim, restarts)
-        one = Run(case, tmp_path)
-        monkeypatch.setattr(launcher, "ControlServer", one.answers.hit(launcher.ControlServer))
-        monkeypatch.setattr(tfcluster, "ClusterServer", one.answers.hit(tfcluster.ClusterServer))
-        monkeypatch.setattr(tfcluster, "NodeTask", partial(NodeTask, silence=one.silence))
-        one.fit()
-        print(f"{case}: {one.seconds:.2f} s, {type(one.error).__name__}: {one.error}")
-        one.check()
-        return one.error
+    def run(*cases):
+        runs = []
+        for number, case in enumerate(cases):
+            directory = tmp_path / f"case-{number}"
+            directory.mkdir()
+            runs.append(Run(case, directory))
+        monkeypatch.setattr(launcher, "ControlServer", runs[0].answers.hit(launcher.ControlServer))
+        monkeypatch.setattr(tfcluster, "ClusterServer", runs[0].answers.hit(tfcluster.ClusterServer))
+        monkeypatch.setattr(tfcluster, "NodeTask", partial(NodeTask, silence=runs[0].silence))
+        threads = [threading.Thread(target=one.fit, name=str(one.case)) for one in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for one in runs:
+            print(f"{one.case}: {one.seconds:.2f} s, {type(one.error).__name__}: {one.error}")
+        for one in runs:
+            one.check()
+        return [one.error for one in runs]
 
     return run
 
 
-@pytest.mark.parametrize("mode", [*FITS, "cluster"])
-def test_without_a_fault(run, mode):
-    assert run(mode, "none", "epoch") is None
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("fault", SIGNALS)
-@pytest.mark.parametrize("mode", FITS)
-def test_nodes_that_die_or_stop(run, mode, fault, phase, victim):
-    """The chief's fit raises, that of the other begins again and succeeds."""
-    error = run(mode, fault, phase, victim, restarts=victim)
-    if victim:
+def check_named(case, error):
+    """A fit that may not begin again raises an error that names its victim; one that may succeeds."""
+    if case.restarts:
         assert error is None
     else:
-        assert (error.role, error.index) == ("worker", 0)
+        assert (error.role, error.index) == ("worker", case.victim)
+
+
+def victims(mode, fault):
+    """A node for each phase: the chief, whose fit fails, or another one, whose fit begins again; and the opposite."""
+    first = (FITS.index(mode) + SIGNALS.index(fault)) % 2
+    return [{phase: (first + i + other) % 2 for i, phase in enumerate(PHASES)} for other in (0, 1)]
+
+
+def killed(which):
+    faults = [fault for fault in SIGNALS if fault.startswith("kill")]
+    return [Case(m, f, p, v, v) for m in FITS for f in faults for p, v in victims(m, f)[which].items()]
+
+
+@pytest.mark.parametrize("mode", [*FITS, "cluster"])
+def test_without_a_fault(run, mode):
+    assert run(Case(mode, "none", "epoch", 0, 0)) == [None]
+
+
+@pytest.mark.parametrize("case", killed(0), ids=str)
+def test_nodes_that_die(run, case):
+    check_named(case, *run(case))
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("case", killed(1), ids=str)
+def test_more_nodes_that_die(run, case):
+    check_named(case, *run(case))
+
+
+@pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("fault", ["stop child", "stop supervisor"])
+@pytest.mark.parametrize("mode", FITS)
+def test_nodes_that_stand_still(run, mode, fault, which):
+    """Found out by their silence: those of the three phases wait for it together."""
+    cases = [Case(mode, fault, phase, victim, victim) for phase, victim in victims(mode, fault)[which].items()]
+    for case, error in zip(cases, run(*cases), strict=True):
+        check_named(case, error)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("mode", FITS)
 def test_rows_that_spark_cannot_fetch(run, mode, phase, victim):
-    error = run(mode, "fetch failure", phase, victim, restarts=victim)
+    """Whether the node's peer still reads, trains or has exported."""
+    (error,) = run(Case(mode, "fetch failure", phase, victim, victim))
     assert error is None if victim else isinstance(error, errors.InputLostError)
 
 
@@ -78,18 +117,31 @@ def test_rows_that_spark_cannot_fetch(run, mode, phase, victim):
 @pytest.mark.parametrize("fault", ANSWERS)
 @pytest.mark.parametrize("mode", ["barrier", "plain", "cluster"])
 def test_answers_of_the_driver(run, mode, fault, phase):
-    assert run(mode, fault, phase) is None
+    assert run(Case(mode, fault, phase, 0, 0)) == [None]
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("fault", SIGNALS)
-def test_nodes_of_a_cluster_that_die_or_stop(run, fault, phase, victim):
-    error = run("cluster", fault, phase, victim)
-    assert (error.role, error.index) == ("worker", victim)
+@pytest.mark.parametrize("fault", ["kill child", "kill supervisor"])
+def test_nodes_of_a_cluster_that_die(run, fault, phase, victim):
+    case = Case("cluster", fault, phase, victim, 0)
+    check_named(case, *run(case))
+
+
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("fault", ["stop child", "stop supervisor"])
+def test_nodes_of_a_cluster_that_stand_still(run, fault, victim):
+    cases = [Case("cluster", fault, phase, victim, 0) for phase in PHASES]
+    for case, error in zip(cases, run(*cases), strict=True):
+        check_named(case, error)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("fault", ["fetch failure", "kill feeder"])
 def test_feed_tasks_that_spark_runs_again(run, fault, victim):
-    assert run("cluster", fault, "feed", victim) is None
+    assert run(Case("cluster", fault, "feed", victim, 0)) == [None]
+
+
+@pytest.mark.parametrize("mode", FITS)
+def test_a_supervisor_that_dies_with_its_process_and_guardian(run, mode):
+    assert run(Case(mode, "kill all", "epoch", 1, 1)) == [None]

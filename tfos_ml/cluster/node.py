@@ -35,6 +35,7 @@ from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
 from tfos_ml.cluster.task_input import as_they_come, whole
@@ -77,7 +78,8 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         return
     assert task.control is not None
     context = TaskContext.get()
-    seat = PlainSeat(place_of(context, context.partitionId(), task.control), task.control, task.template.size)
+    place = place_of(context, context.partitionId(), task.control)
+    seat = PlainSeat(place, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
     yield from supervise(Node(task, seat), arriving)
 
 
