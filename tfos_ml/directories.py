@@ -103,18 +103,32 @@ def private_directory(parent: Path, name: str) -> Path:
         with contextlib.suppress(FileExistsError):
             preferred.mkdir(mode=0o700)
         with contextlib.suppress(FileNotFoundError):
-            if _make_private(preferred):
+            if make_private(preferred):
                 return preferred
             break
+    found = _first_private(parent, name)
+    if found is not None:
+        return found
+    tempfile.mkdtemp(prefix=f"{name}-", dir=parent)
+    return _first_private(parent, name) or preferred  # several processes may have made one: all take the first
+
+
+def _first_private(parent: Path, name: str) -> Path | None:
     for candidate in sorted(parent.glob(f"{name}-*")):
         with contextlib.suppress(FileNotFoundError):
-            if _make_private(candidate):
+            if make_private(candidate):
                 return candidate
-    return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
+    return None
 
 
-def _make_private(path: Path) -> bool:
-    """Whether a path is a directory of this user that nobody else could have written to; closed to others then."""
+def make_private(path: Path) -> bool:
+    """Whether a path is a directory of this user that nobody else could have written to; closed to others then.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:

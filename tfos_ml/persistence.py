@@ -11,6 +11,7 @@ into it. Load only what you trust.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -20,13 +21,14 @@ import pyarrow as pa
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 
 from tfos_ml.artifacts import is_connect
-from tfos_ml.errors import DestinationError
+from tfos_ml.errors import ClusterConfigError, DestinationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PART_BYTES = 1 << 20
 _VERSION = "tfosMlVersion"
+_LIMITS = {"spark.driver.maxResultSize": "1g", "spark.rpc.message.maxSize": "128"}
 _EXISTS = "{} exists already. Choose another path, or save with write().overwrite().save()."
 
 
@@ -68,6 +70,8 @@ class StageWriter(MLWriter):
         ------
         DestinationError
             If there is something at `path`, and ``overwrite()`` was not called.
+        ClusterConfigError
+            If the stage is larger than a setting of Spark allows.
         """
         if is_connect(self.sparkSession):
             if not self.shouldOverwrite and _is_saved(self.sparkSession, path):
@@ -88,7 +92,8 @@ class StageWriter(MLWriter):
         from tfos_ml import __version__
 
         spark = self.sparkSession
-        _table(spark, self._stage._files()).coalesce(1).write.mode(mode).parquet(f"{path}/data")
+        with _within_limits(spark, f"Saving {self._stage.uid}"):
+            _table(spark, self._stage._files()).coalesce(1).write.mode(mode).parquet(f"{path}/data")
         facts = {_VERSION: __version__, **self._stage._facts()}
         text = DefaultParamsWriter._get_metadata_to_save(self._stage, spark, facts)
         spark.createDataFrame([(text,)], "value string").coalesce(1).write.mode(mode).text(f"{path}/metadata")
@@ -102,17 +107,46 @@ class StageReader(MLReader[Any]):
         self._cls = cls
 
     def load(self, path: str) -> Any:
-        """The stage that was saved at `path`."""
+        """The stage that was saved at `path`.
+
+        Raises
+        ------
+        ClusterConfigError
+            If it is larger than a setting of Spark allows.
+        """
         spark = self.sparkSession
         metadata = DefaultParamsReader.loadMetadata(path, spark, f"{self._cls.__module__}.{self._cls.__name__}")
         stage = self._cls()
         stage._resetUid(metadata["uid"])
         set_params(stage, metadata, path)
-        files: dict[str, list[bytes]] = {}
-        for row in spark.read.parquet(f"{path}/data").orderBy("name", "part").collect():
-            files.setdefault(row.name, []).append(row.content)
-        stage._restore({name: b"".join(parts) for name, parts in files.items()}, metadata)
+        stage._restore(_read(spark, path), metadata)
         return stage
+
+
+def _read(spark: SparkSession, path: str) -> dict[str, bytes]:
+    """The files of a stage; one part of the table after the other, so that not all of them need fit a Spark result."""
+    files: dict[str, dict[int, bytes]] = {}
+    with _within_limits(spark, f"Loading {path}"):
+        for row in spark.read.parquet(f"{path}/data").toLocalIterator():
+            files.setdefault(row.name, {})[row.part] = bytes(row.content)
+    return {name: b"".join(parts[number] for number in sorted(parts)) for name, parts in files.items()}
+
+
+@contextlib.contextmanager
+def _within_limits(spark: SparkSession, what: str) -> Iterator[None]:
+    """Raise ``ClusterConfigError`` for a limit of Spark that the files of a stage exceed."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        for setting, default in _LIMITS.items():
+            if setting in text:
+                reason = next(line for line in text.splitlines() if setting in line).strip()
+                raise ClusterConfigError(
+                    f"{what} takes more than {setting}={spark.conf.get(setting, default)} allows: {reason}. Set "
+                    f"{setting} to more when the session is built."
+                ) from error
+        raise
 
 
 def params_of(stage: Any) -> dict[str, Any]:

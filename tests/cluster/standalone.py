@@ -29,6 +29,7 @@ from conftest import JVM_OPTIONS, wait_until
 SPARK_HOME = Path(pyspark.__file__).parent
 MARKER = "TFOS_ML_TEST_CLUSTER"
 START_SECONDS = 120.0  # on two cores, with other tests beside it
+END_SECONDS = 20.0
 DRIVER_ADDRESS = "127.0.0.1"
 MASTER, WORKER, EXECUTOR = (
     "org.apache.spark.deploy.master.Master",
@@ -87,6 +88,7 @@ class Standalone:
         self.address = address
         self._marker = f"{os.getpid()}-{directory.name}"
         self._drivers: list[Driver] = []
+        self._daemons: list[subprocess.Popen[bytes]] = []
         self.workers: list[Worker] = []
         log = directory / "master.log"
         try:
@@ -114,7 +116,7 @@ class Standalone:
         """Start a process of the cluster."""
         environment = {**self.environment(), "SPARK_LOCAL_IP": self.address, **(variables or {})}
         with log.open("wb") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -122,6 +124,8 @@ class Standalone:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._daemons.append(process)
+        return process
 
     def settings(self) -> dict[str, str]:
         """Settings of applications on the cluster."""
@@ -190,25 +194,22 @@ class Standalone:
         return "\n".join(f"--- {path}\n{path.read_text()[-3000:]}" for path in sorted(self.directory.glob("*.log")))
 
     def close(self) -> None:
-        """Kill all, and see that nothing is left: no process (and so no port), no spool, no scratch directory."""
+        """Kill drivers and daemons, and see that all else ends with them: no process, and so no port, is left."""
         for driver in self._drivers:
             driver.close()
-
-        def all_gone() -> bool:
-            left = self.processes()
-            for process in left:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            psutil.wait_procs(left, timeout=1)
-            return not left
-
-        assert wait_until(all_gone, 20), self.processes()
+        daemons = [daemon.pid for daemon in self._daemons]
+        for process in self.processes():
+            if process.pid in daemons or EXECUTOR in command_of(process):
+                kill(process)
+        gone = wait_until(lambda: not self.processes(), END_SECONDS)
+        left = {p.pid: " ".join(command_of(p)) for p in self.processes()}
+        for process in self.processes():
+            kill(process)
+        for daemon in self._daemons:
+            daemon.wait(10)
         for worker in self.workers:
-            worker.process.wait(10)
-        if hasattr(self, "master"):
-            self.master.wait(10)
-        for worker in self.workers:  # what executors were killed in the midst of
-            shutil.rmtree(worker.local, ignore_errors=True)
+            shutil.rmtree(worker.local, ignore_errors=True)  # executors that were killed leave their files
+        assert gone, left
 
     def __enter__(self) -> Standalone:
         return self
@@ -224,7 +225,7 @@ class Outcome(dict[str, Any]):
         return self.get(name)
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in self.items())
+        return "\n".join(f"{name}: {str(value)[:800]}" for name, value in self.items())
 
 
 class Driver:
@@ -297,6 +298,19 @@ def found_in(log: Path, pattern: str) -> str:
     found = re.search(pattern, log.read_text())
     assert found is not None
     return found[1]
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, even if its parent has not taken note of it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
 def descendants(pid: int) -> list[psutil.Process]:

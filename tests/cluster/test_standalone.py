@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 from conftest import wait_until
 from standalone import START_SECONDS, Driver, Outcome, Standalone
@@ -139,7 +139,7 @@ def begin_and_wait(driver: Driver, directory: Path, **params) -> dict[int, dict[
 @pytest.mark.parametrize("kind", ["barrier", "plain"])
 def test_a_stopped_supervisor_is_a_lost_node(drivers, tmp_path, kind):
     stopped = begin_and_wait(drivers[kind], tmp_path)[1]["supervisor"]
-    stop(stopped)
+    os.kill(stopped, signal.SIGSTOP)
     try:
         outcome = drivers[kind].outcome(LEASE + 40)  # a node is silent for the lease and two calls, of 5 s each
         assert (outcome.error, outcome.node) == ("NodeLostError", "worker:1"), outcome
@@ -147,18 +147,8 @@ def test_a_stopped_supervisor_is_a_lost_node(drivers, tmp_path, kind):
         drivers.end(kind)
         raise
     finally:
-        kill(stopped)
-
-
-def stop(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-
-
-def kill(pid: int) -> None:
-    try:
-        psutil.Process(pid).kill()
-    except psutil.NoSuchProcess:
-        pass
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGKILL)
 
 
 # Settings and sessions

@@ -234,6 +234,16 @@ def export_multiplier(args, ctx):
     ctx.export_saved_model(Times())
 
 
+def test_model_larger_than_results_may_be_names_the_setting(sessions, spark, tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "saved_model.pb").write_bytes(np.random.RandomState(1).bytes(5 << 20))
+    TFModel(exportDir=str(tmp_path / "m")).save(str(tmp_path / "saved"))
+    assert len(TFModel.load(str(tmp_path / "saved"))._packed().content) > 5 << 20
+    sessions.get(LOCAL, spark_driver_maxResultSize="2m")
+    with pytest.raises(errors.ClusterConfigError, match=r"spark.driver.maxResultSize=2m .* Set spark.driver.maxResult"):
+        TFModel.load(str(tmp_path / "saved"))
+
+
 def test_train_validation_split_where_two_fits_find_no_room_at_once(sessions, tmp_path):
     spark = sessions.get("local[3]")
     df = spark.range(0, 120, 1, 1).select(

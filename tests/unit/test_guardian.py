@@ -196,7 +196,7 @@ class TestFinish:
 
 
 class TestWatch:
-    WATCH = 1.0
+    WATCH = 1.5
 
     def test_frozen_supervisor_is_ended_and_cleaned_up_after(self, supervise, directory):
         node = supervise(directories=[str(directory)], watching={"watch": self.WATCH, "frozen": "it is frozen"})
@@ -223,7 +223,7 @@ class TestWatch:
 
     def test_supervisor_that_lives_is_left_alone(self, supervise):
         node = supervise(directories=[], watching={"watch": self.WATCH})
-        assert not ends(node.process.pid, seconds=2.5 * self.WATCH)
+        assert not ends(node.process.pid, seconds=2 * self.WATCH)
         assert lives(node.child)
 
     def test_freeze_of_all_together_is_not_blamed_on_the_supervisor(self, supervise):
@@ -239,7 +239,7 @@ class TestWatch:
         assert lives(node.child)
 
     def test_pause_shorter_than_the_watch_is_forgiven(self, supervise):
-        node = supervise(directories=[], watching={"watch": 4 * self.WATCH})
+        node = supervise(directories=[], watching={"watch": 3 * self.WATCH})
         node.process.send_signal(signal.SIGSTOP)
         assert not ends(node.process.pid, seconds=self.WATCH)
         node.process.send_signal(signal.SIGCONT)

@@ -295,6 +295,19 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
     link.say_gone()
 
 
+def test_more_reports_than_a_call_may_carry_come_with_several(serve, monkeypatch):
+    monkeypatch.setattr(control, "REPORT_BYTES", 100)
+    server = serve()
+    link = ProgressLink(ControlClient(**server.address), 0, dict, period=DEADLINE)
+    link.report({"step": -1, "too long": "x" * 100})
+    for i in range(50):
+        link.report({"step": i})
+    link.close()
+    assert [report["step"] for report in server.take_reports()] == list(range(50))
+    assert server.counts["progress"] > 5
+    link.say_gone()
+
+
 def test_an_older_call_does_not_undo_a_newer_one(serve, connect):
     server = serve()
     client = connect(server)

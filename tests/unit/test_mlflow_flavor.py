@@ -140,6 +140,20 @@ def test_loaded_model_is_the_same_stage(saved_model, tmp_path):
     assert loaded.predict(inputs)["total"].tolist() == EXPECTED["total"]
 
 
+def test_password_of_the_export_dir_is_not_saved_with_the_model(saved_model, tmp_path):
+    import tfos_ml.mlflow
+
+    model = make_model(saved_model)
+    files = model._files()
+    model.setExportDir("s3://key:hunter2@bucket/models/1")
+    model._restore(files, {})  # as a stage that was saved, whose SavedModel is not read from there again
+    tfos_ml.mlflow.save_model(model, str(tmp_path / "model"))
+    assert not [path for path in (tmp_path / "model").rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+    loaded = tfos_ml.mlflow.load_model(str(tmp_path / "model"))
+    assert loaded.getExportDir() == "s3://bucket/models/1"
+    assert str(loaded.signature()) == str(make_model(saved_model).signature())
+
+
 def test_model_saved_without_an_example_knows_its_tensors_only(saved_model, tmp_path):
     import mlflow
 

@@ -24,7 +24,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice, takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -42,7 +42,7 @@ PING_SECONDS = 0.5
 RETRY_SECONDS = 0.2
 REFUSED_SECONDS = 3.0  # after which a driver whose host refuses every connection is gone: a stopped one still accepts
 KEPT_REPORTS = 10_000  # that nobody has taken, on the driver, or that could not be sent, on a node
-REPORTS_A_CALL = 1_000
+REPORT_BYTES = 1 << 20  # sent with one call, far below what a server takes
 RECONNECT = {"grpc.initial_reconnect_backoff_ms": 200, "grpc.max_reconnect_backoff_ms": 1_000}
 NO_ANSWER = (
     flight.FlightUnavailableError,
@@ -406,7 +406,7 @@ class ProgressLink:
         self._hear = hear
         self._name = uuid.uuid4().hex
         self._calls = 0
-        self._reports: deque[dict[str, Any]] = deque()
+        self._reports: deque[tuple[dict[str, Any], int]] = deque()  # with the size of each
         self._first_report = 0
         self._lock = threading.Lock()
         self._refusals = client.refusals()
@@ -421,8 +421,12 @@ class ProgressLink:
 
     def report(self, report: dict[str, Any]) -> None:
         """Pass metrics on with the next call; if the driver is silent for long, the oldest are dropped."""
+        size = len(json.dumps(report))
+        if size > REPORT_BYTES:
+            logger.warning("A report of %d bytes is not passed on, expected at most %d", size, REPORT_BYTES)
+            return
         with self._lock:
-            self._reports.append(report)
+            self._reports.append((report, size))
             if len(self._reports) > KEPT_REPORTS:
                 self._drop(1)
 
@@ -459,7 +463,9 @@ class ProgressLink:
     def _call(self) -> dict[str, Any]:
         self._calls += 1
         with self._lock:
-            first, reports = self._first_report, list(islice(self._reports, REPORTS_A_CALL))
+            sizes = accumulate(size for _, size in self._reports)
+            fitting = sum(1 for _ in takewhile(lambda size: size <= REPORT_BYTES, sizes))
+            first, reports = self._first_report, [report for report, _ in islice(self._reports, fitting)]
         answer = self._client.call(
             "progress",
             rank=self._rank,

@@ -35,6 +35,7 @@ from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
 from tfos_ml.cluster.task_input import as_they_come, whole
@@ -77,7 +78,8 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         return
     assert task.control is not None
     context = TaskContext.get()
-    seat = PlainSeat(place_of(context, context.partitionId(), task.control), task.control, task.template.size)
+    place = place_of(context, context.partitionId(), task.control)
+    seat = PlainSeat(place, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
     yield from supervise(Node(task, seat), arriving)
 
 
@@ -93,6 +95,7 @@ def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[
         yield from _lead(node, batches)
         node.succeeded = True
     except NodeFailure as error:
+        node.end_process()  # first: what follows waits for the driver, which may be out of reach
         node.report_failure(error)
         raise
     finally:
@@ -503,6 +506,11 @@ class Node:
 
     def _has_data(self) -> bool:
         return self._conversation.total_rows > 0 or not self._task.schema.columns
+
+    def end_process(self) -> None:
+        """End the process of a node that has failed: it is not to train on, nor to write anything more."""
+        if self._child is not None:
+            self._child.kill()
 
     def stop(self) -> None:
         """Give everything back; the guardian does the same should this process be killed first."""

@@ -133,6 +133,10 @@ class ChildProcess:
         """The last lines it wrote."""
         return self._relay.tail(timeout=0.0 if self.returncode is None else 1.0)
 
+    def kill(self) -> None:
+        """End it at once; its descendants are the guardian's."""
+        self._process.kill()
+
     def wait(self, timeout: float) -> bool:
         """Whether it ended within `timeout` seconds."""
         try:

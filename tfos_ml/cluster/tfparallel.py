@@ -17,7 +17,7 @@ from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.meeting import raise_failure, raise_silence
 from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import check_settings, lease_timeout
+from tfos_ml.cluster.preflight import LEASE_SECONDS, check_settings, lease_timeout
 from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
@@ -137,6 +137,7 @@ def _run_instance(task: NodeTask, numbers: Iterable[int]) -> Iterator[results.Re
     from pyspark import TaskContext
 
     assert task.control is not None
-    seat = _LoneSeat(place_of(TaskContext.get(), next(iter(numbers)), task.control), task.control, 1)
+    place = place_of(TaskContext.get(), next(iter(numbers)), task.control)
+    seat = _LoneSeat(place, task.control, 1, patience=task.lease or LEASE_SECONDS)
     for batch in supervise(Node(task, seat), ()):
         yield from results.read_rows(batch)

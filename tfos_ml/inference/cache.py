@@ -27,7 +27,6 @@ import fcntl
 import math
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tarfile
@@ -39,6 +38,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from tfos_ml.directories import make_private, private_directory
 from tfos_ml.interpreter import module_command, search_path
 
 if TYPE_CHECKING:
@@ -155,35 +155,19 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 
 def _directory() -> Path:
     """The cache of this user on this host; nobody else may write there, for models are programs."""
-    parent, name = Path(tempfile.gettempdir()), f"tfos_ml-{os.getuid()}"
+    parent = Path(tempfile.gettempdir())
     try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(parent / name, 0o700)
-        if _is_ours(parent / name):
-            return parent / name
-        if not _siblings(parent, name):
-            tempfile.mkdtemp(prefix=f"{name}-", dir=parent)
+        return private_directory(parent, f"tfos_ml-{os.getuid()}")
     except OSError as error:
         raise _model_error(f"There can be no directory for models in {parent}: {error}. Set TMPDIR.") from None
-    siblings = _siblings(parent, name)  # several processes may have made one: all take the first
-    return siblings[0] if siblings else parent / name
-
-
-def _siblings(parent: Path, name: str) -> list[Path]:
-    return [path for path in sorted(parent.glob(f"{name}-*")) if _is_ours(path)]
 
 
 def _is_ours(root: Path) -> bool:
     """Whether a directory is one that only this user can write to."""
     try:
-        status = root.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-            return False
-        if status.st_mode & 0o055:
-            os.chmod(root, 0o700)
-    except OSError:
+        return make_private(root)
+    except FileNotFoundError:
         return False
-    return True
 
 
 # Models in it

@@ -1,0 +1,49 @@
+"""Where a cluster listens on a host with a network, whose name Spark has made the driver's."""
+
+import json
+import os
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+from tfos_ml.cluster.addresses import is_loopback
+
+DRIVER = """
+import json
+import psutil
+from pyspark.sql import SparkSession
+from tfos_ml import InputMode, TFCluster
+from test_addresses import count
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.conf.set("spark.tfos_ml.port", "24100")
+spark.conf.set("spark.tfos_ml.nodePorts", "24200-24219")
+with TFCluster.run(spark.sparkContext, count, None, 2, input_mode=InputMode.SPARK) as cluster:
+    cluster.train(spark.sparkContext.range(100, numSlices=2))
+    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    listening = {c.laddr for p in family if p.name() != "java" for c in p.net_connections() if c.status == "LISTEN"}
+    nodes = [(node["host"], node["port"]) for node in cluster.cluster_info]
+    print(json.dumps([cluster.address.location, nodes, sorted(listening)]))
+spark.stop()
+"""
+
+
+def count(args, ctx):
+    feed = ctx.get_data_feed()
+    while not feed.should_stop():
+        feed.next_batch(10)
+
+
+def test_a_local_session_is_reached_from_its_host_alone_and_on_the_ports_it_was_given():
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_LOCAL_")}
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], env=environment, stdout=subprocess.PIPE, text=True, timeout=170, check=True
+    )
+    location, nodes, listening = json.loads(done.stdout.splitlines()[-1])
+    driver = urlsplit(location)
+    assert (driver.scheme, driver.hostname) == ("grpc+tls", "127.0.0.1")
+    assert driver.port in range(24100, 24117)
+    assert {host for host, _ in nodes} == {"127.0.0.1"}
+    assert {port for _, port in nodes} <= set(range(24200, 24220))
+    assert len([port for _, port in listening if port in range(24200, 24220)]) == 2  # each takes rows
+    assert all(is_loopback(host.removeprefix("::ffff:")) for host, _ in listening)
