@@ -10,7 +10,7 @@ import signal
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,9 @@ from tfos_ml.pickling import pack_program
 from tfos_ml.schema import ROW_COLUMN, FeedSchema
 
 NODES, EPOCHS = 2, 2
-SHARES = {0: 30, 1: 33}  # rows of each node
+IDS = {0: range(30), 1: range(1000, 1033)}  # of the rows of each node
 BATCH_ROWS = 6
 SHORT, LONG = 3.0, 40.0  # seconds without a sign of life that are too many, where that is the fault and where not
-REACH_DEADLINE = 15.0
 FIT_DEADLINE = 60.0
 MODEL_BYTES = 1 << 16
 MODEL = bytes(MODEL_BYTES)
@@ -58,8 +57,8 @@ class Case:
         How the nodes run.
     fault : str
         A key of ``FAULTS``.
-    phase : {"feed", "epoch", "export"}
-        When: while half the rows have come, after the first epoch, after the export.
+    phase : {"start", "feed", "epoch", "export"}
+        When: before the first row, while half the rows have come, after the first epoch, after the export.
     victim : int
         Rank of the node.
     restarts : int
@@ -79,6 +78,9 @@ class Case:
 class Run:
     """One case, under way."""
 
+    ids: Mapping[int, Sequence[int]] = IDS
+    reach_deadline = 20.0  # seconds for a phase to be reached
+
     def __init__(self, case: Case, directory: Path):
         self.case = case
         self.directory = directory
@@ -91,14 +93,17 @@ class Run:
         self.error: BaseException | None = None
         self.result: Any = None
         self._done = threading.Event()
-        kind = ConnectSpark if case.mode == "connect" else ProcessSpark
         self.lease = SHORT if case.fault == "stop supervisor" else LONG
         self.silence = SHORT if case.fault == "stop child" else LONG
+        self.spark = self.open_session()
+
+    def open_session(self) -> Any:
+        """Where the fit runs."""
         conf = {LEASE_SETTING: f"{self.lease}"}
-        if case.mode == "plain":
+        if self.case.mode == "plain":
             conf["spark.dynamicAllocation.enabled"] = "true"
             conf["spark.dynamicAllocation.maxExecutors"] = "8"
-        self.spark = kind(conf, CONSTANTS)
+        return (ConnectSpark if self.case.mode == "connect" else ProcessSpark)(conf, CONSTANTS)
 
     # The fit
 
@@ -107,7 +112,7 @@ class Run:
         attempt, self.attempts = self.attempts, self.attempts + 1
 
         def source(rank: int) -> Iterator[pa.RecordBatch]:
-            ids = ids_of(rank)
+            ids = self.ids[rank]
             for start in range(0, len(ids), BATCH_ROWS):
                 if attempt == 0 and start == 3 * BATCH_ROWS:
                     self.halfway(rank)
@@ -122,10 +127,10 @@ class Run:
         case = self.case
         fails = case.fault == "fetch failure" and rank == case.victim and not self.fetch_failed
         if case.phase == "feed" and not self.fetch_failed:
-            wait_until(lambda: self._done.is_set() or self.has_reached("start", rank), REACH_DEADLINE)
+            wait_until(lambda: self._done.is_set() or self.has_reached("start", rank), self.reach_deadline)
             ledger_program.mark(self.directory, 0, "feed", rank)
         if case.phase == "feed" or fails:
-            wait_until(lambda: self._done.is_set() or (self.directory / "go").exists(), REACH_DEADLINE)
+            wait_until(lambda: self._done.is_set() or (self.directory / "go").exists(), self.reach_deadline)
         if fails:
             self.fetch_failed = True
             raise FetchFailedError
@@ -133,19 +138,20 @@ class Run:
     def elements(self, partition: int) -> Iterator[list[int]]:
         """The RDD's rows of a partition, a few at a time; node ``partition % NODES`` gets them."""
         rank = partition % NODES
-        middle = len(ids_of(rank)) // 2
-        ids = ids_of(rank)[:middle] if partition < NODES else ids_of(rank)[middle:]
+        middle = len(self.ids[rank]) // 2
+        ids = self.ids[rank][:middle] if partition < NODES else self.ids[rank][middle:]
         for start in range(0, len(ids), BATCH_ROWS):
             if partition < NODES and start == BATCH_ROWS:
                 self.halfway(partition)
-            yield ids[start : start + BATCH_ROWS]
+            yield list(ids[start : start + BATCH_ROWS])
 
     def fit(self) -> None:
         """Fit, with the fault; afterwards there is a result or an error."""
         injector = threading.Thread(target=self._inject, name="injector", daemon=True)
         injector.start()
+        shares = {rank: len(ids) for rank, ids in self.ids.items()}
         args = argparse.Namespace(
-            directory=str(self.directory), pause=self.case.phase, shares=SHARES, model_bytes=MODEL_BYTES
+            directory=str(self.directory), pause=self.case.phase, shares=shares, model_bytes=MODEL_BYTES
         )
         began = time.monotonic()
         try:
@@ -155,7 +161,7 @@ class Run:
         finally:
             self._done.set()
             self.seconds = time.monotonic() - began
-            injector.join(REACH_DEADLINE)
+            injector.join(self.reach_deadline)
             self._let_go_on()
 
     def _let_go_on(self) -> None:
@@ -165,7 +171,7 @@ class Run:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
-    def _launch(self, args: argparse.Namespace) -> launcher.RunResult:
+    def _launch(self, args: argparse.Namespace) -> Any:
         program = pack_program("trainFn", ledger_program.train, (ledger_program.train, args), {})
         task = NodeTask(
             run_id="",
@@ -207,7 +213,7 @@ class Run:
         def all_have() -> bool:
             return self._done.is_set() or all(self.has_reached(case.phase, rank) for rank in ranks)
 
-        if wait_until(all_have, REACH_DEADLINE) and not self._done.is_set():
+        if wait_until(all_have, self.reach_deadline) and not self._done.is_set():
             self.injected = True
             FAULTS[case.fault](self)
         (self.directory / "go").touch()
@@ -231,10 +237,11 @@ class Run:
         run_id, model = self._of_cluster() if self.case.mode == "cluster" else self._of_fit()
         trained = {rank: self._trained(run_id, rank) for rank in range(NODES)}
         for rank, ids in trained.items():
+            given = list(self.ids[rank])
             for epoch in range(EPOCHS):
-                one = ids[epoch * SHARES[rank] : (epoch + 1) * SHARES[rank]]
-                assert sorted(one) == ids_of(rank), f"epoch {epoch} of rank {rank}: {ids}"
-            assert len(ids) == EPOCHS * SHARES[rank]
+                one = ids[epoch * len(given) : (epoch + 1) * len(given)]
+                assert sorted(one) == given, f"epoch {epoch} of rank {rank}: {ids}"
+            assert len(ids) == EPOCHS * len(given)
         assert model == {"saved_model.pb": run_id.encode(), "variables/variables.data-00000-of-00001": MODEL}
 
     def _trained(self, run_id: str, rank: int) -> list[int]:
@@ -242,21 +249,20 @@ class Run:
 
     def _of_fit(self) -> tuple[str, dict[str, bytes]]:
         """Which attempt succeeded, and the files of its model."""
-        (run_id,) = {report["run_id"] for report in self.result.reports}
+        (run_id,) = {report["run_id"] for report in self._reports()}
         assert [p.name for p in self.export_dir.parent.iterdir()] == ["export"]
         files = [p for p in self.export_dir.rglob("*") if p.is_file()]
         return run_id, {str(p.relative_to(self.export_dir)): p.read_bytes() for p in files}
+
+    def _reports(self) -> list[dict[str, Any]]:
+        reports: list[dict[str, Any]] = self.result.reports
+        return reports
 
     def _of_cluster(self) -> tuple[str, dict[str, bytes]]:
         (run_id,) = {report["run_id"] for report in self.result.summary["nodes"]}
         ((_, archive),) = results.joined(self.result._results, "model")
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             return run_id, {m.name: tar.extractfile(m).read() for m in tar if m.isfile()}  # type: ignore[union-attr]
-
-
-def ids_of(rank: int) -> list[int]:
-    """Ids of the rows of a node."""
-    return list(range(rank * 1000, rank * 1000 + SHARES[rank]))
 
 
 SETTINGS = {

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-PAUSE_DEADLINE = 60.0
+PAUSE_DEADLINE = 150.0
 BATCH = 7
 
 
@@ -17,7 +17,7 @@ def train(args: Any, ctx: Any) -> None:
     (directory / f"{ctx.restart_count}-pid-{ctx.executor_id}").write_text(f"{os.getpid()} {os.getppid()} {ctx.run_id}")
     ctx.summarize({"run_id": ctx.run_id})
     feed = ctx.get_data_feed()
-    mark(directory, ctx.restart_count, "start", ctx.executor_id)
+    pause(args, ctx, "start")
     share, count = args.shares[ctx.executor_id], 0
     with open(directory / f"trained-{ctx.run_id}-{ctx.executor_id}", "a", buffering=1) as ledger:
         while not feed.should_stop():

@@ -15,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.forkserver
+import multiprocessing.util
 import os
 import socket
 import struct
@@ -44,6 +46,12 @@ FETCH_FAILED = (
 EXITED = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["tfos_ml.cluster.host", "tfos_ml.cluster.task_input", "pyspark.serializers"])
+
+
+def end_forks() -> None:
+    """End the process from which tasks are forked, and delete what is its."""
+    multiprocessing.forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    multiprocessing.util._run_finalizers()
 
 
 class SparkError(Exception):

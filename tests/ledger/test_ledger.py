@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from ledger_case import Case, Run
+from spark_of_processes import end_forks
 
 from tfos_ml import errors
 from tfos_ml.cluster import cluster_server, launcher, meeting, tfcluster
@@ -17,6 +18,13 @@ FITS = ["barrier", "plain", "connect"]
 PHASES = ["feed", "epoch", "export"]
 SIGNALS = ["kill child", "kill supervisor", "stop child", "stop supervisor"]
 ANSWERS = ["lost answers", "late answers", "doubled calls"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks():
+    """The processes from which tasks are forked end with the tests."""
+    yield
+    end_forks()
 
 
 @pytest.fixture(autouse=True)
