@@ -72,3 +72,50 @@ def wait_at_first(args: Any, ctx: Any) -> None:
     if ctx.restart_count == 0:
         wait_until_told(args, ctx)
     export_text(ctx, ctx.restart_count)
+
+
+def linear():
+    """A Keras model of one weight and one bias."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.Adam(0.1), "mse")
+    return model
+
+
+def pausing(directory: str, phase: str) -> Any:
+    """A callback that waits, in the second epoch or at the end of the training, until the test has said "go"."""
+    import keras
+
+    class Pausing(keras.callbacks.Callback):
+        def _pause(self, now: str) -> None:
+            go = Path(directory) / "go"
+            if now == phase and not go.exists():
+                (Path(directory) / f"paused-{os.getpid()}").touch()
+                wait_for_file(go)
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                self._pause("epoch")
+
+        def on_train_end(self, logs: Any = None) -> None:
+            self._pause("end")
+
+    return Pausing()
+
+
+def reduce_for_ever(args: Any, ctx: Any) -> None:
+    """Collective operations without end."""
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+    @tf.function
+    def step():
+        replica = tf.distribute.get_replica_context()
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+
+    strategy.run(step)
+    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": os.getppid()})
+    while True:
+        strategy.run(step)

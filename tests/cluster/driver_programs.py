@@ -21,7 +21,7 @@ import cluster_train_functions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tfos_ml import TFEstimator, errors
+from tfos_ml import KerasEstimator, TFEstimator, errors
 
 WIDE = 1000  # longs in one row: 8 kB
 
@@ -75,7 +75,24 @@ def fit(
     return {"rows": model.summary["rows"], "history": model.history}
 
 
-PROGRAMS = {"fit": fit}
+def fit_keras(spark: SparkSession, directory: str, phase: str = "", **params: Any) -> dict[str, Any]:
+    """Fit a Keras model, which pauses in a phase."""
+    df = spark.range(0, 400, 1, 4).select((F.col("id") / 400).alias("features"), (F.col("id") / 200).alias("label"))
+    model = KerasEstimator(
+        model=cluster_train_functions.linear,
+        callbacks=[cluster_train_functions.pausing(directory, phase)],
+        clusterSize=2,
+        epochs=3,
+        seed=7,
+        verbose=0,
+        modelDir=f"{directory}/checkpoints",
+        exportDir=f"{directory}/model",
+        **params,
+    ).fit(df)
+    return {"rows": model.summary["rows"], "history": model.history}
+
+
+PROGRAMS = {"fit": fit, "keras": fit_keras}
 
 
 def run(spark: SparkSession, program: str, arguments: dict[str, Any]) -> dict[str, Any]:
