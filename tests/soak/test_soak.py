@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tfos_ml import TFEstimator, errors
 
 RUNS = int(os.environ.get("TFOS_ML_SOAK_RUNS", "200"))
-SAMPLE_EVERY = max(1, RUNS // 50)
+SAMPLE_EVERY = max(1, RUNS // 100)
 FAIL_EVERY = 10
 MASTER = "local[2]"
 RETAINED = {  # what Spark itself keeps of jobs that have ended
@@ -81,14 +81,13 @@ def test_fits_and_transforms_in_a_row_leave_nothing_behind(sessions, saved_model
         assert model.history["rows"]
         doubled = model.transform(rows).agg(F.sum(F.col("prediction") - F.col("features"))).first()[0]
         assert doubled == 400 * 399 / 2
-        if number % FAIL_EVERY == 0:
+        if number % SAMPLE_EVERY == 0:
+            sampler.take()
+        if number % FAIL_EVERY == 0:  # ends Spark's Python workers, too
             with pytest.raises(errors.TrainFnError, match="as it should"):
                 estimator.copy().setExportDir(f"{export_dir}-not").setTfArgs({**arguments, "fails": True}).fit(rows)
         shutil.rmtree(export_dir)
         del estimator, model
-        if number % SAMPLE_EVERY == 0:
-            sampler.take()
-    sampler.take()
     growth = sampler.growth()
     with capsys.disabled():
         print(f"\n{RUNS} fits, {RUNS} transforms, {-(-RUNS // FAIL_EVERY)} fits that fail\n")
