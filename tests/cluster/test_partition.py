@@ -44,6 +44,8 @@ def host_of(network, cluster, pid: int) -> str:
     return next(name for name, of_host in network.addresses.items() if of_host == address)
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(400)
 def test_a_node_that_is_cut_off_ends_itself_and_the_restart_stands(network, cluster, tmp_path):
     driver = cluster.driver(**SHORT_TIMEOUTS)
     model = tmp_path / "model"

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import signal
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ DYNAMIC = {
     "spark_dynamicAllocation_minExecutors": 2,
     "spark_dynamicAllocation_maxExecutors": 2,
 }
+slower = partial(pytest.param, marks=pytest.mark.chaos)  # all together they take too long for each change
 EXPORTED = {"rows": 100, "history": {"rows_here": [50.0]}}
 
 
@@ -107,7 +110,7 @@ def outputs(cluster: Standalone) -> set[Path]:
     return {path for worker in cluster.workers for path in worker.map_outputs()}
 
 
-@pytest.mark.parametrize("kind", ["barrier", "plain", "connect"])
+@pytest.mark.parametrize("kind", [slower("barrier"), "plain", "connect"])
 def test_input_cut_off_by_a_failed_fetch_is_an_error_and_nothing_is_published(cluster, drivers, tmp_path, kind):
     outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, clusterSize=1)
     assert outcome.error == "InputLostError", outcome
@@ -116,7 +119,7 @@ def test_input_cut_off_by_a_failed_fetch_is_an_error_and_nothing_is_published(cl
     assert len(list(tmp_path.glob("started-*"))) <= 1
 
 
-@pytest.mark.parametrize("kind", ["barrier", "plain", "connect"])
+@pytest.mark.parametrize("kind", ["barrier", "plain", slower("connect")])
 def test_a_fit_whose_fetch_failed_is_restarted_and_trains_all_rows(cluster, drivers, tmp_path, kind):
     outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, maxRestarts=1)
     assert outcome.result == {"rows": ROWS, "history": {"rows_here": [ROWS / 2]}}, outcome
@@ -136,7 +139,7 @@ def begin_and_wait(driver: Driver, directory: Path, **params) -> dict[int, dict[
     return dict(enumerate(contents(directory, "running-*")))
 
 
-@pytest.mark.parametrize("kind", ["barrier", "plain"])
+@pytest.mark.parametrize("kind", ["barrier", slower("plain")])
 def test_a_stopped_supervisor_is_a_lost_node(drivers, tmp_path, kind):
     stopped = begin_and_wait(drivers[kind], tmp_path)[1]["supervisor"]
     os.kill(stopped, signal.SIGSTOP)
@@ -164,15 +167,17 @@ def test_a_model_larger_than_the_results_that_spark_allows_is_a_typed_error(driv
 def test_a_session_stopped_in_mid_fit_is_a_typed_error(drivers, tmp_path):
     begin_and_wait(drivers["barrier"], tmp_path, stop_on="stop")
     (tmp_path / "stop").touch()
+    began = time.monotonic()
     outcome = drivers["barrier"].outcome(60)
     drivers.end("barrier")
     assert outcome.error == "FitCancelledError", outcome
-    assert outcome.seconds < 20
+    assert time.monotonic() - began < 30
 
 
 # Executors that come late; last, since it adds a worker
 
 
+@pytest.mark.chaos
 def test_executors_that_register_late_are_waited_for(cluster, drivers, tmp_path):
     """They need more memory than the workers of the cluster have, until another joins."""
     driver = cluster.driver(spark_executor_memory="3g", spark_cores_max=2)
