@@ -215,7 +215,10 @@ class Run:
 
         if wait_until(all_have, self.reach_deadline) and not self._done.is_set():
             self.injected = True
-            FAULTS[case.fault](self)
+            try:
+                FAULTS[case.fault](self)
+            finally:
+                (self.directory / "go").touch()
         (self.directory / "go").touch()
 
     def pids(self) -> tuple[int, int]:
@@ -296,8 +299,9 @@ def _kill_all(run: Run) -> None:
     """What the out-of-memory killer may do: guardian, process and supervisor, in this order."""
     child, supervisor = run.pids()
     for process in psutil.process_iter():
-        if "tfos_ml.cluster.guardian" in process.cmdline() and process.ppid() == supervisor:
-            process.kill()
+        with contextlib.suppress(psutil.Error):  # others come and go
+            if process.ppid() == supervisor and "guardian" in " ".join(process.cmdline()):
+                process.kill()
     os.kill(child, signal.SIGKILL)
     os.kill(supervisor, signal.SIGKILL)
 

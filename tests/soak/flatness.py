@@ -46,7 +46,7 @@ BOUNDS = {
     "artifacts of the session": Bound(0.5, ""),
     "files in shared memory": Bound(0.5, ""),
     "shared memory in use": Bound(4, "MiB"),
-    "temporary files": Bound(6, ""),
+    "temporary files": Bound(12, ""),
     "temporary files: size": Bound(4, "MiB"),
 }
 
