@@ -21,6 +21,10 @@ WORKER_DIED = BARRIER + (
     "reason: Stage failed because barrier task ResultTask(3, {rank}) finished unsuccessfully.\norg.apache.spark."
     "SparkException: Python worker exited unexpectedly (crashed)"
 )
+SILENT = BARRIER + (
+    "reason: Stage failed because barrier task ResultTask(3, {rank}) finished unsuccessfully.\nExecutorLostFailure "
+    "(executor 1 exited caused by one of the running tasks) Reason: Executor heartbeat timed out after 8731 ms"
+)
 TOO_LARGE = (
     "Job aborted due to stage failure: Total size of serialized results of 2 tasks (9.5 MiB) is bigger than "
     "spark.driver.maxResultSize (1024.0 KiB)"
@@ -28,6 +32,7 @@ TOO_LARGE = (
 CASES = {
     "shuffle block lost": (FETCH_FAILED, errors.InputLostError, r"worker:1 .*could not read all rows.*maxRestarts"),
     "Python worker died": (WORKER_DIED, errors.NodeLostError, "worker:1 on unknown host: .*memoryOverhead"),
+    "executor silent": (SILENT, errors.NodeLostError, "worker:1 .*cut off, or too busy.*timed out after 8731 ms"),
     "results too large": (TOO_LARGE, errors.ResultSizeError, r"Set exportDir.*9\.5 MiB"),
     "session stopped": ("Job 0 cancelled because SparkContext was shut down", errors.FitCancelledError, "shut down"),
     "cancelled": ("[SPARK_JOB_CANCELLED] Job 3 cancelled", errors.FitCancelledError, "Job 3 cancelled"),
@@ -49,7 +54,9 @@ def test_what_is_not_ours_stays_as_it_is():
 
 
 def test_a_session_that_is_stopped_explains_any_error():
-    assert isinstance(typed_error(AttributeError("_jsc"), STOPPED), errors.FitCancelledError)
+    error = typed_error(AttributeError("'NoneType' object has no attribute 'setCallSite'"), STOPPED)
+    assert isinstance(error, errors.FitCancelledError)
+    assert "session was stopped" in str(error)
 
 
 def test_what_a_node_has_reported_goes_before_what_spark_says():

@@ -16,21 +16,25 @@ if TYPE_CHECKING:
     from tfos_ml.cluster.template import ClusterTemplate
 
 SHOWN_CHARACTERS = 500
+MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"
 _TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext")
 _TOO_LARGE = re.compile(r"bigger than spark\.driver\.maxResultSize")
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _REDUCER = re.compile(r"reduceId=(\d+)")
+_SILENT = re.compile(r"Executor heartbeat timed out")
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
 
 
 def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
     """The error for what Spark reports of any job; one that is not ours stays as it is."""
     text = str(error)
-    if _CANCELLED.search(text) or _is_stopped(spark):
+    if _CANCELLED.search(text):
         return errors.FitCancelledError(
-            f"The Spark job was cancelled, or its session stopped. Spark says: {_line(_CANCELLED, text) or text[:500]}"
+            f"The Spark job was cancelled, or its session stopped. Spark says: {_line(_CANCELLED, text)}"
         )
+    if _is_stopped(spark):  # then anything may have been raised on the way
+        return errors.FitCancelledError("The Spark session was stopped while the job ran. Start one, and fit again.")
     if _TOO_LARGE.search(text):
         return errors.ResultSizeError(
             "The nodes' results, the model among them, are too large for the driver to collect. Set exportDir, so that "
@@ -66,11 +70,11 @@ def node_error(
         return _of_node(template, "InputLostError", f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}", _REDUCER, text)
     if not _TASK.search(text) or not _LOST.search(text):  # the input's own stages fail for reasons of their own
         return error
-    message = (
-        "the Spark Python worker or executor of the node died. If the host ran out of memory, raise "
-        f"spark.executor.memoryOverhead. Spark says: {_line(_LOST, text)}"
-    )
-    return _of_node(template, "NodeLostError", message, _TASK, text)
+    if _SILENT.search(text):
+        what = "Spark has lost touch with the executor of the node: its host is cut off, or too busy to answer"
+    else:
+        what = "the Spark Python worker or executor of the node died. " + MEMORY
+    return _of_node(template, "NodeLostError", f"{what}. Spark says: {_line(_LOST, text)}", _TASK, text)
 
 
 def _of_node(template: ClusterTemplate, kind: str, message: str, rank: re.Pattern[str], text: str) -> BaseException:
