@@ -60,8 +60,10 @@ def node_error(
         What the first node that failed has told the driver itself.
     """
     text = str(error)
-    failure = find_failure(reported or text)
-    if failure is not None and (failure.kind != "InputLostError" or _FETCH.search(text)):
+    in_text = find_failure(text)
+    failure = find_failure(reported or "") or in_text
+    has_cause = in_text is None and not _FETCH.search(text)  # the job tells more than that rows could not be read
+    if failure is not None and not (failure.kind == "InputLostError" and has_cause):
         return failure.to_error()
     typed = typed_error(error, spark)
     if typed is not error:
