@@ -13,7 +13,7 @@ import json
 import psutil
 from pyspark.sql import SparkSession
 from tfos_ml import InputMode, TFCluster
-from test_addresses import count
+from test_listening import count
 
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 spark.conf.set("spark.tfos_ml.port", "24100")
