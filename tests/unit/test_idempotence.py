@@ -452,7 +452,8 @@ def test_a_stream_leaves_no_state_behind(serve, connect):
         server.close_feed(number)
         heard = server.announce("segment", stream="input", number=number, epochs=1, feed_timeout=1.0)
         about = {"link": "x", "number": number, "first_report": (number - 1) * 1000, "reports": reports}
-        answer = client.call("progress", rank=0, progress={"rows": 0, "heard": heard - 1}, **about)
+        said = {"rows": 0, "heard": heard - 1}
+        answer = client.call_reliably("progress", DEADLINE, rank=0, progress=said, **about)
         assert [a["serial"] for a in answer["announcements"]] == [heard]
     assert state_of(server) == (0, 1, 0, 0)
     server.plan("claim")
