@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import select
 import shutil
 import sys
 import tempfile
@@ -47,6 +48,25 @@ def wait_until(condition: Callable[[], object], seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def ends(pid: int, seconds: float = 15.0) -> bool:
+    """Whether a process, ours or not, ends within a deadline."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process, ours or not, has not ended."""
+    return not ends(pid, seconds=0)
 
 
 def our_processes() -> dict[int, str]:

@@ -28,6 +28,7 @@ from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster import launcher, results
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SETTING
+from tfos_ml.cluster.programs import DEFAULT_SETTINGS
 from tfos_ml.cluster.template import make_template
 from tfos_ml.pickling import pack_program
 from tfos_ml.schema import ROW_COLUMN, FeedSchema
@@ -269,21 +270,12 @@ class Run:
 
 
 SETTINGS = {
+    **DEFAULT_SETTINGS,
     "epochs": EPOCHS,
     "batch_size": 10,
     "shuffle": False,
-    "seed": 0,
-    "pad_value": 0,
-    "communication": "auto",
-    "protocol": "grpc",
-    "model_dir": None,
-    "log_dir": None,
-    "tensorboard": False,
-    "signature_def_key": "serving_default",
     "default_fs": "file:///",
-    "files": [],
     "feed_timeout": 30.0,
-    "restart_count": 0,
 }
 
 

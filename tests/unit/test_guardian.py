@@ -1,6 +1,5 @@
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -9,31 +8,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import wait_until
+from conftest import ends, lives, wait_until
 
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.guardian import Guardian
 from tfos_ml.cluster.process import MARKER, new_marker
 
 DEADLINE = 15.0
-
-
-def ends(pid, seconds=DEADLINE):
-    """Whether a process, ours or not, ends within a deadline."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        return bool(poller.poll(seconds * 1000))
-    finally:
-        os.close(descriptor)
-
-
-def lives(pid):
-    return not ends(pid, seconds=0)
 
 
 SUPERVISOR = """

@@ -1,11 +1,11 @@
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
 
 import pytest
+from conftest import ends, lives
 
 from tfos_ml.cluster.process import (
     MARKER,
@@ -19,24 +19,6 @@ from tfos_ml.cluster.process import (
 from tfos_ml.pids import ProcessHandle
 
 DEADLINE = 10.0
-
-
-def ends(pid, seconds=DEADLINE):
-    """Whether a process, ours or not, ends within a deadline."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        return bool(poller.poll(seconds * 1000))
-    finally:
-        os.close(descriptor)
-
-
-def lives(pid):
-    return not ends(pid, seconds=0)
 
 
 @pytest.fixture

@@ -17,26 +17,27 @@ CLEANUP_TIMEOUT = 10.0
 POLL_SECONDS = 0.1
 
 
+DEFAULT_SETTINGS = {
+    "epochs": 1,
+    "batch_size": 100,
+    "shuffle": True,
+    "seed": 0,
+    "pad_value": 0,
+    "communication": "auto",
+    "protocol": "grpc",
+    "model_dir": None,
+    "log_dir": None,
+    "tensorboard": False,
+    "signature_def_key": "serving_default",
+    "files": [],
+    "feed_timeout": FEED_TIMEOUT,
+    "restart_count": 0,
+}
+
+
 def context_settings(spark: SparkSession) -> dict[str, Any]:
     """What contexts know of an estimator's Params; programs that lead themselves have their own."""
-    return {
-        "epochs": 1,
-        "batch_size": 100,
-        "shuffle": True,
-        "seed": 0,
-        "pad_value": 0,
-        "communication": "auto",
-        "protocol": "grpc",
-        "model_dir": None,
-        "log_dir": None,
-        "tensorboard": False,
-        "signature_def_key": "serving_default",
-        "default_fs": default_fs(spark),
-        "working_dir": os.getcwd(),
-        "files": [],
-        "feed_timeout": FEED_TIMEOUT,
-        "restart_count": 0,
-    }
+    return {**DEFAULT_SETTINGS, "default_fs": default_fs(spark), "working_dir": os.getcwd()}
 
 
 def classic_session(sc: Any) -> SparkSession:
