@@ -42,7 +42,7 @@ MODEL_BYTES = 1 << 16
 MODEL = bytes(MODEL_BYTES)
 PARTITIONS = 2 * NODES  # of a TFCluster's rows: those of node 0, of node 1, the rest of both
 CONSTANTS = {  # on the nodes
-    "tfos_ml.cluster.control.CALL_TIMEOUT": 1.0,
+    "tfos_ml.cluster.control_client.CALL_TIMEOUT": 1.0,
     "tfos_ml.cluster.host.start_host": spark_task.fork_host,
 }
 SCHEMA = pa.schema([("c0", pa.int64()), (ROW_COLUMN, pa.int64())])

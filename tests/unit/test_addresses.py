@@ -8,7 +8,8 @@ import pytest
 from tfos_ml import errors
 from tfos_ml.cluster import addresses, transport
 from tfos_ml.cluster.addresses import Endpoint
-from tfos_ml.cluster.control import ControlClient, ControlServer
+from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.rendezvous import NodeCard, ReservedPort
 from tfos_ml.cluster.tasks import BarrierSeat, place_of
 

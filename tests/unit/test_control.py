@@ -13,8 +13,10 @@ import pyarrow.flight as flight
 import pytest
 from conftest import wait_until
 
-from tfos_ml.cluster import control, transport
-from tfos_ml.cluster.control import ControlClient, ControlServer, ProgressLink, period_for
+from tfos_ml.cluster import control_client, transport
+from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.cluster.progress_link import ProgressLink, period_for
 
 DEADLINE = 10.0
 GARBAGE = {
@@ -289,8 +291,8 @@ def driver_process():
 
 def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_process, monkeypatch):
     process, address = driver_process
-    monkeypatch.setattr(control, "CALL_TIMEOUT", 0.5)
-    monkeypatch.setattr(control, "REFUSED_SECONDS", 0.5)
+    monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.5)
+    monkeypatch.setattr(control_client, "REFUSED_SECONDS", 0.5)
     link = ProgressLink(ControlClient(**address), 0, dict, period=0.01)
     assert wait_until(lambda: link.has_answered, DEADLINE)
     process.send_signal(signal.SIGSTOP)

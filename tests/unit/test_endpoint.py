@@ -15,7 +15,7 @@ from tfos_ml import errors
 from tfos_ml.cluster.channel import QueuedChannel
 from tfos_ml.cluster.claims import DriverClaims
 from tfos_ml.cluster.cluster_server import ClusterServer
-from tfos_ml.cluster.control import ControlClient
+from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder, _choose
 from tfos_ml.cluster.template import make_template

@@ -13,11 +13,13 @@ import pytest
 from test_endpoint import Node
 
 from tfos_ml import errors
-from tfos_ml.cluster import cluster_server, control, results, transport
+from tfos_ml.cluster import cluster_server, control, control_client, progress_link, results, transport
 from tfos_ml.cluster.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims, check_rows
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
-from tfos_ml.cluster.control import ControlClient, ControlServer, ProgressLink
+from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder, feed_elements
+from tfos_ml.cluster.progress_link import ProgressLink
 from tfos_ml.cluster.tasks import Place, PlainSeat
 from tfos_ml.cluster.template import make_template
 
@@ -86,8 +88,8 @@ class FaultyServer(Faulty, ClusterServer):
 @pytest.fixture
 def impatient(monkeypatch):
     """Callers do not wait long for an answer, and late ones take longer."""
-    monkeypatch.setattr(control, "CALL_TIMEOUT", 0.3)
-    monkeypatch.setattr(control, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.3)
+    monkeypatch.setattr(control_client, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(cluster_server, "WHY_SECONDS", 0.2)
 
 
@@ -296,7 +298,7 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
 
 
 def test_more_reports_than_a_call_may_carry_come_with_several(serve, monkeypatch):
-    monkeypatch.setattr(control, "REPORT_BYTES", 100)
+    monkeypatch.setattr(progress_link, "REPORT_BYTES", 100)
     server = serve()
     link = ProgressLink(ControlClient(**server.address), 0, dict, period=DEADLINE)
     link.report({"step": -1, "too long": "x" * 100})

@@ -20,7 +20,8 @@ import pyarrow.flight as flight
 import pytest
 
 from tfos_ml.cluster import transport
-from tfos_ml.cluster.control import ControlClient, ControlServer
+from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.control_client import ControlClient
 
 DEADLINE = 30.0
 MIB = 1 << 20
@@ -35,7 +36,7 @@ SERVERS = """
 import json, sys
 from tfos_ml.cluster.claims import DriverClaims
 from tfos_ml.cluster.cluster_server import ClusterServer
-from tfos_ml.cluster.control import ControlClient
+from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.template import make_template
 from tfos_ml.feed import spool

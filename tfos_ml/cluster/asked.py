@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_ml.cluster import results
-from tfos_ml.cluster.control import ProgressLink
 from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.progress_link import ProgressLink
 from tfos_ml.cluster.system_metrics import SystemMetrics, system_report
 from tfos_ml.cluster.upload import send_checkpoint
 

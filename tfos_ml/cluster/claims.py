@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.flight as flight
 
-from tfos_ml.cluster.control import ControlClient
+from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.errors import RowsLostError
 
 GRANTED, TAKEN, PENDING = "granted", "taken", "pending"

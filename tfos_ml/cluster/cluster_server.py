@@ -19,7 +19,8 @@ import pyarrow.flight as flight
 from tfos_ml.cluster import results
 from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.claims import PENDING, Claims
-from tfos_ml.cluster.control import CALL_TIMEOUT, ControlClient, ControlServer
+from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.cluster.failure import Failure
 from tfos_ml.cluster.preflight import LEASE_SECONDS, LEASE_SETTING
 from tfos_ml.cluster.template import ClusterTemplate

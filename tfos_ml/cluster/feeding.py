@@ -21,7 +21,7 @@ import pyarrow.flight as flight
 from tfos_ml import errors
 from tfos_ml.arrays import plain
 from tfos_ml.cluster.addresses import address_towards
-from tfos_ml.cluster.control import NO_ANSWER, ControlClient
+from tfos_ml.cluster.control_client import NO_ANSWER, ControlClient
 from tfos_ml.cluster.failure import find_failure
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.task_input import whole

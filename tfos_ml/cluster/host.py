@@ -27,7 +27,7 @@ from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster import results
 from tfos_ml.cluster.addresses import node_endpoint
 from tfos_ml.cluster.claims import DriverClaims
-from tfos_ml.cluster.control import NO_ANSWER, RETRY_SECONDS, ControlClient
+from tfos_ml.cluster.control_client import NO_ANSWER, RETRY_SECONDS, ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.failure import NodeFailure
 from tfos_ml.cluster.node import Node, supervise

@@ -10,7 +10,8 @@ import threading
 import time
 
 from tfos_ml import errors
-from tfos_ml.cluster.control import CALL_TIMEOUT, ControlServer
+from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.control_client import CALL_TIMEOUT
 from tfos_ml.cluster.failure import Failure, find_failure
 from tfos_ml.cluster.preflight import LEASE_SETTING
 from tfos_ml.cluster.template import ClusterTemplate

@@ -27,16 +27,18 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.cluster import control, export, results
+from tfos_ml.cluster import export, results
 from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import MISSING, Board
 from tfos_ml.cluster.channel import BEAT, ChannelClosedError, QueuedChannel
+from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
+from tfos_ml.cluster.progress_link import ProgressLink, period_for
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
 from tfos_ml.cluster.task_input import as_they_come, whole
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
@@ -157,7 +159,7 @@ class Node:
         self._results: str | None = None
         self._started = self._heard = time.monotonic()
         self._feeder: Any = None
-        self._link: control.ProgressLink | None = None
+        self._link: ProgressLink | None = None
         self._made: list[str] = []
         self._guardian: Guardian | None = None
         self._child: ChildProcess | None = None
@@ -200,9 +202,9 @@ class Node:
             self._board = Board(self._log_dir(scratch), self._host, environment, os.getpid())
         if self._task.control:
             self._guardian.guard(control=self._task.control, rank=self._me.rank)
-            client = control.ControlClient(**self._task.control)
-            period = control.period_for(self._task.template.size) / self.pings_faster
-            self._link = control.ProgressLink(client, self._me.rank, self._progress, period, self._hear)
+            client = ControlClient(**self._task.control)
+            period = period_for(self._task.template.size) / self.pings_faster
+            self._link = ProgressLink(client, self._me.rank, self._progress, period, self._hear)
         self._asked.start(self._link)
 
     def _listen(self) -> None:

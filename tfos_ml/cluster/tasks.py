@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import psutil
 
 from tfos_ml.cluster.addresses import address_towards, is_loopback, unbracketed
-from tfos_ml.cluster.control import ControlClient, period_for
+from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.preflight import LEASE_SECONDS
+from tfos_ml.cluster.progress_link import period_for
 from tfos_ml.cluster.resources import visible_gpus
 
 GATHER_POLL_SECONDS = 0.1

@@ -1,0 +1,149 @@
+"""A member's end of the control channel: calls to the driver, repeated until it answers or is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from tfos_ml.cluster.transport import checked_credentials, connect
+
+CALL_TIMEOUT = 5.0
+RETRY_SECONDS = 0.2
+REFUSED_SECONDS = 3.0  # after which a driver whose host refuses every connection is gone: a stopped one still accepts
+RECONNECT = {"grpc.initial_reconnect_backoff_ms": 200, "grpc.max_reconnect_backoff_ms": 1_000}
+NO_ANSWER = (
+    flight.FlightUnavailableError,
+    flight.FlightTimedOutError,
+    flight.FlightCancelledError,
+    flight.FlightInternalError,
+)
+"""What a call raises whose answer got lost; it may have taken effect."""
+_FILE_SCHEMA = pa.schema([("part", pa.binary())])
+_PART_BYTES = 1 << 20
+
+
+class ControlClient:
+    """A node's end of the control channel."""
+
+    def __init__(self, location: str, token: str):
+        self._client = connect(location, token, RECONNECT)
+        self._location = location
+        self._options = flight.FlightCallOptions(timeout=CALL_TIMEOUT)
+
+    @checked_credentials()
+    def call(self, action: str, **body: Any) -> dict[str, Any]:
+        """Make one call; raises ``pyarrow.lib.ArrowException`` if the driver cannot be reached."""
+        results = self._client.do_action(flight.Action(action, json.dumps(body).encode()), self._options)
+        result = next(iter(results), None)
+        if result is None:
+            raise flight.FlightUnavailableError("the call ended without an answer")
+        answer: dict[str, Any] = json.loads(result.body.to_pybytes())
+        return answer
+
+    def call_reliably(self, action: str, patience: float, /, **body: Any) -> dict[str, Any]:
+        """Make a call, and the same again for as long as no answer comes.
+
+        Parameters
+        ----------
+        action : str
+            What to call; one that may come twice.
+        patience : float
+            Seconds after which it is given up; a call that is under way is waited for.
+        **body
+            Of the call.
+
+        Raises
+        ------
+        pyarrow.lib.ArrowException
+            If no answer has come, the driver refuses the call, or its process is gone.
+        """
+        deadline = time.monotonic() + patience
+        refusals = Refusals(self._location)
+        while True:
+            try:
+                return self.call(action, **body)
+            except NO_ANSWER:
+                if time.monotonic() > deadline or refusals.are_final():
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    def send_file(self, path: str | Path, report: dict[str, Any], timeout: float) -> None:
+        """Send a file and the report that goes with it, in `timeout` seconds; raises as :meth:`call_reliably`."""
+        order = {"report": report, "size": os.path.getsize(path), "delivery": uuid.uuid4().hex}
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(order).encode())
+        deadline = time.monotonic() + timeout
+        refusals = Refusals(self._location)
+        while True:
+            try:
+                self._send_file(path, descriptor, max(deadline - time.monotonic(), RETRY_SECONDS))
+                return
+            except NO_ANSWER:
+                if time.monotonic() > deadline or refusals.are_final():
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    @checked_credentials()
+    def _send_file(self, path: str | Path, descriptor: flight.FlightDescriptor, timeout: float) -> None:
+        writer, _ = self._client.do_put(descriptor, _FILE_SCHEMA, flight.FlightCallOptions(timeout=timeout))
+        with writer, open(path, "rb") as file:
+            while part := file.read(_PART_BYTES):
+                writer.write_batch(pa.record_batch([pa.array([part], pa.binary())], schema=_FILE_SCHEMA))
+            writer.done_writing()
+            writer.close()  # returns once the driver has it
+
+    def refusals(self) -> Refusals:
+        """Whether the driver's host refuses connections."""
+        return Refusals(self._location)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+class Refusals:
+    """Tells a driver whose process is gone from one that is stopped, slow or cut off.
+
+    The host of a process that is gone refuses connections at once. That of a stopped one accepts them, up to a
+    number, and then stays silent; of one that is cut off nothing is heard.
+
+    Parameters
+    ----------
+    location : str
+        Where the driver listens.
+    """
+
+    def __init__(self, location: str):
+        target = urlsplit(location)
+        self._target = target.hostname, target.port or 0
+        self._since: float | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the last try was refused."""
+        return self._since is not None
+
+    def are_final(self) -> bool:
+        """Try to connect; whether that has been refused each time for ``REFUSED_SECONDS``."""
+        try:
+            socket.create_connection(self._target, CALL_TIMEOUT).close()
+        except ConnectionRefusedError:
+            now = time.monotonic()
+            self._since = self._since or now
+            return now - self._since > REFUSED_SECONDS
+        except OSError:
+            pass
+        self._since = None
+        return False
+
+    def forget(self) -> None:
+        """Begin anew: it has answered."""
+        self._since = None

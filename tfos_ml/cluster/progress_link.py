@@ -1,0 +1,166 @@
+"""How a node's progress and metrics reach the driver while it runs, from a thread of their own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from itertools import accumulate, islice, takewhile
+from typing import Any
+
+from tfos_ml.cluster import control_client
+from tfos_ml.cluster.control_client import ControlClient
+
+logger = logging.getLogger(__name__)
+PING_SECONDS = 0.5
+KEPT_REPORTS = 10_000  # that nobody has taken, on the driver, or that could not be sent, on a node
+REPORT_BYTES = 1 << 20  # sent with one call, far below what a server takes
+
+
+class ProgressLink:
+    """Reports a node's progress to the driver from a thread.
+
+    Calls and reports are numbered, and a report is sent with every call until one is answered: the driver takes
+    each once.
+
+    Parameters
+    ----------
+    client : ControlClient
+        Connection to the driver.
+    rank : int
+        The reporting node.
+    progress : callable
+        Returns the latest word of the node, a JSON-serialisable dict.
+    period : float, default 0.5
+        Seconds between two reports.
+    hear : callable, optional
+        Called with each of the driver's answers.
+
+    Attributes
+    ----------
+    stop_asked : bool
+        Whether the driver has asked the node to stop.
+    heard_at : float
+        ``time.monotonic()`` of the last call that the driver has answered, or of the start.
+    has_answered : bool
+        Whether the driver has ever answered.
+    is_driver_gone : bool
+        Whether the driver has answered, and now its host refuses connections for ``REFUSED_SECONDS``.
+    """
+
+    def __init__(
+        self,
+        client: ControlClient,
+        rank: int,
+        progress: Callable[[], dict[str, Any]],
+        period: float = PING_SECONDS,
+        hear: Callable[[dict[str, Any]], None] | None = None,
+    ):
+        self._client = client
+        self._rank = rank
+        self._progress = progress
+        self._period = period
+        self._hear = hear
+        self._name = uuid.uuid4().hex
+        self._calls = 0
+        self._reports: deque[tuple[dict[str, Any], int]] = deque()  # with the size of each
+        self._first_report = 0
+        self._lock = threading.Lock()
+        self._refusals = client.refusals()
+        self._has_warned = False
+        self.heard_at = time.monotonic()
+        self.has_answered = False
+        self.is_driver_gone = False
+        self._closed = threading.Event()
+        self.stop_asked = False
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        self._thread.start()
+
+    def report(self, report: dict[str, Any]) -> None:
+        """Pass metrics on with the next call; if the driver is silent for long, the oldest are dropped."""
+        size = len(json.dumps(report))
+        if size > REPORT_BYTES:
+            logger.warning("A report of %d bytes is not passed on, expected at most %d", size, REPORT_BYTES)
+            return
+        with self._lock:
+            self._reports.append((report, size))
+            if len(self._reports) > KEPT_REPORTS:
+                self._drop(1)
+
+    def _drop(self, count: int) -> None:
+        for _ in range(count):
+            self._reports.popleft()
+        self._first_report += count
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._period if self._ping() else 2 * self._period):
+            pass
+        deadline = time.monotonic() + control_client.CALL_TIMEOUT
+        while time.monotonic() < deadline:
+            if self._ping():
+                if not self._reports:
+                    return
+            elif self._refusals.is_refused:
+                return
+            else:
+                time.sleep(control_client.RETRY_SECONDS)
+
+    def _ping(self) -> bool:
+        called_at = time.monotonic()
+        try:
+            self._take_up(self._call(), called_at)
+        except Exception as error:  # whatever it is, training must not depend on it
+            self.is_driver_gone = self._refusals.are_final() and self.has_answered
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning("Driver not reachable, so it gets no live progress: %s", error)
+            return False
+        return True
+
+    def _call(self) -> dict[str, Any]:
+        self._calls += 1
+        with self._lock:
+            sizes = accumulate(size for _, size in self._reports)
+            fitting = sum(1 for _ in takewhile(lambda size: size <= REPORT_BYTES, sizes))
+            first, reports = self._first_report, [report for report, _ in islice(self._reports, fitting)]
+        answer = self._client.call(
+            "progress",
+            rank=self._rank,
+            progress=self._progress(),
+            link=self._name,
+            number=self._calls,
+            first_report=first,
+            reports=reports,
+        )
+        with self._lock:
+            self._drop(max(0, first + len(reports) - self._first_report))
+        return answer
+
+    def _take_up(self, answer: dict[str, Any], called_at: float) -> None:
+        self.heard_at, self.has_answered = called_at, True
+        self._refusals.forget()
+        self.stop_asked = bool(answer["stop"])
+        if self._hear is not None:
+            self._hear(answer)
+
+    def close(self) -> None:
+        """Send what is left and end the thread."""
+        self._closed.set()
+        self._thread.join(3 * control_client.CALL_TIMEOUT)
+
+    def say_gone(self) -> None:
+        """Tell the driver that nothing of the node is left."""
+        try:
+            self._client.call_reliably("gone", control_client.CALL_TIMEOUT, rank=self._rank)
+        except Exception as error:
+            logger.debug("Driver not reachable at the end: %s", error)
+        self._client.close()
+
+
+def period_for(cluster_size: int) -> float:
+    """Seconds between reports, so that the driver gets at most a few hundred a second."""
+    return max(PING_SECONDS, cluster_size / 200)
