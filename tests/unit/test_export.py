@@ -373,6 +373,14 @@ class TestPublish:
             commit(str(tmp_path / "out"), "run1")
         assert not list(tmp_path.iterdir())
 
+    def test_what_the_driver_cannot_write_is_a_typed_error(self, source, tmp_path):
+        parent = tmp_path / "taken"
+        stage(str(source), f"{parent}/out", "run1")
+        (parent / "out").write_text("a file by now")
+        with pytest.raises(DestinationError, match="taken/out' cannot be published to by the driver: .*"):
+            commit(f"{parent}/out", "run1")
+        assert (parent / "out").read_text() == "a file by now"
+
     def test_missing_source_leaves_nothing(self, tmp_path):
         with pytest.raises(OSError, match="none"):
             publish(str(tmp_path / "none"), str(tmp_path / "out" / "model"), "run1")

@@ -65,9 +65,16 @@ def commit(uri: str, run_id: str) -> None:
     Raises
     ------
     DestinationError
-        If something is at the URI by now, or the driver does not see what the chief has staged.
+        If something is at the URI by now, the driver does not see what the chief has staged, or cannot write there.
     """
-    filesystem, path = storage.open_uri(uri)
+    try:
+        _commit(*storage.open_uri(uri), uri, run_id)
+    except (OSError, pa.ArrowException) as error:
+        why = redact(error, secrets=secrets_of_uri(uri))
+        raise DestinationError(f"exportDir={redact(uri)!r} cannot be published to by the driver: {why}") from None
+
+
+def _commit(filesystem: fs.FileSystem, path: str, uri: str, run_id: str) -> None:
     staged = _staged(path, run_id)
     if filesystem.get_file_info(staged).type != fs.FileType.Directory:
         raise DestinationError(
@@ -81,8 +88,21 @@ def commit(uri: str, run_id: str) -> None:
         filesystem.move(staged, path)
     except (OSError, NotImplementedError):  # object stores move no directories
         _check_unused(filesystem, path, uri)
-        fs.copy_files(staged, path, filesystem, filesystem)
+        _copy(filesystem, staged, path)
         filesystem.delete_dir(staged)
+
+
+def _copy(filesystem: fs.FileSystem, source: str, target: str) -> None:
+    """Copy a SavedModel within a store: its ``saved_model.pb``, without which it is none, last."""
+    found = [info.path for info in filesystem.get_file_info(fs.FileSelector(source, recursive=True)) if info.is_file]
+    try:
+        for path in sorted(found, key=lambda path: path.endswith("/saved_model.pb")):
+            copy = target + path.removeprefix(source)
+            filesystem.create_dir(copy.rpartition("/")[0], recursive=True)
+            filesystem.copy_file(path, copy)
+    except BaseException:
+        filesystem.delete_dir(target)
+        raise
 
 
 def _check_unused(filesystem: fs.FileSystem, path: str, uri: str) -> None:
