@@ -186,7 +186,7 @@ class Run:
             export_dir=str(self.export_dir),
             control=None,
             lease=self.lease,
-            silence=self.silence,
+            heartbeat_timeout=self.silence,
         )
         return launcher.launch(self.spark, self.rows, task, max_restarts=self.case.restarts, verbose=0)
 

@@ -46,7 +46,7 @@ class SparkRun(Run):
 
     def _launch(self, args: argparse.Namespace) -> Any:
         rows = self.spark.range(0, ROWS, 1, 1).withColumnRenamed("id", "features")
-        base.NodeTask = partial(NodeTask, silence=self.silence)  # type: ignore[misc, assignment]
+        base.NodeTask = partial(NodeTask, heartbeat_timeout=self.silence)  # type: ignore[misc, assignment]
         estimator = TFEstimator(
             trainFn=ledger_program.train,
             tfArgs=vars(args),

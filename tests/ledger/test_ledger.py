@@ -52,7 +52,7 @@ def run(tmp_path, monkeypatch):
             runs.append(Run(case, directory))
         monkeypatch.setattr(launcher, "ControlServer", runs[0].answers.hit(launcher.ControlServer))
         monkeypatch.setattr(tfcluster, "ClusterServer", runs[0].answers.hit(tfcluster.ClusterServer))
-        monkeypatch.setattr(tfcluster, "NodeTask", partial(NodeTask, silence=runs[0].silence))
+        monkeypatch.setattr(tfcluster, "NodeTask", partial(NodeTask, heartbeat_timeout=runs[0].silence))
         threads = [threading.Thread(target=one.fit, name=str(one.case)) for one in runs]
         for thread in threads:
             thread.start()

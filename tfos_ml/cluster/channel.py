@@ -17,7 +17,7 @@ from typing import Any
 from tfos_ml.errors import NodeExitError
 
 Message = dict[str, Any]
-BEAT = "TFOS_ML_BEAT"  # names, in the process's environment, the seconds between its signs of life
+HEARTBEAT = "TFOS_ML_HEARTBEAT"  # names, in the process's environment, the seconds between its signs of life
 CLOSE_SECONDS = 10.0
 SEND_TIMEOUT = 120.0  # as long as a TensorFlow process may give no sign of life
 

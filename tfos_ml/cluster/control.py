@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml.cluster.addresses import Endpoint
-from tfos_ml.cluster.lives import Lives
+from tfos_ml.cluster.liveness import Liveness
 from tfos_ml.cluster.progress_link import KEPT_REPORTS
 from tfos_ml.cluster.transport import Actions, TransportServer, read_message
 
@@ -72,7 +72,7 @@ class ControlServer(TransportServer):
         self._files: tempfile.TemporaryDirectory[str] | None = None
         self._failure: str | None = None
         self._entered: dict[int, int] = {}
-        self._lives = Lives()
+        self._liveness = Liveness()
 
     def answer(self, action: str, message: dict[str, Any]) -> dict[str, Any]:
         """Answer one call of a node."""
@@ -116,7 +116,7 @@ class ControlServer(TransportServer):
             self._take_progress(rank, body)
             if "broken_for" in body["progress"]:
                 seconds = float(body["progress"]["broken_for"])
-                return {"peers_live": self._lives.all_live(rank, self._present, seconds)}
+                return {"peers_live": self._liveness.all_live(rank, self._present, seconds)}
         elif action == "gone":
             self._present.discard(rank)
             self._end_link(rank)
@@ -146,7 +146,7 @@ class ControlServer(TransportServer):
             link.calls = number
             self._present.add(rank)
             self._progress[rank] = progress
-            self._lives.heard(rank, progress.get("child_silent"))
+            self._liveness.heard(rank, progress.get("child_silent"))
 
     def _end_link(self, rank: int) -> None:
         link = self._links.pop(rank, None)
@@ -184,7 +184,7 @@ class ControlServer(TransportServer):
     def silent(self, seconds: float) -> dict[int, float]:
         """Nodes that have not been heard of for longer than `seconds`, and for how long; call it often."""
         with self._changed:
-            return self._lives.silent(self._present, seconds)
+            return self._liveness.silent(self._present, seconds)
 
     def take_reports(self) -> list[dict[str, Any]]:
         """Metrics, and after them files, that came since the last call."""

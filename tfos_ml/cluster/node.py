@@ -30,7 +30,7 @@ from tfos_ml import errors
 from tfos_ml.cluster import export, results
 from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import MISSING, Board
-from tfos_ml.cluster.channel import BEAT, ChannelClosedError, QueuedChannel
+from tfos_ml.cluster.channel import HEARTBEAT, ChannelClosedError, QueuedChannel
 from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
@@ -53,7 +53,7 @@ from tfos_ml.training.paths import LOG_DIR, absolute_path
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"
 COLLATERAL_SECONDS = 5.0
-BEATS = 24  # signs of life of a process within the time after which it counts as stuck
+HEARTBEATS = 24  # signs of life of a process within the time after which it counts as stuck
 CULPRIT_SECONDS = 10.0  # after that time, within which a process that stands still is found out by its own supervisor
 SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
@@ -190,7 +190,7 @@ class Node:
         with spool.room_in(self._directories.disk):
             self._payload.write_bytes(program)
         uses_keras = {USES_KERAS: "1"} if b"keras" in program else {}  # imported while the nodes meet
-        own = {"TMPDIR": scratch, BEAT: str(self._task.silence / BEATS), **self._gpus, **uses_keras}
+        own = {"TMPDIR": scratch, HEARTBEAT: str(self._task.heartbeat_timeout / HEARTBEATS), **self._gpus, **uses_keras}
         own.update(self._task.environment)
         environment = child_environment(marker, self._threads, own)
         self._child = ChildProcess(CHILD_MODULE, environment, self._me.label)
@@ -347,9 +347,9 @@ class Node:
             raise self.failure("ClusterConfigError", MISSING)
         if self._exited:
             self._check_failed()
-        elif time.monotonic() - self._heard > self._task.silence:
+        elif time.monotonic() - self._heard > self._task.heartbeat_timeout:
             message_text = (
-                f"the process gave no sign of life for {self._task.silence:g} s (stopped, or stuck in C code)"
+                f"the process gave no sign of life for {self._task.heartbeat_timeout:g} s (stopped, or stuck in C code)"
             )
             raise self.failure("NodeExitError", message_text)
         if self._cards:
@@ -432,7 +432,7 @@ class Node:
         self._failed = replace(failure, exit_code=code, signal=signal_name, log_tail=self._child.log_tail())
         may_be_collateral = self._template.size > 1 and (failure.collateral or signal_name == "SIGABRT")
         self._broken_at = time.monotonic() if may_be_collateral else None
-        self._fail_at = time.monotonic() + (self._task.silence + CULPRIT_SECONDS if may_be_collateral else 0)
+        self._fail_at = time.monotonic() + (self._task.heartbeat_timeout + CULPRIT_SECONDS if may_be_collateral else 0)
 
     def _check_failed(self) -> None:
         """Raise the failure of the process, later if another node's failure may have caused it."""

@@ -41,7 +41,7 @@ class NodeTask:
         Seconds without an answer of the driver after which a node that outlives its task ends.
     is_independent : bool
         Whether each node is a cluster of its own.
-    silence : float
+    heartbeat_timeout : float
         Seconds without a sign of life of the TensorFlow process after which it counts as stuck.
     node_ports : range
         Ports that nodes may listen on; ``range(0, 1)`` stands for any.
@@ -60,5 +60,5 @@ class NodeTask:
     barrier: bool = True
     lease: float | None = None
     is_independent: bool = False
-    silence: float = 120.0
+    heartbeat_timeout: float = 120.0
     node_ports: range = ANY_PORT

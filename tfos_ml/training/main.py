@@ -18,7 +18,7 @@ import threading
 import traceback
 from typing import Any
 
-from tfos_ml.cluster.channel import BEAT, Channel, ChannelClosedError
+from tfos_ml.cluster.channel import HEARTBEAT, Channel, ChannelClosedError
 from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import PRELOADS, USES_KERAS, import_keras_lightly, import_tensorflow, import_tensorflow_later
 
@@ -34,7 +34,7 @@ def die_with(parent: int) -> None:
 
 def _beat(channel: Channel) -> None:
     stop = threading.Event()
-    period = float(os.environ.get(BEAT, 5))
+    period = float(os.environ.get(HEARTBEAT, 5))
     try:
         while not stop.wait(period):
             channel.send("alive")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 PAUSE_SECONDS = 5.0  # between two looks; longer ones mean that the driver itself stood still
 
 
-class Lives:
+class Liveness:
     """Signs of life of the nodes of one run.
 
     Parameters

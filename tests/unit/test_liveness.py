@@ -1,0 +1,67 @@
+"""Who is alive, by a clock of the test's."""
+
+import pytest
+
+from tfos_ml.cluster.liveness import PAUSE_SECONDS, Liveness
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def liveness(clock):
+    return Liveness(clock)
+
+
+def look_for(liveness, clock, seconds, ranks, limit):
+    """Let time pass while the driver looks each second; the last answer."""
+    for _ in range(seconds):
+        clock.now += 1
+        found = liveness.silent(ranks, limit)
+    return found
+
+
+def test_a_node_that_is_not_heard_of_is_silent_and_the_others_are_not(liveness, clock):
+    liveness.heard(0, 0.0)
+    liveness.heard(1, 0.0)
+    for _ in range(10):
+        assert look_for(liveness, clock, 1, {0, 1}, 10) == {}
+        liveness.heard(0, 0.0)
+    assert look_for(liveness, clock, 1, {0, 1}, 10) == {1: 11.0}
+    assert liveness.silent({0}, 10) == {}  # the other has gone
+
+
+def test_a_pause_of_the_driver_is_not_the_nodes_silence(liveness, clock):
+    liveness.heard(0, 0.0)
+    look_for(liveness, clock, 3, {0}, 10)
+    clock.now += 1000 + PAUSE_SECONDS
+    assert liveness.silent({0}, 10) == {}
+    assert look_for(liveness, clock, 8, {0}, 10) == {0: 11.0}
+
+
+def test_a_process_that_stands_still_since_a_collective_broke_is_told_from_one_that_lives(liveness, clock):
+    for rank in (0, 1, 2):
+        liveness.heard(rank, 0.0)
+    clock.now += 20
+    liveness.heard(1, 0.5)
+    liveness.heard(2, 20.0)  # its supervisor lives, its process has been still for 20 s
+    assert not liveness.all_live(0, {0, 1, 2}, 6.0)
+    assert liveness.all_live(0, {0, 1}, 6.0)
+    liveness.heard(2, 0.0)
+    assert liveness.all_live(0, {0, 1, 2}, 6.0)
+
+
+def test_a_process_that_has_ended_counts_as_alive(liveness, clock):
+    liveness.heard(1, None)
+    clock.now += 1
+    assert liveness.all_live(0, {0, 1}, 6.0)
