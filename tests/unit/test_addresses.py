@@ -211,6 +211,9 @@ class Task:
     def taskAttemptId(self):
         return 0
 
+    def attemptNumber(self):
+        return 0
+
 
 @pytest.mark.parametrize(
     ("address", "control", "host"),

@@ -40,6 +40,7 @@ from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.cluster.progress_link import ProgressLink, period_for
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
+from tfos_ml.cluster.task_input import LOST as LOST_INPUT
 from tfos_ml.cluster.task_input import as_they_come, whole
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
@@ -60,8 +61,8 @@ POLL_SECONDS = 0.1
 ALONE = make_template(1)
 MakeFeeder = Callable[[FeedSchema, spool.SpoolDirectories, Callable[..., None]], Any]
 LOST = (
-    "Spark has started the node's task a second time, because its Python worker or executor died, or its stage was "
-    "tried again; nodes do not come back one by one. If the host ran out of memory, raise spark.executor.memoryOverhead"
+    "Spark has started the node's task a second time, because its Python worker or executor died; nodes do not come "
+    "back one by one. If the host ran out of memory, raise spark.executor.memoryOverhead"
 )
 FROZEN = (
     "the supervisor of the node was frozen: it gave no sign of life for {seconds:g} s (stopped by a signal or a "
@@ -168,8 +169,11 @@ class Node:
 
     def check_first(self) -> None:
         """Raise if Spark has started this node before: nodes do not come back one by one."""
-        if not self._seat.is_first():
-            raise self.failure("NodeLostError", LOST)
+        if self._seat.is_first():
+            return
+        if self._seat.attempt == 0:  # not the task failed: Spark tries the whole stage again as its input was lost
+            raise self.failure("InputLostError", LOST_INPUT)
+        raise self.failure("NodeLostError", LOST)
 
     # CLAIM
 

@@ -35,12 +35,15 @@ class NodeSeat(Protocol):
         CPUs it may use.
     gpus : dict of str to str
         Environment variables that show it its GPUs.
+    attempt : int
+        How often Spark has tried the task before in the same attempt of its stage.
     """
 
     rank: int
     host: str
     cpus: int
     gpus: dict[str, str]
+    attempt: int
 
     def is_first(self) -> bool:
         """Whether Spark has not begun this node before."""
@@ -77,6 +80,7 @@ class BarrierSeat:
         self.host = _host_of(context.getTaskInfos()[self.rank].address, control)
         self.cpus: int = context.cpus()
         self.gpus = visible_gpus(context)
+        self.attempt: int = context.attemptNumber()
 
     def is_first(self) -> bool:
         """See :class:`NodeSeat`: a barrier stage ends with its first failed task."""
@@ -106,19 +110,29 @@ class BarrierSeat:
 
 @dataclass(frozen=True)
 class Place:
-    """What a plain task knows of itself; attributes as of :class:`NodeSeat`, and Spark's number of the task attempt."""
+    """What a plain task knows of itself; attributes as of :class:`NodeSeat`.
+
+    Attributes
+    ----------
+    task : int
+        Spark's id of the task attempt, unique in the application.
+    attempt : int
+        How often Spark has tried this task before in the same attempt of its stage.
+    """
 
     rank: int
     host: str
     cpus: int
     gpus: dict[str, str]
     task: int = 0
+    attempt: int = 0
 
 
 def place_of(context: Any, rank: int, control: dict[str, str]) -> Place:
     """The place of a node in a plain task, which is reached as it reaches the driver's control server."""
     host = address_towards(control["location"])
-    return Place(rank, host, context.cpus(), visible_gpus(context), context.taskAttemptId())
+    gpus = visible_gpus(context)
+    return Place(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
 
 
 class PlainSeat:
@@ -153,6 +167,7 @@ class PlainSeat:
         self._owner = psutil.Process(owner) if owner is not None else None
         self._task = place.task
         self.rank, self.host, self.cpus, self.gpus = place.rank, place.host, place.cpus, place.gpus
+        self.attempt = place.attempt
 
     def is_first(self) -> bool:
         """See :class:`NodeSeat`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""
