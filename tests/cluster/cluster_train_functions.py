@@ -19,12 +19,12 @@ def touch(args: Any, ctx: Any, name: str, content: Any = None) -> None:
     partial.replace(path)
 
 
-def wait_for_file(path: Path) -> None:
-    """Wait until the test has made a file."""
+def wait_for_file(*paths: Path) -> None:
+    """Wait until the test has made one of some files."""
     deadline = time.monotonic() + DEADLINE
-    while not path.exists():
+    while not any(path.exists() for path in paths):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the test did not make {path}")
+            raise TimeoutError(f"the test made none of {paths}")
         time.sleep(0.05)
 
 
@@ -84,7 +84,10 @@ def linear():
 
 
 def pausing(directory: str, phase: str) -> Any:
-    """A callback that waits, in the second epoch or at the end of the training, until the test has said "go"."""
+    """A callback that waits, in the second epoch or at the end of the training, until the test has said "go".
+
+    A file "go-<pid>" lets one process go.
+    """
     import keras
 
     class Pausing(keras.callbacks.Callback):
@@ -92,7 +95,7 @@ def pausing(directory: str, phase: str) -> Any:
             go = Path(directory) / "go"
             if now == phase and not go.exists():
                 (Path(directory) / f"paused-{os.getpid()}").touch()
-                wait_for_file(go)
+                wait_for_file(go, Path(directory) / f"go-{os.getpid()}")
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch == 1:

@@ -77,11 +77,11 @@ def fit(
 
 def fit_keras(spark: SparkSession, directory: str, phase: str = "", **params: Any) -> dict[str, Any]:
     """Fit a Keras model, which pauses in a phase."""
+    params = {"clusterSize": 2, **params}
     df = spark.range(0, 400, 1, 4).select((F.col("id") / 400).alias("features"), (F.col("id") / 200).alias("label"))
     model = KerasEstimator(
         model=cluster_train_functions.linear,
         callbacks=[cluster_train_functions.pausing(directory, phase)],
-        clusterSize=2,
         epochs=3,
         seed=7,
         verbose=0,
