@@ -2,8 +2,9 @@
 
 A saved stage is a directory on any filesystem that Spark can write: ``metadata``, Params as
 JSON as Spark ML writes them, and ``data``, the files of the stage in one Parquet table. With a
-classic session it is written beside its place and renamed, so it is there whole or not at all;
-on Spark Connect, which has no access to the filesystem, ``metadata`` is written last.
+classic session the table is copied from and to a local file, so that no process holds it whole, and the
+stage is written beside its place and renamed, so it is there whole or not at all; on Spark Connect, which
+has no access to the filesystem, Spark carries the table, and ``metadata`` is written last.
 
 Functions, callbacks and custom objects are pickled: loading a stage runs what its writer put
 into it. Load only what you trust.
@@ -12,21 +13,26 @@ into it. Load only what you trust.
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 
 from tfos_ml.artifacts import is_connect
 from tfos_ml.errors import ClusterConfigError, DestinationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 PART_BYTES = 1 << 20
+ROW_GROUP_PARTS = 16
 _VERSION = "tfosMlVersion"
 _LIMITS = {"spark.driver.maxResultSize": "1g", "spark.rpc.message.maxSize": "128"}
 _EXISTS = "{} exists already. Choose another path, or save with write().overwrite().save()."
@@ -92,8 +98,12 @@ class StageWriter(MLWriter):
         from tfos_ml import __version__
 
         spark = self.sparkSession
-        with _within_limits(spark, f"Saving {self._stage.uid}"):
-            _table(spark, self._stage._files()).coalesce(1).write.mode(mode).parquet(f"{path}/data")
+        rows = _table(self._stage._files())
+        if is_connect(spark):
+            with _within_limits(spark, f"Saving {self._stage.uid}"):
+                spark.createDataFrame(rows).coalesce(1).write.mode(mode).parquet(f"{path}/data")
+        else:
+            _HadoopFiles(spark, path).write_table(rows, f"{path}/data")
         facts = {_VERSION: __version__, **self._stage._facts()}
         text = DefaultParamsWriter._get_metadata_to_save(self._stage, spark, facts)
         spark.createDataFrame([(text,)], "value string").coalesce(1).write.mode(mode).text(f"{path}/metadata")
@@ -124,12 +134,19 @@ class StageReader(MLReader[Any]):
 
 
 def _read(spark: SparkSession, path: str) -> dict[str, bytes]:
-    """The files of a stage; one part of the table after the other, so that not all of them need fit a Spark result."""
+    """The files of a stage."""
+    if not is_connect(spark):
+        return _joined(_HadoopFiles(spark, path).read_table(f"{path}/data"))
+    with _within_limits(spark, f"Loading {path}"):  # part after part, so that not all of them need fit a Spark result
+        rows = spark.read.parquet(f"{path}/data").toLocalIterator()
+        return _joined((row.name, row.part, row.content) for row in rows)
+
+
+def _joined(parts: Iterable[tuple[str, int, bytes]]) -> dict[str, bytes]:
     files: dict[str, dict[int, bytes]] = {}
-    with _within_limits(spark, f"Loading {path}"):
-        for row in spark.read.parquet(f"{path}/data").toLocalIterator():
-            files.setdefault(row.name, {})[row.part] = bytes(row.content)
-    return {name: b"".join(parts[number] for number in sorted(parts)) for name, parts in files.items()}
+    for name, part, content in parts:
+        files.setdefault(name, {})[part] = bytes(content)
+    return {name: b"".join(found[number] for number in sorted(found)) for name, found in files.items()}
 
 
 @contextlib.contextmanager
@@ -178,15 +195,15 @@ def set_params(stage: Any, metadata: dict[str, Any], path: str) -> None:
             stage.set(stage.getParam(name), value)
 
 
-def _table(spark: SparkSession, files: dict[str, bytes]) -> DataFrame:
+def _table(files: dict[str, bytes]) -> pa.Table:
     """Files as rows, in parts."""
     rows = list(_parts(files))
     columns = {
         "name": pa.array([name for name, _, _ in rows], pa.string()),
         "part": pa.array([part for _, part, _ in rows], pa.int32()),
-        "content": pa.array([content for _, _, content in rows], pa.binary()),
+        "content": pa.array([content for _, _, content in rows], pa.large_binary()),
     }
-    return spark.createDataFrame(pa.table(columns))
+    return pa.table(columns)
 
 
 def _parts(files: dict[str, bytes]) -> Iterator[tuple[str, int, bytes]]:
@@ -217,6 +234,23 @@ class _HadoopFiles:
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(path), True)
+
+    def write_table(self, table: pa.Table, path: str) -> None:
+        """Write a Parquet table of one file."""
+        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+            local = os.path.join(directory, "part-00000.parquet")
+            pq.write_table(table, local, row_group_size=ROW_GROUP_PARTS, compression="snappy")
+            self._fs.mkdirs(self._path(path))
+            self._fs.copyFromLocalFile(self._path(f"file://{local}"), self._path(path))
+
+    def read_table(self, path: str) -> Iterator[tuple[str, int, bytes]]:
+        """The rows of a Parquet table, some at a time."""
+        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+            local = os.path.join(directory, "data")
+            self._fs.copyToLocalFile(False, self._path(path), self._path(f"file://{local}"), True)
+            for batch in ds.dataset(local, format="parquet").to_batches(batch_size=ROW_GROUP_PARTS):
+                columns = (batch.column(name).to_pylist() for name in ("name", "part", "content"))
+                yield from zip(*columns, strict=True)
 
     def replace(self, path: str, new: str, old: str) -> None:
         """Put `new` in the place of what may be at `path`, which is kept as `old` until that is done."""

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from tracking import logged, runs_of, series
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
+from tfos_ml.persistence import _within_limits
 
 NEW_PROCESS = """
 import sys
@@ -234,14 +235,22 @@ def export_multiplier(args, ctx):
     ctx.export_saved_model(Times())
 
 
-def test_model_larger_than_results_may_be_names_the_setting(sessions, spark, tmp_path):
+def test_a_stage_may_be_larger_than_results_of_spark(sessions, tmp_path):
+    sessions.get(LOCAL, spark_driver_maxResultSize="2m")
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "saved_model.pb").write_bytes(np.random.RandomState(1).bytes(5 << 20))
     TFModel(exportDir=str(tmp_path / "m")).save(str(tmp_path / "saved"))
-    assert len(TFModel.load(str(tmp_path / "saved"))._packed().content) > 5 << 20
-    sessions.get(LOCAL, spark_driver_maxResultSize="2m")
-    with pytest.raises(errors.ClusterConfigError, match=r"spark.driver.maxResultSize=2m .* Set spark.driver.maxResult"):
-        TFModel.load(str(tmp_path / "saved"))
+    loaded = TFModel.load(str(tmp_path / "saved"))
+    assert loaded._packed().content == TFModel(exportDir=str(tmp_path / "m"))._packed().content
+
+
+def test_a_limit_of_spark_that_a_stage_exceeds_is_named(spark):
+    text = "Total size of serialized results of 5 tasks (5.0 MiB) is bigger than spark.driver.maxResultSize (2.0 MiB)"
+    with (
+        pytest.raises(errors.ClusterConfigError, match=r"spark.driver.maxResultSize=.* Set spark.driver.maxResult"),
+        _within_limits(spark, "Loading m"),
+    ):
+        raise RuntimeError(text)
 
 
 def test_train_validation_split_where_two_fits_find_no_room_at_once(sessions, tmp_path):
