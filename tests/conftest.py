@@ -21,7 +21,8 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 # Train functions of the tests are importable on the nodes as they are here.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE / "e2e"), os.environ.get("PYTHONPATH", "")])
 sys.path.insert(0, str(HERE))
-SESSION = f"{os.getpid()}-{time.time()}"
+STARTED = time.time()
+SESSION = f"{os.getpid()}-{STARTED}"
 os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of these tests
 # Temporary files of these tests alone: other pytest processes may run beside this one.
 os.environ["TMPDIR"] = tempfile.tempdir = os.environ["SPARK_LOCAL_DIRS"] = tempfile.mkdtemp(prefix="test-tfos_ml-")
@@ -98,7 +99,7 @@ def our_files() -> set[str]:
     found = {p for root in roots for p in root.glob("tfos_ml-*") if p not in kept}
     found |= {p for root in kept for p in root.glob(".partial-*")}
     found |= {root for root, used in kept.items() if len(list(root.glob("*.users"))) > used + UNUSED_MODELS}
-    return {str(p) for p in found if not of_another_session(p.name)}
+    return {str(p) for p in found if not of_another_session(p)}
 
 
 def caches_in_use() -> dict[Path, int]:
@@ -119,13 +120,16 @@ def caches_in_use() -> dict[Path, int]:
     return {root: len(names) for root, names in users.items()}
 
 
-def of_another_session(name: str) -> bool:
-    """Whether a directory belongs to a live process that these tests did not start."""
-    owner = {"spool": 3, "node": 2}.get(name.split("-")[1])  # where in the name its process stands
+def of_another_session(path: Path) -> bool:
+    """Whether a directory is older than these tests, or belongs to a live process that they did not start."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_ctime < STARTED:
+            return True
+    owner = {"spool": 3, "node": 2}.get(path.name.split("-")[1])  # where in the name its process stands
     if owner is None:
         return False
     try:
-        return psutil.Process(int(name.split("-")[owner])).environ().get("TFOS_ML_TEST_SESSION") != SESSION
+        return psutil.Process(int(path.name.split("-")[owner])).environ().get("TFOS_ML_TEST_SESSION") != SESSION
     except psutil.Error:
         return False
 

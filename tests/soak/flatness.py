@@ -67,7 +67,7 @@ class Sampler:
         self._spark._jvm.java.lang.System.gc()
         workers, others = _split(self._jvm.children(recursive=True))
         temporary = [size for root in _temporary_roots() for size in _sizes(root)]
-        ours = [path for path in SHARED_MEMORY.glob("tfos_ml-*") if not of_another_session(path.name)]
+        ours = [path for path in SHARED_MEMORY.glob("tfos_ml-*") if not of_another_session(path)]
         shared = [size for path in ours for size in (0, *_sizes(path))]
         artifacts = self._spark.sparkContext._jsc.sc().listFiles().size()
         self.samples.append(
