@@ -38,6 +38,7 @@ MODULES = {"tfos_ml.training.main", "tfos_ml.cluster.guardian", "tfos_ml.cluster
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
 KEEPER, UNUSED_MODELS = "tfos_ml.inference.cache", 4
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
+STRANGERS: set[int] = set()  # processes that these tests did not start, as far as they have been looked at
 LOCAL, CLUSTER = "local[4]", "local-cluster[2,2,1024]"
 
 
@@ -73,22 +74,28 @@ def lives(pid: int) -> bool:
 def our_processes() -> dict[int, str]:
     """Processes of nodes, guardians and the like on this machine, and keepers that keep nothing."""
     kept, found = caches_in_use(), {}
+    STRANGERS.intersection_update(psutil.pids())
     for process in psutil.process_iter():
+        if process.pid in STRANGERS:
+            continue
         try:
-            command = process.cmdline()
-            if process.environ().get("TFOS_ML_TEST_SESSION") != SESSION:
-                continue
-            of_node = process.environ().get("TFOS_ML_NODE")
+            command, environment = process.cmdline(), process.environ()
         except psutil.Error:
             continue
+        if environment.get("TFOS_ML_TEST_SESSION") != SESSION:
+            if environment:  # it has none while it begins
+                STRANGERS.add(process.pid)
+            continue
+        of_node = environment.get("TFOS_ML_NODE")
         ours = MODULES & set(command)
         if KEEPER in command:
             root = Path(command[command.index(KEEPER) + 1])
             if kept.pop(root, False):  # the one keeper of this cache
                 continue
             ours = {KEEPER}
-        if (ours or of_node) and process.status() != psutil.STATUS_ZOMBIE:
-            found[process.pid] = " ".join(command)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if (ours or of_node) and process.status() != psutil.STATUS_ZOMBIE:
+                found[process.pid] = " ".join(command)
     return found
 
 
