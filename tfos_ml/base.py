@@ -26,6 +26,7 @@ from tfos_ml.model import TFModel
 from tfos_ml.params import TrainingParams
 from tfos_ml.persistence import Saveable
 from tfos_ml.redact import redact
+from tfos_ml.tracebacks import concise
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -39,6 +40,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     parent_run: Any = None
     """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
 
+    @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
         listener = listening().begin(self, dataset)
         try:

@@ -25,6 +25,7 @@ from tfos_ml.inference.columns import OutputColumns, output_columns
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
 from tfos_ml.persistence import Saveable
+from tfos_ml.tracebacks import concise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,6 +136,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         copied.summary = dict(self.summary)
         return copied
 
+    @concise
     def _transform(self, dataset: DataFrame) -> DataFrame:
         self.check_params()
         archive = self._packed()
