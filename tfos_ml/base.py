@@ -10,6 +10,7 @@ from pyspark.ml import Estimator
 from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
+from tfos_ml.arguments import check_dataframe
 from tfos_ml.artifacts import publish
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
@@ -42,6 +43,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
+        check_dataframe(dataset, f"{type(self).__name__}.fit")
         listener = listening().begin(self, dataset)
         try:
             model = self._train(dataset, listener)

@@ -5,6 +5,7 @@
     TfosMlError
     ├── InvalidInputError            found on the driver, before any job starts
     │   ├── ParamError               a Param's type or range
+    │   ├── InputTypeError           no Spark DataFrame where one is needed
     │   ├── ColumnNotFoundError      a column the DataFrame does not have
     │   ├── ColumnTypeError          a column whose type no tensor can hold
     │   ├── TrainFnPickleError       a train function that cannot be sent to the nodes
@@ -69,6 +70,10 @@ class InvalidInputError(TfosMlError, ValueError):
 
 class ParamError(InvalidInputError):
     """A Param has a value of the wrong type or out of range."""
+
+
+class InputTypeError(InvalidInputError, TypeError):
+    """Something else than a Spark DataFrame was given where one is needed."""
 
 
 class ColumnNotFoundError(InvalidInputError, IllegalArgumentException):

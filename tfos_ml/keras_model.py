@@ -17,6 +17,7 @@ import pyarrow as pa
 from tfos_ml.cluster.process import child_environment
 from tfos_ml.errors import ModelError
 from tfos_ml.interpreter import module_command
+from tfos_ml.pickling import pickle_function
 from tfos_ml.schema import FeedSchema
 from tfos_ml.training import describe
 from tfos_ml.training.describe import ModelDescription
@@ -41,10 +42,13 @@ def describe_source(source: ModelSource, environment: Mapping[str, str]) -> Mode
 
     Raises
     ------
+    TrainFnPickleError
+        If the model function, or something that goes with it, cannot be sent to another process.
     ModelError
         If the process cannot make the model, or KerasEstimator cannot train it.
     """
-    pickled = cloudpickle.dumps(source)
+    named = {"modelArgs": source.arguments, "customObjects": source.custom_objects}
+    pickled = pickle_function("The model", source.function, source, named)
     key = hashlib.sha256(pickled + json.dumps(sorted(environment.items())).encode()).hexdigest()
     if key not in _described:
         _described[key], _ = _ask(source, (), FeedSchema(()), None, environment)

@@ -15,6 +15,7 @@ from pyspark import keyword_only
 from pyspark.ml import Model
 
 from tfos_ml import errors, schema
+from tfos_ml.arguments import check_dataframe
 from tfos_ml.artifacts import Artifact, publish
 from tfos_ml.cluster.export import Listing, fetch, listing, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
@@ -138,6 +139,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
 
     @concise
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_dataframe(dataset, "TFModel.transform")
         self.check_params()
         archive = self._packed()
         signature = self._signature_of(archive)

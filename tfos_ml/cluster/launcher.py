@@ -140,7 +140,8 @@ class _Attempt:
         self.holds_slots = False
         self._size = task.template.size
         self._tag = f"tfos_ml-{task.run_id}"
-        self._progress = Progress(verbose, self._size, task.settings["epochs"])
+        draws_bar = not is_connect(spark) and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
+        self._progress = Progress(verbose, self._size, task.settings["epochs"], draws_bar)
         self._control: ControlServer | None = None
         self._job: TaggedJob | None = None
 
