@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 END_SECONDS = 8.0
 """The longest that the driver waits for the tasks of a failed run to end by themselves."""
+FEED_END_SECONDS = 2.0
+"""The same for tasks that feed nodes; one whose node stands still hears of nothing."""
 LEAVE_SECONDS = 15.0  # by then the driver has cancelled the job, unless it is out of reach
 POLL_SECONDS = 0.1
 _LEAVING = 0  # round of the control server's exchanges; those of barrier tasks are Spark's own
@@ -66,10 +68,10 @@ def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, s
     return rendezvous.complete(max(map(int, begun)), deadline - time.monotonic())
 
 
-def await_end(job: TaggedJob, control: ControlServer) -> None:
-    """Have all nodes stop, and wait for the end of their tasks, since a node has failed."""
+def await_end(job: TaggedJob, control: ControlServer, seconds: float = END_SECONDS) -> None:
+    """Have all nodes stop, and wait for the end of the job's tasks, since a node has failed."""
     control.stop_nodes()
-    job.wait(END_SECONDS)
+    job.wait(seconds)
 
 
 def log_failure(failure: Failure) -> None:

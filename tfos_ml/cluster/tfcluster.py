@@ -23,7 +23,7 @@ from tfos_ml.cluster.claims import check_rows
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.feed_jobs import feeding, inferring
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder
-from tfos_ml.cluster.graceful_end import await_end, has_failed
+from tfos_ml.cluster.graceful_end import FEED_END_SECONDS, await_end, has_failed
 from tfos_ml.cluster.host import HostOrder, start_host, start_node
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
@@ -374,7 +374,7 @@ class TFCluster:
         try:
             while not job.wait(POLL_SECONDS):
                 if has_failed(self.server):
-                    await_end(job, self.server)  # feed tasks hear of it by themselves
+                    await_end(job, self.server, FEED_END_SECONDS)  # feed tasks hear of it by themselves
                 self._check_failed()
             self._check_failed()
         except BaseException:

@@ -130,6 +130,6 @@ def _reason(error: BaseException) -> str:
         text = text.split(quoted)[0]
     causes = text.split("Exception encountered:")
     text = " ".join(causes[-1].split()) or " ".join(text.split())
-    return (
-        text[:REASON_CHARACTERS] + "..." if len(text) > REASON_CHARACTERS else text.removesuffix(" name:").rstrip(".")
-    ) + "."
+    if len(text) > REASON_CHARACTERS:
+        return text[:REASON_CHARACTERS] + "..."
+    return text.removesuffix(" name:").rstrip(".") + "."
