@@ -27,6 +27,7 @@ from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure, raise
 from tfos_ml.cluster.node import run_node
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import allocates_dynamically, check_settings, check_slots
+from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.progress import Progress
 from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.restarts import RestartPolicy
@@ -107,6 +108,7 @@ def launch(
     barrier = not allocates_dynamically(spark)
     task = replace(task, barrier=barrier, node_ports=node_ports(spark), shares_console=shares_console)
     check_slots(spark, task.template.size, task.reservation_timeout, profile)
+    check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)
     while True:
         settings = {**task.settings, "restart_count": policy.restarts}

@@ -30,6 +30,7 @@ from tfos_ml.cluster.launcher import RunResult
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SETTING, check_settings, check_slots, lease_timeout
+from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
@@ -204,6 +205,7 @@ class TFCluster:
         check_settings(spark, barrier=False)
         driver_ranks = range(num_ps) if driver_ps_nodes else range(0)
         check_slots(spark, num_executors - len(driver_ranks), reservation_timeout)
+        check_executors(spark, num_executors)
         program = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
         fed = input_mode == InputMode.SPARK
         task = NodeTask(

@@ -19,6 +19,7 @@ from tfos_ml.cluster.meeting import raise_failure, raise_silence
 from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS, check_settings, lease_timeout
+from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
@@ -84,6 +85,7 @@ class TFParallel:
         template = make_template(num_executors)
         check_map_fun(map_fun)
         check_settings(spark, barrier=False)
+        check_executors(spark, num_executors)
         control = ControlServer(driver_endpoint(spark))
         task = NodeTask(
             run_id=uuid.uuid4().hex[:12],
