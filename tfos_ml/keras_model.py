@@ -25,6 +25,7 @@ from tfos_ml.training.model_source import ModelSource
 
 TIMEOUT = 600.0
 REMEMBERED = 32
+TAIL_LINES = 12  # of a process that ended without an answer
 
 _described: OrderedDict[str, ModelDescription] = OrderedDict()
 """Descriptions by hash of the model; a documented cache of at most ``REMEMBERED``."""
@@ -103,5 +104,5 @@ def _run(folder: Path, environment: Mapping[str, str]) -> None:
     except subprocess.TimeoutExpired:
         raise ModelError(f"The model was not made within {TIMEOUT:g} s in a fresh process.") from None
     if not (folder / describe.RESPONSE).exists():
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-TAIL_LINES:])
         raise ModelError(f"The process that makes the model ended with exit code {done.returncode}:\n{tail}")
