@@ -27,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LINES = 30
-SETTLE_SECONDS, SETTLE_DEADLINE = 0.7, 15.0
+SETTLE_SECONDS, SETTLE_SECONDS_OF_JOB, SETTLE_DEADLINE = 0.1, 1.0, 15.0
 TIMEOUT = 3600
 
 
@@ -507,14 +507,14 @@ def as_seen(text: str) -> str:
     return shown
 
 
-def settled_size(console: Path) -> int:
-    """Size of a file once nobody has written to it for a while."""
+def settled_size(console: Path, seconds: float = SETTLE_SECONDS) -> int:
+    """Size of a file once nobody has written to it for some seconds."""
     sys.stdout.flush()
     sys.stderr.flush()
     deadline = time.monotonic() + SETTLE_DEADLINE
     size, since = console.stat().st_size, time.monotonic()
-    while time.monotonic() - since < SETTLE_SECONDS and time.monotonic() < deadline:
-        time.sleep(0.1)
+    while time.monotonic() - since < seconds and time.monotonic() < deadline:
+        time.sleep(0.02)
         if (now := console.stat().st_size) != size:
             size, since = now, time.monotonic()
     return size
@@ -532,7 +532,7 @@ def make(one: Mistake, table: Table, console: Path) -> Outcome:
         error = raised
         assert error.__traceback__ is not None
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
-    end = settled_size(console)
+    end = settled_size(console, SETTLE_SECONDS_OF_JOB if table.jobs() > jobs else SETTLE_SECONDS)
     text = console.read_bytes()[begin:end].decode(errors="replace")
     name = f"{type(error).__module__}.{type(error).__qualname__}"
     is_typed = isinstance(error, TfosMlError)
