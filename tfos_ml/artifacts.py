@@ -62,11 +62,17 @@ def publish(
 
 
 def _add(spark: SparkSession, path: Path, data: bytes) -> None:
+    if _is_added(spark, path.name):  # Spark would warn of it
+        return
     if not path.exists():  # another thread may publish the same content
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
             partial.write(data)
         os.replace(partial.name, path)
     spark.addArtifacts(str(path), file=True)
+
+
+def _is_added(spark: SparkSession, name: str) -> bool:
+    return not is_connect(spark) and any(uri.endswith(f"/{name}") for uri in spark.sparkContext.listFiles)
 
 
 def is_connect(spark: SparkSession) -> bool:

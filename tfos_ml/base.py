@@ -10,6 +10,7 @@ from pyspark.ml import Estimator
 from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
+from tfos_ml.arguments import check_dataframe
 from tfos_ml.artifacts import publish
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
@@ -26,6 +27,7 @@ from tfos_ml.model import TFModel
 from tfos_ml.params import TrainingParams
 from tfos_ml.persistence import Saveable
 from tfos_ml.redact import redact
+from tfos_ml.tracebacks import concise
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -39,7 +41,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     parent_run: Any = None
     """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
 
+    @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
+        check_dataframe(dataset, f"{type(self).__name__}.fit")
         listener = listening().begin(self, dataset)
         try:
             model = self._train(dataset, listener)

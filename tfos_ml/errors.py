@@ -5,6 +5,7 @@
     TfosMlError
     ├── InvalidInputError            found on the driver, before any job starts
     │   ├── ParamError               a Param's type or range
+    │   ├── InputTypeError           no Spark DataFrame where one is needed
     │   ├── ColumnNotFoundError      a column the DataFrame does not have
     │   ├── ColumnTypeError          a column whose type no tensor can hold
     │   ├── TrainFnPickleError       a train function that cannot be sent to the nodes
@@ -46,6 +47,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfos_ml.excerpt import message_excerpt, output_excerpt, traceback_excerpt
+
 try:
     from pyspark.errors import IllegalArgumentException
 except ImportError:  # where a model is served there may be no Spark
@@ -67,6 +70,10 @@ class InvalidInputError(TfosMlError, ValueError):
 
 class ParamError(InvalidInputError):
     """A Param has a value of the wrong type or out of range."""
+
+
+class InputTypeError(InvalidInputError, TypeError):
+    """Something else than a Spark DataFrame was given where one is needed."""
 
 
 class ColumnNotFoundError(InvalidInputError, IllegalArgumentException):
@@ -168,6 +175,8 @@ class NodeError(TfosMlError):
         Host the node ran on; empty if not known.
     traceback : str
         Traceback of the node's Python code; empty if there is none.
+    details : str
+        All of the message, the traceback and the output; ``str()`` has what a person needs of it.
     log_tail : str
         The last lines the node's process wrote to stdout and stderr.
     exit_code : int or None
@@ -199,13 +208,24 @@ class NodeError(TfosMlError):
         self.signal = signal
 
     def __str__(self) -> str:
+        """What a person needs to see, in a few lines; :attr:`details` has all of it."""
+        shown = self._told(
+            message_excerpt(self.message),
+            traceback_excerpt(self.traceback, self.message),
+            output_excerpt(self.log_tail),
+        )
+        left_out = len(self.details.splitlines()) - len(shown.splitlines())
+        return f"{shown}\n\n(error.details has {left_out} lines more)" if left_out > 2 else shown
+
+    @property
+    def details(self) -> str:
+        """The whole message, the whole traceback, and all that is known of the node's output."""
+        return self._told(self.message, self.traceback.rstrip(), self.log_tail.rstrip())
+
+    def _told(self, message: str, traceback: str, output: str) -> str:
         where = f"{self.role}:{self.index} on {self.host}: " if self.role else ""
-        parts = [where + self.message]
-        if self.traceback:
-            parts.append(self.traceback.rstrip())
-        if self.log_tail:
-            parts.append("Last output of the node:\n" + self.log_tail.rstrip())
-        return "\n\n".join(parts)
+        last = "Last output of the node:\n" + output if output else ""
+        return "\n\n".join(part for part in (where + message, traceback, last) if part)
 
     def __reduce__(self) -> Any:
         state = {k: v for k, v in self.__dict__.items() if k != "message"}

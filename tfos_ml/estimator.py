@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import keyword_only
 
 from tfos_ml import errors, schema
+from tfos_ml.arguments import check_call
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.params import TRAINING_PARAMS, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
@@ -167,6 +168,7 @@ class TFEstimator(ClusterEstimator):
     def _pickle_payload(self) -> bytes:
         if self._train_fn is None:
             raise errors.ParamError("trainFn is not set. Pass TFEstimator(trainFn=...), a function of (args, ctx).")
+        check_call("trainFn", self._train_fn, "(args, ctx)", None, None)
         return self._pack((self._train_fn, self._merged_args()))
 
     def _pack(self, value: Any) -> bytes:

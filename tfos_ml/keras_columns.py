@@ -27,7 +27,7 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
     ColumnTypeError, ShapeError
         If a label does not fit its output.
     """
-    _check_features([columns.columns[i] for i in columns.of("feature")], description)
+    _check_features([columns.columns[i] for i in columns.of("feature")], description, columns.named_features)
     labels = [columns.columns[i] for i in columns.of("label")]
     weights = [columns.columns[i] for i in columns.of("weight")]
     if not labels and description.losses:
@@ -78,10 +78,23 @@ def narrow_vectors(columns: FeedSchema, description: ModelDescription) -> FeedSc
     return dataclasses.replace(columns, columns=narrowed)
 
 
-def _check_features(features: list[ColumnSpec], description: ModelDescription) -> None:
+def check_is_single_input(description: ModelDescription) -> None:
+    """Raise ``SignatureError`` if the model has several inputs, so that each needs a column."""
+    inputs = description.inputs
+    if inputs is not None and len(inputs) > 1:
+        example = {f"column {i}": name for i, name in enumerate(inputs, 1)}
+        raise errors.SignatureError(
+            f"The model has several inputs, {_show(inputs)}. Say which column is which with inputMapping, for instance "
+            f"inputMapping={example}."
+        )
+
+
+def _check_features(features: list[ColumnSpec], description: ModelDescription, is_mapped: bool) -> None:
     inputs = description.inputs
     if inputs is None:
         return
+    if not is_mapped:
+        check_is_single_input(description)
     names = [c.name for c in features]
     is_one = len(names) == len(inputs) == 1
     if not is_one and sorted(names) != sorted(inputs):

@@ -14,13 +14,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tfos_ml import errors, schema, storage
+from tfos_ml.arguments import check_model_function
 from tfos_ml.arrays import check_no_nulls, plain
 from tfos_ml.base import ClusterEstimator
+from tfos_ml.cluster.job_errors import adapt_rows_error
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.heads import Head, head_of
 from tfos_ml.inference.columns import output_columns
 from tfos_ml.input_mode import InputMode
-from tfos_ml.keras_columns import check_columns, narrow_vectors
+from tfos_ml.keras_columns import check_columns, check_is_single_input, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
 from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
@@ -200,8 +202,13 @@ class KerasEstimator(KerasParams, ClusterEstimator):
     def _fit_to_model(self, given: StructType) -> tuple[schema.FeedSchema, ModelDescription]:
         """The columns to feed, and the model; raises if they do not fit."""
         self._check_roles()
-        columns = self._feed_schema(given)
         source = self._complete_source()
+        try:
+            columns = self._feed_schema(given)
+        except errors.ColumnNotFoundError:
+            if self._get("inputMapping") is None and self._get("featuresCol") not in given.names:
+                check_is_single_input(self._description or describe_source(source, self._environment()))
+            raise
         description = self._description or describe_source(source, self._environment())
         description.check_adapted(self._get("adaptLayers") or [])
         columns = narrow_vectors(columns, description)
@@ -252,6 +259,8 @@ class KerasEstimator(KerasParams, ClusterEstimator):
                 f"modelArgs={arguments} are arguments of a model function, but model is a keras.Model. Pass the "
                 "function that makes it."
             )
+        if self._source.function is not None:
+            check_model_function(self._source.function, arguments or {})
         return dataclasses.replace(self._source, arguments=arguments, custom_objects=self._custom_objects)
 
     def _check_losses(self, description: ModelDescription) -> None:
@@ -298,7 +307,10 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         rows = rows.select([f"c{i}" for i in columns.of("feature")])
         if self._get("adaptRows"):
             rows = rows.limit(self._get("adaptRows"))
-        table = rows.toArrow()
+        try:
+            table = rows.toArrow()
+        except Exception as error:  # Spark's; what is not about us is raised as it is
+            raise adapt_rows_error(error, df.sparkSession) from None
         if not table.num_rows:
             raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
         for array, i in zip(table.combine_chunks().columns, columns.of("feature"), strict=True):

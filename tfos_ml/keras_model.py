@@ -17,6 +17,7 @@ import pyarrow as pa
 from tfos_ml.cluster.process import child_environment
 from tfos_ml.errors import ModelError
 from tfos_ml.interpreter import module_command
+from tfos_ml.pickling import pickle_function
 from tfos_ml.schema import FeedSchema
 from tfos_ml.training import describe
 from tfos_ml.training.describe import ModelDescription
@@ -24,6 +25,7 @@ from tfos_ml.training.model_source import ModelSource
 
 TIMEOUT = 600.0
 REMEMBERED = 32
+TAIL_LINES = 12  # of a process that ended without an answer
 
 _described: OrderedDict[str, ModelDescription] = OrderedDict()
 """Descriptions by hash of the model; a documented cache of at most ``REMEMBERED``."""
@@ -41,10 +43,13 @@ def describe_source(source: ModelSource, environment: Mapping[str, str]) -> Mode
 
     Raises
     ------
+    TrainFnPickleError
+        If the model function, or something that goes with it, cannot be sent to another process.
     ModelError
         If the process cannot make the model, or KerasEstimator cannot train it.
     """
-    pickled = cloudpickle.dumps(source)
+    named = {"modelArgs": source.arguments, "customObjects": source.custom_objects}
+    pickled = pickle_function("The model", source.function, source, named)
     key = hashlib.sha256(pickled + json.dumps(sorted(environment.items())).encode()).hexdigest()
     if key not in _described:
         _described[key], _ = _ask(source, (), FeedSchema(()), None, environment)
@@ -99,5 +104,5 @@ def _run(folder: Path, environment: Mapping[str, str]) -> None:
     except subprocess.TimeoutExpired:
         raise ModelError(f"The model was not made within {TIMEOUT:g} s in a fresh process.") from None
     if not (folder / describe.RESPONSE).exists():
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-TAIL_LINES:])
         raise ModelError(f"The process that makes the model ended with exit code {done.returncode}:\n{tail}")

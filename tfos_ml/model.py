@@ -15,6 +15,7 @@ from pyspark import keyword_only
 from pyspark.ml import Model
 
 from tfos_ml import errors, schema
+from tfos_ml.arguments import check_dataframe
 from tfos_ml.artifacts import Artifact, publish
 from tfos_ml.cluster.export import Listing, fetch, listing, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
@@ -25,6 +26,7 @@ from tfos_ml.inference.columns import OutputColumns, output_columns
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
 from tfos_ml.persistence import Saveable
+from tfos_ml.tracebacks import concise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +137,9 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         copied.summary = dict(self.summary)
         return copied
 
+    @concise
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_dataframe(dataset, "TFModel.transform")
         self.check_params()
         archive = self._packed()
         signature = self._signature_of(archive)

@@ -33,16 +33,22 @@ def pack_program(what: str, function: Any, value: Any, others: Mapping[str, Any]
     TrainFnPickleError
         Names what cannot be pickled.
     """
+    pickled = pickle_function(what, function, value, others)
+    program: bytes = cloudpickle.dumps((sources.collect(function), pickled))
+    return program
+
+
+def pickle_function(what: str, function: Any, value: Any, others: Mapping[str, Any]) -> bytes:
+    """Pickle a value that holds a function; parameters and errors as of :func:`pack_program`."""
     try:
-        pickled = cloudpickle.dumps(value)
+        pickled: bytes = cloudpickle.dumps(value)
     except Exception as error:
         guilty = _culprit(function, others)
         raise TrainFnPickleError(
             f"{what} cannot be sent to the nodes: {guilty} cannot be pickled ({type(error).__name__}: {error}). "
             "Create it inside the function instead."
         ) from error
-    program: bytes = cloudpickle.dumps((sources.collect(function), pickled))
-    return program
+    return pickled
 
 
 def unpack_program(program: bytes) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib.abc
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -23,24 +25,57 @@ _SELDOM_USED = {
 }
 
 
+# Start-up lines that TensorFlow 2.18 to 2.21 write whatever the log level.
+_STARTUP_LINE = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    rb"|.*\b(?:port|util)\.cc:\d+\] oneDNN custom operations are on"
+    rb"|.*\bcudart_stub\.cc:\d+\] Could not find cuda drivers on your machine"
+    rb"|.*\bcpu_feature_guard\.cc:\d+\] This TensorFlow binary is optimized"
+    rb"|To enable the following instructions: .*rebuild TensorFlow"
+    rb"|.*\bcuda_(?:fft|dnn|blas)\.cc:\d+\] Unable to register cu"
+    rb"|.*\bcomputation_placer\.cc:\d+\] computation placer already registered"
+)
+# Where there is no GPU; where there is one, it says why that cannot be used.
+_NO_GPU_LINE = re.compile(rb".*\bcuda_\w+\.cc:\d+\] failed call to cuInit")
+_GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvhost-*", "/dev/dxg")
+
+
 @contextlib.contextmanager
 def held_back_stderr() -> Iterator[None]:
-    """Hold back what is written to the process's stderr, and replay it only on an error."""
+    """Hold back what is written to the process's stderr, and replay all but TensorFlow's known start-up lines.
+
+    After an error all is replayed.
+    """
     sys.stderr.flush()
     real = os.dup(2)
     held = os.memfd_create("stderr")
     os.dup2(held, 2)
+    failed = True
     try:
         yield
-    except BaseException:
-        os.lseek(held, 0, os.SEEK_SET)
-        with open(held, "rb", closefd=False) as file:
-            os.write(real, file.read())
-        raise
+        failed = False
     finally:
         os.dup2(real, 2)
-        os.close(real)
-        os.close(held)
+        os.lseek(held, 0, os.SEEK_SET)
+        with open(held, "rb") as file, open(real, "wb", buffering=0) as stderr:
+            stderr.write(b"".join(line for line in file if failed or not _is_startup_line(line)))
+
+
+def _is_startup_line(line: bytes) -> bool:
+    return bool(_STARTUP_LINE.match(line)) or (bool(_NO_GPU_LINE.match(line)) and not has_gpu_device())
+
+
+def has_gpu_device() -> bool:
+    """Whether the kernel shows a device of NVIDIA's here."""
+    return any(glob.glob(pattern) for pattern in _GPU_DEVICES)
+
+
+def _find_devices() -> None:
+    """Have TensorFlow look for GPUs now, where there are none: it complains on its first look, whenever that is."""
+    if not has_gpu_device():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices("GPU")
 
 
 class _LazyFinder(importlib.abc.MetaPathFinder):
@@ -91,6 +126,8 @@ def import_tensorflow() -> None:
     with held_back_stderr(), _keras_later() if "keras" not in sys.modules else contextlib.nullcontext():
         import tensorflow  # noqa: F401
 
+        _find_devices()
+
 
 class _Quietly(importlib.abc.Loader):
     """Loads TensorFlow as :func:`import_tensorflow` does."""
@@ -108,6 +145,7 @@ class _Quietly(importlib.abc.Loader):
         """Load it."""
         with held_back_stderr(), _keras_later() if "keras" not in sys.modules else contextlib.nullcontext():
             self._loader.exec_module(module)
+            _find_devices()
 
 
 class _QuietFinder(importlib.abc.MetaPathFinder):

@@ -67,7 +67,7 @@ def test_names_that_the_model_does_not_have(keras, df, no_job):
     x, y = keras.layers.Input((4,), name="x"), keras.layers.Input((4,), name="y")
     two = keras.Model([x, y], keras.layers.Dense(3, name="out")(keras.layers.Add()([x, y])))
     two.compile("sgd", "mse")
-    with pytest.raises(errors.SignatureError, match=r"inputMapping must name each input.*x: float32\(batch, 4\)"):
+    with pytest.raises(errors.SignatureError, match=r"several inputs.*x: float32\(batch, 4\).*inputMapping"):
         KerasEstimator(model=two).fit(df)
     with pytest.raises(errors.SignatureError, match=r"labelMapping names outputs \['other'\]"):
         KerasEstimator(model=network(keras), labelMapping={"label": "other"}).fit(df)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 
 import pytest
@@ -23,7 +24,13 @@ def fit(spark, verbose, nodes=2):
     return TFEstimator(trainFn=report_two_epochs, clusterSize=nodes, epochs=2, verbose=verbose).fit(df)
 
 
-def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys):
+@pytest.fixture
+def terminal(capsys, monkeypatch):
+    """Has stderr pass for a terminal."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+
+
+def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys, terminal):
     fit(spark, verbose=1)
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -90,7 +97,7 @@ def fail(args, ctx):
     raise RuntimeError("no")
 
 
-def test_failed_fit_does_not_end_on_a_full_bar(spark, capsys):
+def test_failed_fit_does_not_end_on_a_full_bar(spark, capsys, terminal):
     with pytest.raises(Exception, match="RuntimeError: no"):
         TFEstimator(trainFn=fail, epochs=3).fit(spark.range(9).withColumnRenamed("id", "features"))
     last = re.split("[\r\n]", capsys.readouterr().err.strip())[-1]

@@ -362,6 +362,7 @@ class Context:
 
     master = "spark://127.0.0.1:7077"
     startTime = 0  # long ago
+    applicationId = "app-of-processes"
 
     def __init__(self, spark: ProcessSpark, conf: dict[str, str]):
         self._spark = spark

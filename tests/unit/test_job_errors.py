@@ -6,7 +6,7 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.cluster.failure import Failure
-from tfos_ml.cluster.job_errors import node_error, typed_error
+from tfos_ml.cluster.job_errors import adapt_rows_error, node_error, typed_error
 from tfos_ml.cluster.template import make_template
 
 RUNNING = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=object()))
@@ -35,6 +35,11 @@ CASES = {
     "executor silent": (SILENT, errors.NodeLostError, "worker:1 .*cut off, or too busy.*timed out after 8731 ms"),
     "results too large": (TOO_LARGE, errors.ResultSizeError, r"Set exportDir.*9\.5 MiB"),
     "session stopped": ("Job 0 cancelled because SparkContext was shut down", errors.FitCancelledError, "shut down"),
+    "no package on executors": (
+        "PythonException: Traceback\nModuleNotFoundError: No module named 'tfos_ml'",
+        errors.ClusterConfigError,
+        "executors has no module 'tfos_ml'.*PYSPARK_PYTHON",
+    ),
     "cancelled": ("[SPARK_JOB_CANCELLED] Job 3 cancelled", errors.FitCancelledError, "Job 3 cancelled"),
 }
 
@@ -45,6 +50,12 @@ def test_spark_says(text, kind, message):
     assert isinstance(error, kind)
     with pytest.raises(kind, match=f"(?s){message}"):
         raise error
+
+
+def test_rows_to_adapt_on_that_are_too_large_name_adapt_rows():
+    error = adapt_rows_error(RuntimeError(TOO_LARGE), RUNNING)
+    assert isinstance(error, errors.ResultSizeError)
+    assert "adaptRows" in str(error)
 
 
 def test_what_is_not_ours_stays_as_it_is():

@@ -8,9 +8,11 @@ import pytest
 from conftest import ends, lives
 
 from tfos_ml.cluster.process import (
+    LINES_A_SECOND,
     MARKER,
     TAIL_LINES,
     ChildProcess,
+    OutputRelay,
     child_environment,
     describe_exit,
     kill_tree,
@@ -223,3 +225,17 @@ class TestChildProcess:
         assert os.getsid(child.pid) == child.pid
         assert child.returncode is None
         assert not child.wait(0)
+
+
+def test_output_beyond_a_hundred_lines_a_second_is_counted(capsys):
+    program = "for number in range(5000): print(number, flush=False)"
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    relay = OutputRelay(child.stdout, "worker:0")
+    assert relay.tail(DEADLINE).split()[-1] == "4999"
+    child.wait(DEADLINE)
+    lines = capsys.readouterr().err.splitlines()
+    shown = [int(line.split()[1]) for line in lines if "left out" not in line]
+    left_out = sum(int(line.split()[1].strip("(").replace(",", "")) for line in lines if "left out" in line)
+    assert shown[:LINES_A_SECOND] == list(range(LINES_A_SECOND))
+    assert len(shown) + left_out == 5000
+    assert left_out >= 5000 - 10 * LINES_A_SECOND

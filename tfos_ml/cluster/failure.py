@@ -1,8 +1,9 @@
 """How a failure travels from a node to the driver.
 
-A node raises :class:`NodeFailure` in its Spark task, which ends the barrier stage. Spark
-carries only the text of the exception, so the text holds the failure a second time in a
-form the driver can read back into a typed error.
+A node tells the driver's control server, and its Spark task then ends without an error
+(``graceful_end.py``). Where it cannot, it raises :class:`NodeFailure` in the task, which ends the
+barrier stage. Spark carries only the text of the exception. So texts hold the failure a second
+time in a form the driver can read back into a typed error.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def _choose(order: FeedOrder, partition: int) -> FeedNode:
 class _Call:
     """A connection to a node; if it breaks, the error says what has become of the cluster.
 
-    With `may_end` it is no error if the node's train function has returned.
+    With `may_end` it is no error if the node's train function has returned, or if the driver knows of its failure.
     """
 
     BROKEN = (pa.ArrowException, StopIteration, OSError)
@@ -248,7 +248,9 @@ class _Call:
             return True
         failure = find_failure(answer["failure"] or "")
         if failure is not None:
-            raise RuntimeError(f"The cluster has failed: {failure.to_error()}\n{failure.encode()}") from None
+            if self._may_end:
+                return True  # the driver raises it
+            raise RuntimeError(f"The cluster has failed: {failure.to_error()}") from None
         raise RuntimeError(
             f"The node of rank {self._node.rank} at {self._node.location} cannot be reached, or refuses: {error}"
         ) from None

@@ -20,6 +20,7 @@ MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"
 _TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext")
 _TOO_LARGE = re.compile(r"bigger than spark\.driver\.maxResultSize")
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '((?:tfos_ml|pyarrow|cloudpickle|psutil)[\w.]*)'")
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _REDUCER = re.compile(r"reduceId=(\d+)")
 _SILENT = re.compile(r"Executor heartbeat timed out")
@@ -40,7 +41,25 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
             "The nodes' results, the model among them, are too large for the driver to collect. Set exportDir, so that "
             f"the model goes there instead, or raise spark.driver.maxResultSize. Spark says: {_line(_TOO_LARGE, text)}"
         )
+    missing = _MISSING_MODULE.search(text)
+    if missing is not None:
+        return errors.ClusterConfigError(
+            f"The Python of the executors has no module {missing[1]!r}. Install what the driver has on every host, in "
+            "the Python that spark.pyspark.python or PYSPARK_PYTHON names, or send it with spark.archives or "
+            "spark.submit.pyFiles."
+        )
     return error
+
+
+def adapt_rows_error(error: BaseException, spark: SparkSession) -> BaseException:
+    """The error for a job that brings rows to the driver to adapt preprocessing layers on them."""
+    typed = typed_error(error, spark)
+    if isinstance(typed, errors.ResultSizeError):
+        return errors.ResultSizeError(
+            "The rows that adaptLayers are adapted on are too large for the driver to collect. Limit them with "
+            f"adaptRows, or raise spark.driver.maxResultSize. Spark says: {_line(_TOO_LARGE, str(error))}"
+        )
+    return typed
 
 
 def node_error(

@@ -21,12 +21,15 @@ from tfos_ml.cluster import export, results
 from tfos_ml.cluster.addresses import driver_endpoint, node_ports
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.failure import find_failure
+from tfos_ml.cluster.graceful_end import await_end
 from tfos_ml.cluster.job_errors import node_error
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure, raise_silence
 from tfos_ml.cluster.node import run_node
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import allocates_dynamically, check_settings, check_slots
+from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.progress import Progress
+from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.restarts import RestartPolicy
 from tfos_ml.cluster.tagged_job import TaggedJob
 
@@ -101,8 +104,11 @@ def launch(
         If no row reached any node.
     """
     check_settings(spark)
-    task = replace(task, barrier=not allocates_dynamically(spark), node_ports=node_ports(spark))
+    shares_console = not is_connect(spark) and is_local(spark)
+    barrier = not allocates_dynamically(spark)
+    task = replace(task, barrier=barrier, node_ports=node_ports(spark), shares_console=shares_console)
     check_slots(spark, task.template.size, task.reservation_timeout, profile)
+    check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)
     while True:
         settings = {**task.settings, "restart_count": policy.restarts}
@@ -136,7 +142,8 @@ class _Attempt:
         self.holds_slots = False
         self._size = task.template.size
         self._tag = f"tfos_ml-{task.run_id}"
-        self._progress = Progress(verbose, self._size, task.settings["epochs"])
+        draws_bar = not is_connect(spark) and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
+        self._progress = Progress(verbose, self._size, task.settings["epochs"], draws_bar)
         self._control: ControlServer | None = None
         self._job: TaggedJob | None = None
 
@@ -154,6 +161,8 @@ class _Attempt:
             if job.error is not None:
                 reported = self._control.failure() if self._control is not None else None
                 raise node_error(job.error, self._spark, self._task.template, reported) from None
+            if self._control is not None:
+                raise_failure(self._control)  # tasks of failed nodes may well have ended without an error
             result = self._read(job.result)
             self._publish(result)
             succeeded = True
@@ -238,6 +247,8 @@ class _Attempt:
         told = find_failure(self._control.failure() or "")
         if told is not None and told.kind == "InputLostError" and job.wait(CAUSE_SECONDS):
             return  # the job's own error has the cause
+        if told is not None:
+            await_end(job, self._control)
         raise_failure(self._control)
         raise_silence(self._control, self._task.template, self._task.lease)
 

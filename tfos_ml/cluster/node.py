@@ -34,6 +34,7 @@ from tfos_ml.cluster.channel import HEARTBEAT, ChannelClosedError, QueuedChannel
 from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
+from tfos_ml.cluster.graceful_end import log_failure
 from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS
@@ -89,18 +90,20 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
     """Lead a node from CLAIM to STOP; rows in, result rows out.
 
+    It ends without rows if it fails and the driver knows.
+
     Raises
     ------
     NodeFailure
-        If it fails; the driver has been told by then, where it can be.
+        If it fails and the driver could not be told.
     """
     try:
         yield from _lead(node, batches)
         node.succeeded = True
     except NodeFailure as error:
         node.end_process()  # first: what follows waits for the driver, which may be out of reach
-        node.report_failure(error)
-        raise
+        if not (node.report_failure(error) and node.leave()):
+            raise
     finally:
         node.stop()
 
@@ -542,14 +545,22 @@ class Node:
         if self._link is not None and not reported:
             self._link.say_gone()
 
-    def report_failure(self, error: NodeFailure) -> None:
-        """Tell the driver at once; Spark tells late, or tries the task again."""
-        if self._task.barrier and error.failure.kind == "InputLostError":
-            return  # Spark ends the job, and knows why
+    def report_failure(self, error: NodeFailure) -> bool:
+        """Tell the driver at once; Spark tells late, or tries the task again. Whether that is all to be told."""
+        kind = error.failure.kind
+        if not self._task.shares_console and kind != "FitCancelledError":
+            log_failure(error.failure)
+        if self._task.barrier and kind == "InputLostError":
+            return False  # Spark ends the job, and knows why
         try:
-            self._seat.report_failure(str(error))
+            return self._seat.report_failure(str(error)) and kind != "InputLostError"
         except pa.ArrowException:
             logger.warning("Driver not reachable, so it does not hear of: %s", error)
+            return False
+
+    def leave(self) -> bool:
+        """End the exchanges with the other nodes, so that the task may end; whether it may."""
+        return self._conversation.done_since is not None or self._seat.leave(self._rendezvous)
 
     def failure(self, kind: str, message: str) -> NodeFailure:
         """A failure of this node."""

@@ -45,6 +45,8 @@ class NodeTask:
         Seconds without a sign of life of the TensorFlow process after which it counts as stuck.
     node_ports : range
         Ports that nodes may listen on; ``range(0, 1)`` stands for any.
+    shares_console : bool
+        Whether what nodes print comes to the driver's console, as in local mode.
     """
 
     run_id: str
@@ -62,3 +64,4 @@ class NodeTask:
     is_independent: bool = False
     heartbeat_timeout: float = 120.0
     node_ports: range = ANY_PORT
+    shares_console: bool = False

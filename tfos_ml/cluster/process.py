@@ -29,6 +29,7 @@ MARKER = "TFOS_ML_NODE"
 """Environment variable that tells the processes of one attempt of one node from all others."""
 
 TAIL_LINES = 40
+LINES_A_SECOND = 100  # of a process that are passed on
 _SECRET = ("PYTHON_WORKER_FACTORY_", "_PYSPARK_", "PYSPARK_GATEWAY", "SPARK_AUTH", "_SPARK_", "SPARK_CONNECT")
 _OURS_TO_SET = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHON_UDF_BATCH_SIZE", "TF_CONFIG")
 
@@ -65,12 +66,17 @@ def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> di
 
 
 class OutputRelay:
-    """Copies a process's output to this process's stderr, and keeps its last lines."""
+    """Copies a process's output to this process's stderr, and keeps its last lines.
+
+    Of more than ``LINES_A_SECOND`` lines in a second the rest is counted.
+    """
 
     def __init__(self, stream: IO[str], label: str):
         self._stream = stream
         self._label = label
         self._tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self._second = 0.0
+        self._lines = 0
         self._thread = threading.Thread(target=self._relay, name=f"relay {label}", daemon=True)
         self._thread.start()
 
@@ -78,7 +84,18 @@ class OutputRelay:
         with self._stream:
             for line in self._stream:
                 self._tail.append(line)
-                sys.stderr.write(f"[{self._label}] {line}")
+                if time.monotonic() - self._second >= 1.0:
+                    self._tell_left_out()
+                    self._second, self._lines = time.monotonic(), 0
+                self._lines += 1
+                if self._lines <= LINES_A_SECOND:
+                    sys.stderr.write(f"[{self._label}] {line}")
+        self._tell_left_out()
+
+    def _tell_left_out(self) -> None:
+        left_out = self._lines - LINES_A_SECOND
+        if left_out > 0:
+            sys.stderr.write(f"[{self._label}] ({left_out:,} lines left out: more than {LINES_A_SECOND} a second)\n")
 
     def tail(self, timeout: float) -> str:
         """The last lines, once the output has ended or `timeout` seconds have passed."""

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
+from tfos_ml.arguments import check_call
 from tfos_ml.artifacts import is_connect
 from tfos_ml.cluster.preflight import default_fs
 
@@ -58,6 +59,7 @@ def classic_session(sc: Any) -> SparkSession:
 
 
 def check_map_fun(map_fun: Any) -> None:
-    """Raise ``ParamError`` if it is no function."""
+    """Raise ``ParamError`` if it is no function of two arguments."""
     if not callable(map_fun):
         raise errors.ParamError(f"map_fun must be a function of (args, ctx). Received: {map_fun!r}")
+    check_call("map_fun", map_fun, "(args, ctx)", None, None)

@@ -1,4 +1,8 @@
-"""What the driver shows while a fit runs: a bar on a terminal or in a notebook, or lines."""
+"""What the driver shows while a fit runs: a bar on a terminal or in a notebook, or lines.
+
+A bar needs a terminal of its own: into a file or a pipe, and on a terminal where Spark draws the bar of its stages,
+go lines.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+CLEAR_LINE = "\r\x1b[2K"
 BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} epochs [{elapsed}{postfix}]"
 
 
@@ -18,9 +23,11 @@ class Progress:
         0 shows nothing, 1 a progress bar, 2 a line per epoch.
     nodes, epochs : int
         Size of the cluster; number of epochs.
+    shares_terminal : bool, default False
+        Whether Spark draws a bar of its own on the terminal (``spark.ui.showConsoleProgress``).
     """
 
-    def __init__(self, verbose: int, nodes: int, epochs: int):
+    def __init__(self, verbose: int, nodes: int, epochs: int, shares_terminal: bool = False):
         self._verbose = verbose
         self._nodes = nodes
         self._count = f"{nodes} node{'s' if nodes > 1 else ''}"
@@ -31,8 +38,10 @@ class Progress:
         if verbose == 1:
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(total=epochs, bar_format=BAR_FORMAT, file=sys.stderr)
-            self._bar.set_description_str(f"Starting {self._count}")
+            is_widget = any(c.__module__ == "tqdm.notebook" for c in tqdm.__mro__)
+            if is_widget or (sys.stderr.isatty() and not shares_terminal):
+                self._bar = tqdm(total=epochs, bar_format=BAR_FORMAT, file=sys.stderr)
+                self._bar.set_description_str(f"Starting {self._count}")
 
     def update(self, progress: Mapping[int, Mapping[str, Any]], reports: Sequence[Mapping[str, Any]]) -> None:
         """Show the latest word of the nodes, and metrics that are new."""
@@ -54,7 +63,14 @@ class Progress:
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        """A line on stdout, or on stderr instead of a bar, where it replaces the bar that Spark may have drawn."""
+        if self._verbose == 2:
             print(line, flush=True)
+        else:
+            print(CLEAR_LINE + line if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
 
     def _stage(self, progress: Mapping[int, Mapping[str, Any]]) -> str:
         if self._metrics:
@@ -73,7 +89,7 @@ class Progress:
             self._bar.n = max(self._bar.n, min(self._epochs, epoch + 1))
         else:
             values = " - ".join(f"{name}: {value:.4g}" for name, value in report["metrics"].items())
-            print(f"Epoch {epoch + 1}/{self._epochs} [{report['label']}] {values}", flush=True)
+            self._print(f"Epoch {epoch + 1}/{self._epochs} [{report['label']}] {values}")
 
     def close(self, succeeded: bool) -> None:
         """Leave the last state on the screen."""

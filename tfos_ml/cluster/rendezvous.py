@@ -8,12 +8,14 @@ the supervisor, which goes on watching its process.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import importlib.metadata
 import json
 import platform
 import socket
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -106,14 +108,23 @@ class Rendezvous:
     ----------
     context : BarrierContext
         Spark's, of this task.
+
+    Attributes
+    ----------
+    begun : int
+        How many exchanges there were, the one under way among them.
     """
 
     def __init__(self, context: BarrierContext):
         self._context = context
+        self._last: Future[list[dict[str, Any]]] | None = None
+        self.begun = 0
 
     def exchange(self, message: dict[str, Any]) -> Future[list[dict[str, Any]]]:
         """Send a message to all nodes; the future has those of all, by rank."""
         future: Future[list[dict[str, Any]]] = Future()
+        self._last = future
+        self.begun += 1
         thread = threading.Thread(target=self._gather, args=(message, future), name="rendezvous", daemon=True)
         thread.start()
         return future
@@ -123,6 +134,19 @@ class Rendezvous:
             future.set_result([json.loads(m) for m in self._context.allGather(json.dumps(message))])
         except BaseException as error:  # handed to whoever waits for the future
             future.set_exception(error)
+
+    def complete(self, begun: int, timeout: float) -> bool:
+        """Take part in exchanges until there were `begun`; whether all have ended within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while self.begun < begun or self._last is not None:
+            if self._last is None:
+                self.exchange({})
+                assert self._last is not None
+            done, _ = concurrent.futures.wait([self._last], max(0.0, deadline - time.monotonic()))
+            if not done:
+                return False
+            self._last = None
+        return True
 
     def join(self, card: NodeCard) -> Future[list[dict[str, Any]]]:
         """Tell the others who and where this node is."""

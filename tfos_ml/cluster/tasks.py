@@ -14,9 +14,12 @@ import psutil
 
 from tfos_ml.cluster.addresses import address_towards, is_loopback, unbracketed
 from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.cluster.graceful_end import leave_together
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.progress_link import period_for
+from tfos_ml.cluster.rendezvous import Rendezvous
 from tfos_ml.cluster.resources import visible_gpus
+from tfos_ml.errors import ClusterClosedError
 
 GATHER_POLL_SECONDS = 0.1
 REPORT_SECONDS = 10.0
@@ -57,8 +60,12 @@ class NodeSeat(Protocol):
         """Whether what the node belongs to has died; Spark kills its own tasks, so for them it is False."""
         ...
 
-    def report_failure(self, text: str) -> None:
-        """Tell the driver why the node fails, if Spark does not."""
+    def report_failure(self, text: str) -> bool:
+        """Tell the driver why the node fails; whether it knows now. Raises ``ArrowException`` if it is out of reach."""
+        ...
+
+    def leave(self, rendezvous: Rendezvous) -> bool:
+        """Leave a run that has failed; whether the task may end now without an error."""
         ...
 
 
@@ -97,15 +104,21 @@ class BarrierSeat:
         """See :class:`NodeSeat`."""
         return False
 
-    def report_failure(self, text: str) -> None:
-        """See :class:`NodeSeat`; the error of the task also ends the job."""
+    def report_failure(self, text: str) -> bool:
+        """See :class:`NodeSeat`."""
         if self._control is None:
-            return
+            return False
         client = ControlClient(**self._control)
         try:
             client.call_reliably("failed", REPORT_SECONDS, rank=self.rank, error=text)
+            return True
         finally:
             client.close()
+
+    def leave(self, rendezvous: Rendezvous) -> bool:
+        """See :class:`NodeSeat`."""
+        size = len(self._context.getTaskInfos())
+        return self._control is not None and leave_together(rendezvous, self._control, self.rank, size)
 
 
 @dataclass(frozen=True)
@@ -166,6 +179,7 @@ class PlainSeat:
         self._round = 0
         self._owner = psutil.Process(owner) if owner is not None else None
         self._task = place.task
+        self._has_left = False
         self.rank, self.host, self.cpus, self.gpus = place.rank, place.host, place.cpus, place.gpus
         self.attempt = place.attempt
 
@@ -180,6 +194,8 @@ class PlainSeat:
         mine = {"rank": self.rank, "round": number, "size": self._size}
         answer = self._client.call_reliably("gather", self._patience, **mine, message=message)
         while answer["messages"] is None:
+            if self._has_left:
+                raise ClusterClosedError("the node has left the run")
             time.sleep(max(GATHER_POLL_SECONDS, period_for(self._size) / 5))
             answer = self._client.call_reliably("gather", self._patience, **mine)
         messages: list[str] = answer["messages"]
@@ -189,9 +205,15 @@ class PlainSeat:
         """See :class:`NodeSeat`."""
         return self._owner is not None and not self._owner.is_running()
 
-    def report_failure(self, text: str) -> None:
+    def report_failure(self, text: str) -> bool:
         """See :class:`NodeSeat`: Spark would try a plain task again."""
         self._client.call_reliably("failed", REPORT_SECONDS, rank=self.rank, error=text)
+        return True
+
+    def leave(self, rendezvous: Rendezvous) -> bool:
+        """See :class:`NodeSeat`."""
+        self._has_left = True
+        return True
 
 
 def _host_of(address: str, control: dict[str, str] | None) -> str:

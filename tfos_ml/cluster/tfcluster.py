@@ -23,12 +23,14 @@ from tfos_ml.cluster.claims import check_rows
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.feed_jobs import feeding, inferring
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder
+from tfos_ml.cluster.graceful_end import FEED_END_SECONDS, await_end, has_failed
 from tfos_ml.cluster.host import HostOrder, start_host, start_node
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SETTING, check_settings, check_slots, lease_timeout
+from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
@@ -38,6 +40,7 @@ from tfos_ml.cluster.programs import (
     context_settings,
 )
 from tfos_ml.cluster.rendezvous import read_cards
+from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.streams import has_ended, stop_stream
 from tfos_ml.cluster.tagged_job import TaggedJob
 from tfos_ml.cluster.tasks import Place
@@ -46,6 +49,7 @@ from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.pickling import pack_program
 from tfos_ml.schema import FeedSchema
+from tfos_ml.tracebacks import concise
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -134,6 +138,7 @@ class TFCluster:
             raise
 
     @classmethod
+    @concise
     def run(
         cls,
         sc: SparkContext | SparkSession,
@@ -200,6 +205,7 @@ class TFCluster:
         check_settings(spark, barrier=False)
         driver_ranks = range(num_ps) if driver_ps_nodes else range(0)
         check_slots(spark, num_executors - len(driver_ranks), reservation_timeout)
+        check_executors(spark, num_executors)
         program = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
         fed = input_mode == InputMode.SPARK
         task = NodeTask(
@@ -222,6 +228,7 @@ class TFCluster:
             barrier=False,
             lease=lease_timeout(spark),
             node_ports=node_ports(spark),
+            shares_console=is_local(spark),
         )
         return cls(spark, task, input_mode, {rank: Artifact(task.payload.name, program) for rank in driver_ranks})
 
@@ -272,6 +279,7 @@ class TFCluster:
 
     # Feeding
 
+    @concise
     def train(
         self, dataRDD: Any, num_epochs: int = 1, feed_timeout: float = FEED_TIMEOUT, qname: str = "input"
     ) -> None:
@@ -367,6 +375,8 @@ class TFCluster:
         job = TaggedJob(self._spark, self._tag, action)
         try:
             while not job.wait(POLL_SECONDS):
+                if has_failed(self.server):
+                    await_end(job, self.server, FEED_END_SECONDS)  # feed tasks hear of it by themselves
                 self._check_failed()
             self._check_failed()
         except BaseException:
@@ -415,6 +425,7 @@ class TFCluster:
         """Ask for the end of the stream that ``shutdown(ssc)`` waits for."""
         self.server.stop_requested = True
 
+    @concise
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
         """End the feed, wait until all nodes have finished, and clean up; again is fine.
 

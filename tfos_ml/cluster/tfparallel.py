@@ -13,11 +13,13 @@ from tfos_ml.artifacts import publish
 from tfos_ml.cluster import results
 from tfos_ml.cluster.addresses import driver_endpoint, node_ports
 from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.graceful_end import await_end, has_failed
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.meeting import raise_failure, raise_silence
 from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS, check_settings, lease_timeout
+from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
@@ -26,11 +28,13 @@ from tfos_ml.cluster.programs import (
     classic_session,
     context_settings,
 )
+from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.tagged_job import TaggedJob
 from tfos_ml.cluster.tasks import PlainSeat, place_of
 from tfos_ml.cluster.template import make_template
 from tfos_ml.pickling import pack_program
 from tfos_ml.schema import FeedSchema
+from tfos_ml.tracebacks import concise
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -41,6 +45,7 @@ class TFParallel:
     """Parallel single-node mode; see :meth:`run`."""
 
     @staticmethod
+    @concise
     def run(
         sc: SparkContext | SparkSession, map_fun: Callable[[Any, Any], Any], tf_args: Any, num_executors: int
     ) -> list[Any]:
@@ -80,6 +85,7 @@ class TFParallel:
         template = make_template(num_executors)
         check_map_fun(map_fun)
         check_settings(spark, barrier=False)
+        check_executors(spark, num_executors)
         control = ControlServer(driver_endpoint(spark))
         task = NodeTask(
             run_id=uuid.uuid4().hex[:12],
@@ -96,6 +102,7 @@ class TFParallel:
             is_independent=True,
             lease=lease_timeout(spark),
             node_ports=node_ports(spark),
+            shares_console=is_local(spark),
         )
         try:
             rows = _collect(spark, task, control)
@@ -112,6 +119,8 @@ def _collect(spark: SparkSession, task: NodeTask, control: ControlServer) -> lis
     job = TaggedJob(spark, f"tfos_ml-{task.run_id}", instances.collect)
     try:
         while not job.wait(POLL_SECONDS):
+            if has_failed(control):
+                await_end(job, control)
             raise_failure(control)
             raise_silence(control, task.template, task.lease)
         raise_failure(control)

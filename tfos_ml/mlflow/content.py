@@ -172,8 +172,10 @@ def training_curve(history: Mapping[str, list[float]]) -> Figure | None:
 
 
 def error_text(error: BaseException, environment: Mapping[str, str]) -> str:
-    """An error as the user sees it, for an artifact; without passwords and the values of ``nodeEnv``."""
-    return redact("".join(traceback.format_exception(error)), secrets=secrets_of_environment(environment))
+    """An error as the user sees it, and all that is known of it; without passwords and the values of ``nodeEnv``."""
+    text = "".join(traceback.format_exception(error))
+    details = getattr(error, "details", "")
+    return redact(text + (f"\n{details}\n" if details else ""), secrets=secrets_of_environment(environment))
 
 
 def error_summary(error: BaseException, environment: Mapping[str, str]) -> str:

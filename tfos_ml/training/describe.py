@@ -18,6 +18,7 @@ from typing import Any
 
 from tfos_ml.casting import TensorInfo
 from tfos_ml.errors import ModelError, TfosMlError
+from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.heads import LossInfo
 from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import import_keras_lightly, import_tensorflow
@@ -232,8 +233,9 @@ def main(folder: Path) -> None:
     except TfosMlError as error:
         response = {"error": str(error)}
     except Exception as error:
-        trace = "".join(traceback.format_exception(error)).strip()
-        response = {"error": f"The model cannot be made in a fresh process: {type(error).__name__}: {error}\n\n{trace}"}
+        what = f"The model cannot be made in a fresh process: {type(error).__name__}: {message_excerpt(str(error))}"
+        trace = traceback_excerpt("".join(traceback.format_exception(error)), what)
+        response = {"error": f"{what}\n\n{trace}".rstrip()}
     (folder / RESPONSE).write_text(json.dumps(response))
 
 

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import traceback
+import warnings
 from typing import Any
 
 from tfos_ml.cluster.channel import HEARTBEAT, Channel, ChannelClosedError
@@ -47,6 +48,8 @@ def _run(channel: Channel) -> None:
     from tfos_ml.training.context import NodeContext
 
     import_keras_lightly()
+    # Of Model.fit's own default: ctx.dataset() has shuffled the rows.
+    warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored")
     uses_keras = bool(os.environ.get(USES_KERAS))
     if uses_keras or os.environ.get(PRELOADS) != "0":
         import_tensorflow()  # now, so that it overlaps the rendezvous
@@ -115,7 +118,12 @@ def main(descriptor: int) -> int:
     try:
         _run(channel)
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code:
+            said = f": {end.code}" if isinstance(end.code, str) else ""
+            message = f"the train function called sys.exit({code}){said}"
+            channel.send("failure", **{**_failure(end), "kind": "NodeExitError", "message": message})
+        return code
     except ChannelClosedError:
         return 1
     except BaseException as error:

@@ -14,6 +14,8 @@ from typing import Any
 
 from tfos_ml.errors import ModelError
 
+REASON_CHARACTERS = 600
+_QUOTED = ("Full object config:", "List of objects that could not be loaded:")
 WEIGHTS_FILE = "assets.extra/model.weights.h5"  # beside the SavedModel of a fit
 
 
@@ -64,7 +66,7 @@ class ModelSource:
                 except (TypeError, ValueError, AttributeError, ImportError) as error:
                     raise ModelError(
                         "The model can be saved, but not loaded in another process, as each node has to: "
-                        f"{_first_line(error)} Pass a function that builds and compiles it, "
+                        f"{_reason(error)}{_hint(error)} Pass a function that builds and compiles it, "
                         "KerasEstimator(model=make_model), which brings its own classes along; or name custom classes "
                         "in customObjects."
                     ) from error
@@ -84,7 +86,7 @@ def save_instance(model: Any) -> bytes:
             model.save(path)
         except Exception as error:
             raise ModelError(
-                f"The model cannot be saved ({type(error).__name__}: {_first_line(error)}). Something in it, for "
+                f"The model cannot be saved ({type(error).__name__}: {_reason(error)}) Something in it, for "
                 "instance a lambda, or a loss or metric defined in a function, cannot be serialised. Pass a function "
                 "that builds and compiles the model: KerasEstimator(model=make_model)."
             ) from error
@@ -112,6 +114,22 @@ def _all_keras(value: Any) -> bool:
     return all(map(_all_keras, value.values()))
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__).rstrip(".") + "."
+def _hint(error: BaseException) -> str:
+    if "cannot be empty tensors" not in str(error):
+        return ""
+    return (
+        " Keras does not load a layer whose vocabulary is empty: adapt it first, or name it in adaptLayers beside a "
+        "model function."
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """What Keras says, without the configurations that it quotes; the innermost cause where it names one."""
+    text = str(error).strip() or type(error).__name__
+    for quoted in _QUOTED:
+        text = text.split(quoted)[0]
+    causes = text.split("Exception encountered:")
+    text = " ".join(causes[-1].split()) or " ".join(text.split())
+    if len(text) > REASON_CHARACTERS:
+        return text[:REASON_CHARACTERS] + "..."
+    return text.removesuffix(" name:").rstrip(".") + "."

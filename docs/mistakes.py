@@ -1,0 +1,636 @@
+"""Make typical mistakes in a real Spark session, and write what a person then sees to docs/mistakes.rst.
+
+Each function with ``@mistake`` is one: it is given a :class:`Table`, does something wrong, and an error is raised. All
+run one after the other in one fresh driver process at Spark's default log level, whose console (its own lines, the
+JVM's, and those of the nodes, which share it in local mode) goes to a file.
+
+    python docs/mistakes.py [--only WORD] [--output docs/mistakes.rst]
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+LINES = 30
+SETTLE_SECONDS, SETTLE_SECONDS_OF_JOB, SETTLE_DEADLINE = 0.1, 1.0, 15.0
+TIMEOUT = 3600
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake.
+
+    Attributes
+    ----------
+    title : str
+        What is wrong.
+    make : callable
+        Makes it.
+    is_known_before : bool
+        Whether the driver can know before it starts a job.
+    """
+
+    title: str
+    make: Callable[[Table], Any]
+    is_known_before: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one: the error's class, whether it is ours, the jobs that were started, and the console."""
+
+    name: str
+    title: str
+    error: str
+    is_typed: bool
+    is_known_before: bool
+    jobs: int
+    console: str
+
+    @property
+    def lines(self) -> int:
+        """Lines on the console."""
+        return len(self.console.splitlines())
+
+
+MISTAKES: list[Mistake] = []
+
+
+def mistake(title: str, *, known: bool) -> Callable[[Callable[[Table], Any]], Callable[[Table], Any]]:
+    """Add a mistake to the page; `known` says whether the driver can know of it before it starts a job."""
+
+    def add(make: Callable[[Table], Any]) -> Callable[[Table], Any]:
+        MISTAKES.append(Mistake(title, make, known))
+        return make
+
+    return add
+
+
+class Table:
+    """A session, a small DataFrame in it, and models to train."""
+
+    def __init__(self) -> None:
+        from pyspark.sql import SparkSession
+        from pyspark.sql import functions as F
+
+        self.spark = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
+        self.F = F
+        rows = self.spark.range(0, 100, 1, 4)
+        features = F.array(*[(F.col("id") % n / n).cast("float") for n in (2, 3, 5, 7)])
+        self.df = rows.select(features.alias("features"), (F.col("id") % 3).cast("int").alias("label"))
+        self.directory = tempfile.mkdtemp(prefix="tfos_ml-mistakes-")
+
+    def jobs(self) -> int:
+        """How many Spark jobs there have been."""
+        return int(self.spark.sparkContext._jsc.sc().statusStore().jobsList(None).size())
+
+
+def keras_model(units: int = 3, loss: str = "sparse_categorical_crossentropy") -> Any:
+    """A small compiled classifier of four numbers."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(units, activation="softmax")])
+    model.compile("sgd", loss)
+    return model
+
+
+def train_fn(args: Any, ctx: Any) -> None:
+    """A train function with nothing wrong but that it trains nothing."""
+    for _ in ctx.dataset():
+        pass
+
+
+# What is passed
+
+
+@mistake("A pandas DataFrame", known=True)
+def pandas_dataframe(table: Table) -> None:
+    import pandas as pd
+
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model()).fit(pd.DataFrame({"features": [[1.0] * 4], "label": [0]}))
+
+
+@mistake("A NumPy array", known=True)
+def numpy_array(table: Table) -> None:
+    import numpy as np
+
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model()).fit(np.zeros((10, 4)))
+
+
+@mistake("An RDD", known=True)
+def rdd(table: Table) -> None:
+    from tfos_ml import TFEstimator
+
+    TFEstimator(trainFn=train_fn).fit(table.df.rdd)
+
+
+@mistake("A misspelled Param", known=True)
+def misspelled_param(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model(), epoch=5)
+
+
+@mistake("A value out of range", known=True)
+def out_of_range(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model(), batchSize=0).fit(table.df)
+
+
+@mistake("A column that is not there", known=True)
+def missing_column(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model(), featuresCol="feature").fit(table.df)
+
+
+@mistake("A label of text", known=True)
+def text_label(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    words = table.df.withColumn("label", table.F.col("label").cast("string"))
+    KerasEstimator(model=keras_model()).fit(words)
+
+
+@mistake("A column of a type that no tensor has", known=True)
+def map_column(table: Table) -> None:
+    from tfos_ml import TFEstimator
+
+    TFEstimator(trainFn=train_fn).fit(table.spark.createDataFrame([], "features map<string,int>"))
+
+
+@mistake("A label of one number for an output of three", known=True)
+def label_shape(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model(loss="categorical_crossentropy")).fit(table.df)
+
+
+@mistake("More nodes than task slots", known=True)
+def too_many_nodes(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model(), clusterSize=8).fit(table.df)
+
+
+@mistake("An exportDir that is in use", known=True)
+def used_directory(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model(), exportDir="/etc").fit(table.df)
+
+
+# Models
+
+
+@mistake("A model that is not compiled", known=True)
+def not_compiled(table: Table) -> None:
+    import keras
+
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)]))
+
+
+@mistake("A model of several inputs without inputMapping", known=True)
+def several_inputs(table: Table) -> None:
+    import keras
+
+    from tfos_ml import KerasEstimator
+
+    a, b = keras.layers.Input((4,), name="left"), keras.layers.Input((4,), name="right")
+    model = keras.Model([a, b], keras.layers.Dense(1)(keras.layers.Concatenate()([a, b])))
+    model.compile("sgd", "mse")
+    KerasEstimator(model=model).fit(table.df.withColumnRenamed("features", "left"))
+
+
+@mistake("A layer of one's own that is not registered", known=True)
+def custom_layer(table: Table) -> None:
+    import keras
+
+    from tfos_ml import KerasEstimator
+
+    class Double(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return 2 * x
+
+    model = keras.Sequential([keras.layers.Input((4,)), Double(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    KerasEstimator(model=model).fit(table.df)
+
+
+def _text_model() -> Any:
+    import keras
+
+    layers = keras.layers
+    text = layers.TextVectorization(max_tokens=100, output_sequence_length=4, name="words")
+    model = keras.Sequential([layers.Input((), dtype="string"), text, layers.Embedding(100, 2), layers.Flatten()])
+    model.compile("sgd", "mse")
+    return model
+
+
+@mistake("A TextVectorization that has no vocabulary yet", known=True)
+def not_adapted(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    texts = table.df.withColumn("features", table.F.lit("a text"))
+    KerasEstimator(model=_text_model()).fit(texts)
+
+
+@mistake("The same, adapted in fit", known=True)
+def not_adapted_instance(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+    from tfos_ml.keras_model import describe_source
+    from tfos_ml.training.model_source import ModelSource, save_instance
+
+    estimator = KerasEstimator(model=_text_model(), adaptLayers=["words"])
+    describe_source(ModelSource(archive=save_instance(_text_model())), estimator._environment())
+
+
+@mistake("A lock in what the model function uses", known=True)
+def lock_in_model_function(table: Table) -> None:
+    import threading
+
+    from tfos_ml import KerasEstimator
+
+    lock = threading.Lock()
+
+    def make_model() -> Any:
+        with lock:
+            return keras_model()
+
+    KerasEstimator(model=make_model).fit(table.df)
+
+
+@mistake("A model function with an argument that is not given", known=True)
+def model_argument(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=lambda width: keras_model(width)).fit(table.df)
+
+
+@mistake("BackupAndRestore", known=True)
+def backup_and_restore(table: Table) -> None:
+    import keras
+
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model(), callbacks=[keras.callbacks.BackupAndRestore("/tmp/backup")])
+
+
+@mistake("Parameter servers for a Keras model", known=True)
+def parameter_servers(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model(), clusterSize=2, numPS=1).fit(table.df)
+
+
+# Train functions
+
+
+@mistake("A train function with one argument", known=True)
+def one_argument(table: Table) -> None:
+    from tfos_ml import TFEstimator
+
+    TFEstimator(trainFn=lambda args: None).fit(table.df)
+
+
+@mistake("A lock in what the train function uses", known=True)
+def lock_in_train_function(table: Table) -> None:
+    import threading
+
+    from tfos_ml import TFEstimator
+
+    lock = threading.Lock()
+
+    def train(args: Any, ctx: Any) -> None:
+        with lock:
+            train_fn(args, ctx)
+
+    TFEstimator(trainFn=train).fit(table.df)
+
+
+@mistake("A model that nobody has exported", known=True)
+def nothing_exported(table: Table) -> None:
+    from tfos_ml import TFModel
+
+    TFModel().transform(table.df)
+
+
+@mistake("A SavedModel that is not there", known=True)
+def no_saved_model(table: Table) -> None:
+    from tfos_ml import TFModel
+
+    TFModel(exportDir=f"{table.directory}/nowhere").transform(table.df)
+
+
+# What only the nodes can know
+
+
+@mistake("A train function that raises", known=False)
+def train_function_raises(table: Table) -> None:
+    from tfos_ml import TFEstimator
+
+    def train(args: Any, ctx: Any) -> None:
+        rates = {"fast": 0.1}
+        print("learning rate", rates["slow"])
+
+    TFEstimator(trainFn=train, clusterSize=2).fit(table.df)
+
+
+@mistake("sys.exit(1) in a train function", known=False)
+def train_function_exits(table: Table) -> None:
+    from tfos_ml import TFEstimator
+
+    def train(args: Any, ctx: Any) -> None:
+        if not args.get("data_dir"):
+            sys.exit(1)
+
+    TFEstimator(trainFn=train, clusterSize=2).fit(table.df)
+
+
+@mistake("A process that the kernel ends, out of memory", known=False)
+def killed(table: Table) -> None:
+    import signal
+
+    from tfos_ml import TFEstimator
+
+    TFEstimator(trainFn=lambda args, ctx: os.kill(os.getpid(), signal.SIGKILL)).fit(table.df)
+
+
+@mistake("A module that the nodes do not have", known=False)
+def missing_module(table: Table) -> None:
+    from tfos_ml import TFEstimator
+
+    def train(args: Any, ctx: Any) -> None:
+        import tensorflow_nowhere  # noqa: F401
+
+    TFEstimator(trainFn=train).fit(table.df)
+
+
+@mistake("A layer that fails in the graph", known=False)
+def graph_fails(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    def make_model() -> Any:
+        import keras
+        import tensorflow as tf
+
+        class Checked(keras.layers.Layer):
+            def call(self, x: Any) -> Any:
+                with tf.control_dependencies([tf.debugging.assert_less(x, 0.5, message="inputs must be below 0.5")]):
+                    return tf.identity(x)
+
+        model = keras.Sequential([keras.layers.Input((4,)), Checked(), keras.layers.Dense(3, activation="softmax")])
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        return model
+
+    KerasEstimator(model=make_model, clusterSize=2).fit(table.df)
+
+
+@mistake("A learning rate that is far too high", known=False)
+def loss_is_nan(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    def make_model() -> Any:
+        import keras
+
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e30), "mse")
+        return model
+
+    KerasEstimator(model=make_model, batchSize=10, epochs=3).fit(table.df)
+
+
+@mistake("Nulls in a column", known=False)
+def nulls(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    some = table.F.when(table.F.col("label") > 0, table.F.col("label")).alias("label")
+    KerasEstimator(model=keras_model()).fit(table.df.select("features", some))
+
+
+@mistake("No rows", known=False)
+def no_rows(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model()).fit(table.df.where("label > 7"))
+
+
+@mistake("A barrier that not all workers reach", known=False)
+def barrier(table: Table) -> None:
+    from tfos_ml import TFEstimator
+
+    def train(args: Any, ctx: Any) -> None:
+        if ctx.task_index == 0:
+            ctx.barrier("before training")
+
+    TFEstimator(trainFn=train, clusterSize=2).fit(table.df)
+
+
+@mistake("A model that is too large for spark.driver.maxResultSize", known=False)
+def large_model(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    def make_model() -> Any:
+        import keras
+
+        layers = [keras.layers.Input((4,)), keras.layers.Dense(300_000), keras.layers.Dense(3, activation="softmax")]
+        model = keras.Sequential(layers)
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        return model
+
+    conf = table.spark.sparkContext._jsc.sc().conf()
+    conf.set("spark.driver.maxResultSize", "1m")
+    try:
+        KerasEstimator(model=make_model).fit(table.df)
+    finally:
+        conf.remove("spark.driver.maxResultSize")
+
+
+@mistake("A map function of TFCluster that raises", known=False)
+def cluster_fails(table: Table) -> None:
+    from tfos_ml import InputMode, TFCluster
+
+    def map_fun(args: Any, ctx: Any) -> None:
+        ctx.get_data_feed().next_batch(10)
+        raise ValueError("no such option")
+
+    sc = table.spark.sparkContext
+    with TFCluster.run(sc, map_fun, None, 2, input_mode=InputMode.SPARK) as cluster:
+        cluster.train(sc.parallelize(range(100_000), 4), num_epochs=2)
+
+
+@mistake("An instance of TFParallel that raises", known=False)
+def instance_fails(table: Table) -> None:
+    from tfos_ml import TFParallel
+
+    def map_fun(args: Any, ctx: Any) -> float:
+        return 1 / ctx.executor_id
+
+    TFParallel.run(table.spark.sparkContext, map_fun, None, 2)
+
+
+# Running them
+
+
+def as_seen(text: str) -> str:
+    """What a terminal shows of a text in which bars have been drawn over; without what differs from run to run."""
+    shown = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")).strip("\n")
+    for pattern, instead in (
+        (re.escape(f"{ROOT}/"), ""),
+        (r'File "[^"]*/(?=(?:site-packages|lib/python3[.\d]*)/)', 'File ".../'),
+        (r"\btfos_ml-mistakes-\w+", "tfos_ml-mistakes"),
+        (r"0x[0-9a-f]{6,}", "0x..."),
+    ):
+        shown = re.sub(pattern, instead, shown)
+    return shown
+
+
+def settled_size(console: Path, seconds: float = SETTLE_SECONDS) -> int:
+    """Size of a file once nobody has written to it for some seconds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    deadline = time.monotonic() + SETTLE_DEADLINE
+    size, since = console.stat().st_size, time.monotonic()
+    while time.monotonic() - since < seconds and time.monotonic() < deadline:
+        time.sleep(0.02)
+        if (now := console.stat().st_size) != size:
+            size, since = now, time.monotonic()
+    return size
+
+
+def make(one: Mistake, table: Table, console: Path) -> Outcome:
+    """Make one mistake, and print its error as Python does."""
+    from tfos_ml.errors import TfosMlError
+
+    jobs, begin = table.jobs(), settled_size(console)
+    error: BaseException | None = None
+    try:
+        one.make(table)
+    except BaseException as raised:
+        error = raised
+        assert error.__traceback__ is not None
+        traceback.print_exception(type(error), error, error.__traceback__.tb_next)
+    end = settled_size(console, SETTLE_SECONDS_OF_JOB if table.jobs() > jobs else SETTLE_SECONDS)
+    text = console.read_bytes()[begin:end].decode(errors="replace")
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
+    is_typed = isinstance(error, TfosMlError)
+    return Outcome(
+        one.make.__name__, one.title, name, is_typed, one.is_known_before, table.jobs() - jobs, as_seen(text)
+    )
+
+
+def drive(only: str, console: Path, answer: Path) -> None:
+    """In the driver process: make all mistakes."""
+    table = Table()
+    import keras  # noqa: F401  (as users have, before they make a model)
+
+    keras_model()(__import__("numpy").zeros((1, 4)))
+    chosen = [one for one in MISTAKES if re.search(only, one.make.__name__)]
+    outcomes = [make(one, table, console) for one in chosen]
+    table.spark.stop()
+    os.rmdir(table.directory)
+    answer.write_text(json.dumps([asdict(outcome) for outcome in outcomes]))
+
+
+def outcomes_of(only: str = "") -> list[Outcome]:
+    """Make the mistakes whose names have a pattern in them, in a fresh process, and say what came of them."""
+    with tempfile.TemporaryDirectory() as directory:
+        console, answer = Path(directory) / "console", Path(directory) / "answer"
+        with open(console, "wb") as file:
+            command = [sys.executable, __file__, "--only", only, "--console", str(console), "--answer", str(answer)]
+            path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+            environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, "PYTHONPATH": path}
+            done = subprocess.run(command, stdout=file, stderr=file, env=environment, timeout=TIMEOUT)
+        if done.returncode:
+            raise RuntimeError(console.read_text(errors="replace")[-5000:])
+        return [Outcome(**outcome) for outcome in json.loads(answer.read_text())]
+
+
+def page(outcomes: list[Outcome]) -> str:
+    """The page, in reStructuredText."""
+    made = {one.make.__name__: one for one in MISTAKES}
+    parts = [
+        "Mistakes, and what they print\n=============================\n\n"
+        f"{len(outcomes)} typical mistakes, each made in a real session (``local[4]``, Spark's default log level),\n"
+        "and all that then appears on the console. Generated by ``python docs/mistakes.py``; do not edit.\n"
+    ]
+    rows = [(o.title, f"``{o.error.rsplit('.', 1)[-1]}``", str(o.lines), str(o.jobs)) for o in outcomes]
+    head = ("Mistake", "Error", "Lines", "Spark jobs")
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(4)]
+    rule = "  ".join("=" * width for width in widths)
+    table = [rule, _row(head, widths), rule, *(_row(row, widths) for row in rows), rule]
+    parts.append("\n".join(table) + "\n")
+    for outcome in outcomes:
+        source = inspect.getsource(made[outcome.name].make).split("\n", 2)[2]  # without decorator and head
+        code = textwrap.indent(textwrap.dedent(source).strip(), "    ")
+        text = textwrap.indent(outcome.console, "    ")
+        parts.append(
+            f"{outcome.title}\n{'-' * len(outcome.title)}\n\n.. code-block:: python\n\n{code}\n\n"
+            f"{outcome.lines} lines::\n\n{text}\n"
+        )
+    return "\n".join(parts)
+
+
+def _row(cells: tuple[str, ...], widths: list[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def problems(outcome: Outcome) -> list[str]:
+    """What is wrong with the outcome of a mistake."""
+    found = []
+    if not outcome.is_typed:
+        found.append(f"{outcome.error} is none of tfos_ml's")
+    if outcome.lines > LINES:
+        found.append(f"{outcome.lines} lines, at most {LINES} expected")
+    if outcome.is_known_before and outcome.jobs:
+        found.append(f"{outcome.jobs} jobs were started, though the driver could have known")
+    if re.search(r"<tfos_ml:|^\s*at \S+\(\S+\.(java|scala):\d+\)|Py4JJavaError", outcome.console, re.MULTILINE):
+        found.append("Java's lines, or a failure's encoded form")
+    return found
+
+
+def main() -> int:
+    """Write the page; the number of mistakes whose outcome is not as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="pattern of names")
+    parser.add_argument("--output", default=str(ROOT / "docs" / "mistakes.rst"))
+    parser.add_argument("--console", help=argparse.SUPPRESS)
+    parser.add_argument("--answer", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.answer:
+        drive(arguments.only, Path(arguments.console), Path(arguments.answer))
+        return 0
+    outcomes = outcomes_of(arguments.only)
+    Path(arguments.output).write_text(page(outcomes))
+    failed = 0
+    for outcome in outcomes:
+        for problem in problems(outcome):
+            failed += 1
+            sys.stderr.write(f"{outcome.name}: {problem}\n")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

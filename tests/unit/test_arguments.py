@@ -1,0 +1,69 @@
+"""What is passed instead of DataFrames and functions, told on the driver."""
+
+import functools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
+from tfos_ml.arguments import check_call, check_model_function
+
+
+class Rdd:
+    __module__ = "pyspark.core.rdd"
+    __qualname__ = "RDD"
+
+
+GIVEN = {
+    "pandas": (pd.DataFrame({"features": [1.0]}), r"pandas\.[\w.]*DataFrame.*spark\.createDataFrame"),
+    "array": (np.zeros((2, 4)), r"numpy\.ndarray.*spark\.createDataFrame"),
+    "RDD": (Rdd(), r"pyspark\.core\.rdd\.RDD.*toDF"),
+    "list": ([[1.0]], r"builtins\.list.*spark\.createDataFrame"),
+    "None": (None, "NoneType"),
+}
+
+
+@pytest.mark.parametrize("make", [TFEstimator, KerasEstimator, TFModel])
+@pytest.mark.parametrize(("given", "message"), GIVEN.values(), ids=GIVEN)
+def test_what_is_no_dataframe_is_named(make, given, message):
+    stage = make()
+    with pytest.raises(errors.InputTypeError, match=rf"{make.__name__}\.\w+ takes a Spark DataFrame.*{message}"):
+        (stage.transform if make is TFModel else stage.fit)(given)
+
+
+def two(args, ctx):
+    pass
+
+
+class Callable:
+    def __call__(self, args, ctx):
+        pass
+
+
+@pytest.mark.parametrize("function", [two, Callable(), lambda *args: None, functools.partial(two), print])
+def test_functions_of_args_and_ctx(function):
+    check_call("trainFn", function, "(args, ctx)", None, None)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda: None, r"trainFn is called with \(args, ctx\), but it is <lambda>\(\)"),
+        (lambda args: None, r"<lambda>\(args\) \(too many positional arguments\)"),
+        (lambda args, ctx, extra: None, r"missing a required argument: 'extra'"),
+        (functools.partial(two, None), "too many positional"),
+    ],
+)
+def test_functions_of_other_arguments(function, message):
+    with pytest.raises(errors.ParamError, match=message):
+        check_call("trainFn", function, "(args, ctx)", None, None)
+
+
+def test_arguments_of_a_model_function():
+    check_model_function(lambda units=3: None, {})
+    check_model_function(lambda units: None, {"units": 3})
+    with pytest.raises(errors.ParamError, match="no arguments.*missing a required argument: 'units'"):
+        check_model_function(lambda units: None, {})
+    with pytest.raises(errors.ParamError, match=r"\['width'\].*unexpected keyword argument 'width'"):
+        check_model_function(lambda units=3: None, {"width": 3})

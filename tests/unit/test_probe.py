@@ -1,0 +1,49 @@
+"""What executors lack is told before a node is sent there."""
+
+import platform
+import sys
+from types import SimpleNamespace
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+from tfos_ml.cluster import probe
+from tfos_ml.errors import ClusterConfigError
+
+HERE = {"host": "host-7", "python": platform.python_version(), "missing": []}
+
+
+def session(python):
+    """A local session whose Python workers run a program."""
+    context = SimpleNamespace(applicationId=f"local-{python}", pythonExec=str(python))
+    return SimpleNamespace(sparkContext=context, conf=SimpleNamespace(get=lambda name, default: "local[2]"))
+
+
+def test_a_python_without_packages_is_named(tmp_path):
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')  # neither PYTHONPATH nor site-packages
+    bare.chmod(0o755)
+    with pytest.raises(ClusterConfigError, match=r"has no package tfos_ml or tensorflow .*PYSPARK_PYTHON"):
+        probe.check_executors(session(bare), 2)
+
+
+@pytest.mark.parametrize("python", [sys.executable, "/no/such/python"])
+def test_the_drivers_own_python_will_do_and_what_cannot_be_started_is_sparks_to_tell(python):
+    probe.check_executors(session(python), 2)
+
+
+def test_another_version_is_named():
+    with pytest.raises(ClusterConfigError, match=r"3\.8\.1 on host-7.*is not the driver's"):
+        probe.check_found({**HERE, "python": "3.8.1"})
+
+
+def test_what_is_sent_to_executors_needs_no_package_of_ours():
+    names = {"__name__": "__main__"}
+    exec(probe._LOOK + probe._PROBE, names)
+    sent = cloudpickle.dumps(names["probe"])
+    assert b"tfos_ml.cluster" not in sent
+    batch = pa.record_batch([pa.array([1, 2])], names=["id"])
+    (answer,) = cloudpickle.loads(sent)([batch])
+    assert answer.num_rows == 2
+    assert '"missing": []' in answer.column("found")[0].as_py()

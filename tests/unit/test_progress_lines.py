@@ -1,0 +1,38 @@
+"""A bar where there is a terminal for it, else a line an epoch."""
+
+import sys
+
+import pytest
+
+from tfos_ml.cluster.progress import Progress
+
+WORD = {0: {"rows": 100, "complete": True}}
+
+
+def report(epoch):
+    return {"metrics": {"loss": 0.5}, "epoch": epoch, "label": "worker:0", "shown": True}
+
+
+def show_two_epochs(**options):
+    progress = Progress(1, 1, 2, **options)
+    for _ in range(50):
+        progress.update(WORD, [])
+    for epoch in range(2):
+        progress.update(WORD, [report(epoch)])
+    progress.close(succeeded=True)
+
+
+def test_into_a_pipe_goes_a_line_an_epoch(capsys):
+    show_two_epochs()
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "Epoch 1/2 [worker:0] loss: 0.5\nEpoch 2/2 [worker:0] loss: 0.5\n"
+
+
+@pytest.mark.parametrize("shares_terminal", [False, True], ids=["own terminal", "with Spark's stage bar"])
+def test_on_a_terminal_is_one_bar(capsys, monkeypatch, shares_terminal):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    show_two_epochs(shares_terminal=shares_terminal)
+    shown = capsys.readouterr().err
+    assert ("2/2 epochs" in shown) is not shares_terminal
+    assert shown.count("\n") == (2 if shares_terminal else 1)

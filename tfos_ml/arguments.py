@@ -1,0 +1,65 @@
+"""What users pass to fit, transform and the constructors: checked on the driver, before any job."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tfos_ml import errors
+
+_HINTS = {
+    "pandas": "Make one of it with spark.createDataFrame(...).",
+    "numpy": "Make one of it with spark.createDataFrame(...), an array column a row.",
+    "pyspark.core.rdd": "Make one of it with rdd.toDF([...]).",
+    "builtins": "Make one of it with spark.createDataFrame(...).",
+}
+
+
+def check_dataframe(data: Any, method: str) -> None:
+    """Raise ``InputTypeError`` unless `data` is a Spark DataFrame, classic or Connect's."""
+    if hasattr(data, "mapInArrow") and hasattr(data, "sparkSession"):
+        return
+    kind = type(data)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    hint = next((text for module, text in _HINTS.items() if name.startswith(module)), "")
+    raise errors.InputTypeError(f"{method} takes a Spark DataFrame. Received: {name}. {hint}".rstrip())
+
+
+def check_call(param: str, function: Any, arguments: str, *args: Any, **kwargs: Any) -> None:
+    """Raise ``ParamError`` unless a function can be called with some arguments, as far as its signature tells.
+
+    Parameters
+    ----------
+    param : str
+        What it was passed as.
+    function : callable
+        The function.
+    arguments : str
+        The arguments, for the message.
+    *args, **kwargs
+        The same, whose values do not matter.
+    """
+    signature = _signature(function)
+    if signature is None:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise errors.ParamError(
+            f"{param} is called with {arguments}, but it is {name}{signature} ({error}). Change what it takes."
+        ) from None
+
+
+def check_model_function(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Raise ``ParamError`` unless a model function can be called with ``modelArgs``."""
+    names = f"modelArgs, {sorted(arguments)}, as keyword arguments" if arguments else "no arguments"
+    check_call("model", function, names, **arguments)
+
+
+def _signature(function: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # of some functions in C it is not known
+        return None

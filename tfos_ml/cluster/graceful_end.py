@@ -1,0 +1,86 @@
+"""How the tasks of a failed run end without an error of Spark's.
+
+Spark prints the error of a task several times, with Java's traces, and a line for each task that it has to
+kill. So a node whose failure the driver has acknowledged lets its task end as if all were well, without
+result rows, and so do the others when the driver asks them to stop. The driver raises what was reported,
+whatever becomes of the job, and cancels what is left of it after ``END_SECONDS``.
+
+Tasks of a barrier stage must not leave another one waiting in an exchange of Spark's: nobody would ever
+answer it. So they first tell each other, over the driver's control server, how many exchanges each has begun, and
+those that have begun one less than others take part in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tfos_ml import errors
+from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.cluster.failure import Failure, find_failure
+
+if TYPE_CHECKING:
+    from tfos_ml.cluster.control import ControlServer
+    from tfos_ml.cluster.rendezvous import Rendezvous
+    from tfos_ml.cluster.tagged_job import TaggedJob
+
+logger = logging.getLogger(__name__)
+END_SECONDS = 8.0
+"""The longest that the driver waits for the tasks of a failed run to end by themselves."""
+FEED_END_SECONDS = 2.0
+"""The same for tasks that feed nodes; one whose node stands still hears of nothing."""
+LEAVE_SECONDS = 15.0  # by then the driver has cancelled the job, unless it is out of reach
+POLL_SECONDS = 0.1
+_LEAVING = 0  # round of the control server's exchanges; those of barrier tasks are Spark's own
+
+
+def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, size: int) -> bool:
+    """End the exchanges of a barrier task; whether no task is left waiting in one.
+
+    Parameters
+    ----------
+    rendezvous : Rendezvous
+        The node's.
+    control : dict of str to str
+        Address and token of the driver's control server.
+    rank, size : int
+        The node, and the number of all.
+    """
+    if size == 1:
+        return True
+    deadline = time.monotonic() + LEAVE_SECONDS
+    client = ControlClient(**control)
+    try:
+        mine = {"rank": rank, "round": _LEAVING, "size": size, "message": str(rendezvous.begun)}
+        while (begun := client.call_reliably("gather", LEAVE_SECONDS, **mine)["messages"]) is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+    except pa.ArrowException as error:
+        logger.debug("The driver cannot be reached: %s", error)
+        return False
+    finally:
+        client.close()
+    return rendezvous.complete(max(map(int, begun)), deadline - time.monotonic())
+
+
+def await_end(job: TaggedJob, control: ControlServer, seconds: float = END_SECONDS) -> None:
+    """Have all nodes stop, and wait for the end of the job's tasks, since a node has failed."""
+    control.stop_nodes()
+    job.wait(seconds)
+
+
+def log_failure(failure: Failure) -> None:
+    """Write all that is known of a failure into the executor's log."""
+    error = failure.to_error()
+    text = error.details if isinstance(error, errors.NodeError) else str(error)
+    sys.stderr.write(f"{type(error).__name__}: {text}\n")
+
+
+def has_failed(control: ControlServer | None) -> bool:
+    """Whether a node has reported a failure."""
+    return control is not None and find_failure(control.failure() or "") is not None

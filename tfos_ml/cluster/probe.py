@@ -1,0 +1,105 @@
+"""Whether the Python of the executors has what nodes need: asked once an application, before its first cluster.
+
+Without ``tfos_ml`` there, not even the function that would tell so can be unpickled, and Spark prints its own long
+account. So what asks is a function that needs nothing but PyArrow, sent by value.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml.artifacts import is_connect
+from tfos_ml.cluster.resources import is_local
+from tfos_ml.cluster.tagged_job import TaggedJob
+from tfos_ml.errors import ClusterConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NEEDED = ("tfos_ml", "tensorflow", "pyarrow", "cloudpickle", "psutil")
+SECONDS = 20.0
+_CHECKED_LIMIT = 100
+_checked: list[str] = []
+"""Applications whose executors have been asked; a documented cache of at most ``_CHECKED_LIMIT``."""
+_LOOK = f"""
+import importlib.util, json, platform, socket
+def look():
+    missing = [name for name in {NEEDED} if importlib.util.find_spec(name) is None]
+    return json.dumps(dict(host=socket.gethostname(), python=platform.python_version(), missing=missing))
+"""
+_PROBE = """
+def probe(batches):
+    import pyarrow
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_pydict({"found": [look()] * batch.num_rows})
+"""
+
+
+def check_executors(spark: SparkSession, tasks: int) -> None:
+    """Raise ``ClusterConfigError`` if the executors' Python lacks a package, as far as they tell in time.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        On Spark Connect nothing is asked.
+    tasks : int
+        How many tasks ask, where the executors are processes of their own.
+    """
+    if is_connect(spark):
+        return
+    context = spark.sparkContext
+    if context.applicationId in _checked:
+        return
+    found = _ask_python(context.pythonExec) if is_local(spark) else _ask_executors(spark, tasks)
+    for one in found:
+        check_found(one)
+    if found:
+        _checked.append(context.applicationId)
+        del _checked[:-_CHECKED_LIMIT]
+
+
+def check_found(found: dict[str, Any]) -> None:
+    """Raise ``ClusterConfigError`` if a Python lacks a package, or is of another version than the driver's."""
+    python, mine = found["python"], platform.python_version()
+    where = f"The executors' Python ({python} on {found['host']})"
+    how = (
+        "Have spark.pyspark.python, or PYSPARK_PYTHON, name the Python that has them, for instance "
+        "os.environ['PYSPARK_PYTHON'] = sys.executable before the session starts."
+    )
+    if python.split(".")[:2] != mine.split(".")[:2]:
+        raise ClusterConfigError(f"{where} is not the driver's, {mine}; Spark needs the same minor version. {how}")
+    if found["missing"]:
+        raise ClusterConfigError(
+            f"{where} has no package {' or '.join(found['missing'])}. Install what the driver has on every host. {how}"
+        )
+
+
+def _ask_python(python: str) -> list[dict[str, Any]]:
+    """In local mode: start it, unless it is this one."""
+    program = shutil.which(python)
+    if program is None or program == sys.executable:
+        return [{"host": "", "python": platform.python_version(), "missing": []}]
+    command = [program, "-c", f"{_LOOK}\nprint(look())"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True, env={**os.environ})
+        return [json.loads(done.stdout)]
+    except (OSError, subprocess.SubprocessError, ValueError):  # Spark will tell
+        return []
+
+
+def _ask_executors(spark: SparkSession, tasks: int) -> list[dict[str, Any]]:
+    """By a short job; nothing if it does not end in time, or fails."""
+    names: dict[str, Any] = {"__name__": "__main__"}  # functions of it are sent by value
+    exec(_LOOK + _PROBE, names)
+    asked = spark.range(0, tasks, 1, tasks).mapInArrow(names["probe"], "found string")
+    job = TaggedJob(spark, f"tfos_ml-probe-{uuid.uuid4().hex[:12]}", asked.collect)
+    if not job.wait(SECONDS):
+        job.cancel(SECONDS)
+    return [json.loads(row.found) for row in job.result or []]

@@ -1,0 +1,79 @@
+"""What a person needs of long texts: messages, tracebacks and output, cut to a few lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+MESSAGE_LINES, TRACEBACK_LINES, OUTPUT_LINES = 8, 8, 5
+LINE_CHARACTERS = 500
+CUT = "..."
+_FRAME = re.compile(r'^ +File "([^"]*)", line \d+')
+_LIBRARY = re.compile(r"/(site-packages|dist-packages|tfos_ml|python3(\.\d+)?)/|^<frozen")
+_UNDERLINE = re.compile(r"^[\s^~]+$")
+_GRAPH_TRACE = re.compile(r"^Detected at node .*most recent call last\):$")
+_GRAPH_NODE = re.compile(r"^\s*\[\[\{\{node ")
+
+
+def excerpt(text: str, lines: int) -> str:
+    """The first and last lines of a text, at most `lines`, and none of them endless."""
+    found = [line if len(line) <= LINE_CHARACTERS else line[:LINE_CHARACTERS] + CUT for line in text.splitlines()]
+    if len(found) <= lines:
+        return "\n".join(found)
+    last = (lines - 1) // 2
+    return "\n".join([*found[: lines - 1 - last], CUT, *found[len(found) - last :]])
+
+
+def message_excerpt(message: str) -> str:
+    """A message without the frames of a graph's making that TensorFlow puts into some."""
+    if _FRAME.search("\n".join(message.splitlines()[1:])) is None and "[[{{node" not in message:
+        kept = message.splitlines()
+    else:
+        noise = (_FRAME, _GRAPH_TRACE, _GRAPH_NODE)
+        kept = [line for line in message.splitlines() if line.strip() and not any(p.search(line) for p in noise)]
+    return excerpt("\n".join(kept), MESSAGE_LINES)
+
+
+def traceback_excerpt(traceback: str, message: str = "") -> str:
+    """The user's own frames of a printed traceback.
+
+    Parameters
+    ----------
+    traceback : str
+        As Python prints it.
+    message : str
+        What has been told before: the line at the end that says it again is left out.
+    """
+    blocks = list(_blocks(traceback.rstrip().splitlines()))
+    own = [block for block in blocks if not _is_library(block)]
+    if own and own[-1] and not _FRAME.match(own[-1][0]) and "\n".join(own[-1]).strip() in message:
+        own.pop()
+    if not any(_FRAME.match(block[0]) for block in own) and any(_FRAME.match(block[0]) for block in blocks):
+        return ""  # nothing in it is the user's
+    lines = [line for block in own for line in block if not _UNDERLINE.match(line)]
+    return excerpt("\n".join(lines), TRACEBACK_LINES)
+
+
+def output_excerpt(output: str) -> str:
+    """The last lines of a process's output."""
+    lines = output.rstrip().splitlines()[-OUTPUT_LINES:]
+    return excerpt("\n".join(lines), OUTPUT_LINES)
+
+
+def _blocks(lines: list[str]) -> Iterator[list[str]]:
+    """A traceback's frames, each with its source lines, and what stands between them."""
+    block: list[str] = []
+    for line in lines:
+        begins_frame = _FRAME.match(line) is not None
+        ends_frame = bool(block) and _FRAME.match(block[0]) is not None and not line.startswith("    ")
+        if block and (begins_frame or ends_frame):
+            yield block
+            block = []
+        block.append(line)
+    if block:
+        yield block
+
+
+def _is_library(block: list[str]) -> bool:
+    found = _FRAME.match(block[0])
+    return found is not None and _LIBRARY.search(found[1]) is not None
