@@ -480,6 +480,7 @@ class Node:
             "address": self._cards[self._role.rank].address,
             "rows": self._feeder.rows["train"],
             "validation_rows": self._feeder.rows["validation"],
+            "skipped_rows": self._feeder.skipped,
             "bytes": self._feeder.bytes,
             "seconds": time.monotonic() - self._started,
             "metrics": self._reports,
