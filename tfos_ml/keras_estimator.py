@@ -94,6 +94,12 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         How often a fit whose node failed goes on from the last state in ``modelDir``.
     tensorboard, logDir : bool, default False; str, optional
         The chief starts TensorBoard; metrics are logged to ``logDir`` if either is set.
+    nullPolicy, nanPolicy : {"error", "skip", "keep"}, default "error"
+        What becomes of rows with nulls, and with NaN or infinity, in ``fit`` and in ``transform``;
+        in ``fit``, nulls cannot be kept.
+    padValue : float, default 0
+        Fills rows of different lengths up to the longest of all, where the model's dimension is
+        None; where the model fixes a width, all rows must have it.
     clusterSize, masterNode, shuffle, seed, exportDir, nodeEnv, ...
         As of :class:`TFEstimator`.
 

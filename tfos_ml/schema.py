@@ -21,7 +21,7 @@ image (Spark's schema)      uint8, (height, width,       uint8
 A field of a struct is named by its path, ``"parent.child"``. Everything else (map, other
 structs, interval, ...) is a ``ColumnTypeError``.
 A batch of *n* rows of a scalar column has shape ``(n,)``; each level of array adds a
-dimension. Rows of different lengths are padded to the longest of the batch.
+dimension. Rows of different lengths are for dimensions that a model leaves open.
 """
 
 from __future__ import annotations

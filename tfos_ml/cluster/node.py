@@ -290,8 +290,7 @@ class Node:
             if batch is None:
                 self._pump(POLL_SECONDS)
             else:
-                self._feeder.write(batch)
-                self._asked.see(batch)
+                self._asked.see(self._feeder.write(batch))
             self._wait(
                 lambda: self._feeder.has_room() or self._reading_ended(),
                 self._task.feed_timeout,

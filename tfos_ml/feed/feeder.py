@@ -67,8 +67,8 @@ class Feeder:
         self.keeps_rows = False
         self.complete = False
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of one batch.
+    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the rows of one batch; returns them as they came, without those that are left out.
 
         Raises
         ------
@@ -77,20 +77,21 @@ class Feeder:
         spool.NoRoomError
             If they fit nowhere.
         """
+        self._count(batch)
         specs = self._schema.columns
         columns = [plain(column) for column in batch.columns[: len(specs)]]
         kept = self._checks.kept(columns)
-        self._count(batch)
-        batch = pa.RecordBatch.from_arrays([*columns, *batch.columns[len(specs) :]], batch.schema.names)
         if kept is not None:
-            given, batch = batch.num_rows, batch.filter(kept)
-            self.skipped += given - batch.num_rows
-        if VALIDATION_COLUMN in batch.schema.names:
-            marked = batch.column(VALIDATION_COLUMN)
-            batch = batch.drop_columns([VALIDATION_COLUMN])
-            self._write("validation", batch.filter(marked))
-            batch = batch.filter(pc.invert(marked))
-        self._write("train", batch)
+            columns, batch = [column.filter(kept) for column in columns], batch.filter(kept)
+            self.skipped += len(kept) - batch.num_rows
+        checked = pa.RecordBatch.from_arrays([*columns, *batch.columns[len(specs) :]], batch.schema.names)
+        if VALIDATION_COLUMN in checked.schema.names:
+            marked = checked.column(VALIDATION_COLUMN)
+            checked = checked.drop_columns([VALIDATION_COLUMN])
+            self._write("validation", checked.filter(marked))
+            checked = checked.filter(pc.invert(marked))
+        self._write("train", checked)
+        return batch
 
     def _write(self, stream: str, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:

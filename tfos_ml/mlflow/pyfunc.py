@@ -107,7 +107,7 @@ class ServedModel:
         ------
         ColumnNotFoundError
             If a column is missing.
-        NullValueError, ShapeError
+        NullValueError, NonFiniteValueError, ShapeError
             As of ``TFModel.transform``.
         """
         import pandas as pd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.arrays import pad_rows
-from tfos_ml.errors import EmptyDataError
+from tfos_ml.errors import EmptyDataError, LabelRangeError
 from tfos_ml.feed.dataset import RowStore
 from tfos_ml.feed.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.feed.steps import Int64s
@@ -96,6 +97,25 @@ class TrainingData:
                 continue
             name = spec.name if spec.name in outputs else next(iter(outputs))
             check_label(spec, store.shapes[i], name, self._description)
+
+    def label_error(self, error: Exception) -> LabelRangeError | None:
+        """The error for labels that TensorFlow found to be no class; None if it says something else.
+
+        It is the only one to know the outputs of a model that is not built before it sees rows.
+        """
+        found = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
+        if found is None:
+            return None
+        store = self._stores["train"]
+        ranges = []
+        for i in self._schema.of("label"):
+            values = store.gather(np.arange(len(store)), self._pad_value)[i]
+            ranges.append(f"label column '{self._schema.columns[i].column}' from {values.min():g} to {values.max():g}")
+        return LabelRangeError(
+            f"A label is {found[1]}, but the model tells {found[3]} classes apart and takes class indices from "
+            f"{found[2]} to {int(found[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Count classes from 0, for "
+            "instance with pyspark.ml.feature.StringIndexer, or give the last layer as many units as there are classes."
+        )
 
     def element_spec(self) -> Any:
         """Structure, shapes and dtypes of a batch."""

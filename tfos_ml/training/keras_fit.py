@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.heads import HEAD_FILE, Head
@@ -127,8 +128,6 @@ def _settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> Non
     """Switch off what cannot hold collective operations."""
     if group.size == 1:
         return
-    import tensorflow as tf
-
     if model.jit_compile and not tf.config.list_physical_devices("GPU"):
         notices.append(
             "jit_compile=True was switched off: XLA has no collective operations on CPUs, and several workers trained."
@@ -211,6 +210,8 @@ class _Training:
                 shuffle=False,
                 verbose=0,
             )
+        except tf.errors.InvalidArgumentError as error:
+            raise self._data.label_error(error) or error from None
         finally:
             parallel.close()
         self._summarize()
