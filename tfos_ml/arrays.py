@@ -212,12 +212,13 @@ def longest_by_row(array: pa.Array, ndim: int) -> Array:
     numpy.ndarray of int64
         Shape ``(rows, ndim)``.
     """
-    rows = np.arange(len(array))
     found = np.zeros((len(array), ndim), dtype=np.int64)
-    for level in range(ndim):
+    rows = np.arange(len(array))
+    lengths = found[:, 0] = _lengths(array)
+    for level in range(1, ndim):
+        rows, array = np.repeat(rows, lengths), array.flatten()
         lengths = _lengths(array)
         np.maximum.at(found[:, level], rows, lengths)
-        rows, array = np.repeat(rows, lengths), array.flatten()
     return found
 
 

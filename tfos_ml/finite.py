@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.errors import NonFiniteValueError
-from tfos_ml.schema import Array
+from tfos_ml.schema import VECTOR_FIELDS, Array
 
 
 def is_finite(array: pa.Array) -> bool:
@@ -30,8 +30,8 @@ def _values(array: pa.Array) -> pa.Array | None:
     """The floating-point numbers of a column, of all levels of nesting; None if it holds none."""
     while pa.types.is_list(array.type):
         array = array.flatten()
-    if pa.types.is_struct(array.type) and array.type.get_field_index("values") >= 0:  # vectors
-        array = array.flatten()[array.type.get_field_index("values")].flatten()
+    if pa.types.is_struct(array.type) and [field.name for field in array.type] == VECTOR_FIELDS:
+        array = array.flatten()[-1].flatten()
     return array if pa.types.is_floating(array.type) else None
 
 

@@ -109,8 +109,8 @@ class TrainingData:
         store = self._stores["train"]
         ranges = []
         for i in self._schema.of("label"):
-            values = store.gather(np.arange(len(store)), self._pad_value)[i]
-            ranges.append(f"label column '{self._schema.columns[i].column}' from {values.min():g} to {values.max():g}")
+            low, high = store.bounds(i)
+            ranges.append(f"label column '{self._schema.columns[i].column}' from {low:g} to {high:g}")
         return LabelRangeError(
             f"A label is {found[1]}, but the model tells {found[3]} classes apart and takes class indices from "
             f"{found[2]} to {int(found[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Count classes from 0, for "
