@@ -103,6 +103,20 @@ def count_nulls(array: pa.Array, ndim: int) -> int:
     return nulls + (count_nulls(array.flatten(), ndim - 1) if ndim else 0)
 
 
+def rows_with_nulls(array: pa.Array, ndim: int) -> Array:
+    """Places of the rows that hold a null at any level, in order; shape ``(n,)``, int64."""
+    places = [np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))]
+    ends: list[Array] = []
+    for _ in range(ndim):
+        ends.append(np.cumsum(_lengths(array)))
+        array = array.flatten()
+        found = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+        for end in reversed(ends):
+            found = np.searchsorted(end, found, side="right")
+        places.append(found)
+    return np.unique(np.concatenate(places))
+
+
 def check_no_nulls(array: pa.Array, spec: ColumnSpec) -> None:
     """Raise ``NullValueError`` if an array holds a null at any level."""
     nulls = count_nulls(array, spec.ndim)
@@ -115,6 +129,7 @@ def check_no_nulls(array: pa.Array, spec: ColumnSpec) -> None:
 
 
 Extents = list[tuple[int, int]]
+RowShape = tuple[int | None, ...]
 
 
 def list_extents(array: pa.Array, ndim: int) -> Extents:
@@ -147,7 +162,67 @@ def fixed_shape(extents: Extents, ndim: int) -> tuple[int | None, ...]:
     return tuple(shape + [None] * (ndim - len(shape)))
 
 
-def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0) -> Array:
+def check_extents(extents: Extents, shape: RowShape, column: str, expected: str) -> None:
+    """Raise unless rows have the shape that the model fixes.
+
+    Parameters
+    ----------
+    extents : list of tuple of int
+        As :func:`list_extents` finds them.
+    shape : tuple of int or None
+        Length of each level; None for any.
+    column, expected : str
+        Which column; what it is to become, for the message.
+
+    Raises
+    ------
+    ShapeError
+        Says what was found, and what is expected.
+    """
+    if all(length is None or low == high == length for length, (low, high) in zip(shape, extents, strict=False)):
+        return
+    wanted = " x ".join("any number" if n is None else str(n) for n in shape)
+    raise ShapeError(
+        f"Column '{column}' has rows of {_show(extents)}, but {expected}: {wanted} in each row. Bring all rows to that "
+        "length before; only dimensions that are None in the model, as in keras.layers.Input((None,)), take rows of "
+        "different lengths."
+    )
+
+
+def check_vector_size(extents: Extents, spec: ColumnSpec) -> None:
+    """Raise ``ShapeError`` if vectors of one column have several sizes, and no model says that it takes them."""
+    if not spec.is_vector or spec.constraint.shape is not None or not extents or extents[0][0] == extents[0][1]:
+        return
+    raise ShapeError(
+        f"Vector column '{spec.column}' has rows of {_show(extents)}; vectors of one column must have one size. Pad "
+        "them yourself, or make the column an array (pyspark.ml.functions.vector_to_array), whose rows may differ."
+    )
+
+
+def _show(extents: Extents) -> str:
+    lengths = " x ".join(str(low) if low == high else f"{low} to {high}" for low, high in extents)
+    return f"{lengths} element{'' if lengths == '1' else 's'}"
+
+
+def longest_by_row(array: pa.Array, ndim: int) -> Array:
+    """Length of each row's longest array at each level of nesting; 0 for nulls.
+
+    Returns
+    -------
+    numpy.ndarray of int64
+        Shape ``(rows, ndim)``.
+    """
+    found = np.zeros((len(array), ndim), dtype=np.int64)
+    rows = np.arange(len(array))
+    lengths = found[:, 0] = _lengths(array)
+    for level in range(1, ndim):
+        rows, array = np.repeat(rows, lengths), array.flatten()
+        lengths = _lengths(array)
+        np.maximum.at(found[:, level], rows, lengths)
+    return found
+
+
+def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0, shape: RowShape | None = None) -> Array:
     """One Arrow array as one NumPy array, without a copy where the rows have one length.
 
     Parameters
@@ -158,6 +233,8 @@ def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0) -> Array:
         What the column is.
     pad_value : float, default 0
         Fills rows shorter than the longest; text is padded with the empty string.
+    shape : tuple of int or None, optional
+        Shape that rows are padded to at least; None where the longest decides.
 
     Returns
     -------
@@ -165,7 +242,7 @@ def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0) -> Array:
         Shape ``(n,)`` plus one dimension for each level of nesting; dtype as in the table
         at the top of this module.
     """
-    return _dense(array, spec.ndim, _fill(spec, pad_value))
+    return _dense(array, shape or (None,) * spec.ndim, _fill(spec, pad_value))
 
 
 def _fill(spec: ColumnSpec, pad_value: float) -> Any:
@@ -174,16 +251,16 @@ def _fill(spec: ColumnSpec, pad_value: float) -> Any:
     return pad_value
 
 
-def _dense(array: pa.Array, ndim: int, fill: Any) -> Array:
-    if ndim == 0:
+def _dense(array: pa.Array, shape: RowShape, fill: Any) -> Array:
+    if not shape:
         return array.to_numpy(zero_copy_only=False)
-    values = _dense(array.flatten(), ndim - 1, fill)
+    values = _dense(array.flatten(), shape[1:], fill)
     lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
-    longest = int(lengths.max()) if len(lengths) else 0
-    if not len(lengths) or int(lengths.min()) == longest:
-        return values.reshape(len(array), longest, *values.shape[1:])
-    padded = np.full((len(array), longest, *values.shape[1:]), checked_fill(fill, values.dtype), dtype=values.dtype)
-    padded[np.arange(longest) < lengths[:, None]] = values
+    width = max(int(lengths.max()) if len(lengths) else 0, shape[0] or 0)
+    if not len(lengths) or int(lengths.min()) == width:
+        return values.reshape(len(array), width, *values.shape[1:])
+    padded = np.full((len(array), width, *values.shape[1:]), checked_fill(fill, values.dtype), dtype=values.dtype)
+    padded[np.arange(width) < lengths[:, None]] = values
     return padded
 
 

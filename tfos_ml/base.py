@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -134,8 +135,11 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         indicator = self._get("validationIndicatorCol")
         if indicator and schema.column_spec(given, indicator, indicator, "validation indicator").dtype != "bool":
             raise errors.ColumnTypeError(f"validationIndicatorCol '{indicator}' must be boolean. Cast it.")
-        named = [self._get(f"{kind}Mapping") is not None for kind in ("input", "label", "weight")]
-        return schema.FeedSchema(specs, *named)
+        features, labels_named, weights_named = (
+            self._get(f"{kind}Mapping") is not None for kind in ("input", "label", "weight")
+        )
+        policies = {"null_policy": self._get("nullPolicy"), "nan_policy": self._get("nanPolicy")}
+        return schema.FeedSchema(specs, features, labels_named, weights_named, **policies)
 
     def _check_directories(self) -> None:
         uri = self._get("exportDir")
@@ -197,8 +201,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         validates = self._validation_condition(df)
         if validates is not None:
             expressions.append(validates.alias(VALIDATION_COLUMN))
-        if self._get("nullPolicy") == "skip":
-            df = df.where(schema.no_nulls(df, columns.columns))
         return df.select(*expressions)
 
     def _validation_condition(self, df: DataFrame) -> Column | None:
@@ -207,7 +209,21 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return F.coalesce(df[f"`{indicator}`"], F.lit(False)) if indicator else None
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
-        return self._with_params(TFModel._from_run(result, self._label_names(given)))
+        model = self._with_params(TFModel._from_run(result, self._label_names(given)))
+        self._tell_skipped(model.summary)
+        return model
+
+    def _tell_skipped(self, summary: Mapping[str, Any]) -> None:
+        """Warn if the nodes have left out rows."""
+        skipped = summary["skipped_rows"]
+        policies = [f"{name}='skip'" for name in ("nullPolicy", "nanPolicy") if self._get(name) == "skip"]
+        if skipped:
+            total = skipped + summary["rows"] + summary["validation_rows"]
+            warnings.warn(
+                f"{' and '.join(policies)} left out {skipped:,} of {total:,} rows (summary['skipped_rows']).",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _model_of(self, archive: bytes, given: StructType) -> TFModel:
         """A model whose SavedModel was packed in training."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,17 +25,30 @@ class TensorInfo:
         Its shape, the batch first; None where a dimension, or the whole shape, is not known.
     ragged : bool
         Whether it is a ``tf.RaggedTensor``, of shape ``(batch, None)``.
+    padded : tuple of int or None, or None
+        Lengths to which training padded the rows of a column, level by level; None where it padded none.
     """
 
     dtype: str
     shape: tuple[int | None, ...] | None
     ragged: bool = False
+    padded: tuple[int | None, ...] | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorInfo:
         """The one that ``dataclasses.asdict`` made a dict of."""
-        shape = data["shape"]
-        return cls(data["dtype"], None if shape is None else tuple(shape), data.get("ragged", False))
+        shape, padded = data["shape"], data.get("padded")
+        return cls(
+            data["dtype"],
+            None if shape is None else tuple(shape),
+            data.get("ragged", False),
+            None if padded is None else tuple(padded),
+        )
+
+    @property
+    def may_vary(self) -> bool:
+        """Whether rows of different shapes fit it."""
+        return not self.ragged and (self.shape is None or None in self.shape[1:])
 
     def __str__(self) -> str:
         dims = (
@@ -43,6 +57,39 @@ class TensorInfo:
             else ", ".join("batch" if i == 0 else str(d or "?") for i, d in enumerate(self.shape))
         )
         return f"{'ragged ' if self.ragged else ''}{self.dtype}({dims})"
+
+
+def row_shape(ndim: int, tensor: TensorInfo) -> tuple[int | None, ...] | None:
+    """What the rows of a column must be for them to become a tensor.
+
+    Parameters
+    ----------
+    ndim : int
+        Levels of arrays that the column has.
+    tensor : TensorInfo
+        The tensor.
+
+    Returns
+    -------
+    tuple of int or None, or None
+        The length of each level, None for any; or None alone if no such rows fit.
+
+    Examples
+    --------
+    >>> row_shape(1, TensorInfo("float32", (None, 2, 3)))
+    (6,)
+    """
+    if tensor.shape is None or tensor.ragged:
+        return (None,) * ndim
+    inner = tensor.shape[1:]
+    if len(inner) == ndim:
+        return inner
+    if ndim > 1 or None in inner:
+        return None
+    size = math.prod(d or 0 for d in inner)
+    if ndim == 1:
+        return (size,)
+    return () if size == 1 else None
 
 
 def fit_to_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Array:

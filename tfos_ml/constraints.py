@@ -104,6 +104,7 @@ CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "nodeGpus": _integer(1),
     "nodeEnv": ("a dict of strings", _is_environment),
     "nullPolicy": _choice("error", "skip", "keep"),
+    "nanPolicy": _choice("error", "skip", "keep"),
     "padValue": ("a number", _is_number),
     "binaryOutputs": ("a non-empty list of output names", _is_names),
     "rawPredictionCol": ("a string, empty for no such column", lambda v: isinstance(v, str)),

@@ -15,6 +15,8 @@
     ├── DataError                    found in the data
     │   ├── EmptyDataError           no rows at all
     │   ├── NullValueError           a null where none is allowed
+    │   ├── NonFiniteValueError      NaN or infinity where none is allowed
+    │   ├── LabelRangeError          labels that the model's loss cannot take
     │   ├── ShapeError               rows that do not have the expected shape or dtype
     │   └── UnevenDataError          too few rows to give every worker a batch in every step
     ├── ModelError                   a SavedModel that is missing or does not fit
@@ -34,6 +36,7 @@
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
         ├── NonFiniteLossError       the loss became NaN or infinite
+        ├── NonFiniteWeightsError    weights of the model became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
         ├── SpoolFullError           no room left for the rows of a node
         ├── VersionMismatchError     nodes run different versions of Python or TensorFlow
@@ -116,6 +119,14 @@ class EmptyDataError(DataError):
 
 class NullValueError(DataError):
     """A null where the null policy allows none."""
+
+
+class NonFiniteValueError(DataError):
+    """NaN or infinity where the NaN policy allows none."""
+
+
+class LabelRangeError(DataError):
+    """Labels that the model's loss cannot take: no index of one of its classes, or no probability."""
 
 
 class ShapeError(DataError):
@@ -266,6 +277,10 @@ class CollectiveCallError(NodeError):
 
 class NonFiniteLossError(NodeError):
     """The loss of a Keras model became NaN or infinite; raised for the node where it began."""
+
+
+class NonFiniteWeightsError(NodeError):
+    """Weights of a Keras model became NaN or infinite, while its loss may have been finite."""
 
 
 class SpoolFullError(NodeError):

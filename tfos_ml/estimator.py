@@ -94,8 +94,12 @@ class TFEstimator(ClusterEstimator):
         Environment of the TensorFlow processes.
     nullPolicy : {"error", "skip", "keep"}, default "error"
         What becomes of rows with nulls; in ``fit``, "keep" acts as "error".
+    nanPolicy : {"error", "skip", "keep"}, default "error"
+        What becomes of rows with NaN or infinity. Rows that ``fit`` skips are counted in
+        ``model.summary["skipped_rows"]``.
     padValue : float, default 0
-        Fills ragged rows.
+        Fills rows of arrays of different lengths, up to the longest of their batch. Of vectors, all
+        of a column must have one size.
     verbose : {0, 1, 2}, default 1
         Silent, a progress bar, or a line per epoch.
 

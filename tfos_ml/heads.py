@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfos_ml.casting import TensorInfo
-from tfos_ml.schema import Array
+from tfos_ml.schema import Array, ColumnConstraint
 
 HEAD_FILE = "tfos_ml_head.json"  # beside a SavedModel of KerasEstimator
 BINARY, MULTICLASS, PLAIN = "binary", "multiclass", "plain"
@@ -50,12 +50,15 @@ class LossInfo:
         As of ``keras.losses.Loss``.
     from_keras : bool
         Whether it is one of Keras' own.
+    ignore_class : int or None
+        The label that stands for no class.
     """
 
     name: str
     from_logits: bool = False
     reduction: str | None = "sum_over_batch_size"
     from_keras: bool = True
+    ignore_class: int | None = None
 
     @property
     def key(self) -> str:
@@ -128,6 +131,49 @@ def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorI
         return None
     hint = " (for class indices use sparse_categorical_crossentropy)" if loss.key in _ONE_HOT_LOSSES else ""
     return f"{loss.name} wants labels like the output: rows of shape {_show(row)}{hint}"
+
+
+def label_shape(loss: LossInfo, ndim: int, output: TensorInfo) -> tuple[int | None, ...] | None:
+    """The shape that label rows of some levels of arrays have if :func:`label_problem` has nothing to say of them.
+
+    Returns
+    -------
+    tuple of int or None, or None
+        Length of each level, None for any; None alone if that is not known.
+    """
+    if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
+        return None
+    row = output.shape[1:]
+    wanted = row[:-1] if loss.key == "sparsecategoricalcrossentropy" else row
+    if len(wanted) == ndim:
+        return wanted
+    if len(wanted) == ndim - 1:
+        return (*wanted, 1)
+    return wanted[:-1] if len(wanted) == ndim + 1 else None
+
+
+def label_constraint(loss: LossInfo | None, ndim: int, name: str, output: TensorInfo) -> ColumnConstraint:
+    """What the labels of an output must be under its loss.
+
+    Parameters
+    ----------
+    loss : LossInfo or None
+        The loss.
+    ndim : int
+        Levels of arrays of the label column.
+    name : str
+        Of the output.
+    output : TensorInfo
+        The output.
+    """
+    if loss is None:
+        return ColumnConstraint()
+    tensor = f"output '{name}' is {output}, trained with {loss.name},"
+    shape = label_shape(loss, ndim, output)
+    classes = output.shape[-1] if output.shape and len(output.shape) > 1 else None
+    if loss.from_keras and loss.key == "sparsecategoricalcrossentropy" and classes:
+        return ColumnConstraint(tensor, shape, classes, loss.ignore_class)
+    return ColumnConstraint(tensor, shape, probabilities=loss.from_keras and loss.key in _BINARY_LOSSES)
 
 
 def _fits(label: tuple[int | None, ...], row: tuple[int | None, ...]) -> bool:

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tfos_ml import errors
-from tfos_ml.casting import TensorInfo
-from tfos_ml.heads import label_problem
-from tfos_ml.schema import ColumnSpec, FeedSchema
+from tfos_ml.attributes import check_vector_width, class_count
+from tfos_ml.casting import TensorInfo, row_shape
+from tfos_ml.heads import label_constraint, label_problem
+from tfos_ml.schema import ColumnConstraint, ColumnSpec, FeedSchema
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from tfos_ml.training.describe import ModelDescription
 
 
@@ -68,6 +71,70 @@ def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, desc
         )
 
 
+def constrain(columns: FeedSchema, description: ModelDescription) -> FeedSchema:
+    """The columns with what the model asks of their rows, which the nodes' supervisors look after."""
+    constrained = tuple(
+        dataclasses.replace(c, constraint=_constraint(c, columns, description)) for c in columns.columns
+    )
+    return dataclasses.replace(columns, columns=constrained)
+
+
+def _constraint(spec: ColumnSpec, columns: FeedSchema, description: ModelDescription) -> ColumnConstraint:
+    if spec.role == "feature":
+        name, tensor = _input_of(spec, description)
+        if tensor is None:
+            return ColumnConstraint()
+        return ColumnConstraint(f"the model's input '{name}' is {tensor}", row_shape(spec.ndim, tensor))
+    if spec.role == "label" and description.outputs is not None:
+        name = spec.name if columns.named_labels else next(iter(description.outputs))
+        return label_constraint(description.loss_of(name), spec.ndim, name, description.outputs[name])
+    return ColumnConstraint()
+
+
+def _input_of(spec: ColumnSpec, description: ModelDescription) -> tuple[str, TensorInfo | None]:
+    """The model's input that a feature column becomes: the one of its name, else the only one."""
+    inputs = description.inputs
+    if not inputs:
+        return spec.name, None
+    name = spec.name if spec.name in inputs else next(iter(inputs))
+    return name, inputs[name]
+
+
+def check_attributes(given: StructType, columns: FeedSchema, description: ModelDescription) -> None:
+    """Raise if what Spark ML's metadata tells of columns does not fit the model.
+
+    Raises
+    ------
+    ShapeError
+        If vectors have another width than the model's input.
+    LabelRangeError
+        If there are more classes than the model tells apart.
+    """
+    for spec in columns.columns:
+        if spec.role == "feature":
+            name, tensor = _input_of(spec, description)
+            if tensor is not None:
+                check_vector_width(given, dataclasses.replace(spec, name=name), tensor)
+        elif spec.role == "label":
+            _check_classes(spec, class_count(given, spec.column))
+
+
+def _check_classes(spec: ColumnSpec, count: int | None) -> None:
+    takes = 2 if spec.constraint.probabilities else spec.constraint.classes
+    if count is None or takes is None or count <= takes:
+        return
+    change = (
+        f"Give the last layer {count} units and compile 'sparse_categorical_crossentropy'"
+        if spec.constraint.probabilities
+        else f"Give the last layer {count} units"
+    )
+    raise errors.LabelRangeError(
+        f"Label column '{spec.column}' has {count} classes, as its metadata says (StringIndexer), but "
+        f"{spec.constraint.tensor} and tells {takes} apart. {change}; or, if rows of other classes have been filtered "
+        "out since, index the labels again."
+    )
+
+
 def narrow_vectors(columns: FeedSchema, description: ModelDescription) -> FeedSchema:
     """Feature vectors as float32, unless the model takes float64: half the bytes to bring to the nodes."""
     if "float64" in {t.dtype for t in (description.inputs or {}).values()}:
@@ -108,6 +175,12 @@ def _check_features(features: list[ColumnSpec], description: ModelDescription, i
             raise errors.SignatureError(
                 f"Feature column '{c.column}' holds {c.dtype}, but the model's input expects {tensor}. Bind another "
                 "column, or cast it."
+            )
+        if not tensor.ragged and row_shape(c.ndim, tensor) is None:
+            raise errors.ShapeError(
+                f"Feature column '{c.column}' has {c.ndim} level(s) of arrays, which cannot become the model's input, "
+                f"{tensor}. Bind another column (pyspark.ml.feature.VectorAssembler makes one of several), or reshape "
+                "it."
             )
 
 

@@ -15,14 +15,15 @@ from pyspark.sql.types import StructType
 
 from tfos_ml import errors, schema, storage
 from tfos_ml.arguments import check_model_function
-from tfos_ml.arrays import check_no_nulls, plain
+from tfos_ml.arrays import plain
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.cluster.job_errors import adapt_rows_error
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
+from tfos_ml.feed.row_checks import RowChecks
 from tfos_ml.heads import Head, head_of
 from tfos_ml.inference.columns import output_columns
 from tfos_ml.input_mode import InputMode
-from tfos_ml.keras_columns import check_columns, check_is_single_input, narrow_vectors
+from tfos_ml.keras_columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
 from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
@@ -95,6 +96,12 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         How often a fit whose node failed goes on from the last state in ``modelDir``.
     tensorboard, logDir : bool, default False; str, optional
         The chief starts TensorBoard; metrics are logged to ``logDir`` if either is set.
+    nullPolicy, nanPolicy : {"error", "skip", "keep"}, default "error"
+        What becomes of rows with nulls, and with NaN or infinity, in ``fit`` and in ``transform``;
+        in ``fit``, nulls cannot be kept.
+    padValue : float, default 0
+        Fills rows of different lengths up to the longest of all, where the model's dimension is
+        None; where the model fixes a width, all rows must have it.
     clusterSize, masterNode, shuffle, seed, exportDir, nodeEnv, ...
         As of :class:`TFEstimator`.
 
@@ -213,6 +220,8 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         description.check_adapted(self._get("adaptLayers") or [])
         columns = narrow_vectors(columns, description)
         check_columns(columns, description)
+        columns = constrain(columns, description)
+        check_attributes(given, columns, description)
         return columns, description
 
     def transformSchema(self, schema: StructType) -> StructType:
@@ -304,7 +313,7 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         rows = self._numbered_rows(df, columns)
         if VALIDATION_COLUMN in rows.columns:
             rows = rows.where(~F.col(VALIDATION_COLUMN))
-        rows = rows.select([f"c{i}" for i in columns.of("feature")])
+        rows = self._without_skipped(rows, columns).select([f"c{i}" for i in columns.of("feature")])
         if self._get("adaptRows"):
             rows = rows.limit(self._get("adaptRows"))
         try:
@@ -313,9 +322,19 @@ class KerasEstimator(KerasParams, ClusterEstimator):
             raise adapt_rows_error(error, df.sparkSession) from None
         if not table.num_rows:
             raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
-        for array, i in zip(table.combine_chunks().columns, columns.of("feature"), strict=True):
-            check_no_nulls(plain(array.chunk(0)), columns.columns[i])
+        checked = schema.FeedSchema(
+            tuple(columns.columns[i] for i in columns.of("feature")), nan_policy=columns.nan_policy
+        )
+        RowChecks(checked).kept([plain(array.chunk(0)) for array in table.combine_chunks().columns])
         return table
+
+    def _without_skipped(self, rows: DataFrame, columns: schema.FeedSchema) -> DataFrame:
+        """Numbered rows without those that the nodes will leave out."""
+        kinds = [schema.PLAIN if spec.is_vector else spec.kind for spec in columns.columns]
+        specs = [dataclasses.replace(c, column=f"c{i}", kind=kinds[i]) for i, c in enumerate(columns.columns)]
+        if columns.null_policy == "skip":
+            rows = rows.where(schema.no_nulls(rows, specs))
+        return rows.where(schema.all_finite(rows, specs)) if columns.nan_policy == "skip" else rows
 
     def _validation_condition(self, df: DataFrame) -> Column | None:
         split = self._get("validationSplit")

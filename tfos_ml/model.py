@@ -17,6 +17,7 @@ from pyspark.ml import Model
 from tfos_ml import errors, schema
 from tfos_ml.arguments import check_dataframe
 from tfos_ml.artifacts import Artifact, publish
+from tfos_ml.attributes import check_vector_width
 from tfos_ml.cluster.export import Listing, fetch, listing, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
 from tfos_ml.heads import HEAD_FILE, Head
@@ -70,8 +71,14 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
     nullPolicy : {"error", "skip", "keep"}, default "error"
         What becomes of rows with a null in an input: the job fails, the row is left out, or it
         is kept with null outputs.
+    nanPolicy : {"error", "skip", "keep"}, default "error"
+        What becomes of rows with NaN or infinity in an input: the job fails, the row is left out, or
+        the model gets it as it is. Where a row cannot be left out, as in SQL functions and in
+        MLflow, "skip" gives null outputs.
     padValue : float, default 0
-        Fills rows of ragged columns up to the longest of their batch.
+        Fills rows that are shorter than those that ``KerasEstimator`` has trained the model on, and
+        shorter arrays within a row, where the model's dimension is None. No row is padded for the
+        sake of another.
 
     Attributes
     ----------
@@ -116,6 +123,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         model.summary = {
             "rows": sum(r["rows"] for r in result.reports),
             "validation_rows": sum(r["validation_rows"] for r in result.reports),
+            "skipped_rows": sum(r["skipped_rows"] for r in result.reports),
             "seconds": max(r["seconds"] for r in result.reports),
             "nodes": result.reports,
         }
@@ -147,6 +155,8 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         outputs = self._bind_outputs(signature, archive, dataset.schema)
         if self._get("nullPolicy") == "skip":
             dataset = dataset.where(schema.no_nulls(dataset, inputs))
+        if self._get("nanPolicy") == "skip":
+            dataset = dataset.where(schema.all_finite(dataset, inputs))
         bindings = [udf.InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
         model = publish(dataset.sparkSession, archive.content, inline_up_to=0, digest=archive.digest)
         scoring = self._scoring(model, signature, bindings, outputs)
@@ -171,6 +181,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
             names=outputs.names,
             batch_size=self._get("batchSize"),
             null_policy="error" if self._get("nullPolicy") == "error" else "keep",
+            nan_policy=self._get("nanPolicy"),
             pad_value=self._get("padValue"),
             head=outputs.head,
             threshold=self._get("threshold"),
@@ -190,6 +201,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         specs = [schema.column_spec(columns, column, tensor, "feature") for column, tensor in mapping.items()]
         for spec in specs:
             udf.check_binding(spec, signature.inputs[spec.name])
+            check_vector_width(columns, spec, signature.inputs[spec.name])
         return specs
 
     def _input_mapping(self, signature: Signature, columns: Sequence[str] = ()) -> dict[str, str]:
@@ -273,14 +285,13 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         tensors: dict[str, Any] = {}
         for column, name in mapping.items():
             tensor = signature.inputs[name]
-            if tensor.ragged:
-                lists = pa.array([np.asarray(row).tolist() for row in columns[column]])
-                tensors.update(udf.input_tensors(udf.InputBinding(column, name, tensor), lists, 0.0))
-                continue
-            values = np.asarray(columns[column])
-            if values.dtype == object and not isinstance(values[0], (str, bytes)):
-                values = np.stack([np.asarray(v) for v in values])
-            tensors[name] = udf.array_tensor(values, column, name, tensor)
+            values = udf.as_array(columns[column])
+            lists = udf.lists_of(values, column, name, tensor)
+            if lists is None:
+                tensors[name] = udf.array_tensor(values, column, name, tensor)
+            else:
+                binding = udf.InputBinding(column, name, tensor)
+                tensors.update(udf.input_tensors(binding, lists, self._get("padValue")))
         function = saved_model.load(self._extract(archive), self._get("signatureDefKey"), self._get("tagSet"))
         return {name: value.numpy() for name, value in function(**tensors).items()}
 

@@ -130,7 +130,12 @@ class ScoringParams(ParamsBase, HasFeaturesCol, HasPredictionCol):
     nullPolicy = _param(
         "nullPolicy", "rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')", _text
     )
-    padValue = _param("padValue", "fills rows of ragged columns up to the longest of their batch", _float)
+    nanPolicy = _param(
+        "nanPolicy", "rows with NaN or infinity: 'error', 'skip', or 'keep' them as they are for the model", _text
+    )
+    padValue = _param(
+        "padValue", "fills rows of different lengths where the model's dimension is None, in fit to the longest", _float
+    )
     binaryOutputs = _param("binaryOutputs", "names of outputs whose strings are bytes rather than text", list)
 
     def _set_scoring_defaults(self) -> None:
@@ -141,6 +146,7 @@ class ScoringParams(ParamsBase, HasFeaturesCol, HasPredictionCol):
             signatureDefKey="serving_default",
             tagSet="serve",
             nullPolicy="error",
+            nanPolicy="error",
             padValue=0.0,
         )
 
@@ -155,6 +161,7 @@ SCORING_PARAMS = (
     "signatureDefKey",
     "tagSet",
     "nullPolicy",
+    "nanPolicy",
     "padValue",
     "binaryOutputs",
 )

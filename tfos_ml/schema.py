@@ -21,7 +21,7 @@ image (Spark's schema)      uint8, (height, width,       uint8
 A field of a struct is named by its path, ``"parent.child"``. Everything else (map, other
 structs, interval, ...) is a ``ColumnTypeError``.
 A batch of *n* rows of a scalar column has shape ``(n,)``; each level of array adds a
-dimension. Rows of different lengths are padded to the longest of the batch.
+dimension. Rows of different lengths are for dimensions that a model leaves open.
 """
 
 from __future__ import annotations
@@ -69,6 +69,37 @@ IMAGE_FIELDS = ["origin", "height", "width", "nChannels", "mode", "data"]
 
 
 @dataclass(frozen=True)
+class ColumnConstraint:
+    """What the rows of a column must be, as far as the model tells.
+
+    Attributes
+    ----------
+    tensor : str
+        The input or output that asks for it, in words.
+    shape : tuple of int or None, or None
+        Length of each level of arrays, None for any; None alone if nothing is known.
+    classes : int or None
+        Number of classes, if values are class indices: integers from 0 to ``classes - 1``.
+    ignored : int or None
+        A further value that stands for no class.
+    probabilities : bool
+        Whether values must lie between 0 and 1.
+    """
+
+    tensor: str = ""
+    shape: tuple[int | None, ...] | None = None
+    classes: int | None = None
+    ignored: int | None = None
+    probabilities: bool = False
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ColumnConstraint:
+        """The one that ``dataclasses.asdict`` made a dict of."""
+        shape = data["shape"]
+        return cls(**{**data, "shape": None if shape is None else tuple(shape)})
+
+
+@dataclass(frozen=True)
 class ColumnSpec:
     """How one Spark column becomes a tensor.
 
@@ -87,6 +118,8 @@ class ColumnSpec:
     kind : {"plain", "vector", "image"}
         Whether the column holds vectors of ``pyspark.ml``, images of Spark's image schema, or
         anything else.
+    constraint : ColumnConstraint
+        What its rows must be.
     """
 
     name: str
@@ -95,6 +128,7 @@ class ColumnSpec:
     dtype: str
     ndim: int
     kind: str = PLAIN
+    constraint: ColumnConstraint = ColumnConstraint()
 
     @property
     def is_vector(self) -> bool:
@@ -117,12 +151,16 @@ class FeedSchema:
         All columns.
     named_features, named_labels, named_weights : bool
         Whether features (labels, weights) are a dict by tensor name rather than a single tensor.
+    null_policy, nan_policy : {"error", "skip", "keep"}
+        What becomes of rows with a null, and with NaN or infinity, on their way to the nodes.
     """
 
     columns: tuple[ColumnSpec, ...]
     named_features: bool = False
     named_labels: bool = False
     named_weights: bool = False
+    null_policy: str = "error"
+    nan_policy: str = "error"
 
     def of(self, role: str) -> list[int]:
         """Positions of the columns of one role."""
@@ -135,8 +173,10 @@ class FeedSchema:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FeedSchema:
         """The schema that :meth:`to_json` wrote."""
-        columns = tuple(ColumnSpec(**c) for c in data["columns"])
-        return cls(columns, data["named_features"], data["named_labels"], data["named_weights"])
+        columns = tuple(
+            ColumnSpec(**{**c, "constraint": ColumnConstraint.from_json(c["constraint"])}) for c in data["columns"]
+        )
+        return cls(**{**data, "columns": columns})
 
 
 def column_spec(schema: StructType, column: str, name: str, role: str) -> ColumnSpec:
@@ -207,11 +247,12 @@ def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str | None = Non
     With `vector_dtype` vectors become arrays of that dtype in the JVM.
     """
     from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, DecimalType
 
     element, path = _find(df.schema, spec.column, spec.role)
     if spec.is_vector and vector_dtype:
-        return vector_to_array(df[path], vector_dtype)
+        return F.when(df[path].isNotNull(), vector_to_array(df[path], vector_dtype))  # which takes no nulls
     while isinstance(element, ArrayType):
         element = element.elementType
     if isinstance(element, DecimalType):
@@ -230,6 +271,30 @@ def no_nulls(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
         if spec.ndim and spec.kind == PLAIN:
             condition &= _all_elements(column, spec.ndim)
     return condition
+
+
+def all_finite(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
+    """Whether a row has neither NaN nor infinity in any of some columns, at any level of nesting; nulls may be."""
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F
+
+    condition = F.lit(True)
+    for spec in specs:
+        if spec.dtype not in ("float32", "float64"):
+            continue
+        column = df[_find(df.schema, spec.column, spec.role)[1]]
+        if spec.is_vector:
+            column = F.when(column.isNotNull(), vector_to_array(column))
+        condition &= F.coalesce(_finite_elements(column, spec.ndim), F.lit(True))
+    return condition
+
+
+def _finite_elements(column: Column, ndim: int) -> Column:
+    from pyspark.sql import functions as F
+
+    if ndim == 0:  # to Spark, NaN is greater than all other numbers
+        return F.coalesce(F.abs(column) < F.lit(float("inf")), F.lit(True))
+    return F.forall(column, lambda x: F.coalesce(_finite_elements(x, ndim - 1), F.lit(True)))
 
 
 def _all_elements(column: Column, ndim: int) -> Column:

@@ -43,6 +43,7 @@ VALUES = {  # one that differs from the default, by Param
     "signatureDefKey": "k",
     "tagSet": "t",
     "nullPolicy": "skip",
+    "nanPolicy": "skip",
     "padValue": 1.5,
     "clusterSize": 4,
     "numPS": 1,

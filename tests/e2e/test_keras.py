@@ -339,8 +339,8 @@ def test_a_loss_that_is_not_finite_is_reported_where_it_began(spark, keras):
     model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with pytest.raises(errors.NonFiniteLossError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
-        estimator(model, clusterSize=2).fit(df)
-    stopped = estimator(model, callbacks=[keras.callbacks.TerminateOnNaN()]).fit(df)
+        estimator(model, clusterSize=2, nanPolicy="keep").fit(df)
+    stopped = estimator(model, nanPolicy="keep", callbacks=[keras.callbacks.TerminateOnNaN()]).fit(df)
     assert len(stopped.history["loss"]) == 1
     assert np.isnan(stopped.history["loss"][0])
 
@@ -437,7 +437,8 @@ def test_flights_with_strings_and_nulls_several_inputs_and_outputs(spark):
             **mappings,
         ),
     ]
-    model = Pipeline(stages=stages).fit(flights)
+    with pytest.warns(UserWarning, match="nullPolicy='skip' left out"):
+        model = Pipeline(stages=stages).fit(flights)
     fitted = model.stages[-1]
     assert fitted.summary["rows"] + fitted.summary["validation_rows"] == 6000 - missing
     assert fitted.history["val_late_auc"][-1] > 0.9

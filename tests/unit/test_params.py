@@ -39,6 +39,7 @@ VALUES = {
     "seed": ([0, -1, 2**62, np.int64(3)], ["1", True]),
     "nodeEnv": ([{}, {"A": "1"}, {"A": ""}], [{"A": 1}, {"": "x"}, {1: "x"}, "A=1", [("A", "1")]]),
     "nullPolicy": (["error", "skip", "keep"], ["drop", "", True, 0]),
+    "nanPolicy": (["error", "skip", "keep"], ["drop", "", True, 0]),
     "padValue": ([0, -1.5, np.float32(2), float("nan")], ["0", True, [0], 1j]),
     "verbose": ([0, 1, 2, np.int64(1)], [-1, 3, 0.0, "1", True]),
     "threshold": ([0.5, 0, 1, np.float64(0.25)], [-0.1, 1.1, float("nan"), True, "0.5"]),

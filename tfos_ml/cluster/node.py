@@ -293,8 +293,7 @@ class Node:
             if batch is None:
                 self._pump(POLL_SECONDS)
             else:
-                self._feeder.write(batch)
-                self._asked.see(batch)
+                self._asked.see(self._feeder.write(batch))
             self._wait(
                 lambda: self._feeder.has_room() or self._reading_ended(),
                 self._task.feed_timeout,
@@ -483,6 +482,7 @@ class Node:
             "address": self._cards[self._role.rank].address,
             "rows": self._feeder.rows["train"],
             "validation_rows": self._feeder.rows["validation"],
+            "skipped_rows": self._feeder.skipped,
             "bytes": self._feeder.bytes,
             "seconds": time.monotonic() - self._started,
             "metrics": self._reports,

@@ -10,6 +10,7 @@ PORT_RETRIES = 2
 COME_AGAIN = (
     errors.CollectiveCallError,
     errors.NonFiniteLossError,
+    errors.NonFiniteWeightsError,
     errors.SupersededError,
     errors.VersionMismatchError,
 )

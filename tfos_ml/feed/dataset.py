@@ -116,6 +116,18 @@ class RowStore:
             total += _byte_sum(values)
         return np.array([total % 2**62], dtype=np.int64)
 
+    def bounds(self, column: int) -> tuple[float, float]:
+        """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
+        low, high = np.inf, -np.inf
+        for batch in self._batches:
+            values = batch.column(column)
+            for _ in range(self.schema.columns[column].ndim):
+                values = values.flatten()
+            found = pc.min_max(values)
+            if found["min"].is_valid:
+                low, high = min(low, found["min"].as_py()), max(high, found["max"].as_py())
+        return low, high
+
     def block_rows(self) -> int:
         """Rows to gather at a time: thousands, but no more than a few megabytes."""
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES // self._row_bytes()))

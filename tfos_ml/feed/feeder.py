@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.arrays import Extents, check_no_nulls, list_extents, merge_extents, plain
+from tfos_ml.arrays import Extents, check_extents, check_vector_size, list_extents, merge_extents, plain
 from tfos_ml.feed import spool
+from tfos_ml.feed.row_checks import RowChecks
 from tfos_ml.feed.steps import pack_counts, partition_counts
 from tfos_ml.schema import ROW_COLUMN, FeedSchema
 
@@ -42,6 +43,8 @@ class Feeder:
     ----------
     location : None
         Rows come in the node's own task; nobody else feeds it.
+    skipped : int
+        Rows that were left out, as the policies for nulls and NaN say.
     """
 
     location = None
@@ -55,48 +58,63 @@ class Feeder:
         }
         self._outstanding: dict[str, int] = {}
         self._counts = np.zeros(0, dtype=np.int64)
+        self._checks = RowChecks(schema)
         self._extents: list[Extents] = [[] for _ in schema.columns]
         self.rows = {"train": 0, "validation": 0}
+        self.skipped = 0
         self.bytes = 0
         self.reading: str | None = None
         self.keeps_rows = False
         self.complete = False
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of one batch.
+    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add the rows of one batch; returns them as they came, without those that are left out.
 
         Raises
         ------
-        NullValueError
-            If a value is null.
+        NullValueError, NonFiniteValueError, LabelRangeError, ShapeError
+            If a value is null, NaN or infinite and the policy allows none, or rows are not what the model takes.
         spool.NoRoomError
             If they fit nowhere.
         """
+        self._count(batch)
         specs = self._schema.columns
         columns = [plain(column) for column in batch.columns[: len(specs)]]
-        for spec, column in zip(specs, columns, strict=True):
-            check_no_nulls(column, spec)
-        batch = pa.RecordBatch.from_arrays([*columns, *batch.columns[len(specs) :]], batch.schema.names)
-        if VALIDATION_COLUMN in batch.schema.names:
-            marked = batch.column(VALIDATION_COLUMN)
-            batch = batch.drop_columns([VALIDATION_COLUMN])
-            self._write("validation", batch.filter(marked))
-            batch = batch.filter(pc.invert(marked))
-        self._write("train", batch)
+        kept = self._checks.kept(columns)
+        if kept is not None:
+            columns, batch = [column.filter(kept) for column in columns], batch.filter(kept)
+            self.skipped += len(kept) - batch.num_rows
+        checked = pa.RecordBatch.from_arrays([*columns, *batch.columns[len(specs) :]], batch.schema.names)
+        if VALIDATION_COLUMN in checked.schema.names:
+            marked = checked.column(VALIDATION_COLUMN)
+            checked = checked.drop_columns([VALIDATION_COLUMN])
+            self._write("validation", checked.filter(marked))
+            checked = checked.filter(pc.invert(marked))
+        self._write("train", checked)
+        return batch
 
     def _write(self, stream: str, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
+        for i, spec in enumerate(self._schema.columns):
+            found = list_extents(batch.column(i), spec.ndim)
+            if spec.constraint.shape is not None:
+                check_extents(found, spec.constraint.shape, spec.column, spec.constraint.tensor)
+            self._extents[i] = merge_extents([self._extents[i], found])
+            check_vector_size(self._extents[i], spec)
         self.rows[stream] += batch.num_rows
         self.bytes += batch.nbytes
+        self._writers[stream].write(batch)
+
+    def _count(self, batch: pa.RecordBatch) -> None:
+        """Count rows by source partition, also those that are left out: row ids count them."""
+        if not batch.num_rows:
+            return
         found = partition_counts(batch.column(ROW_COLUMN).to_numpy())
         grown = np.zeros(max(len(found), len(self._counts)), dtype=np.int64)
         grown[: len(self._counts)] += self._counts
         grown[: len(found)] += found
         self._counts = grown
-        for i, spec in enumerate(self._schema.columns):
-            self._extents[i] = merge_extents([self._extents[i], list_extents(batch.column(i), spec.ndim)])
-        self._writers[stream].write(batch)
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size
@@ -124,7 +142,12 @@ class Feeder:
             return {"counts": None, "why": "reads with ctx.get_data_feed()"}
         if not self.complete:
             return None
-        return {"counts": pack_counts(self._counts), "rows": self.rows, "extents": self._extents}
+        return {
+            "counts": pack_counts(self._counts),
+            "rows": self.rows,
+            "skipped": self.skipped,
+            "extents": self._extents,
+        }
 
     def progress(self) -> dict[str, Any]:
         """What the driver is told."""

@@ -79,6 +79,7 @@ class Inlet:
         self._problem: Exception | None = None
         self.location: str | None = None
         self.rows = {"train": 0, "validation": 0}
+        self.skipped = 0
         self.bytes = 0
         self.reading: str | None = None
         self.keeps_rows = False

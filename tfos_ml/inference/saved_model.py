@@ -70,6 +70,19 @@ def write_signature(directory: str, key: str, ragged: Collection[str] = ()) -> N
     (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(content))
 
 
+def note_padding(directory: str, lengths: Mapping[str, tuple[int, ...]]) -> None:
+    """Note, beside a SavedModel, the lengths to which training padded the rows of inputs, by their names."""
+    file = Path(directory) / SIGNATURE_FILE
+    if not lengths or not file.exists():
+        return
+    signatures = json.loads(file.read_text())
+    for signature in signatures.values():
+        for name, tensor in signature["inputs"].items():
+            if name in lengths and not tensor["ragged"]:
+                tensor["padded"] = lengths[name]
+    file.write_text(json.dumps(signatures))
+
+
 def row_splits_name(name: str) -> str:
     """Name of the tensor with the row splits of a ragged input."""
     return f"{name}_row_splits"

@@ -23,12 +23,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.arrays import count_nulls, plain, spec_of, to_numpy
+from tfos_ml.arrays import RowShape, check_extents, count_nulls, list_extents, rows_with_nulls, spec_of, to_numpy
 from tfos_ml.artifacts import Artifact
-from tfos_ml.casting import TensorInfo, fit_to_tensor
+from tfos_ml.casting import TensorInfo, fit_to_tensor, row_shape
 from tfos_ml.errors import ModelError, NullValueError, ShapeError, SignatureError
+from tfos_ml.finite import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.heads import Head, classify
 from tfos_ml.inference import cache, saved_model
+from tfos_ml.inference.calls import Calls, shapes_of
 from tfos_ml.schema import Array, ColumnSpec
 
 _OUTPUT_TYPES = {
@@ -80,11 +82,13 @@ class Scoring:
     null_policy : str
         ``"error"`` or ``"keep"``; rows to skip never get here.
     pad_value : float
-        Fills ragged rows.
+        Fills rows up to the length that training padded them to, and shorter arrays within a row.
     head : Head or None
         What the only output means, if it means more than a tensor; None leaves outputs as they are.
     threshold : float
         Of a binary head.
+    nan_policy : str
+        ``"error"``, ``"keep"``, or ``"skip"``: null outputs, for rows that could not be left out.
     """
 
     model: Artifact | Path
@@ -99,6 +103,7 @@ class Scoring:
     pad_value: float
     head: Head | None = None
     threshold: float = 0.5
+    nan_policy: str = "error"
 
 
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
@@ -164,6 +169,11 @@ def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
             f"Column '{spec.column}' holds {spec.dtype}, but input '{spec.name}' expects {tensor}. "
             "Bind another column, or cast it."
         )
+    if not tensor.ragged and row_shape(spec.ndim, tensor) is None:
+        raise SignatureError(
+            f"Column '{spec.column}' has {spec.ndim} level(s) of arrays, which cannot become input '{spec.name}', "
+            f"{tensor}. Bind another column (pyspark.ml.feature.VectorAssembler makes one of several), or reshape it."
+        )
 
 
 def make_udf_function(scoring: Scoring) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
@@ -179,12 +189,15 @@ def make_udf_function(scoring: Scoring) -> Callable[[Iterator[tuple[pa.Array, ..
 def score_batch(scoring: Scoring, columns: list[pa.Array]) -> pa.Array:
     """Outputs for one Arrow batch: a struct of them, or the output itself if it is the only one."""
     types = scoring.fields
+    if scoring.nan_policy != "keep" and all(map(is_finite, columns)):
+        scoring = replace(scoring, nan_policy="keep")  # there is nothing to look for, row by row
     parts: dict[str, list[pa.Array]] = {name: [] for name in types}
-    for start in range(0, len(columns[0]), scoring.batch_size):
-        scored = _score_slice(scoring, [plain(c.slice(start, scoring.batch_size)) for c in columns], types)
+    calls = Calls([binding.tensor for binding in scoring.inputs], columns, scoring.batch_size)
+    for inputs in calls:
+        scored = _score_slice(scoring, inputs, types)
         for name, part in parts.items():
             part.append(scored[name])
-    outputs = [pa.concat_arrays(p) if p else pa.array([], types[name]) for name, p in parts.items()]
+    outputs = [calls.in_order(pa.concat_arrays(p)) if p else pa.array([], types[name]) for name, p in parts.items()]
     return outputs[0] if len(outputs) == 1 else pa.StructArray.from_arrays(outputs, [scoring.names[n] for n in types])
 
 
@@ -202,23 +215,25 @@ def _score_slice(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, 
 
 
 def _valid_rows(scoring: Scoring, columns: list[pa.Array]) -> pa.Array | None:
-    """Which rows have no null, or None if all do."""
-    valid = None
+    """Which rows the model gets, or None if all do: those without a null, or NaN that is to be skipped."""
+    valid = np.ones(len(columns[0]), dtype=bool)
     for binding, column in zip(scoring.inputs, columns, strict=True):
         ndim = spec_of(column.type, binding.name, binding.column).ndim
         nulls = count_nulls(column, ndim)
-        if not nulls:
+        if nulls:
+            if scoring.null_policy != "keep":
+                raise NullValueError(
+                    f"Column '{binding.column}' has {nulls} null value(s) in a batch of {len(column)} rows, and "
+                    "nullPolicy='error' allows none. Fill or drop them, or set nullPolicy to 'skip' or 'keep'."
+                )
+            valid[rows_with_nulls(column, ndim)] = False
+        if scoring.nan_policy == "keep":
             continue
-        if scoring.null_policy != "keep":
-            raise NullValueError(
-                f"Column '{binding.column}' has {nulls} null value(s) in a batch of {len(column)} rows, and "
-                "nullPolicy='error' allows none. Fill or drop them, or set nullPolicy to 'skip' or 'keep'."
-            )
-        here = pc.is_valid(column)
-        if column.null_count != nulls:
-            here = pa.array([count_nulls(column.slice(i, 1), ndim) == 0 for i in range(len(column))])
-        valid = here if valid is None else pc.and_(valid, here)
-    return valid
+        rows = rows_not_finite(column)
+        if len(rows) and scoring.nan_policy == "error":
+            raise not_finite_error(column, binding.column, rows)
+        valid[rows] = False
+    return None if valid.all() else pa.array(valid)
 
 
 def _run(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
@@ -249,10 +264,41 @@ def _function(scoring: Scoring) -> saved_model.Scorer:
         return saved_model.load(cache.extracted(scoring.model), *signature)
 
 
+def as_array(values: Any) -> Array:
+    """A column outside of Spark as NumPy has it; rows of different lengths as objects."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        rows = np.empty(len(values), dtype=object)
+        for i, value in enumerate(values):
+            rows[i] = value
+        return rows
+
+
+def lists_of(values: Array, column: str, name: str, tensor: TensorInfo) -> pa.Array | None:
+    """Rows outside of Spark as Arrow lists, if they are arrays of their own or have to be padded; else None.
+
+    Raises
+    ------
+    ShapeError
+        If they have different shapes for a model that takes any: padding would change what it makes of them.
+    """
+    is_objects = values.dtype == object and len(values) > 0 and not isinstance(values[0], (str, bytes))
+    if not (tensor.ragged or tensor.padded or is_objects):
+        return None
+    lists = pa.array([np.asarray(row).tolist() for row in values])
+    if shapes_of([tensor], [lists]) is not None:
+        raise ShapeError(
+            f"Column '{column}' has rows of different lengths, and input '{name}' is {tensor}. predict() runs the "
+            "model once for all rows; call it for rows of one length at a time, or use transform, which does so."
+        )
+    return lists
+
+
 def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:
     """A plain column as the tensor that the signature asks for: cast without loss, and reshaped.
 
-    A ragged one is two tensors, values and row splits.
+    A ragged one is two tensors, values and row splits. Rows are padded only in dimensions that are None in the model.
 
     Raises
     ------
@@ -264,13 +310,24 @@ def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> 
     name, tensor = binding.name, binding.tensor
     spec = spec_of(column.type, name, binding.column)
     if not tensor.ragged:
-        return {name: array_tensor(to_numpy(column, spec, pad_value), binding.column, name, tensor)}
+        shape = checked_shape(column, spec, tensor)
+        return {name: array_tensor(to_numpy(column, spec, pad_value, shape), binding.column, name, tensor)}
     if spec.ndim != 1:
         raise ShapeError(f"Column '{binding.column}' has {spec.ndim} levels of arrays, but input '{name}' is {tensor}.")
     flat = to_numpy(column.flatten(), replace(spec, ndim=0), pad_value)
     splits = np.concatenate([[0], np.cumsum(pc.list_value_length(column).to_numpy(zero_copy_only=False))])
     values = array_tensor(flat, binding.column, name, TensorInfo(tensor.dtype, (None,)))
     return {name: values, saved_model.row_splits_name(name): tf.constant(splits, tf.int64)}
+
+
+def checked_shape(column: pa.Array, spec: ColumnSpec, tensor: TensorInfo) -> RowShape | None:
+    """The shape that rows are padded to; None where their shapes do not matter, or no rows of this rank fit."""
+    shape = row_shape(spec.ndim, tensor)
+    if not shape:
+        return None
+    check_extents(list_extents(column, spec.ndim), shape, spec.column, f"input '{spec.name}' expects {tensor}")
+    padded = tensor.padded or (None,) * spec.ndim
+    return tuple(n if length is None else length for n, length in zip(padded, shape, strict=True))
 
 
 def array_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Any:

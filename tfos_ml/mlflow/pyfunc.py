@@ -36,6 +36,7 @@ def write_scoring(scoring: udf.Scoring, directory: Path) -> None:
         "binary": [name for name, kind in scoring.fields.items() if _element(kind) == pa.binary()],
         "batch_size": scoring.batch_size,
         "null_policy": scoring.null_policy,
+        "nan_policy": scoring.nan_policy,
         "pad_value": scoring.pad_value,
         "head": None if scoring.head is None else asdict(scoring.head),
         "threshold": scoring.threshold,
@@ -64,6 +65,7 @@ def read_scoring(directory: Path) -> udf.Scoring:
         pad_value=kept["pad_value"],
         head=head,
         threshold=kept["threshold"],
+        nan_policy=kept.get("nan_policy", "keep"),  # of models logged before there was one
     )
 
 
@@ -105,7 +107,7 @@ class ServedModel:
         ------
         ColumnNotFoundError
             If a column is missing.
-        NullValueError, ShapeError
+        NullValueError, NonFiniteValueError, ShapeError
             As of ``TFModel.transform``.
         """
         import pandas as pd

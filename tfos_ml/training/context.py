@@ -149,10 +149,14 @@ class NodeContext:
             Of ``(features, label)``, with ``weightCol`` ``(features, label, weight)``, without a
             label ``features`` alone. Each is a tensor of shape ``(batch,)`` for a scalar column
             and one dimension more for each level of array, or with ``inputMapping`` or
-            ``labelMapping`` a dict of such tensors by name.
+            ``labelMapping`` a dict of such tensors by name. Where rows of an array column have
+            different lengths, that dimension is None, and rows are padded with ``padValue`` to the
+            longest of their batch: use a mask, or what comes of a row depends on its neighbors.
 
         Raises
         ------
+        ShapeError
+            If vectors of one column have different sizes.
         EmptyDataError
             If there is no row at all.
         UnevenDataError

@@ -186,7 +186,8 @@ def _loss_info(loss: Any) -> LossInfo:
     options = getattr(loss, "_fn_kwargs", {})
     from_logits = bool(options.get("from_logits", getattr(loss, "from_logits", False)))
     reduction = loss.reduction if is_object else "sum_over_batch_size"
-    return LossInfo(name, from_logits, reduction, str(module).startswith("keras."))
+    ignored = options.get("ignore_class", getattr(loss, "ignore_class", None))
+    return LossInfo(name, from_logits, reduction, str(module).startswith("keras."), ignored)
 
 
 def _batch_dependent(model: Any, layers: list[Any]) -> list[str]:

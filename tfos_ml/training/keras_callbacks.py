@@ -16,6 +16,7 @@ from tfos_ml.feed.global_batches import GlobalBatches
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.data_parallel import NO_STEP, DataParallel, Stage
 from tfos_ml.training.epoch_state import LayerState, MetricSums
+from tfos_ml.training.finite_weights import WeightWatch
 from tfos_ml.training.keras_data import TrainingData
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Closing(keras.callbacks.Callback):
         Of the shuffle.
     epoch_done : callable
         Called with ``epoch, logs, seconds, stopped`` when an epoch has ended on all workers.
+    weights : WeightWatch
+        Looks at the weights at the end of each epoch.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class Closing(keras.callbacks.Callback):
         raises_on_nan: bool,
         seed: int | None,
         epoch_done: Callable[[int, dict[str, float], float, bool], None],
+        weights: WeightWatch,
     ):
         super().__init__()
         self._state = state
@@ -141,6 +145,7 @@ class Closing(keras.callbacks.Callback):
         self._raises_on_nan = raises_on_nan
         self._seed = seed
         self._epoch_done = epoch_done
+        self._weights = weights
         self._metrics = metrics
         self._began = 0.0
         self._epoch = 0
@@ -157,6 +162,8 @@ class Closing(keras.callbacks.Callback):
             batches = self._state.data.train
             self._state.replaced = self._bring_together(batches, self._seed, logs or {})
             self._layer_state.bring_together(len(batches) / batches.total)
+            if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
+                self._weights.check(self._epoch)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         batches = self._state.data.validation

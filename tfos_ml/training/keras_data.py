@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.arrays import pad_rows
-from tfos_ml.errors import EmptyDataError
+from tfos_ml.errors import EmptyDataError, LabelRangeError
 from tfos_ml.feed.dataset import RowStore
 from tfos_ml.feed.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.feed.steps import Int64s
@@ -18,6 +19,7 @@ from tfos_ml.schema import Array, FeedSchema
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.describe import ModelDescription
 from tfos_ml.training.export import arrange_inputs, fit_inputs, input_specs, tensor_spec
+from tfos_ml.training.rows import no_rows
 
 if TYPE_CHECKING:
     from tfos_ml.training.context import NodeContext
@@ -69,7 +71,7 @@ class TrainingData:
         self._check_labels()
         rows = {"train": ctx.row_count, "validation": ctx.validation_row_count}
         self._check_rows(rows)
-        places = _places(self._stores, rows["train"] + rows["validation"], group, rows["validation"] > 0)
+        places = _places(self._stores, group, rows["train"])
         self.train = GlobalBatches(places["train"], rows["train"], ctx.batch_size)
         self.validation = GlobalBatches(places["validation"], rows["validation"], ctx.batch_size)
 
@@ -78,7 +80,7 @@ class TrainingData:
             raise EmptyDataError(
                 "no row is left to train on; all are validation rows"
                 if rows["validation"]
-                else "the DataFrame has no rows to train on"
+                else no_rows(self._stores["train"].total)
             )
         if self._ctx.settings["validates"] and not rows["validation"]:
             raise EmptyDataError(
@@ -95,6 +97,25 @@ class TrainingData:
                 continue
             name = spec.name if spec.name in outputs else next(iter(outputs))
             check_label(spec, store.shapes[i], name, self._description)
+
+    def label_error(self, error: Exception) -> LabelRangeError | None:
+        """The error for labels that TensorFlow found to be no class; None if it says something else.
+
+        It is the only one to know the outputs of a model that is not built before it sees rows.
+        """
+        found = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
+        if found is None:
+            return None
+        store = self._stores["train"]
+        ranges = []
+        for i in self._schema.of("label"):
+            low, high = store.bounds(i)
+            ranges.append(f"label column '{self._schema.columns[i].column}' from {low:g} to {high:g}")
+        return LabelRangeError(
+            f"A label is {found[1]}, but the model tells {found[3]} classes apart and takes class indices from "
+            f"{found[2]} to {int(found[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Count classes from 0, for "
+            "instance with pyspark.ml.feature.StringIndexer, or give the last layer as many units as there are classes."
+        )
 
     def element_spec(self) -> Any:
         """Structure, shapes and dtypes of a batch."""
@@ -210,15 +231,29 @@ def _with_ragged(x: Any) -> Any:
     return tuple(map(_with_ragged, x)) if isinstance(x, tuple) else x
 
 
-def _places(stores: dict[str, RowStore], total: int, group: WorkerGroup, divided: bool) -> dict[str, Int64s]:
-    """Place of each row among the rows of its own stream, in the order of the DataFrame."""
-    if not divided:
+def _places(stores: dict[str, RowStore], group: WorkerGroup, rows: int) -> dict[str, Int64s]:
+    """Place of each row among the rows of its own stream, in the order of the DataFrame.
+
+    Indices have gaps where rows are for validation, or were skipped.
+    """
+    total = stores["train"].total
+    if rows == total:
         return {name: store.indices for name, store in stores.items()}
     places = {}
     for name, store in stores.items():
         (bitmap,) = group.sum_arrays([mark_rows(store.indices, total)])
         places[name] = dense_places(store.indices, bitmap)
     return places
+
+
+def padded_lengths(model: Any, schema: FeedSchema, store: RowStore) -> dict[str, tuple[int, ...]]:
+    """Lengths, by input of the model, to which rows were padded; of columns whose rows differ in length."""
+    if store.longest is None:
+        return {}
+    features = schema.of("feature")
+    by_name = {schema.columns[i].name: i for i in features}
+    columns = {name: by_name.get(name, features[0]) for name in input_specs(model, schema, store.shapes)}
+    return {name: store.longest[i] for name, i in columns.items() if store.is_ragged(i)}
 
 
 def fingerprint(stores: Mapping[str, RowStore], schema: FeedSchema, group: WorkerGroup) -> str:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.heads import HEAD_FILE, Head
+from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.redact import redact
 from tfos_ml.training import adapt
 from tfos_ml.training.allreduce import WorkerGroup
@@ -31,8 +33,9 @@ from tfos_ml.training.checkpoint import (
 )
 from tfos_ml.training.data_parallel import DataParallel, Stage
 from tfos_ml.training.epoch_state import LayerState, MetricSums
+from tfos_ml.training.finite_weights import WeightWatch
 from tfos_ml.training.keras_callbacks import Closing, EpochState, Opening, acts_on_batches, of_this_worker
-from tfos_ml.training.keras_data import TrainingData, fingerprint
+from tfos_ml.training.keras_data import TrainingData, fingerprint, padded_lengths
 from tfos_ml.training.model_source import WEIGHTS_FILE
 
 if TYPE_CHECKING:
@@ -78,7 +81,7 @@ def train(task: KerasFit, ctx: NodeContext) -> None:
     model = fit_model(task, ctx, WorkerGroup.start(ctx.worker_num, ctx.num_workers, timeout, communication))
     path = ctx.export_saved_model(model)
     if path is not None:
-        _add_to_export(path, model, task)
+        _add_to_export(path, model, task, ctx)
 
 
 def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
@@ -125,8 +128,6 @@ def _settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> Non
     """Switch off what cannot hold collective operations."""
     if group.size == 1:
         return
-    import tensorflow as tf
-
     if model.jit_compile and not tf.config.list_physical_devices("GPU"):
         notices.append(
             "jit_compile=True was switched off: XLA has no collective operations on CPUs, and several workers trained."
@@ -193,6 +194,7 @@ class _Training:
             raises_on_nan=not stops_on_nan,
             seed=self._seed,
             epoch_done=self._epoch_done,
+            weights=WeightWatch(self._model),
         )
         resume = [_Resume(self._callbacks, state)] if state is not None else []
         first = 0 if state is None else state.epoch
@@ -208,6 +210,8 @@ class _Training:
                 shuffle=False,
                 verbose=0,
             )
+        except tf.errors.InvalidArgumentError as error:
+            raise self._data.label_error(error) or error from None
         finally:
             parallel.close()
         self._summarize()
@@ -277,7 +281,7 @@ class _Training:
     def _log_checkpoint(self, epoch: int, logs: dict[str, float]) -> None:
         path = self._ctx.export_checkpoint(self._model, epoch)
         if path is not None:
-            _add_to_export(path, self._model, self._task)
+            _add_to_export(path, self._model, self._task, self._ctx)
             self._ctx.send_checkpoint(path, epoch, logs)
 
     def _summarize(self) -> None:
@@ -320,8 +324,9 @@ def _identity(model: Any, ctx: NodeContext) -> str:
     return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
 
 
-def _add_to_export(path: str, model: Any, task: KerasFit) -> None:
-    """Weights to start another training from, and what the output means."""
+def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> None:
+    """Weights to start another training from, what the output means, and how rows were padded."""
+    note_padding(path, padded_lengths(model, ctx.schema, ctx.row_store("train")))
     weights = os.path.join(path, WEIGHTS_FILE)
     os.makedirs(os.path.dirname(weights), exist_ok=True)
     model.save_weights(weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfos_ml import errors
-from tfos_ml.arrays import fixed_shape, merge_extents
+from tfos_ml.arrays import check_vector_size, fixed_shape, merge_extents
 from tfos_ml.cluster.channel import Channel, Message
 from tfos_ml.feed.dataset import RowStore
 from tfos_ml.feed.steps import agree_steps, total_counts, unpack_counts
@@ -71,13 +71,18 @@ class NodeRows:
                 )
         return {label: words[label]["rows"][stream] for label in labels}
 
+    @property
+    def skipped(self) -> int:
+        """Number of rows that the policies for nulls and NaN left out, of all nodes."""
+        return sum(word.get("skipped", 0) for word in self._words().values())
+
     def agreed_steps(self, batch_size: int, drop_remainder: bool) -> int:
         """Number of batches in one pass, the same on every node."""
         rows = self.counts("train")
         if self._label not in rows:
             raise errors.CollectiveCallError(f"{self._label} receives no training rows; only {list(rows)} do")
         if not any(rows.values()):
-            raise errors.EmptyDataError("the DataFrame has no rows to train on")
+            raise errors.EmptyDataError(no_rows(self.skipped))
         return agree_steps(rows, batch_size, drop_remainder)
 
     def store(self, stream: str) -> RowStore:
@@ -87,6 +92,8 @@ class NodeRows:
             totals = total_counts([unpack_counts(w["counts"]) for w in words])
             columns = range(len(self._schema.columns))
             extents = [merge_extents([tuple(e) for e in w["extents"][i]] for w in words) for i in columns]
+            for found, spec in zip(extents, self._schema.columns, strict=True):
+                check_vector_size(found, spec)
             shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]
             longest = [tuple(high for _, high in e) for e in extents]
             self._stores = {
@@ -100,3 +107,10 @@ class NodeRows:
                 for name in self._labels
             }
         return self._stores[stream]
+
+
+def no_rows(skipped: int) -> str:
+    """What to say of rows that are not there."""
+    if skipped:
+        return f"no row is left to train on: all {skipped} hold a null, NaN or infinity, and were skipped"
+    return "the DataFrame has no rows to train on"

@@ -1,0 +1,166 @@
+"""Rows that would silently spoil a model, or its answers: of a wrong length, with NaN, with labels out of range."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import LOCAL
+from pyspark.ml.feature import StringIndexer, VectorAssembler
+from pyspark.sql import functions as F
+
+from tfos_ml import KerasEstimator, errors
+
+ROWS = 40
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keras():
+    import keras
+
+    return keras
+
+
+def frame(spark):
+    random = np.random.RandomState(0)
+    rows = pd.DataFrame({"features": random.randn(ROWS, 4).tolist(), "label": np.arange(ROWS) % 3})
+    return spark.createDataFrame(rows).coalesce(1)
+
+
+@pytest.fixture
+def df(spark):
+    return frame(spark)
+
+
+def network(keras, units=3, loss="sparse_categorical_crossentropy"):
+    keras.utils.set_random_seed(0)
+    hidden = keras.layers.Dense(8, activation="relu", name="hidden")
+    inputs = keras.layers.Input((4,), name="pixels")
+    model = keras.Sequential([inputs, hidden, keras.layers.Dense(units, activation="softmax", name="classes")])
+    model.compile("sgd", loss)
+    return model
+
+
+def estimator(model, **params):
+    return KerasEstimator(**{"model": model, "batchSize": 8, "verbose": 0, **params})
+
+
+def shortened(df):
+    """One row in three with three features instead of four."""
+    return df.withColumn("features", F.when(F.col("label") == 1, F.slice("features", 1, 3)).otherwise(df.features))
+
+
+def with_nan(df):
+    """The rows of label 1 with NaN as their second feature."""
+    spoiled = F.transform("features", lambda x, i: F.when(i == 1, float("nan")).otherwise(x))
+    return df.withColumn("features", F.when(F.col("label") == 1, spoiled).otherwise(df.features))
+
+
+def test_fit_takes_no_row_of_another_width_than_the_model(keras, df):
+    with pytest.raises(errors.ShapeError) as caught:
+        estimator(network(keras)).fit(shortened(df))
+    message = (
+        "'features' has rows of 3 to 4 elements, but the model's input 'pixels' is float32(batch, 4): 4 in each row"
+    )
+    assert message in str(caught.value)
+
+
+def test_nan_is_an_error(keras, df):
+    with pytest.raises(errors.NonFiniteValueError, match=r"'features' has 13 x NaN in 13 of 40 rows.*nanPolicy="):
+        estimator(network(keras)).fit(with_nan(df))
+
+
+@pytest.fixture(scope="module")
+def fitted(keras, sessions):
+    """Fitted on rows of which those of label 1 were skipped, for their NaN."""
+    job = estimator(network(keras), shuffle=False, nanPolicy="skip")
+    with pytest.warns(UserWarning, match=r"nanPolicy='skip' left out 13 of 40 rows \(summary\['skipped_rows'\]\)"):
+        return job.fit(with_nan(frame(sessions.get(LOCAL))))
+
+
+def test_rows_with_nan_are_skipped_and_counted(keras, df, fitted):
+    assert (fitted.summary["rows"], fitted.summary["skipped_rows"]) == (27, 13)
+    clean = df.where("label != 1").toPandas()
+    alone = network(keras)
+    alone.fit(np.stack(clean.features), clean.label.to_numpy(), batch_size=8, shuffle=False, verbose=0)
+    expected = alone.predict(np.stack(clean.features), verbose=0)
+
+    scored = fitted.transform(with_nan(df)).collect()  # with the policy of the fit
+    assert {r.label for r in scored} == {0, 2}
+    np.testing.assert_allclose([r.probability.toArray() for r in scored], expected, rtol=1e-4)
+    kept = fitted.copy({fitted.nanPolicy: "keep"}).transform(with_nan(df)).where("label = 1").collect()
+    assert len(kept) == 13
+
+
+@pytest.mark.parametrize(
+    ("spoil", "rows_in_a_call", "message"),
+    [
+        (shortened, 40, r"ShapeError: Column 'features' has rows of 3 to 4 elements, but input"),
+        (with_nan, 2, r"NonFiniteValueError: Column 'features' has 1 x NaN in 1 of 2 rows.*nanPolicy="),
+    ],
+)
+def test_such_rows_are_not_scored(df, fitted, spoil, rows_in_a_call, message):
+    strict = fitted.copy({fitted.batchSize: rows_in_a_call, fitted.nanPolicy: "error"})
+    with pytest.raises(Exception, match=message):
+        strict.transform(spoil(df)).collect()
+
+
+def test_predict_takes_no_row_of_another_width(fitted):
+    with pytest.raises(errors.ShapeError, match="rows of 3 to 4 elements"):
+        fitted.predict({"features": [[0.0] * 4, [0.0] * 3]})
+
+
+def test_weights_that_are_not_finite_end_the_fit_and_are_not_tried_again(keras, df):
+    job = estimator(network(keras), nanPolicy="keep", epochs=3, maxRestarts=2)
+    with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: .*hidden/kernel has \d+ of 32 values"):
+        job.fit(with_nan(df))
+
+
+def test_labels_that_are_no_class_of_the_model(keras, df):
+    with pytest.raises(
+        errors.LabelRangeError, match=r"'label' has values from 1 to 3 .*classes' is float32\(batch, 3\)"
+    ):
+        estimator(network(keras)).fit(df.withColumn("label", F.col("label") + 1))
+
+
+def test_what_the_metadata_tells_is_an_error_before_any_job(keras, spark):
+    text = spark.createDataFrame(pd.DataFrame({"a": [0.0] * 8, "b": [1.0] * 8, "word": list("abcdabcd")}))
+    assembled = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(text)
+    indexed = StringIndexer(inputCol="word", outputCol="label").fit(assembled).transform(assembled)
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(None))
+    with pytest.raises(errors.ShapeError, match=r"vectors of 2 elements \(a, b\), but input 'pixels' expects .*: 4 in"):
+        estimator(network(keras)).fit(indexed)
+    with pytest.raises(errors.ShapeError, match=r"'a' has 0 level\(s\) of arrays.*VectorAssembler"):
+        estimator(network(keras), featuresCol="a").fit(indexed)
+    two = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3, activation="softmax", name="classes")])
+    two.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(
+        errors.LabelRangeError, match=r"'label' has 4 classes.*'classes' is .*tells 3 apart. Give .* 4 u"
+    ):
+        estimator(two).fit(indexed)
+    assert set(tracker.getJobIdsForGroup(None)) == before
+
+
+def test_rows_of_any_length_are_scored_as_they_were_trained_whatever_comes_with_them(keras, spark):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.layers.Input((None,)),
+            keras.layers.Reshape((-1, 1)),
+            keras.layers.Dense(4, activation="tanh"),
+            keras.layers.GlobalAveragePooling1D(),  # to which padding matters
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("sgd", "mse")
+    lists = [[float(n)] * n for n in (3, 1, 5, 2, 3, 4, 5, 1)]
+    df = spark.createDataFrame([(row, float(len(row))) for row in lists], "features array<float>, label float")
+    fitted = estimator(model, shuffle=False, epochs=2).fit(df.coalesce(1))
+    padded = np.array([row + [0.0] * (5 - len(row)) for row in lists], "f")
+    model.fit(padded, np.array([len(row) for row in lists]), epochs=2, batch_size=8, shuffle=False, verbose=0)
+    expected = model.predict(padded, verbose=0)[:, 0]
+    for rows_in_a_call in (1, 3, 100):
+        rows = fitted.copy({fitted.batchSize: rows_in_a_call}).transform(df).collect()
+        np.testing.assert_allclose([r.prediction for r in rows], expected, rtol=1e-4)
+    np.testing.assert_allclose(next(iter(fitted.predict({"features": lists}).values()))[:, 0], expected, rtol=1e-4)

@@ -1,0 +1,98 @@
+"""What a real ``Model.fit`` of one worker makes of rows that spoil it; everything below the Spark task is real."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras_worker import worker_context
+
+from tfos_ml import errors
+from tfos_ml.feed.spool import SpoolDirectories
+from tfos_ml.heads import Head
+from tfos_ml.training.allreduce import WorkerGroup
+from tfos_ml.training.describe import describe
+from tfos_ml.training.keras_data import padded_lengths
+from tfos_ml.training.keras_fit import KerasFit, fit_model
+from tfos_ml.training.model_source import ModelSource
+
+ROWS = 40
+
+
+def rows(**columns):
+    random = np.random.RandomState(0)
+    data = {"x": random.randn(ROWS, 4).astype("f"), "y": np.arange(ROWS) % 3, "w": None, "val": None}
+    return {**data, **columns}
+
+
+class Late(keras.Model):
+    """Knows its outputs only once it sees rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3, activation="softmax")
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+def behind_relu():
+    layers = [keras.layers.Dense(8, activation="relu", name="hidden"), keras.layers.Dense(3, activation="softmax")]
+    return keras.Sequential([keras.layers.Input((4,), name="x"), *layers])
+
+
+@pytest.fixture
+def fit(tmp_path):
+    def run(make, data, loss="sparse_categorical_crossentropy", callbacks=()):
+        def model():
+            keras.utils.set_random_seed(1)
+            made = make()
+            made.compile("sgd", loss)
+            return made
+
+        ctx = worker_context(data, 0, 1, False, SpoolDirectories(Path(tmp_path), Path(tmp_path)))
+        task = KerasFit(ModelSource(function=model), describe(model()), Head(), list(callbacks))
+        return fit_model(task, ctx, WorkerGroup.start(0, 1, timeout=60.0)), ctx
+
+    return run
+
+
+def with_nan():
+    data = rows()
+    data["x"][::3, 1] = np.nan
+    return data
+
+
+def test_nan_behind_a_relu_is_found_in_the_weights(fit):
+    with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: hidden/kernel has [0-9]+ of 32 values"):
+        fit(behind_relu, with_nan())
+
+
+def test_terminate_on_nan_ends_the_training_instead(fit):
+    data = with_nan()
+    data["y"] = data["x"][:, 1].copy()  # the loss is NaN, too
+    model, ctx = fit(lambda: linear(4), data, "mse", [keras.callbacks.TerminateOnNaN()])
+    assert len(ctx.logs) == 1
+    assert np.isnan(model.get_weights()[0]).any()
+
+
+def linear(width):
+    return keras.Sequential([keras.layers.Input((width,), name="x"), keras.layers.Dense(1)])
+
+
+def test_labels_of_a_model_that_knows_its_classes_late(fit):
+    with pytest.raises(errors.LabelRangeError, match=r"tells 3 classes apart.* 0 to 2. Found: label .* 1 to 3\."):
+        fit(Late, rows(y=np.arange(ROWS) % 3 + 1))
+
+
+def test_the_length_that_rows_were_padded_to_is_known(fit):
+    lengths = np.arange(ROWS) % 4 + 1
+    data = rows(y=lengths.astype("f"), lengths=lengths)
+
+    def mean():
+        x = keras.layers.Input((None,), name="x")
+        cells = keras.layers.Dense(4)(keras.layers.Reshape((-1, 1))(x))
+        return keras.Model(x, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(cells)))
+
+    model, ctx = fit(mean, data, "mse")
+    assert padded_lengths(model, ctx.schema, ctx.row_store("train")) == {"features": (4,)}

@@ -1,0 +1,174 @@
+"""What the supervisor of a node lets through to the TensorFlow process, batch by batch."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tfos_ml import errors
+from tfos_ml.attributes import class_count, vector_names
+from tfos_ml.casting import TensorInfo
+from tfos_ml.feed.feeder import Feeder
+from tfos_ml.feed.spool import SpoolDirectories, read_chunk
+from tfos_ml.heads import LossInfo, label_constraint
+from tfos_ml.schema import VECTOR, ColumnConstraint, ColumnSpec, FeedSchema
+
+NAN, INF = float("nan"), float("inf")
+FLOATS = pa.list_(pa.float32())
+X = ColumnSpec("x", "x", "feature", "float32", 1)
+WIDE = dataclasses.replace(X, constraint=ColumnConstraint("the model's input 'x' is float32(batch, 2)", (2,)))
+
+
+FIVE = TensorInfo("float32", (None, 5))
+
+
+def label(loss="sparse_categorical_crossentropy", output=FIVE, dtype="int64", ndim=0, **of):
+    constraint = label_constraint(LossInfo(loss, **of), ndim, "out", output)
+    return ColumnSpec("y", "y", "label", dtype, ndim, constraint=constraint)
+
+
+@pytest.fixture
+def feed(tmp_path):
+    """Feeds batches of one column, each row's id its place; returns the feeder and the ids that reached the spool."""
+
+    def run(spec, *batches, null_policy="error", nan_policy="error"):
+        chunks = []
+        schema = FeedSchema((spec,), null_policy=null_policy, nan_policy=nan_policy)
+        schema = FeedSchema.from_json(json.loads(json.dumps(schema.to_json())))
+        directories = SpoolDirectories(Path(tmp_path), Path(tmp_path))
+        feeder = Feeder(schema, directories, lambda kind, **content: chunks.append(content.get("chunk")))
+        start = 0
+        for column in batches:
+            ids = pa.array(np.arange(start, start + len(column)))
+            start += len(column)
+            feeder.write(pa.RecordBatch.from_arrays([column, ids], ["c0", "row"]))
+        feeder.finish()
+        written = [batch for chunk in chunks if chunk for batch in read_chunk(chunk["path"])]
+        return feeder, [row for batch in written for row in batch.column("row").to_pylist()]
+
+    return run
+
+
+class TestWidth:
+    @pytest.mark.parametrize("rows", [[[1, 2], [1]], [[1]], [[1, 2], [1, 2, 3]], [[]]])
+    def test_that_the_model_fixes_holds_for_each_row(self, feed, rows):
+        with pytest.raises(
+            errors.ShapeError, match=r"Column 'x' has rows of .* but the model's input.*: 2 in each row"
+        ):
+            feed(WIDE, pa.array([[0, 0]] * 3, FLOATS), pa.array(rows, FLOATS))
+
+    def test_that_the_model_leaves_open_is_any(self, feed):
+        free = dataclasses.replace(X, constraint=ColumnConstraint("", (None,)))
+        assert feed(free, pa.array([[1], [1, 2]], FLOATS))[1] == [0, 1]
+        assert feed(X, pa.array([[1], [1, 2]], FLOATS))[1] == [0, 1]
+
+    def test_of_labels_follows_from_loss_and_output(self, feed):
+        four = label("mse", TensorInfo("float32", (None, 4)), "float32", 1)
+        with pytest.raises(errors.ShapeError, match=r"'y' has rows of 3 to 4 elements.*output 'out'.*4 in each row"):
+            feed(four, pa.array([[0] * 4, [0] * 3], FLOATS))
+
+    def test_of_vectors_is_one(self, feed):
+        vectors = dataclasses.replace(X, kind=VECTOR)
+        with pytest.raises(errors.ShapeError, match="Vector column 'x' has rows of 1 to 2 elements; .* one size"):
+            feed(vectors, pa.array([[1, 2]], FLOATS), pa.array([[1]], FLOATS))
+
+
+class TestNaN:
+    @pytest.mark.parametrize("value", [NAN, INF, -INF])
+    @pytest.mark.parametrize("deep", [0, 1, 2])
+    def test_is_an_error_that_counts_rows(self, feed, value, deep):
+        column, kind = [1.0, value, value, 2.0], pa.float32()
+        for _ in range(deep):
+            column, kind = [[v] for v in column], pa.list_(kind)
+        spec = dataclasses.replace(X, ndim=deep)
+        with pytest.raises(errors.NonFiniteValueError, match=r"'x' has 2 x (NaN|infinity) in 2 of 4 rows.*nanPolicy="):
+            feed(spec, pa.array(column, kind))
+
+    def test_rows_are_skipped_and_counted_or_kept(self, feed):
+        batches = [pa.array([[1, NAN], [], [2]], FLOATS), pa.array([[3], [INF, NAN]], FLOATS)]
+        feeder, found = feed(X, *batches, nan_policy="skip")
+        assert found == [1, 2, 3]
+        assert (feeder.skipped, feeder.rows["train"], feeder.counts()["skipped"]) == (2, 3, 2)
+        feeder, found = feed(X, *batches, nan_policy="keep")
+        assert (found, feeder.skipped) == ([0, 1, 2, 3, 4], 0)
+
+    def test_nulls_are_skipped_and_counted_alike(self, feed):
+        nulls = pa.array([None, [1, None], [2], [NAN]], FLOATS)
+        feeder, found = feed(X, nulls, null_policy="skip", nan_policy="keep")
+        assert (found, feeder.skipped) == ([2, 3], 2)
+        assert feed(X, nulls, null_policy="skip", nan_policy="skip")[1] == [2]
+        with pytest.raises(errors.NullValueError, match="2 null"):
+            feed(X, nulls, null_policy="keep")
+
+    def test_large_finite_numbers_and_slices_are_no_infinity(self, feed):
+        large = pa.array([[3e38, 3e38], [3e38]], FLOATS)  # their sum overflows
+        assert feed(X, large)[1] == [0, 1]
+        assert feed(X, pa.array([[NAN], [1], [2]], FLOATS).slice(1))[1] == [0, 1]
+
+    @pytest.mark.parametrize("kind", [pa.int32(), pa.bool_(), pa.string()])
+    def test_other_types_have_none(self, feed, kind):
+        spec = dataclasses.replace(X, ndim=0, dtype=str(kind))
+        assert feed(spec, pa.array([1, 0]).cast(kind))[1] == [0, 1]
+
+
+class TestLabels:
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            (
+                [1, 5, 2],
+                r"'y' has values from 1 to 5 .*'out' is float32\(batch, 5\).*from 0 to 4\. Count classes from 0",
+            ),
+            ([-1, 4], "from -1 to 4 .* Count classes from 0"),
+            ([0, 5], "from 0 to 5 .* Give the last layer 6 units"),
+            ([0, 9], "from 0 to 9 .* Give the last layer 10 units"),
+        ],
+    )
+    def test_that_are_no_class_are_an_error_with_the_range_found(self, feed, values, message):
+        with pytest.raises(errors.LabelRangeError, match=message):
+            feed(label(), pa.array([0, 4] if min(values) == 0 else []), pa.array(values))
+        with pytest.raises(errors.LabelRangeError, match=message):
+            feed(label(dtype="float64"), pa.array(values, pa.float64()))
+
+    def test_a_fraction_is_no_class(self, feed):
+        with pytest.raises(errors.LabelRangeError, match=r"'y' holds 2\.5, .*whole numbers"):
+            feed(label(dtype="float32"), pa.array([0.0, 2.5], pa.float32()))
+
+    def test_of_steps_and_of_the_class_to_ignore(self, feed):
+        steps = label(output=TensorInfo("float32", (None, None, 5)), ndim=1, ignore_class=-1)
+        lists = pa.list_(pa.int64())
+        assert feed(steps, pa.array([[0, 4, -1], []], lists))[1] == [0, 1]
+        with pytest.raises(errors.LabelRangeError, match="from 0 to 5"):
+            feed(steps, pa.array([[0, 5, -1]], lists))
+
+    def test_of_two_classes_lie_between_0_and_1(self, feed):
+        binary = label("BinaryCrossentropy", TensorInfo("float32", (None, 1)), "float64")
+        assert feed(binary, pa.array([0, 0.3, 1], pa.float64()))[1] == [0, 1, 2]
+        with pytest.raises(errors.LabelRangeError, match="from -1 to 1 .*takes labels from 0 to 1"):
+            feed(binary, pa.array([-1, 1], pa.float64()))
+        assert feed(dataclasses.replace(binary, dtype="bool"), pa.array([True, False]))[1] == [0, 1]
+
+    @pytest.mark.parametrize("of", [{"from_keras": False}, {}])
+    def test_of_other_losses_are_not_looked_at(self, feed, of):
+        loss = "sparse_categorical_crossentropy" if of else "mse"
+        assert feed(label(loss, TensorInfo("float32", (None, 5)), **of), pa.array([7]))[1] == [0]
+
+
+def test_what_spark_ml_notes_of_columns():
+    from pyspark.sql.types import DoubleType, StructField, StructType
+
+    def given(about):
+        return StructType([StructField("c", DoubleType(), True, {"ml_attr": about})])
+
+    attributes = {"numeric": [{"idx": 0, "name": "a"}, {"idx": 1, "name": "b"}], "nominal": [{"idx": 2}]}
+    assert vector_names(given({"attrs": attributes, "num_attrs": 3}), "c") == ["a", "b", "?"]
+    assert vector_names(given({"num_attrs": 2}), "c") == ["?", "?"]
+    assert vector_names(given({}), "c") is None
+    assert class_count(given({"type": "nominal", "vals": ["a", "b"]}), "c") == 2
+    assert class_count(given({"type": "nominal", "vals": ["a", "b", "__unknown"]}), "c") == 2
+    assert class_count(given({"type": "nominal", "num_vals": 7}), "c") == 7
+    assert class_count(given({"type": "numeric"}), "c") is None
+    assert class_count(StructType([StructField("c", DoubleType())]), "c") is None

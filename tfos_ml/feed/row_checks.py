@@ -1,0 +1,128 @@
+"""What rows must be before they go to a node's TensorFlow process: one look at each Arrow batch as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tfos_ml.arrays import check_no_nulls, count_nulls, rows_with_nulls
+from tfos_ml.errors import LabelRangeError
+from tfos_ml.finite import is_finite, not_finite_error, rows_not_finite
+from tfos_ml.schema import Array, ColumnSpec, FeedSchema
+
+
+class RowChecks:
+    """Finds nulls, NaN, infinity, and labels that a loss cannot take.
+
+    Parameters
+    ----------
+    schema : FeedSchema
+        The columns, and what becomes of rows with a null or NaN.
+    """
+
+    def __init__(self, schema: FeedSchema):
+        self._schema = schema
+        self._labels = [
+            (i, LabelRange(spec))
+            for i, spec in enumerate(schema.columns)
+            if spec.constraint.classes is not None or spec.constraint.probabilities
+        ]
+
+    def kept(self, columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
+        """Which rows of a batch go on; None if all do.
+
+        Parameters
+        ----------
+        columns : sequence of pyarrow.Array
+            All columns of the schema, plain.
+
+        Raises
+        ------
+        NullValueError, NonFiniteValueError
+            If there is a null, or NaN or infinity, and the policy is "error".
+        LabelRangeError
+            If a label is none that the model's loss takes.
+        """
+        skipped: list[Array] = []
+        for spec, column in zip(self._schema.columns, columns, strict=True):
+            skipped += self._skipped(spec, column)
+        kept = None
+        if skipped:
+            wanted = np.ones(len(columns[0]), dtype=bool)
+            wanted[np.concatenate(skipped)] = False
+            kept = pa.array(wanted)
+        for i, limits in self._labels:
+            limits.check(columns[i] if kept is None else columns[i].filter(kept))
+        return kept
+
+    def _skipped(self, spec: ColumnSpec, column: pa.Array) -> list[Array]:
+        """Places of rows that are left out for the sake of one column."""
+        found = []
+        if self._schema.null_policy != "skip":
+            check_no_nulls(column, spec)
+        elif count_nulls(column, spec.ndim):
+            found.append(rows_with_nulls(column, spec.ndim))
+        if self._schema.nan_policy != "keep" and not is_finite(column):
+            rows = rows_not_finite(column)
+            if self._schema.nan_policy == "error":
+                raise not_finite_error(column, spec.column, rows)
+            found.append(rows)
+        return found
+
+
+class LabelRange:
+    """The smallest and largest value of a label column so far, and whether the loss can take them."""
+
+    def __init__(self, spec: ColumnSpec):
+        self._spec = spec
+        self._smallest, self._largest = np.inf, -np.inf
+        self._rows = 0
+
+    def check(self, column: pa.Array) -> None:
+        """Look at the rows of a batch, all of them finite.
+
+        Raises
+        ------
+        LabelRangeError
+            Says which values were found, and which are expected.
+        """
+        self._rows += len(column)
+        while pa.types.is_list(column.type):
+            column = column.flatten()
+        values = (column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column).to_numpy(zero_copy_only=False)
+        constraint = self._spec.constraint
+        if constraint.ignored is not None:
+            values = values[values != constraint.ignored]
+        if not len(values):
+            return
+        self._smallest = min(self._smallest, values.min().item())
+        self._largest = max(self._largest, values.max().item())
+        limit = 1 if constraint.classes is None else constraint.classes - 1
+        if not (self._smallest >= 0 and self._largest <= limit):
+            raise LabelRangeError(self._message(limit))
+        if constraint.classes is not None and values.dtype.kind == "f":
+            odd = values[np.floor(values) != values]
+            if len(odd):
+                raise LabelRangeError(
+                    f"Label column '{self._spec.column}' holds {odd[0]:g}, but {constraint.tensor} and takes class "
+                    "indices, which are whole numbers. Index the classes, or compile a loss for numbers."
+                )
+
+    def _message(self, limit: int) -> str:
+        constraint = self._spec.constraint
+        found = f"values from {self._smallest:g} to {self._largest:g} in the first {self._rows:,} rows"
+        if constraint.classes is None:
+            return (
+                f"Label column '{self._spec.column}' has {found}, but {constraint.tensor} and takes labels from 0 to "
+                "1. For more than two classes give the last layer as many units as there are classes, and compile "
+                "'sparse_categorical_crossentropy'; for labels of -1 and 1, map them to 0 and 1."
+            )
+        units = f"Give the last layer {self._largest + 1:g} units, one for each class"
+        if self._smallest < 0 or (self._smallest > 0 and self._largest == limit + 1):
+            units = "Count classes from 0, for instance with pyspark.ml.feature.StringIndexer"
+        return (
+            f"Label column '{self._spec.column}' has {found}, but {constraint.tensor} and takes class indices from 0 "
+            f"to {limit}. {units}."
+        )

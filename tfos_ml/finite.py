@@ -1,0 +1,65 @@
+"""NaN and infinity among the values of a column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfos_ml.errors import NonFiniteValueError
+from tfos_ml.schema import VECTOR_FIELDS, Array
+
+
+def is_finite(array: pa.Array) -> bool:
+    """Whether a plain column, or one of vectors, holds neither NaN nor infinity; nulls do not count.
+
+    The sum of the values tells, which takes one pass over memory and no other memory; only a sum that is not finite
+    is looked into.
+    """
+    values = _values(array)
+    if values is None:
+        return True
+    if values.null_count:
+        values = values.drop_null()
+    numbers = values.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.add.reduce(numbers)) or np.isfinite(numbers).all())
+
+
+def _values(array: pa.Array) -> pa.Array | None:
+    """The floating-point numbers of a column, of all levels of nesting; None if it holds none."""
+    while pa.types.is_list(array.type):
+        array = array.flatten()
+    if pa.types.is_struct(array.type) and [field.name for field in array.type] == VECTOR_FIELDS:
+        array = array.flatten()[-1].flatten()
+    return array if pa.types.is_floating(array.type) else None
+
+
+def rows_not_finite(array: pa.Array) -> Array:
+    """Places of the rows of a plain column that hold NaN or infinity, in order; shape ``(n,)``, int64."""
+    ends = []
+    while pa.types.is_list(array.type):
+        ends.append(np.cumsum(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)))
+        array = array.flatten()
+    if not pa.types.is_floating(array.type):
+        return np.zeros(0, dtype=np.int64)
+    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(~np.isfinite(numbers))
+    for end in reversed(ends):
+        places = np.searchsorted(end, places, side="right")
+    return np.unique(places)
+
+
+def not_finite_error(array: pa.Array, column: str, rows: Array) -> NonFiniteValueError:
+    """The error for some rows of a plain column that hold NaN or infinity."""
+    found = array.take(pa.array(rows))
+    while pa.types.is_list(found.type):
+        found = found.flatten()
+    numbers = found.drop_null().to_numpy(zero_copy_only=False)
+    nans, infinite = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
+    kinds = " and ".join(f"{n} x {kind}" for n, kind in ((nans, "NaN"), (infinite, "infinity")) if n)
+    return NonFiniteValueError(
+        f"Column '{column}' has {kinds} in {len(rows)} of {len(array)} rows read together, and nanPolicy='error' "
+        "allows none. Fill or drop them (df.na.fill, df.na.drop, pyspark.ml.feature.Imputer), or set nanPolicy='skip' "
+        "to leave such rows out, or 'keep' if the model knows what to do with them."
+    )

@@ -1,0 +1,85 @@
+"""Which rows of an Arrow batch go through the model in one call.
+
+Rows of one shape go together, and none is padded for the sake of another: what the model makes of a row
+then depends on that row alone, whatever rows come with it. Where the model was trained on rows that were padded to one
+length (``TensorInfo.padded``), shorter rows are padded to that length here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tfos_ml.arrays import longest_by_row, plain, spec_of
+from tfos_ml.casting import TensorInfo
+from tfos_ml.schema import Array
+
+
+class Calls:
+    """The calls of a model for one Arrow batch; iterate once, then put results in order.
+
+    Parameters
+    ----------
+    tensors : sequence of TensorInfo
+        The inputs.
+    columns : list of pyarrow.Array
+        The columns bound to them, as Spark sends them.
+    batch_size : int
+        Rows in one call, at most.
+    """
+
+    def __init__(self, tensors: Sequence[TensorInfo], columns: list[pa.Array], batch_size: int):
+        self._tensors = tensors
+        self._columns = list(columns)
+        self._batch_size = batch_size
+        self._order: Array | None = None
+
+    def __iter__(self) -> Iterator[list[pa.Array]]:
+        """The plain columns of each call."""
+        shapes = shapes_of(self._tensors, self._columns)
+        if shapes is None:
+            for start in range(0, len(self._columns[0]), self._batch_size):
+                yield [plain(column.slice(start, self._batch_size)) for column in self._columns]
+            return
+        _, group = np.unique(shapes, axis=0, return_inverse=True)
+        group = group.reshape(-1)
+        self._order = np.argsort(group, kind="stable")
+        for rows in np.split(self._order, np.flatnonzero(np.diff(group[self._order])) + 1):
+            for start in range(0, len(rows), self._batch_size):
+                chosen = pa.array(rows[start : start + self._batch_size])
+                yield [plain(column.take(chosen)) for column in self._columns]
+
+    def in_order(self, results: pa.Array) -> pa.Array:
+        """Results of all calls, one after another, in the order of the rows."""
+        return results if self._order is None else results.take(pa.array(np.argsort(self._order)))
+
+
+def shapes_of(tensors: Sequence[TensorInfo], columns: list[pa.Array]) -> Array | None:
+    """The shape that each row has in the model, over all inputs that take different ones; None if all rows have one.
+
+    Parameters
+    ----------
+    tensors : sequence of TensorInfo
+        The inputs.
+    columns : list of pyarrow.Array
+        The columns bound to them; those looked at are made plain in place.
+    """
+    found = []
+    for i, tensor in enumerate(tensors):
+        if not tensor.may_vary or not _has_shape(columns[i].type):
+            continue
+        columns[i] = column = plain(columns[i])
+        lengths = longest_by_row(column, spec_of(column.type, "", "").ndim)
+        if tensor.padded is not None and len(tensor.padded) == lengths.shape[1]:
+            lengths = np.maximum(lengths, [n or 0 for n in tensor.padded])
+        found.append(lengths)
+    if not found or not len(found[0]):
+        return None
+    shapes = np.concatenate(found, axis=1)
+    return None if (shapes == shapes[0]).all() else shapes
+
+
+def _has_shape(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_struct(kind)
