@@ -15,7 +15,9 @@ How the package is laid out; imports point downwards:
 ``mlflow/``            runs and models; ``fit_listener``: how it hears of fits;
                        ``run_context``: tags of runs
 ``persistence``        stages to files and back; ``pickling``: functions
-``casting, heads``     column -> input of a model; output -> columns of Spark ML
+``casting, heads``     column -> input of a model; output -> columns of Spark ML; ``output_checks``:
+                       whether outputs are what the loss takes them for
+``fit_outcome``        what a fit that ended well is warned of; ``user_warnings``: at the user's line
 ``storage, redact``    filesystems by URI, within a deadline; texts without passwords
 ``directories, pids``  what is ours on a host, told apart for certain; ``interpreter``: fresh Python processes
 ``errors``             every error, on one page

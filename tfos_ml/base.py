@@ -23,6 +23,7 @@ from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.steps import PARTITION_SHIFT
 from tfos_ml.fit_iterator import FitIterator
 from tfos_ml.fit_listener import FitListener, listening
+from tfos_ml.fit_outcome import warn_of_outcome
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.params import TrainingParams
@@ -88,6 +89,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             verbose=self._get("verbose"),
             reported=listener.reported,
         )
+        warn_of_outcome(result, template)
         listener.trained(result)
         return self._make_model(result, dataset.schema)
 

@@ -42,6 +42,14 @@
         ├── VersionMismatchError     nodes run different versions of Python or TensorFlow
         └── PortTakenError           the reserved port was taken before TensorFlow bound it
 
+Warnings are
+
+::
+
+    TfosMlWarning
+    ├── IndependentWorkersWarning    workers trained apart from each other, on parts of the rows
+    └── NothingExportedWarning       fit returned a model that cannot transform
+
 The first failure that *happened* is the one raised; failures it caused in other
 nodes (broken collectives) are not.
 """
@@ -293,3 +301,15 @@ class VersionMismatchError(NodeError):
 
 class PortTakenError(NodeError):
     """Another process took the reserved port before TensorFlow could bind it."""
+
+
+class TfosMlWarning(UserWarning):
+    """Base class of the warnings of tfos_ml that may be worth a filter of their own."""
+
+
+class IndependentWorkersWarning(TfosMlWarning):
+    """Several workers trained, each on its part of the rows, and did not work together."""
+
+
+class NothingExportedWarning(TfosMlWarning):
+    """The train function ended without an error and exported no model."""

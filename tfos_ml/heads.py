@@ -11,7 +11,7 @@ anything else             prediction: double for ``(batch,)`` and ``(batch, 1)``
 ========================  ==========================================================
 
 With ``from_logits`` the raw prediction is the logits, and the probability their softmax
-(sigmoid); without, both are what the model returns.
+(sigmoid); without, both are what the model returns, or an error if that cannot be probabilities.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfos_ml.casting import TensorInfo
+from tfos_ml.errors import ModelError
 from tfos_ml.schema import Array, ColumnConstraint
 
 HEAD_FILE = "tfos_ml_head.json"  # beside a SavedModel of KerasEstimator
@@ -33,6 +34,7 @@ _MULTICLASS_LOSSES = {
     "categoricalgeneralizedcrossentropy",
 }
 _OTHER_LABELS = {"ctc", "circle", "categoricalgeneralizedcrossentropy"}  # shaped neither like outputs nor classes
+_ROUNDING = 1e-3  # about that of a probability in float16
 _ONE_HOT_LOSSES = _MULTICLASS_LOSSES - {"sparsecategoricalcrossentropy", "categoricalgeneralizedcrossentropy"}
 
 
@@ -201,8 +203,15 @@ def classify(outputs: Array, head: Head, threshold: float) -> dict[str, Array]:
     dict
         ``"raw"`` and ``"probability"`` of shape ``(batch, classes)``, ``"prediction"`` of shape
         ``(batch,)``; all float64.
+
+    Raises
+    ------
+    ModelError
+        If the head does not expect logits, and the values are no probabilities.
     """
     values = np.asarray(outputs, dtype=np.float64)
+    if not head.from_logits:
+        _check_probabilities(values)
     if head.kind == BINARY:
         values = values.reshape(len(values))
         if head.from_logits:
@@ -215,6 +224,26 @@ def classify(outputs: Array, head: Head, threshold: float) -> dict[str, Array]:
         return {"raw": raw, "probability": both, "prediction": (probability > threshold).astype(np.float64)}
     probability = _softmax(values) if head.from_logits else values
     return {"raw": values, "probability": probability, "prediction": values.argmax(axis=1).astype(np.float64)}
+
+
+def bounds_outside_probabilities(values: Array) -> tuple[float, float] | None:
+    """The smallest and the largest finite value, if they cannot be probabilities."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return None
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high) if low < -_ROUNDING or high > 1 + _ROUNDING else None
+
+
+def _check_probabilities(values: Array) -> None:
+    bounds = bounds_outside_probabilities(values)
+    if bounds is not None:
+        low, high = bounds
+        raise ModelError(
+            f"The model returned values from {low:.4g} to {high:.4g} where its loss expects probabilities. End it with "
+            "a softmax or sigmoid, or compile it with from_logits=True, and fit again; or read its outputs as they "
+            "are, with outputMapping."
+        )
 
 
 def _sigmoid(values: Array) -> Array:

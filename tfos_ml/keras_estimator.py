@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +24,12 @@ from tfos_ml.inference.columns import output_columns
 from tfos_ml.input_mode import InputMode
 from tfos_ml.keras_columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
+from tfos_ml.output_checks import check_activations
 from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.redact import redact, secrets_of_uri
 from tfos_ml.training.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
+from tfos_ml.user_warnings import warn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -222,6 +223,7 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         check_columns(columns, description)
         columns = constrain(columns, description)
         check_attributes(given, columns, description)
+        check_activations(description)
         return columns, description
 
     def transformSchema(self, schema: StructType) -> StructType:
@@ -282,11 +284,9 @@ class KerasEstimator(KerasParams, ClusterEstimator):
 
     def _warn(self, description: ModelDescription) -> None:
         if description.batch_dependent and self._get("clusterSize") > 1:
-            warnings.warn(
+            warn(
                 "Training on several workers is not exactly that on one, because of: "
-                + "; ".join(description.batch_dependent),
-                UserWarning,
-                stacklevel=2,
+                + "; ".join(description.batch_dependent)
             )
 
     def _initial_weights(self) -> tuple[str, bytes] | None:
@@ -390,7 +390,7 @@ class KerasEstimator(KerasParams, ClusterEstimator):
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = super()._make_model(result, given)
         for text in model.summary["warnings"]:
-            warnings.warn(text, UserWarning, stacklevel=2)
+            warn(text)
         return model
 
     def _environment(self) -> dict[str, str]:

@@ -24,13 +24,13 @@ from tfos_ml.heads import HEAD_FILE, Head
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.columns import OutputColumns, output_columns
+from tfos_ml.inference.local_inputs import local_inputs
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
 from tfos_ml.persistence import Saveable
 from tfos_ml.tracebacks import concise
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.ml.param import Param
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -265,33 +265,33 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
             self._extracted = archive.digest, directory
         return self._extracted[1].name
 
-    def predict(self, rows: pd.DataFrame | np.ndarray[Any, Any] | Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    def predict(self, rows: Any) -> dict[str, np.ndarray[Any, Any]]:
         """Run the model here, without Spark; imports TensorFlow into this process.
 
         Parameters
         ----------
-        rows : pandas.DataFrame, dict of arrays, or numpy.ndarray
-            Columns as ``transform`` takes them; an array is the single input, batch first.
+        rows : pandas.DataFrame, dict, list of Row, vector, array, list, or number
+            Columns by name, as ``transform`` takes them; for a single input also its values alone: one row (a
+            vector of Spark ML, a list, an array) or a batch of them.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            Outputs by name, batch first.
+            Outputs by name, batch first; one row is a batch of one.
+
+        Raises
+        ------
+        ShapeError, SignatureError, ColumnNotFoundError
+            If the rows do not fit the model's inputs.
+
+        Examples
+        --------
+        >>> model.predict([0.1, 0.2, 0.3, 0.4])                             # doctest: +SKIP
+        >>> model.predict({"height": [1.7, 1.8], "weight": [60, 70]})       # doctest: +SKIP
         """
         archive = self._packed()
         signature = self._signature_of(archive)
-        mapping = self._input_mapping(signature)
-        columns = {next(iter(mapping)): rows} if isinstance(rows, np.ndarray) else rows
-        tensors: dict[str, Any] = {}
-        for column, name in mapping.items():
-            tensor = signature.inputs[name]
-            values = udf.as_array(columns[column])
-            lists = udf.lists_of(values, column, name, tensor)
-            if lists is None:
-                tensors[name] = udf.array_tensor(values, column, name, tensor)
-            else:
-                binding = udf.InputBinding(column, name, tensor)
-                tensors.update(udf.input_tensors(binding, lists, self._get("padValue")))
+        tensors = local_inputs(rows, self._input_mapping(signature), signature, self._get("padValue"))
         function = saved_model.load(self._extract(archive), self._get("signatureDefKey"), self._get("tagSet"))
         return {name: value.numpy() for name, value in function(**tensors).items()}
 

@@ -405,7 +405,7 @@ class Node:
             case "report":
                 self._report(message)
             case "summary":
-                self._facts = message["facts"]
+                self._facts.update(message["facts"])
             case "checkpoint":
                 self._asked.send_checkpoint(message, self._send)
             case "exported":

@@ -30,7 +30,7 @@ from tfos_ml.errors import ModelError, NullValueError, ShapeError, SignatureErro
 from tfos_ml.finite import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.heads import Head, classify
 from tfos_ml.inference import cache, saved_model
-from tfos_ml.inference.calls import Calls, shapes_of
+from tfos_ml.inference.calls import Calls
 from tfos_ml.schema import Array, ColumnSpec
 
 _OUTPUT_TYPES = {
@@ -262,37 +262,6 @@ def _function(scoring: Scoring) -> saved_model.Scorer:
     except ModelError:
         cache.repair(scoring.model)
         return saved_model.load(cache.extracted(scoring.model), *signature)
-
-
-def as_array(values: Any) -> Array:
-    """A column outside of Spark as NumPy has it; rows of different lengths as objects."""
-    try:
-        return np.asarray(values)
-    except ValueError:
-        rows = np.empty(len(values), dtype=object)
-        for i, value in enumerate(values):
-            rows[i] = value
-        return rows
-
-
-def lists_of(values: Array, column: str, name: str, tensor: TensorInfo) -> pa.Array | None:
-    """Rows outside of Spark as Arrow lists, if they are arrays of their own or have to be padded; else None.
-
-    Raises
-    ------
-    ShapeError
-        If they have different shapes for a model that takes any: padding would change what it makes of them.
-    """
-    is_objects = values.dtype == object and len(values) > 0 and not isinstance(values[0], (str, bytes))
-    if not (tensor.ragged or tensor.padded or is_objects):
-        return None
-    lists = pa.array([np.asarray(row).tolist() for row in values])
-    if shapes_of([tensor], [lists]) is not None:
-        raise ShapeError(
-            f"Column '{column}' has rows of different lengths, and input '{name}' is {tensor}. predict() runs the "
-            "model once for all rows; call it for rows of one length at a time, or use transform, which does so."
-        )
-    return lists
 
 
 def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:

@@ -103,6 +103,7 @@ class NodeContext:
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
         self._checkpoints = 0  # sent
+        self.reads = ""  # what training rows are read with, for tfos_ml itself
 
     # Rows
 
@@ -174,6 +175,7 @@ class NodeContext:
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
         steps = self._rows.agreed_steps(batch_size, drop_remainder)
+        self.reads = "dataset"
         store = self._rows.store("train")
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
         shuffle = self.settings["shuffle"] if shuffle is None else shuffle
@@ -228,6 +230,7 @@ class NodeContext:
             raise errors.CollectiveCallError("ctx.get_data_feed() after ctx.dataset(): the rows are held for datasets")
         if qname_in not in self._feeds:
             self._rows.streamed = True
+            self.reads = "get_data_feed" if train_mode else self.reads
             if self.settings.get("queues") is not None:
                 self._feeds[qname_in] = self._cluster_feed(train_mode, qname_in, input_mapping)
             else:
@@ -259,6 +262,7 @@ class NodeContext:
         """With ``InputMode.TENSORFLOW``, this worker's share of the DataFrame's files."""
         if self.worker_num < 0:
             return []
+        self.reads = "files"
         files: list[str] = self.settings["files"]
         return files[self.worker_num :: self.num_workers]
 

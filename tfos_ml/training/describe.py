@@ -22,6 +22,7 @@ from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.heads import LossInfo
 from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import import_keras_lightly, import_tensorflow
+from tfos_ml.training.activations import output_activations
 
 _COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
@@ -43,6 +44,8 @@ class ModelDescription:
         Names of what makes training depend on how rows are shared out.
     adaptable, not_adapted : list of str
         Preprocessing layers that have ``adapt``, and those of them that need it still.
+    activations : dict of str to str
+        By output name, as :func:`output_activations` tells.
     """
 
     inputs: dict[str, TensorInfo] | None
@@ -51,6 +54,7 @@ class ModelDescription:
     batch_dependent: list[str]
     adaptable: list[str] = field(default_factory=list)
     not_adapted: list[str] = field(default_factory=list)
+    activations: dict[str, str] = field(default_factory=dict)
 
     def loss_of(self, output: str) -> LossInfo | None:
         """The loss of an output."""
@@ -69,7 +73,7 @@ class ModelDescription:
 
         losses = {name: LossInfo(**loss) for name, loss in data["losses"].items()}
         lists = (data["batch_dependent"], data["adaptable"], data["not_adapted"])
-        return cls(tensors(data["inputs"]), tensors(data["outputs"]), losses, *lists)
+        return cls(tensors(data["inputs"]), tensors(data["outputs"]), losses, *lists, data["activations"])
 
     def check_adapted(self, names: Sequence[str]) -> None:
         """Raise ``ModelError`` unless just the layers that need it, and that there are, will be adapted."""
@@ -103,6 +107,7 @@ def describe(model: Any) -> ModelDescription:
         _batch_dependent(model, layers),
         [layer.name for layer in layers if hasattr(layer, "adapt")],
         [layer.name for layer in layers if _needs_adapt(layer)],
+        output_activations(model),
     )
 
 

@@ -74,7 +74,7 @@ def input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | Non
     declared = declared_inputs(model)
     if declared is None:
         return {name: _column_info(c, s) for name, (c, s) in zip(names, columns, strict=True)}
-    if isinstance(_declared(model, "inputs"), dict):
+    if isinstance(declared_tensors(model, "inputs"), dict):
         return declared
     if len(declared) != len(names):
         raise ModelError(
@@ -88,7 +88,7 @@ def input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | Non
 
 def declared_inputs(model: Any) -> dict[str, TensorInfo] | None:
     """The inputs of a functional or sequential Keras model that is built, by name; None otherwise."""
-    inputs = _declared(model, "inputs")
+    inputs = declared_tensors(model, "inputs")
     if inputs is None:
         return None
     named = inputs if isinstance(inputs, dict) else {t.name: t for t in inputs}
@@ -101,7 +101,7 @@ def _info(tensor: Any) -> TensorInfo:
 
 def declared_outputs(model: Any) -> dict[str, TensorInfo] | None:
     """The outputs of a functional or sequential Keras model that is built, by name; None otherwise."""
-    outputs = _declared(model, "outputs")
+    outputs = declared_tensors(model, "outputs")
     if outputs is None:
         return None
     if not isinstance(outputs, dict):
@@ -109,7 +109,7 @@ def declared_outputs(model: Any) -> dict[str, TensorInfo] | None:
     return {str(name): _info(t) for name, t in outputs.items()}
 
 
-def _declared(model: Any, kind: str) -> dict[str, Any] | list[Any] | None:
+def declared_tensors(model: Any, kind: str) -> dict[str, Any] | list[Any] | None:
     """A model's symbolic inputs or outputs as its maker arranged them; one alone as a list."""
     tensors = getattr(model, f"_{kind}_struct", None)
     if tensors is None:

@@ -149,6 +149,12 @@ class TrainingData:
             return dataset
         return dataset.map(lambda x, *others: (_with_ragged(x), *others))
 
+    def first_inputs(self) -> Any:
+        """What the model takes, of this worker's first rows, at most a batch of them."""
+        store = self._stores["train"]
+        x = self._gather(store, np.arange(min(len(store), self._ctx.batch_size)))[0]
+        return _with_ragged(tf.nest.map_structure(tf.constant, x))
+
     @property
     def spilled(self) -> bool:
         """Whether training rows are on disk rather than in shared memory."""

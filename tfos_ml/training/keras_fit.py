@@ -34,6 +34,7 @@ from tfos_ml.training.checkpoint import (
 from tfos_ml.training.data_parallel import DataParallel, Stage
 from tfos_ml.training.epoch_state import LayerState, MetricSums
 from tfos_ml.training.finite_weights import WeightWatch
+from tfos_ml.training.first_batch import check_first_batch
 from tfos_ml.training.keras_callbacks import Closing, EpochState, Opening, acts_on_batches, of_this_worker
 from tfos_ml.training.keras_data import TrainingData, fingerprint, padded_lengths
 from tfos_ml.training.model_source import WEIGHTS_FILE
@@ -95,6 +96,7 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     _build(model, data, task)
     _settle_execution(model, group, notices)
     _start_alike(model, group, ctx)
+    notices += check_first_batch(model, data, task.description)
     _Training(task, ctx, group, model, data, notices).run()
     return model
 

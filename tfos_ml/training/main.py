@@ -46,6 +46,7 @@ def _beat(channel: Channel) -> None:
 def _run(channel: Channel) -> None:
     from tfos_ml.pickling import unpack_program
     from tfos_ml.training.context import NodeContext
+    from tfos_ml.training.outcome import RETURNED, exit_line, outcome
 
     import_keras_lightly()
     # Of Model.fit's own default: ctx.dataset() has shuffled the rows.
@@ -77,7 +78,14 @@ def _run(channel: Channel) -> None:
     context = NodeContext(start, channel, messages)
     if context.settings.get("release_port", True):
         context.release_port()
-    value = train_fn(args, context)
+    value, ending = None, RETURNED
+    try:
+        value = train_fn(args, context)
+    except SystemExit as end:
+        if end.code:
+            raise
+        ending = exit_line(end)
+    context.summarize(outcome(context, ending))
     context.close(value)
 
 

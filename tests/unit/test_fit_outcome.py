@@ -1,0 +1,80 @@
+"""What is said of workers that trained without each other, from what the nodes report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tfos_ml.cluster.template import make_template
+from tfos_ml.fit_outcome import independence, missing_export
+
+
+def reports(*labels, reads="dataset", coordinates=(), rows=30):
+    return [{"label": label, "rows": rows, "reads": reads, "coordinates": list(coordinates)} for label in labels]
+
+
+TWO = make_template(2)
+
+
+def test_workers_with_rows_of_their_own_and_nothing_in_common():
+    assert "worker:0 alone, which was trained on 30 of 60 rows" in independence(reports("worker:0", "worker:1"), TWO)
+
+
+def test_workers_with_files_of_their_own():
+    said = independence(reports("worker:0", "worker:1", reads="files", rows=0), TWO)
+    assert "its own share of the files" in said
+
+
+@pytest.mark.parametrize(
+    ("found", "template"),
+    [
+        (reports("worker:0", "worker:1", coordinates=["collective operations"]), TWO),
+        (reports("worker:0", "worker:1", reads=""), TWO),  # a model that was not trained here
+        (reports("worker:0"), make_template(1)),
+        (reports("ps:0", "chief:0", "worker:0"), make_template(3, num_ps=1, master_node="chief")),
+        (reports("evaluator:0", "worker:0"), make_template(2, eval_node=True)),
+        ([*reports("worker:0"), *reports("worker:1", rows=0)], TWO),  # one that has seen all there is
+        ([{"label": "worker:0", "rows": 30}, *reports("worker:1")], TWO),  # one that told nothing
+    ],
+    ids=["collectives", "reads nothing", "one", "parameter server", "evaluator", "all rows", "untold"],
+)
+def test_nothing_is_said_of_others(found, template):
+    assert independence(found, template) is None
+
+
+def test_how_a_chief_ended_that_exported_nothing():
+    assert "worker:0, so" in missing_export({"label": "worker:0", "ending": "returned"})
+    assert "(sys.exit(0) at a.py, line 3, in f)" in missing_export(
+        {"label": "worker:0", "ending": "sys.exit(0) at a.py, line 3, in f"}
+    )
+
+
+PROGRAM = """
+import socket, sys
+from tfos_ml.training.outcome import coordination
+
+assert coordination() == []  # and TensorFlow is not imported for it
+assert "tensorflow" not in sys.modules
+import tensorflow as tf
+
+tf.distribute.MirroredStrategy(["CPU:0"])  # within this process
+assert coordination() == []
+with socket.socket() as one:
+    one.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{one.getsockname()[1]}"
+from tensorflow.python.eager import context
+
+context._reset_context()
+cluster = tf.train.ClusterSpec({"worker": [address]}).as_cluster_def()
+server = tf.train.ServerDef(cluster=cluster, job_name="worker", task_index=0, protocol="grpc")
+context.context().enable_collective_ops(server)  # as strategies of several workers do, which would wait for the others
+print(coordination())
+"""
+
+
+def test_what_tensorflow_was_set_up_for_is_found():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["['collective operations']"]

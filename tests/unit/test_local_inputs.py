@@ -1,0 +1,130 @@
+"""What ``TFModel.predict`` takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import Row
+
+from tfos_ml import errors
+from tfos_ml.casting import TensorInfo, fit_to_tensor
+from tfos_ml.inference.local_inputs import local_batches
+from tfos_ml.inference.saved_model import Signature
+
+FOUR = Signature({"x": TensorInfo("float32", (None, 4))}, {})
+SCALAR = Signature({"x": TensorInfo("float32", (None,))}, {})
+ONE = Signature({"x": TensorInfo("float32", (None, 1))}, {})
+IMAGE = Signature({"x": TensorInfo("float32", (None, 2, 2))}, {})
+TEXT = Signature({"x": TensorInfo("string", (None,))}, {})
+RAGGED = Signature({"x": TensorInfo("int64", (None, None), ragged=True)}, {})
+TWO = Signature({"a": TensorInfo("float32", (None, 2)), "b": TensorInfo("int64", (None,))}, {})
+ROW = [1.0, 0.0, 0.0, 2.0]
+FRAME = pd.DataFrame({"features": [ROW, ROW]})
+
+
+def given(rows, signature):
+    names = list(signature.inputs)
+    mapping = {"features": "x"} if names == ["x"] else {"left": "a", "right": "b"}
+    batches = local_batches(rows, mapping, signature)
+    tensors = {name: signature.inputs[name] for name in names}
+    return {
+        mapping[column]: values
+        if tensors[mapping[column]].ragged
+        else fit_to_tensor(values, column, mapping[column], tensors[mapping[column]])
+        for column, values in batches.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ROW,
+        tuple(ROW),
+        np.array(ROW),
+        np.array(ROW, "f"),
+        [1, 0, 0, 2],
+        Vectors.dense(ROW),
+        Vectors.sparse(4, {0: 1.0, 3: 2.0}),
+        {"features": ROW},
+        {"x": ROW},
+        {"features": Vectors.dense(ROW)},
+        Row(features=ROW),
+        Row(features=Vectors.dense(ROW), label=1.0),
+    ],
+    ids=lambda row: type(row).__name__,
+)
+def test_one_row_in_any_form_is_a_batch_of_one(row):
+    np.testing.assert_array_equal(given(row, FOUR)["x"], [ROW])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [ROW, ROW],
+        np.array([ROW, ROW]),
+        [np.array(ROW), np.array(ROW)],
+        [Vectors.dense(ROW), Vectors.sparse(4, {0: 1.0, 3: 2.0})],
+        {"features": [ROW, ROW]},
+        [Row(features=ROW), Row(features=ROW)],
+        [{"features": ROW}, {"features": ROW}],
+        FRAME,
+        FRAME.features,
+        pd.DataFrame({"features": [Vectors.dense(ROW), Vectors.dense(ROW)]}),
+    ],
+    ids=lambda rows: type(rows).__name__,
+)
+def test_a_batch_in_any_form(rows):
+    np.testing.assert_array_equal(given(rows, FOUR)["x"], [ROW, ROW])
+
+
+@pytest.mark.parametrize(
+    ("rows", "signature", "expected"),
+    [
+        (3, SCALAR, [3]),
+        ([3, 4], SCALAR, [3, 4]),
+        (3.0, ONE, [[3]]),
+        ([3, 4], ONE, [[3], [4]]),
+        ([3], ONE, [[3]]),
+        (ROW, IMAGE, [[[1, 0], [0, 2]]]),
+        ([[1, 0], [0, 2]], IMAGE, [[[1, 0], [0, 2]]]),
+        ([ROW, ROW], IMAGE, [[[1, 0], [0, 2]]] * 2),
+        ("a", TEXT, ["a"]),
+        (["a", "b"], TEXT, ["a", "b"]),
+    ],
+)
+def test_what_is_one_row_follows_the_models_input(rows, signature, expected):
+    assert given(rows, signature)["x"].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "lists"),
+    [([1, 2, 3], [[1, 2, 3]]), ([[1, 2], [3]], [[1, 2], [3]]), ([np.array([1])], [[1]]), (np.array([1, 2]), [[1, 2]])],
+)
+def test_rows_of_a_ragged_input(rows, lists):
+    assert given(rows, RAGGED)["x"] == lists
+
+
+def test_several_inputs_by_column():
+    found = given({"left": [[1, 2], [3, 4]], "right": [5, 6]}, TWO)
+    assert found["a"].tolist() == [[1, 2], [3, 4]]
+    assert found["b"].tolist() == [5, 6]
+    assert given({"left": [1, 2], "right": 5}, TWO)["a"].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "signature", "error", "text"),
+    [
+        ([1, 2, 3], FOUR, errors.ShapeError, r"expects float32\(batch, 4\)"),
+        ([[1, 2], [3]], FOUR, errors.ShapeError, r"differ in shape.*float32\(batch, 4\)"),
+        (["a"] * 4, FOUR, errors.ShapeError, r"holds text.*float32\(batch, 4\)"),
+        (None, FOUR, errors.ShapeError, "holds NoneType"),
+        ({"other": ROW}, FOUR, errors.ColumnNotFoundError, r"\['features'\] are not among \['other'\]"),
+        (ROW, TWO, errors.SignatureError, r"has 2 inputs; pass a dict.*\['left', 'right'\].*list"),
+        ({"left": [[1, 2], [3, 4]], "right": 5}, TWO, errors.ShapeError, r"\{'left': 2, 'right': 1\}"),
+    ],
+)
+def test_what_does_not_fit_is_a_typed_error(rows, signature, error, text):
+    with pytest.raises(error, match=text):
+        given(rows, signature)

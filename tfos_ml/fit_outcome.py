@@ -1,0 +1,59 @@
+"""What the driver warns of when a fit has ended well, and its train function did not do what its author may think."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml.errors import IndependentWorkersWarning, NothingExportedWarning
+from tfos_ml.training.outcome import RETURNED
+from tfos_ml.user_warnings import warn
+
+if TYPE_CHECKING:
+    from tfos_ml.cluster.launcher import RunResult
+    from tfos_ml.cluster.template import ClusterTemplate
+
+
+def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
+    """Warn of workers that trained without each other, and of a chief that exported nothing.
+
+    Parameters
+    ----------
+    result : RunResult
+        What the nodes brought home.
+    template : ClusterTemplate
+        The nodes.
+    """
+    chief = result.reports[template.chief_rank]
+    if result.model is not None or chief.get("staged"):
+        problem = independence(result.reports, template)
+        if problem:
+            warn(problem, IndependentWorkersWarning)
+    elif not result.results:
+        warn(missing_export(chief), NothingExportedWarning)
+
+
+def independence(reports: list[dict[str, Any]], template: ClusterTemplate) -> str | None:
+    """What to say of workers that shared the rows and nothing else; None if that is not known for certain."""
+    chief = reports[template.chief_rank]
+    workers = [reports[rank] for rank in template.feed_ranks]
+    rows = sum(worker["rows"] for worker in workers)
+    is_alone = len(workers) == 1 or (rows > 0 and chief["rows"] == rows)
+    if is_alone or not chief.get("reads") or chief.get("coordinates", True):
+        return None
+    share = f"{chief['rows']} of {rows} rows" if rows else "its own share of the files"
+    return (
+        f"fit returns the model of {chief['label']} alone, which was trained on {share}: the {len(workers)} workers "
+        "shared the data, but used no tf.distribute strategy, collective operation or parameter server. Use "
+        "KerasEstimator, which trains one Keras model on all workers; or train under "
+        "tf.distribute.MultiWorkerMirroredStrategy in the train function; or set clusterSize=1."
+    )
+
+
+def missing_export(chief: dict[str, Any]) -> str:
+    """What to say of a chief that exported nothing."""
+    ending = chief.get("ending", "its process ended with exit code 0 before the train function returned")
+    how = "" if ending == RETURNED else f" ({ending})"
+    return (
+        f"The train function exported no model on {chief['label']}{how}, so what fit returns cannot transform. "
+        "Call ctx.export_saved_model(model) at its end, on every node."
+    )

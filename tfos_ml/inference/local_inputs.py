@@ -1,0 +1,160 @@
+"""Rows that a program hands to a model itself, in any of the forms that they usually have, as its input tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tfos_ml.casting import TensorInfo
+from tfos_ml.errors import ColumnNotFoundError, ParamError, ShapeError, SignatureError
+from tfos_ml.inference import udf
+from tfos_ml.inference.calls import shapes_of
+from tfos_ml.inference.saved_model import Signature
+from tfos_ml.schema import Array
+
+_LENGTHS = (
+    "The rows of '{column}' differ in shape; expected {tensor}. predict() runs the model once for all rows: call it "
+    "for rows of one shape at a time, or use transform, which does so."
+)
+
+
+def takes_lists(tensor: TensorInfo) -> bool:
+    """Whether rows of different lengths make a batch of an input."""
+    return tensor.ragged or tensor.padded is not None
+
+
+def local_inputs(rows: Any, mapping: Mapping[str, str], signature: Signature, pad_value: float = 0.0) -> dict[str, Any]:
+    """Tensors by name of rows as :meth:`TFModel.predict` takes them.
+
+    Parameters
+    ----------
+    rows : object
+        See there.
+    mapping : mapping of str to str
+        Tensor names by column.
+    signature : Signature
+        The model's.
+    pad_value : float, default 0
+        Fills rows that are shorter than those of training, where that padded them.
+
+    Raises
+    ------
+    ColumnNotFoundError, ParamError, ShapeError, SignatureError
+        If the rows are none, or do not fit the inputs.
+    """
+    batches = local_batches(rows, mapping, signature)
+    tensors: dict[str, Any] = {}
+    for column, name in mapping.items():
+        tensor = signature.inputs[name]
+        if takes_lists(tensor):
+            lists = pa.array(batches[column])
+            if shapes_of([tensor], [lists]) is not None:
+                raise ShapeError(_LENGTHS.format(column=column, tensor=tensor))
+            tensors.update(udf.input_tensors(udf.InputBinding(column, name, tensor), lists, pad_value))
+        else:
+            tensors[name] = udf.array_tensor(batches[column], column, name, tensor)
+    return tensors
+
+
+def local_batches(rows: Any, mapping: Mapping[str, str], signature: Signature) -> dict[str, Any]:
+    """The same by column and before they are cast, batch first: arrays, or lists where rows may differ in length."""
+    columns = _by_column(rows, mapping, signature)
+    batches = {column: _batch(columns[column], column, signature.inputs[name]) for column, name in mapping.items()}
+    lengths = {column: len(values) for column, values in batches.items()}
+    if len(set(lengths.values())) > 1:
+        raise ShapeError(f"The inputs have different numbers of rows: {lengths}. Give each the same number.")
+    return batches
+
+
+def _by_column(rows: Any, mapping: Mapping[str, str], signature: Signature) -> Mapping[str, Any]:
+    """The values of each column."""
+    named = _named(rows)
+    if named is None:
+        if len(mapping) > 1:
+            raise SignatureError(
+                f"The model has {len(mapping)} inputs; pass a dict or pandas.DataFrame of columns {list(mapping)}. "
+                f"Received: {type(rows).__name__}"
+            )
+        return {next(iter(mapping)): rows}
+    found = {column: next((c for c in (column, name) if c in named), None) for column, name in mapping.items()}
+    missing = [column for column, source in found.items() if source is None]
+    if missing:
+        raise ColumnNotFoundError(
+            f"Columns {missing} are not among {[str(name) for name in named]}. The model's signature: {signature}"
+        )
+    return {column: named[source] for column, source in found.items()}
+
+
+def _named(rows: Any) -> Any:
+    """Something to take columns from; None if the rows have no names."""
+    if isinstance(rows, Mapping):
+        return rows
+    if hasattr(rows, "asDict"):  # a Row of Spark
+        return rows.asDict()
+    if hasattr(rows, "sparkSession"):
+        raise ParamError("predict runs in this process and takes rows. For a Spark DataFrame use transform(df).")
+    if hasattr(rows, "columns"):
+        return {name: rows[name] for name in rows.columns}
+    if isinstance(rows, (list, tuple)) and rows and (isinstance(rows[0], Mapping) or hasattr(rows[0], "asDict")):
+        listed = [_named(row) for row in rows]
+        return {name: [row[name] for row in listed] for name in listed[0]}
+    return None
+
+
+def _batch(values: Any, column: str, tensor: TensorInfo) -> Any:
+    """The values of a column as a batch: an array, or where rows may differ in length a list of lists."""
+    if takes_lists(tensor):
+        lists = [_plain(row) for row in values]
+        return lists if _depth(lists) > len(tensor.padded or "1") else [lists]
+    array = _array(values, column, tensor)
+    return array[None] if _is_one_row(array, tensor) else array
+
+
+def _depth(value: Any) -> int:
+    """Levels of nesting of lists."""
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
+
+
+def _plain(value: Any) -> Any:
+    """Vectors and arrays as lists."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return np.asarray(_dense(value)).tolist()
+
+
+def _dense(value: Any) -> Any:
+    return value.toArray() if hasattr(value, "toArray") else value  # vectors of Spark ML
+
+
+def _array(values: Any, column: str, tensor: TensorInfo) -> Array:
+    values = _dense(values)
+    if isinstance(values, (list, tuple)):
+        values = [_dense(value) for value in values]
+    try:
+        array = np.asarray(values)
+        if array.dtype == object and array.ndim and not isinstance(array.flat[0], (str, bytes)):
+            array = np.stack([np.asarray(_dense(value)) for value in array])
+    except ValueError as error:
+        if tensor.may_vary:
+            raise ShapeError(_LENGTHS.format(column=column, tensor=tensor)) from None
+        raise ShapeError(f"The rows of '{column}' differ in shape ({error}); expected {tensor}.") from None
+    if array.dtype == object and not all(isinstance(value, (str, bytes)) for value in array.flat):
+        raise ShapeError(
+            f"'{column}' holds {type(array.flat[0]).__name__}; expected {tensor}: arrays, lists or vectors."
+        )
+    return array
+
+
+def _is_one_row(array: Array, tensor: TensorInfo) -> bool:
+    """Whether an array is one row of an input, rather than a batch of them."""
+    if array.ndim == 0:
+        return True
+    if tensor.shape is None:
+        return False
+    row = tensor.shape[1:]
+    if array.ndim == len(row):
+        return all(size in (None, got) for size, got in zip(row, array.shape, strict=True))
+    return array.ndim == 1 and len(row) > 1 and None not in row and array.size == int(np.prod([d or 0 for d in row]))

@@ -1,0 +1,142 @@
+"""Whether the outputs of a model are what its loss takes them for: probabilities, or logits.
+
+Keras clips and rescales what is neither, and trains on it without a word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tfos_ml.errors import ModelError
+from tfos_ml.heads import LossInfo, bounds_outside_probabilities
+from tfos_ml.schema import Array
+
+if TYPE_CHECKING:
+    from tfos_ml.training.describe import ModelDescription
+
+_SOFTMAX_LOSSES = {
+    "categoricalcrossentropy": "CategoricalCrossentropy",
+    "sparsecategoricalcrossentropy": "SparseCategoricalCrossentropy",
+    "categoricalfocalcrossentropy": "CategoricalFocalCrossentropy",
+    "categoricalgeneralizedcrossentropy": None,  # has no from_logits
+    "kldivergence": None,
+}
+_SIGMOID_LOSSES = {
+    "binarycrossentropy": "BinaryCrossentropy",
+    "binaryfocalcrossentropy": "BinaryFocalCrossentropy",
+}
+_ROUNDING, _SUM_TOLERANCE = 1e-3, 0.05
+
+
+def _squashing(loss: LossInfo) -> str | None:
+    """The activation that belongs to a loss that compares probabilities; None for other losses."""
+    if not loss.from_keras:
+        return None
+    if loss.key in _SOFTMAX_LOSSES:
+        return "softmax"
+    return "sigmoid" if loss.key in _SIGMOID_LOSSES else None
+
+
+def compares_probabilities(loss: LossInfo) -> bool:
+    """Whether a loss of Keras' own compares labels with probabilities, or with logits that become some."""
+    return _squashing(loss) is not None
+
+
+def check_activations(description: ModelDescription) -> None:
+    """Raise ``ModelError`` if a loss does not go with the last activation before it."""
+    for name, output in (description.outputs or {}).items():
+        loss = description.loss_of(name)
+        width = output.shape[-1] if output.shape else None
+        problem = loss and activation_problem(loss, name, description.activations.get(name), width)
+        if problem:
+            raise ModelError(problem)
+
+
+def activation_problem(loss: LossInfo, output: str, activation: str | None, width: int | None) -> str | None:
+    """What is wrong with a loss behind an activation, and how to mend it; None if nothing is, or it is not known.
+
+    Parameters
+    ----------
+    loss : LossInfo
+        The loss.
+    output : str
+        Name of the output.
+    activation : str or None
+        Of its last layer, if that is known.
+    width : int or None
+        Size of its last dimension, if that is known.
+    """
+    wanted = _squashing(loss)
+    if wanted is None or activation is None:
+        return None
+    if activation == "softmax" and width == 1:
+        return (
+            f"Output '{output}' is a softmax over one unit, which is always 1. Use activation='sigmoid' for two "
+            "classes, or as many units as there are classes."
+        )
+    if activation == "linear" and not loss.from_logits:
+        return (
+            f"Output '{output}' has no activation, so its values are any numbers, but {loss.name} expects "
+            f"probabilities. {_remedy(loss, wanted)}"
+        )
+    if activation in ("softmax", "sigmoid") and loss.from_logits:
+        return (
+            f"Output '{output}' is a {activation}, so its values are probabilities, but {loss.name} has "
+            "from_logits=True. Compile it without from_logits, or the last layer without activation."
+        )
+    return None
+
+
+def value_problem(loss: LossInfo, output: str, values: Array) -> str | None:
+    """What is wrong with a batch of outputs under a loss, and how to mend it; None if nothing is to be seen.
+
+    Parameters
+    ----------
+    loss : LossInfo
+        The loss.
+    output : str
+        Name of the output.
+    values : numpy.ndarray
+        Batch first. Values that are not finite are passed over.
+    """
+    wanted = _squashing(loss)
+    if wanted is None:
+        return None
+    outside = bounds_outside_probabilities(values)
+    if outside is not None and not loss.from_logits:
+        low, high = outside
+        return (
+            f"Output '{output}' has values from {low:.4g} to {high:.4g} for the first batch, but {loss.name} expects "
+            f"probabilities. {_remedy(loss, wanted)}"
+        )
+    has_classes = values.ndim > 1 and values.shape[-1] > 1
+    add_up = has_classes and bool(np.all(np.abs(values.sum(axis=-1) - 1) < _ROUNDING))
+    if loss.from_logits and wanted == "softmax" and outside is None and add_up:
+        return (
+            f"Output '{output}' has values that add up to 1 in each row, as probabilities do, but {loss.name} has "
+            "from_logits=True. Compile it without from_logits, or the last layer without activation."
+        )
+    return None
+
+
+def sum_notice(loss: LossInfo, output: str, values: Array) -> str | None:
+    """What to say of probabilities of classes that do not add up to 1; None if they do."""
+    if _squashing(loss) != "softmax" or loss.from_logits or values.ndim != 2 or values.shape[-1] < 2:
+        return None
+    sums = values.sum(axis=-1)
+    if not np.isfinite(sums).all() or np.all(np.abs(sums - 1) < _SUM_TOLERANCE):
+        return None
+    return (
+        f"Output '{output}' has values that add up to {sums.min():.3g} to {sums.max():.3g} in a row, but the "
+        f"probabilities that {loss.name} expects add up to 1; Keras rescales them. Give its layer activation='softmax'."
+    )
+
+
+def _remedy(loss: LossInfo, activation: str) -> str:
+    named = {**_SOFTMAX_LOSSES, **_SIGMOID_LOSSES}[loss.key]
+    layer = f"activation='{activation}'"
+    if named is None:
+        return f"Give its layer {layer}."
+    return f"Give its layer {layer}, or compile with loss=keras.losses.{named}(from_logits=True)."

@@ -1,0 +1,59 @@
+"""The activation that makes an output of a Keras model, where that can be told for certain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LINEAR, SIGMOID, SOFTMAX = "linear", "sigmoid", "softmax"
+_KEEP_VALUES = ("Reshape", "Flatten", "Identity", "Permute")
+
+
+def output_activations(model: Any) -> dict[str, str]:
+    """Names of activations by output of a functional or sequential model.
+
+    ``"linear"`` stands for any number; an output whose values are bounded otherwise, or not known, is left out.
+    """
+    from tfos_ml.training.export import declared_outputs, declared_tensors
+
+    names = list(declared_outputs(model) or ())
+    tensors = declared_tensors(model, "outputs") or []
+    ordered = [tensors[name] for name in names] if isinstance(tensors, dict) else tensors
+    found = {name: _activation_of(tensor) for name, tensor in zip(names, ordered, strict=True)}
+    return {name: activation for name, activation in found.items() if activation is not None}
+
+
+def _activation_of(tensor: Any) -> str | None:
+    import keras
+
+    history = getattr(tensor, "_keras_history", None)
+    if history is None:
+        return None
+    layer = history.operation
+    if isinstance(layer, keras.Model):
+        inner = keras.tree.flatten(getattr(layer, "outputs", None) or [])
+        return _activation_of(inner[history.tensor_index]) if history.tensor_index < len(inner) else None
+    if not type(layer).__module__.startswith("keras."):  # a class of the user's own may do anything
+        return None
+    if type(layer).__name__ in _KEEP_VALUES or _is_linear_alone(layer):
+        return _activation_of(layer._inbound_nodes[history.node_index].input_tensors[0])
+    return _activation_of_layer(layer)
+
+
+def _is_linear_alone(layer: Any) -> bool:
+    import keras
+
+    return isinstance(layer, keras.layers.Activation) and layer.activation is keras.activations.linear
+
+
+def _activation_of_layer(layer: Any) -> str | None:
+    import keras
+
+    if isinstance(layer, keras.layers.TimeDistributed):
+        return _activation_of_layer(layer.layer)
+    if isinstance(layer, keras.layers.Softmax):
+        return SOFTMAX
+    if not isinstance(layer, (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Activation)):
+        return None
+    name: str | None = getattr(layer.activation, "__name__", None)
+    is_free = layer.trainable and getattr(layer, "kernel_constraint", None) is None
+    return None if name == LINEAR and not is_free else name  # weights that are bound may keep the values in bounds

@@ -1,0 +1,90 @@
+"""What a node tells of a train function that ran without an error: how it ended, and whether it worked with others."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfos_ml.training.context import NodeContext
+
+RETURNED = "returned"
+
+
+def outcome(ctx: NodeContext, ending: str) -> dict[str, Any]:
+    """Facts for the node's report.
+
+    Parameters
+    ----------
+    ctx : NodeContext
+        Of the train function.
+    ending : str
+        ``RETURNED``, or what :func:`exit_line` found.
+
+    Returns
+    -------
+    dict
+        ``ending``; ``reads``, what it read its training rows with, or empty; ``coordinates``, as
+        :func:`coordination` tells.
+    """
+    return {"ending": ending, "reads": ctx.reads, "coordinates": coordination()}
+
+
+def exit_line(error: SystemExit) -> str:
+    """Where ``sys.exit`` was called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    code = "" if error.code is None else error.code
+    where = [f for f in frames if not f.filename.endswith("tfos_ml/training/main.py")]
+    return f"sys.exit({code})" + (
+        f" at {where[-1].filename}, line {where[-1].lineno}, in {where[-1].name}" if where else ""
+    )
+
+
+def coordination() -> list[str]:
+    """Ways in which this process has been set up to work with others; each looked up only where it is loaded."""
+    return [name for name, is_used in _WAYS.items() if is_used()]
+
+
+def _eager_context() -> Any:
+    """TensorFlow's, if it has been made."""
+    if "tensorflow" not in sys.modules:
+        return None
+    from tensorflow.python.eager import context
+
+    return context.context_safe()
+
+
+def _has_collectives() -> bool:
+    """As ``MultiWorkerMirroredStrategy``, DTensor and ``KerasEstimator`` set them up."""
+    context = _eager_context()
+    return context is not None and context._collective_ops_server_def is not None
+
+
+def _has_remote_devices() -> bool:
+    """As ``ParameterServerStrategy`` and ``tf.config.experimental_connect_to_cluster`` set them up."""
+    context = _eager_context()
+    return context is not None and context.get_server_def() is not None
+
+
+def _is_initialized(module: str) -> Callable[[], bool]:
+    def ask() -> bool:
+        found = sys.modules.get(module)
+        return bool(getattr(found, "is_initialized", lambda: False)())
+
+    return ask
+
+
+def _is_loaded(module: str) -> Callable[[], bool]:
+    return lambda: module in sys.modules
+
+
+_WAYS: dict[str, Callable[[], bool]] = {
+    "collective operations": _has_collectives,
+    "remote devices": _has_remote_devices,
+    "torch.distributed": _is_initialized("torch.distributed"),
+    "jax.distributed": _is_initialized("jax.distributed"),
+    "horovod": _is_loaded("horovod"),
+    "mpi4py": _is_loaded("mpi4py.MPI"),
+}
