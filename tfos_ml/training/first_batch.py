@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,12 +42,24 @@ def check_first_batch(model: Any, data: TrainingData, description: ModelDescript
 def _outputs(model: Any, data: TrainingData) -> dict[str, Any]:
     """By name; none if there are no rows, or the model cannot simply be called."""
     try:
-        outputs = model(data.first_inputs(), training=False)
+        with _state_kept(model):
+            outputs = model(data.first_inputs(), training=False)
         named = outputs if isinstance(outputs, dict) else _named(model, outputs)
         arrays = {str(name): np.asarray(value, np.float64) for name, value in named.items()}
     except Exception:  # one with a train_step of its own may never be called, and be right
         return {}
     return {name: values for name, values in arrays.items() if values.size}
+
+
+@contextlib.contextmanager
+def _state_kept(model: Any) -> Iterator[None]:
+    """Leave a built model as it was: layers such as stateful RNNs change with each call."""
+    before = [(variable, variable.numpy()) for variable in model.non_trainable_variables]
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
 
 
 def _named(model: Any, outputs: Any) -> dict[str, Any]:
