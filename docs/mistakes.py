@@ -257,16 +257,6 @@ def not_adapted(table: Table) -> None:
     KerasEstimator(model=_text_model()).fit(texts)
 
 
-@mistake("The same, adapted in fit", known=True)
-def not_adapted_instance(table: Table) -> None:
-    from tfos_ml import KerasEstimator
-    from tfos_ml.keras_model import describe_source
-    from tfos_ml.training.model_source import ModelSource, save_instance
-
-    estimator = KerasEstimator(model=_text_model(), adaptLayers=["words"])
-    describe_source(ModelSource(archive=save_instance(_text_model())), estimator._environment())
-
-
 @mistake("A lock in what the model function uses", known=True)
 def lock_in_model_function(table: Table) -> None:
     import threading

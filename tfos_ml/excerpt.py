@@ -25,12 +25,13 @@ def excerpt(text: str, lines: int) -> str:
 
 
 def message_excerpt(message: str) -> str:
-    """A message without the frames of a graph's making that TensorFlow puts into some."""
+    """A message without the libraries' frames of a graph's making that TensorFlow puts into some."""
     if _FRAME.search("\n".join(message.splitlines()[1:])) is None and "[[{{node" not in message:
         kept = message.splitlines()
     else:
-        noise = (_FRAME, _GRAPH_TRACE, _GRAPH_NODE)
-        kept = [line for line in message.splitlines() if line.strip() and not any(p.search(line) for p in noise)]
+        noise = (_GRAPH_TRACE, _GRAPH_NODE)
+        lines = (line for line in message.splitlines() if line.strip() and not any(p.search(line) for p in noise))
+        kept = [line for line in lines if not _is_library([line])]
     return excerpt("\n".join(kept), MESSAGE_LINES)
 
 
@@ -44,10 +45,10 @@ def traceback_excerpt(traceback: str, message: str = "") -> str:
     message : str
         What has been told before: the line at the end that says it again is left out.
     """
-    blocks = list(_blocks(traceback.rstrip().splitlines()))
+    said = message.split(" raised ", 1)[-1].strip()
+    traceback = traceback.rstrip()
+    blocks = list(_blocks((traceback.removesuffix(said) if said else traceback).rstrip().splitlines()))
     own = [block for block in blocks if not _is_library(block)]
-    if own and own[-1] and not _FRAME.match(own[-1][0]) and "\n".join(own[-1]).strip() in message:
-        own.pop()
     if not any(_FRAME.match(block[0]) for block in own) and any(_FRAME.match(block[0]) for block in blocks):
         return ""  # nothing in it is the user's
     lines = [line for block in own for line in block if not _UNDERLINE.match(line)]

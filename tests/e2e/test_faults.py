@@ -18,6 +18,7 @@ from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, our_processes, wait_until
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
+from tfos_ml.cluster.graceful_end import END_SECONDS
 
 
 def features(spark, rows=100):
@@ -33,7 +34,8 @@ def test_exception_on_one_node_is_soon_one_typed_error_and_the_next_fit_works(an
     with pytest.raises(errors.TrainFnError) as caught:
         estimator(train_functions.fail_on_one, tmp_path).fit(features(any_spark))
 
-    assert time.time() - float((tmp_path / "failed_at").read_text()) < 10
+    # Tasks have END_SECONDS to end by themselves, of which a loaded machine may need all.
+    assert time.time() - float((tmp_path / "failed_at").read_text()) < 2 * END_SECONDS
     error = caught.value
     assert (error.role, error.index, error.exit_code) == ("worker", 1, 1)
     assert error.host

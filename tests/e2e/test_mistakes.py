@@ -14,10 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import mistakes
 
-SLOW = {"not_adapted_instance"}  # asks a process, as others here do
-BEFORE_ANY_JOB = [
-    one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before and one.make.__name__ not in SLOW
-]
+BEFORE_ANY_JOB = [one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before]
 ON_NODES = ["train_function_raises", "train_function_exits", "instance_fails"]
 
 

@@ -344,3 +344,7 @@ class TestAllKeras:
         assert not names_only_keras(loss=own)
         assert not names_only_keras(metrics=[OwnMean(name="own")])
         assert not names_only_keras(keras.layers.Dense(1, activation=act))
+
+    def test_is_false_of_a_layer_of_the_main_program_of_which_keras_notes_no_module(self, names_only_keras, keras):
+        own = type("Own", (keras.layers.Layer,), {"__module__": "__main__", "call": lambda self, x: 2 * x})
+        assert not names_only_keras(own())

@@ -38,6 +38,20 @@ def test_message_of_a_graph_is_what_went_wrong():
     ]
 
 
+def test_message_of_a_graph_names_the_users_line():
+    message = GRAPH_ERROR.replace("Received", '  File "/home/me/layers.py", line 3, in call\n\nReceived')
+    assert message_excerpt(message).splitlines()[1] == '  File "/home/me/layers.py", line 3, in call'
+
+
+def test_traceback_that_ends_with_the_whole_message_does_not_say_it_again():
+    summary = GRAPH_ERROR.split(" raised ")[1]
+    frame = '  File "/home/me/train.py", line 7, in train_fn\n    model.fit(data)\n'
+    traceback = f"Traceback (most recent call last):\n{frame}{summary}"
+    assert traceback_excerpt(traceback, GRAPH_ERROR).splitlines() == traceback.splitlines()[:3]
+    library = traceback.replace("/home/me/", KERAS)
+    assert traceback_excerpt(library, GRAPH_ERROR) == ""
+
+
 def test_traceback_is_the_users_own():
     assert traceback_excerpt(DEEP, "the train function raised ValueError: no such shape").splitlines() == [
         "Traceback (most recent call last):",

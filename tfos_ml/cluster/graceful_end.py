@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tfos_ml.cluster.tagged_job import TaggedJob
 
 logger = logging.getLogger(__name__)
-END_SECONDS = 8.0
+END_SECONDS = 10.0
 """The longest that the driver waits for the tasks of a failed run to end by themselves."""
 FEED_END_SECONDS = 2.0
 """The same for tasks that feed nodes; one whose node stands still hears of nothing."""
-LEAVE_SECONDS = 15.0  # by then the driver has cancelled the job, unless it is out of reach
+LEAVE_SECONDS = 20.0  # by then the driver has cancelled the job, unless it is out of reach
 POLL_SECONDS = 0.1
 _LEAVING = 0  # round of the control server's exchanges; those of barrier tasks are Spark's own
 

@@ -109,6 +109,8 @@ def _all_keras(value: Any) -> bool:
     if "class_name" in value:
         package = str(value.get("module") or "keras").split(".")[0]
         registered = value.get("registered_name") or value["class_name"]
+        if value.get("module") is None and value.get("registered_name"):  # a class that is not registered, too
+            return False
         if package not in ("keras", "builtins") or registered != value["class_name"] or registered == "function":
             return False
     return all(map(_all_keras, value.values()))
