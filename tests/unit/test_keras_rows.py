@@ -64,7 +64,7 @@ def with_nan():
 
 
 def test_nan_behind_a_relu_is_found_in_the_weights(fit):
-    with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: .*hidden/kernel has [0-9]+ of 32"):
+    with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: .*hidden/kernel has [0-9]+ of 32 values"):
         fit(behind_relu, with_nan())
 
 
