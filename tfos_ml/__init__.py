@@ -3,7 +3,7 @@
 How the package is laid out; imports point downwards:
 
 =====================  ===============================================================
-``estimator, model``   the public stages, ``params`` what can be set on them
+``estimator, model``   the public stages, ``params`` what can be set on them, ``keywords`` how
 ``keras_estimator``    the other estimator; ``base`` is what the two share
 ``cluster/``           one barrier job: template, launcher (driver), node (executor),
                        process, guardian, rendezvous, control;

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 INLINE_BYTES = 256 << 10
 
@@ -39,10 +39,13 @@ class Artifact:
         return self.inline if self.inline is not None else self.path().read_bytes()
 
     def path(self) -> Path:
-        """The file that Spark delivered to this executor."""
+        """The file that Spark delivered to this executor; what came along in the task is put where that would lie."""
         from pyspark import SparkFiles
 
-        return Path(SparkFiles.get(self.name))
+        path = Path(SparkFiles.get(self.name))
+        if self.inline is not None:
+            _write(path, self.inline)
+        return path
 
 
 def publish(
@@ -61,18 +64,34 @@ def publish(
     return Artifact(name)
 
 
+def publish_for(df: DataFrame, data: bytes, digest: str) -> Artifact:
+    """Make bytes, whose hash is known, available to the tasks that compute a DataFrame.
+
+    Streaming queries of Spark Connect run in a session of their own, which has none of this one's artifacts: there the
+    bytes go along in the tasks.
+    """
+    goes_along = is_connect(df.sparkSession) and df.isStreaming
+    return publish(df.sparkSession, data, inline_up_to=len(data) if goes_along else 0, digest=digest)
+
+
 def _add(spark: SparkSession, path: Path, data: bytes) -> None:
     if _is_added(spark, path.name):  # Spark would warn of it
         return
-    if not path.exists():  # another thread may publish the same content
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
-            partial.write(data)
-        os.replace(partial.name, path)
+    _write(path, data)
     spark.addArtifacts(str(path), file=True)
 
 
 def _is_added(spark: SparkSession, name: str) -> bool:
     return not is_connect(spark) and any(uri.endswith(f"/{name}") for uri in spark.sparkContext.listFiles)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whose name tells its content; others may do the same."""
+    if path.exists():
+        return
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
+        partial.write(data)
+    os.replace(partial.name, path)
 
 
 def is_connect(spark: SparkSession) -> bool:

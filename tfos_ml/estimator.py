@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
-
-from pyspark import keyword_only
 
 from tfos_ml import errors, schema
 from tfos_ml.arguments import check_call
 from tfos_ml.base import ClusterEstimator
+from tfos_ml.keywords import TFEstimatorKeywords
 from tfos_ml.params import TRAINING_PARAMS, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from typing_extensions import Self
 
 TrainFn = Callable[[Any, Any], Any]
 
@@ -32,7 +32,7 @@ class TrainArgs(argparse.Namespace):
 
 
 @accessors(*TRAINING_PARAMS)
-class TFEstimator(ClusterEstimator):
+class TFEstimator(TFEstimatorKeywords, ClusterEstimator):
     """Runs a TensorFlow train function on every node of a cluster made of Spark tasks.
 
     Parameters
@@ -116,32 +116,19 @@ class TFEstimator(ClusterEstimator):
     >>> model.transform(df)                                         # doctest: +SKIP
     """
 
-    @keyword_only
-    def __init__(
-        self,
-        *,
-        trainFn: TrainFn | None = None,
-        tfArgs: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None = None,
-        **params: Any,
-    ):
-        super().__init__()
+    def _construct(self, given: dict[str, Any]) -> None:
         self._set_training_defaults()
         self._train_fn: TrainFn | None = None
         self._tf_args: Any = None
-        self._init_params()
+        self._set_given(given)
 
-    def _init_params(self) -> None:
-        values: dict[str, Any] = self.__dict__.pop("_input_kwargs")  # or each copy would keep the function
-        self.setParams(**values)
-
-    def setParams(self, **params: Any) -> TFEstimator:
-        """Set ``trainFn``, ``tfArgs`` and any Param by keyword."""
-        if "trainFn" in params:
-            self.setTrainFn(params.pop("trainFn"))
-        if "tfArgs" in params:
-            self.setTfArgs(params.pop("tfArgs"))
-        self._check_names(params)
-        return self._set_checked(**params)
+    def _set_given(self, given: dict[str, Any]) -> Self:
+        if "trainFn" in given:
+            self.setTrainFn(given.pop("trainFn"))
+        if "tfArgs" in given:
+            self.setTfArgs(given.pop("tfArgs"))
+        self._check_names(given)
+        return self._set_checked(**given)
 
     def setTrainFn(self, value: TrainFn | None) -> TFEstimator:
         """Set the train function."""

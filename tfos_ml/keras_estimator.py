@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
-from pyspark import keyword_only
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -24,6 +23,7 @@ from tfos_ml.inference.columns import output_columns
 from tfos_ml.input_mode import InputMode
 from tfos_ml.keras_columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
+from tfos_ml.keywords import KerasEstimatorKeywords
 from tfos_ml.output_checks import check_activations
 from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
@@ -34,6 +34,7 @@ from tfos_ml.user_warnings import warn
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
+    from typing_extensions import Self
 
     from tfos_ml.cluster.launcher import RunResult
     from tfos_ml.model import TFModel
@@ -44,7 +45,7 @@ _SPLIT_BITS = 53
 
 
 @accessors(*KERAS_PARAMS)
-class KerasEstimator(KerasParams, ClusterEstimator):
+class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
     """Trains a compiled Keras 3 model on all workers, in exact data parallelism.
 
     Every step applies the gradient of the *global* batch, the same rows whatever the number of
@@ -117,36 +118,25 @@ class KerasEstimator(KerasParams, ClusterEstimator):
     >>> fitted.transform(df).select("prediction", "probability")
     """
 
-    @keyword_only
-    def __init__(
-        self,
-        *,
-        model: Any = None,
-        callbacks: Sequence[Any] | None = None,
-        customObjects: Mapping[str, Any] | None = None,
-        **params: Any,
-    ):
-        super().__init__()
+    def _construct(self, given: dict[str, Any]) -> None:
         self._set_keras_defaults()
         self._source: ModelSource | None = None
         self._description: ModelDescription | None = None
         self._callbacks: list[Any] = []
         self._custom_objects: dict[str, Any] = {}
-        values: dict[str, Any] = self.__dict__.pop("_input_kwargs")  # or each copy would keep the model
-        self.setParams(**values)
+        self._set_given(given)
 
-    def setParams(self, **params: Any) -> KerasEstimator:
-        """Set ``model``, ``callbacks``, ``customObjects`` and any Param by keyword."""
+    def _set_given(self, given: dict[str, Any]) -> Self:
         for name, setter in (
             ("customObjects", self.setCustomObjects),
             ("model", self.setModel),
             ("callbacks", self.setCallbacks),
         ):
-            if params.get(name) is not None:
-                setter(params[name])
-            params.pop(name, None)
-        self._check_names(params)
-        return self._set_checked(**params)
+            if given.get(name) is not None:
+                setter(given[name])
+            given.pop(name, None)
+        self._check_names(given)
+        return self._set_checked(**given)
 
     def setModel(self, value: Any) -> KerasEstimator:
         """Set the model or model function."""
@@ -253,6 +243,9 @@ class KerasEstimator(KerasParams, ClusterEstimator):
             raise errors.ParamError(
                 "KerasEstimator trains on rows that Spark feeds; inputMode=TENSORFLOW is for TFEstimator."
             )
+        for name in ("steps", "protocol"):
+            if self.isSet(self.getParam(name)):
+                raise errors.ParamError(f"{name} is for the train functions of TFEstimator. Leave it out.")
         if self._get("validationSplit") and self._get("validationIndicatorCol"):
             raise errors.ParamError("validationSplit and validationIndicatorCol exclude each other. Unset one of them.")
         if self._get("classWeight") and self._get("labelMapping") and len(self._get("labelMapping")) > 1:

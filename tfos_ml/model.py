@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import keyword_only
 from pyspark.ml import Model
 
 from tfos_ml import errors, schema
 from tfos_ml.arguments import check_dataframe
-from tfos_ml.artifacts import Artifact, publish
+from tfos_ml.artifacts import Artifact, publish, publish_for
 from tfos_ml.attributes import check_vector_width
 from tfos_ml.cluster.export import Listing, fetch, listing, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
@@ -26,6 +25,8 @@ from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.columns import OutputColumns, output_columns
 from tfos_ml.inference.local_inputs import local_inputs
 from tfos_ml.inference.saved_model import Signature
+from tfos_ml.keywords import TFModelKeywords
+from tfos_ml.model_repr import model_repr
 from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
 from tfos_ml.persistence import Saveable
 from tfos_ml.tracebacks import concise
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.ml.param import Param
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+    from typing_extensions import Self
 
     from tfos_ml.cluster.launcher import RunResult
 
@@ -43,7 +45,7 @@ _PARAMS = (*SCORING_PARAMS, *CLASSIFIER_PARAMS)
 
 
 @accessors(*_PARAMS)
-class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
+class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable):
     """Runs a SavedModel over the rows of a DataFrame.
 
     What ``TFEstimator.fit`` returns; or, with ``exportDir``, any SavedModel.
@@ -95,9 +97,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
     >>> model.transform(df).select("prediction")                            # doctest: +SKIP
     """
 
-    @keyword_only
-    def __init__(self, **params: Any):
-        super().__init__()
+    def _construct(self, given: dict[str, Any]) -> None:
         self._set_scoring_defaults()
         self._set_classifier_defaults()
         self._archive: Archive | None = None
@@ -108,12 +108,14 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         self._labels: tuple[str, ...] = ()
         self.history: dict[str, list[float]] = {}
         self.summary: dict[str, Any] = {}
-        self.setParams(**self._input_kwargs)
+        self._set_given(given)
 
-    def setParams(self, **params: Any) -> TFModel:
-        """Set any Param by keyword."""
-        self._check_names(params)
-        return self._set_checked(**params)
+    def _set_given(self, given: dict[str, Any]) -> Self:
+        self._check_names(given)
+        return self._set_checked(**given)
+
+    def __repr__(self) -> str:
+        return model_repr(self)
 
     @classmethod
     def _from_run(cls, result: RunResult, label_names: Sequence[str]) -> TFModel:
@@ -158,7 +160,7 @@ class TFModel(ScoringParams, ClassifierParams, Model, Saveable):
         if self._get("nanPolicy") == "skip":
             dataset = dataset.where(schema.all_finite(dataset, inputs))
         bindings = [udf.InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
-        model = publish(dataset.sparkSession, archive.content, inline_up_to=0, digest=archive.digest)
+        model = publish_for(dataset, archive.content, archive.digest)
         scoring = self._scoring(model, signature, bindings, outputs)
         columns = [schema.spark_column(spec, dataset) for spec in inputs]
         return outputs.append(dataset, udf.make_udf_function(scoring), columns)

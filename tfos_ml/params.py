@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ def _checked(name: str, converter: Callable[[Any], Any]) -> Callable[[Any], Any]
     def convert(value: Any) -> Any:
         return converter(check_value(name, value))
 
+    convert.converter = converter  # type: ignore[attr-defined]  # by which tools tell the type
     return convert
 
 
@@ -60,7 +62,7 @@ class ParamsBase(Params):
     def _check_names(self, names: Iterable[str]) -> None:
         """Raise ``ParamError``, with the nearest names there are, for those that are no Params."""
         known = [p.name for p in self.params]
-        unknown = [name for name in names if name not in known]
+        unknown = [name for name in names if not self.hasParam(name)]
         if unknown:
             near = {name: difflib.get_close_matches(name, known, 3, 0.5) for name in unknown}
             hints = "; ".join(f"'{name}'" + (f", perhaps {' or '.join(n)}" if n else "") for name, n in near.items())
@@ -83,7 +85,7 @@ class ParamsBase(Params):
 
 
 def accessors(*names: str) -> Callable[[type], type]:
-    """Class decorator: gives a class ``setX`` and ``getX`` for Params, with docstrings."""
+    """Class decorator: gives a class ``setX`` and ``getX`` for Params, with docstrings, and lists them in its own."""
 
     def decorate(cls: type) -> type:
         for name in names:
@@ -93,9 +95,21 @@ def accessors(*names: str) -> Callable[[type], type]:
                 setattr(cls, f"set{suffix}", _setter(name, suffix, doc))
             if not hasattr(cls, f"get{suffix}"):
                 setattr(cls, f"get{suffix}", _getter(name, suffix, doc))
+        cls.__doc__ = f"{cls.__doc__}\n{_listing(cls, names)}"
         return cls
 
     return decorate
+
+
+def _listing(cls: type, names: Iterable[str]) -> str:
+    """Each Param with type and default, as the constructor has them, and what it is for; for ``help``."""
+    keywords = inspect.signature(cls).parameters
+    lines = ["    All Params", "    ----------"]
+    for name in names:
+        default = keywords[name].default
+        shown = "" if default is None else f", default {default!r}"
+        lines += [f"    {name} : {keywords[name].annotation}{shown}", f"        {getattr(cls, name).doc}"]
+    return "\n".join([*lines, "    "])
 
 
 def _setter(name: str, suffix: str, doc: str) -> Callable[[Any, Any], Any]:
@@ -271,14 +285,22 @@ class KerasParams(TrainingParams, ClassifierParams):
         "initialModel", "weights to start from: .keras or .weights.h5 file, or a fit's exportDir", _text
     )
 
+    @property
+    def params(self) -> list[Param[Any]]:
+        """All Params, sorted by name, but those that are for other estimators."""
+        return [param for param in super().params if param.name not in NOT_OF_KERAS]
+
     def _set_keras_defaults(self) -> None:
         self._set_training_defaults()
         self._set_classifier_defaults()
         self._setDefault(modelArgs={}, validationSplit=0.0)
 
 
+NOT_OF_KERAS = ("numPS", "evalNode", "inputMode", "steps", "protocol")
+"""Params that the estimators share and ``KerasEstimator`` refuses."""
+
 KERAS_PARAMS = (
-    *TRAINING_PARAMS,
+    *(name for name in TRAINING_PARAMS if name not in NOT_OF_KERAS),
     *CLASSIFIER_PARAMS,
     "modelArgs",
     "validationSplit",

@@ -13,7 +13,7 @@ import sys
 import train_functions
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.sql import SparkSession, functions as F
-from tfos_ml import KerasEstimator, TFCluster, TFEstimator, errors
+from tfos_ml import KerasEstimator, TFCluster, TFEstimator, TFParallel, errors
 
 spark = SparkSession.builder.remote("local[4]").config("spark.ui.enabled", "false").getOrCreate()
 df = spark.range(0, 100, 1, 3).select(F.col("id").cast("float").alias("features"))
@@ -41,16 +41,26 @@ run = mlflow.last_active_run()
 early = run.info.start_time < point.timestamp < run.info.end_time - 500  # when it was measured, not when it came
 print("run", run.info.status, point.step, point.value, early, run.data.tags["spark.applicationId"] != "")
 print("history", model.history, "rows", model.summary["rows"])
+df.write.parquet(sys.argv[1] + "/rows")  # a query of its own session, before any other has brought the model here
+stream = model.transform(spark.readStream.schema(df.schema).parquet(sys.argv[1] + "/rows")).writeStream
+places = {"path": sys.argv[1] + "/streamed", "checkpointLocation": sys.argv[1] + "/progress"}
+stream.format("parquet").options(**places).trigger(availableNow=True).start().awaitTermination()
+print("streamed", spark.read.parquet(places["path"]).agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
 print("scored", model.transform(df).agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
 try:
     args = {"fail_on": "worker:1"}
     TFEstimator(trainFn=train_functions.fail_on_one, tfArgs=args, clusterSize=2, verbose=0).fit(df)
 except errors.TrainFnError as error:
     print("error", error.role, error.index, error.message)
+for program in (TFCluster, TFParallel):
+    try:
+        program.run(spark, train, None, 2)
+    except errors.ClusterConfigError as error:
+        print(str(error).split(",")[0])
 try:
-    TFCluster.run(spark, train, None, 2)
-except errors.ClusterConfigError as error:
-    print(str(error).split(",")[0])
+    TFEstimator(trainFn=train, clusterSize=8, reservationTimeout=5, verbose=0).fit(df)
+except errors.ReservationTimeoutError as error:
+    print(str(error).split(":")[0])
 
 def make_model():
     import keras
@@ -73,6 +83,9 @@ print("loaded", KerasEstimator.load(sys.argv[1] + "/job").getAdaptLayers())
 Pipeline(stages=[model]).fit(df).write().save(sys.argv[1] + "/model")
 again = PipelineModel.load(sys.argv[1] + "/model").transform(df)
 print("scored", again.agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
+print("save begins", file=sys.stderr, flush=True)
+model.save(sys.argv[1] + "/alone")
+print("save ends", file=sys.stderr, flush=True)
 try:
     model.save(sys.argv[1] + "/model/stages/0_" + model.uid)
 except errors.DestinationError as error:
@@ -89,12 +102,18 @@ def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
     assert lines == [
         "run FINISHED 0 50.0 True True",
         "history {'rows_here': [50.0]} rows 100",
+        "streamed 5000.0",
         "scored 5000.0",
         "error worker 1 the train function raised ZeroDivisionError: the user's own mistake",
         "TFCluster needs a SparkContext",
+        "TFParallel needs a SparkContext",
+        "No task of the fit has run for reservationTimeout=5 s",
         "types vector double",
         "right True",
         "loaded ['scale']",
         "scored 5000.0",
         "exists True",
     ], done.stderr[-3000:]
+    during_save = done.stderr.partition("save begins")[2].partition("save ends")[0]
+    assert "Exception" not in during_save
+    assert "\tat " not in during_save

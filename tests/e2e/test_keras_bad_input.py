@@ -152,9 +152,11 @@ def test_custom_objects_go_along(keras, df):
 def test_roles_and_params_that_exclude_each_other(keras, df, no_job):
     job = KerasEstimator(model=network(keras), clusterSize=2)
     with pytest.raises(errors.ClusterConfigError, match="Keras 3 does not support ParameterServerStrategy.*tf_keras"):
-        job.copy().setNumPS(1).fit(df)
+        KerasEstimator(model=network(keras), clusterSize=2, numPS=1).fit(df)
     with pytest.raises(errors.ClusterConfigError, match="needs no evaluator"):
-        job.copy().setEvalNode(True).fit(df)
+        KerasEstimator(model=network(keras), clusterSize=2, evalNode=True).fit(df)
+    with pytest.raises(errors.ParamError, match="steps is for the train functions of TFEstimator"):
+        KerasEstimator(model=network(keras), steps=3).fit(df)
     with pytest.raises(errors.ParamError, match="exclude each other"):
         job.copy().setValidationSplit(0.5).setValidationIndicatorCol("label").fit(df)
     with pytest.raises(errors.ParamError, match=r"classWeight must be a non-empty dict.*Received: \{'a': 1\}"):

@@ -225,7 +225,7 @@ class _Attempt:
             self._check_failed(job)
             if job.wait(0):
                 break
-            self.holds_slots = self._control is None or bool(nodes) or job.is_running_tasks()
+            self.holds_slots = bool(nodes) or job.is_running_tasks()
             if meeting is not None:
                 meeting.check(waiting_for_slots=not nodes or self._others_hold_slots())
                 if while_missing and not meeting.missing():
@@ -235,8 +235,8 @@ class _Attempt:
             elif time.monotonic() - idle_since > self._task.reservation_timeout:
                 raise errors.ReservationTimeoutError(
                     f"No task of the fit has run for reservationTimeout={self._task.reservation_timeout:g} s: its "
-                    f"{self._size} nodes wait for {self._size} free task slots, which other jobs hold. Wait for those "
-                    "jobs, cancel them, or raise reservationTimeout."
+                    f"{self._size} nodes wait for {self._size} free task slots, which other jobs hold or the cluster "
+                    "does not have. Wait for those jobs, cancel them, lower clusterSize, or raise reservationTimeout."
                 )
         self._show_progress()
 

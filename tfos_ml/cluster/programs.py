@@ -41,8 +41,8 @@ def context_settings(spark: SparkSession) -> dict[str, Any]:
     return {**DEFAULT_SETTINGS, "default_fs": default_fs(spark), "working_dir": os.getcwd()}
 
 
-def classic_session(sc: Any) -> SparkSession:
-    """The classic session of a context."""
+def classic_session(sc: Any, program: str) -> SparkSession:
+    """The classic session of a context; raises, in the name of ``TFCluster`` or ``TFParallel``, if there is none."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -52,7 +52,8 @@ def classic_session(sc: Any) -> SparkSession:
         raise errors.ParamError(f"sc must be a SparkContext or a SparkSession. Got: {type(sc)}")
     if is_connect(sc):
         raise errors.ClusterConfigError(
-            "TFCluster needs a SparkContext, which Spark Connect does not have. Use TFEstimator, which runs there too."
+            f"{program} needs a SparkContext, which Spark Connect does not have. Start a classic session "
+            "(SparkSession.builder.master(...)), or use TFEstimator, which runs on Spark Connect too."
         )
     session: SparkSession = sc
     return session

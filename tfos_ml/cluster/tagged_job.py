@@ -5,6 +5,7 @@ The calling thread only waits, so that it can be interrupted (Ctrl-C) and then c
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CANCEL_SECONDS = 0.5
+PROGRESS_INTERVAL = "spark.connect.progress.reportInterval"
 
 
 class TaggedJob:
@@ -45,20 +47,35 @@ class TaggedJob:
         self._done = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
+        self._running_tasks = 0  # as Spark Connect has last told, if it tells
+        self._tells_progress: bool | None = None
         self._thread = InheritableThread(target=self._run, session=spark, name=tag, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            if is_connect(self._spark):
-                self._spark.addTag(self._tag)
-            else:
-                self._spark.sparkContext.addJobTag(self._tag)
-            self.result = self._action()
+            self.result = self._run_connect() if is_connect(self._spark) else self._run_classic()
         except BaseException as error:  # raised by whoever waits for the job
             self.error = error
         finally:
             self._done.set()
+
+    def _run_classic(self) -> Any:
+        self._spark.sparkContext.addJobTag(self._tag)
+        return self._action()
+
+    def _run_connect(self) -> Any:
+        self._spark.addTag(self._tag)
+        self._spark.registerProgressHandler(self._hear_progress)
+        try:
+            return self._action()
+        finally:
+            self._spark.removeProgressHandler(self._hear_progress)
+
+    def _hear_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        """Called for every operation of the session, each in the thread that waits for its result."""
+        if threading.current_thread() is self._thread:
+            self._running_tasks = 0 if done else inflight_tasks
 
     def wait(self, timeout: float) -> bool:
         """Whether it has ended, within `timeout` seconds."""
@@ -77,7 +94,9 @@ class TaggedJob:
         self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def is_running_tasks(self) -> bool:
-        """Whether any task of it runs now; not known on Spark Connect."""
+        """Whether any task of it runs now; on a Spark Connect server that does not tell, True."""
+        if is_connect(self._spark):
+            return self._running_tasks > 0 or not self._is_told_progress()
         context = self._spark.sparkContext._jsc
         if context is None:  # the session has been stopped
             return False
@@ -89,3 +108,9 @@ class TaggedJob:
                 if stage_info.isDefined() and stage_info.get().numActiveTasks() > 0:
                     return True
         return False
+
+    def _is_told_progress(self) -> bool:
+        """Whether the Connect server reports the progress of jobs, as it does unless its interval is 0."""
+        if self._tells_progress is None:
+            self._tells_progress = re.match(r"\s*[1-9]", str(self._spark.conf.get(PROGRESS_INTERVAL, "2s"))) is not None
+        return self._tells_progress

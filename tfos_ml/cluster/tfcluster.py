@@ -198,7 +198,7 @@ class TFCluster:
         NodeError
             If a node fails meanwhile.
         """
-        spark = classic_session(sc)
+        spark = classic_session(sc, "TFCluster")
         template = make_template(num_executors, num_ps, master_node, eval_node)
         check_map_fun(map_fun)
         _check_arguments(input_mode, driver_ps_nodes, queues, reservation_timeout)

@@ -81,7 +81,7 @@ class TFParallel:
         >>> TFParallel.run(sc, map_fun, None, 3)                    # doctest: +SKIP
         [0, 1, 4]
         """
-        spark = classic_session(sc)
+        spark = classic_session(sc, "TFParallel")
         template = make_template(num_executors)
         check_map_fun(map_fun)
         check_settings(spark, barrier=False)

@@ -1,0 +1,96 @@
+"""What editors, type checkers, ``help`` and ``repr`` tell of the stages."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import pydoc
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
+from tfos_ml.inference.archive import Archive
+from tfos_ml.inference.saved_model import SIGNATURE_FILE
+
+ROOT = Path(__file__).parents[2]
+STAGES = [TFEstimator, KerasEstimator, TFModel]
+REFUSED = ["numPS", "evalNode", "inputMode", "steps", "protocol"]
+
+
+def test_the_module_of_keywords_is_what_the_params_make_it(monkeypatch):
+    pytest.importorskip("ruff")
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tools"), *sys.path])
+    import generate_keywords
+
+    assert (ROOT / "tfos_ml" / "keywords.py").read_text() == generate_keywords.source(), (
+        "run: python tools/generate_keywords.py"
+    )
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("method", ["__init__", "setParams"])
+def test_each_param_is_a_keyword_with_its_type_and_default(stage, method):
+    made = stage()
+    keywords = inspect.signature(getattr(stage, method)).parameters
+    for param in made.params:
+        keyword = keywords[param.name]
+        assert keyword.kind is keyword.KEYWORD_ONLY
+        assert keyword.annotation
+        if param.name != "seed":
+            assert keyword.default == (made.getOrDefault(param) if made.hasDefault(param) else None)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_help_tells_type_and_default_of_each_param(stage):
+    text = pydoc.plain(pydoc.render_doc(stage))
+    for param in stage().params:
+        assert f"{param.name} : " in text
+        assert param.doc in text
+    assert "batchSize : int, default 100" in text
+
+
+def test_unknown_keywords_are_still_told_the_nearest():
+    with pytest.raises(errors.ParamError, match="'epoch', perhaps epochs"):
+        KerasEstimator(epoch=3)
+    with pytest.raises(errors.ParamError, match="'batchsize', perhaps batchSize"):
+        TFModel().setParams(batchsize=3)
+
+
+def test_params_that_keras_estimator_refuses_are_not_listed():
+    made = KerasEstimator(epochs=2)
+    assert not {param.name for param in made.params} & set(REFUSED)
+    for name in REFUSED:
+        assert f"{name}:" not in made.explainParams()
+        assert not hasattr(made, f"set{name[0].upper()}{name[1:]}")
+        assert name not in inspect.signature(KerasEstimator).parameters
+        assert TFEstimator().hasParam(name)
+    assert made.copy().getEpochs() == 2
+
+
+def test_a_model_tells_what_it_is():
+    assert repr(TFModel()).endswith(", no SavedModel)")
+    assert "exportDir='s3://***@bucket/model'" in repr(TFModel(exportDir="s3://key:word@bucket/model"))
+
+    model = TFModel()
+    model._archive = Archive(packed_signature())
+    model.summary = {"rows": 1500, "seconds": 12.34}
+    assert repr(model) == (
+        f"TFModel({model.uid}, inputs={{features: float32(batch, 4)}}, outputs={{dense: float32(batch, 3)}}, 10.2 kB, "
+        "fitted on 1,500 rows in 12.3 s)"
+    )
+    assert str(model.uid) in str([model])
+
+
+def packed_signature():
+    tensors = [{"dtype": "float32", "shape": [None, width], "ragged": False} for width in (4, 3)]
+    signature = {"serving_default": {"inputs": {"features": tensors[0]}, "outputs": {"dense": tensors[1]}}}
+    content, file = json.dumps(signature).encode(), io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        member = tarfile.TarInfo(SIGNATURE_FILE)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return file.getvalue()

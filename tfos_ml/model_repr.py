@@ -1,0 +1,46 @@
+"""What a model says of itself in one line, without reading or computing anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tfos_ml.inference import saved_model
+from tfos_ml.redact import redact
+
+if TYPE_CHECKING:
+    from tfos_ml.inference.saved_model import Signature
+    from tfos_ml.model import TFModel
+
+
+def model_repr(model: TFModel) -> str:
+    """``TFModel(uid, inputs, outputs, size, where from)``, as far as they are known."""
+    parts = [model.uid]
+    archive, uri = model._archive, model._get("exportDir")
+    if archive is not None and uri == model._archive_uri:
+        content = archive.member(saved_model.SIGNATURE_FILE)
+        signature = content and saved_model.parse_signature(content, model._get("signatureDefKey"))
+        parts += _tensors(signature) if signature else []
+        parts.append(_size(len(archive.content)))
+    elif uri is None:
+        parts.append("no SavedModel")
+    if model.summary:
+        parts.append(f"fitted on {model.summary['rows']:,} rows in {model.summary['seconds']:.1f} s")
+    if uri is not None:
+        parts.append(f"exportDir={redact(uri)!r}")
+    return f"{type(model).__name__}({', '.join(parts)})"
+
+
+def _tensors(signature: Signature) -> list[str]:
+    named = {"inputs": signature.inputs, "outputs": signature.outputs}
+    return [
+        f"{kind}={{{', '.join(f'{name}: {tensor}' for name, tensor in tensors.items())}}}"
+        for kind, tensors in named.items()
+    ]
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
