@@ -201,12 +201,16 @@ class KerasEstimator(KerasParams, ClusterEstimator):
         """The columns to feed, and the model; raises if they do not fit."""
         self._check_roles()
         columns = self._feed_schema(given)
-        source = self._complete_source()
-        description = self._description or describe_source(source, self._environment())
+        description = self._describe()
         description.check_adapted(self._get("adaptLayers") or [])
         columns = narrow_vectors(columns, description)
         check_columns(columns, description)
         return columns, description
+
+    def _describe(self) -> ModelDescription:
+        """What the driver knows of the model; found out once."""
+        source = self._complete_source()
+        return self._description or describe_source(source, self._environment())
 
     def transformSchema(self, schema: StructType) -> StructType:
         """Schema of what the fitted model will return, as far as it is known; raises if a column does not fit."""
