@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mlflow.environment_variables import MLFLOW_DFS_TMP
+from mlflow.exceptions import MlflowException
 from mlflow.models import Model, infer_signature
 
 from tfos_ml.artifacts import is_connect
@@ -140,8 +141,11 @@ def _directory_for(spark: SparkSession, local: str) -> str:
     return default
 
 
-def _signature(dataset: DataFrame, not_read: Collection[str]) -> ModelSignature:
-    """The columns that the pipeline reads."""
+def _signature(dataset: DataFrame, not_read: Collection[str]) -> ModelSignature | None:
+    """The columns that the pipeline reads; None if MLflow has no name for the type of one."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Hint: Inferred schema contains integer", UserWarning)
-        return infer_signature(dataset.drop(*not_read))
+        try:
+            return infer_signature(dataset.drop(*not_read))
+        except MlflowException:
+            return None
