@@ -200,14 +200,13 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
     def _fit_to_model(self, given: StructType) -> tuple[schema.FeedSchema, ModelDescription]:
         """The columns to feed, and the model; raises if they do not fit."""
         self._check_roles()
-        source = self._complete_source()
         try:
             columns = self._feed_schema(given)
         except errors.ColumnNotFoundError:
             if self._get("inputMapping") is None and self._get("featuresCol") not in given.names:
-                check_is_single_input(self._description or describe_source(source, self._environment()))
+                check_is_single_input(self._describe())
             raise
-        description = self._description or describe_source(source, self._environment())
+        description = self._describe()
         description.check_adapted(self._get("adaptLayers") or [])
         columns = narrow_vectors(columns, description)
         check_columns(columns, description)
@@ -215,6 +214,11 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
         check_attributes(given, columns, description)
         check_activations(description)
         return columns, description
+
+    def _describe(self) -> ModelDescription:
+        """What the driver knows of the model; found out once."""
+        source = self._complete_source()
+        return self._description or describe_source(source, self._environment())
 
     def transformSchema(self, schema: StructType) -> StructType:
         """Schema of what the fitted model will return, as far as it is known; raises if a column does not fit."""

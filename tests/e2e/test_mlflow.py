@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -144,6 +145,11 @@ def test_a_run_tells_all_of_its_fit(fitted):
         assert series(client, run, name) == list(enumerate(values))
     params = run.data.params
     assert (params["epochs"], params["clusterSize"], params["nodeEnv"]) == (str(EPOCHS), "2", "['MY_TOKEN']")
+    assert (params["opt_name"], params["opt_learning_rate"]) == ("Adam", "0.02")
+    assert (params["loss"], params["total_params"]) == ("sparse_categorical_crossentropy", "42")
+    assert not {"protocol", "tagSet", "feedTimeout"} & set(params)
+    layers = Path(client.download_artifacts(run.info.run_id, "model_summary.txt", str(fitted.seen))).read_text()
+    assert re.search(r"\(Dense\).*\(None, 8\).* 24 ", layers), layers
     tags = run.data.tags
     assert tags["estimator_class"] == "tfos_ml.keras_estimator.KerasEstimator"
     assert tags["tfos_ml.cluster"] == "worker: 2"
@@ -171,7 +177,7 @@ def test_checkpoints_are_linked_to_epochs_and_the_best_is_registered(fitted):
 
     mlflow.set_tracking_uri(fitted.server.uri)
     models = {m.name: m for m in mlflow.search_logged_models([fitted.run.info.experiment_id], output_format="list")}
-    assert set(models) == {"model", *(f"checkpoint-{epoch}" for epoch in range(EPOCHS))}
+    assert set(models) == {"model", "pipeline", *(f"checkpoint-{epoch}" for epoch in range(EPOCHS))}
     steps = {output.model_id: output.step for output in fitted.run.outputs.model_outputs}
     for epoch, loss in enumerate(fitted.tf_model.history["val_loss"]):
         checkpoint = models[f"checkpoint-{epoch}"]
@@ -215,7 +221,7 @@ def test_loaded_model_transforms_bit_for_bit_alike(fitted, downloaded):
     expected = fitted.tf_model.transform(rows).select(*columns).collect()
     assert loaded.transform(rows).select(*columns).collect() == expected
     info = mlflow.models.Model.load(downloaded)
-    assert [(c.name, str(c.type)) for c in info.signature.inputs] == [("features", "Array(double)")]
+    assert [(c.name, str(c.type), c.shape) for c in info.signature.inputs] == [("features", "float64", (-1, 2))]
     assert [(c.name, str(c.type)) for c in info.signature.outputs] == [
         ("prediction", "DataType.double"),
         ("rawPrediction", "Array(double)"),
@@ -225,6 +231,22 @@ def test_loaded_model_transforms_bit_for_bit_alike(fitted, downloaded):
     given = {tuple(v.toArray().astype("float32")) for (v,) in rows.select("features").collect()}
     assert len(example) == 5
     assert {tuple(np.float32(features)) for features in example.features} <= given
+
+
+def test_the_whole_pipeline_is_logged_beside_the_model(fitted):
+    import mlflow
+
+    mlflow.set_tracking_uri(fitted.server.uri)
+    (found,) = mlflow.search_logged_models(
+        [fitted.run.info.experiment_id], filter_string="name='pipeline'", output_format="list"
+    )
+    assert found.source_run_id == fitted.run.info.run_id
+    pipeline = mlflow.spark.load_model(found.model_uri)
+    info = mlflow.models.get_model_info(found.model_uri)
+    mlflow.set_tracking_uri(None)
+    assert [type(stage) for stage in pipeline.stages] == [VectorAssembler, TFModel]
+    assert pipeline.transform(fitted.df.limit(20)).collect() == fitted.model.transform(fitted.df.limit(20)).collect()
+    assert info.signature.inputs.input_names() == ["a", "b"]
 
 
 PREDICT = """
@@ -475,10 +497,11 @@ def test_nothing_is_logged_twice_beside_spark_ml_autologging(spark, server):
 def test_disabled_it_leaves_nothing(spark, server):
     from pyspark.ml.tuning import CrossValidator, TrainValidationSplit
 
-    originals = CrossValidator._fit, TrainValidationSplit._fit
+    patched = (CrossValidator, TrainValidationSplit, Pipeline)
+    originals = [stage._fit for stage in patched]
     with logged(server.uri, "left") as client:
-        assert (CrossValidator._fit, TrainValidationSplit._fit) != originals
-    assert (CrossValidator._fit, TrainValidationSplit._fit) == originals
+        assert not [stage for stage, original in zip(patched, originals, strict=True) if stage._fit is original]
+    assert [stage._fit for stage in patched] == originals
     estimator().fit(spark.range(8))
     assert runs_of(client, "left") == []
 

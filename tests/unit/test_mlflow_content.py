@@ -20,6 +20,16 @@ def test_params_are_text_by_name():
     assert set(map(type, params.values())) == {str}
 
 
+def test_defaults_of_the_machinery_are_no_params():
+    """Red before: 27 Params, protocol, tagSet and feedTimeout among them."""
+    assert content.params_of(KerasEstimator(shuffle=False)) == {
+        "clusterSize": "1",
+        "epochs": "1",
+        "batchSize": "100",
+        "shuffle": "False",
+    }
+
+
 def test_model_arguments_are_params_each():
     params = content.params_of(KerasEstimator(modelArgs={"units": 8}))
     assert params["modelArgs.units"] == "8"

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import venv
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tfos_ml import TFModel, errors
+from tfos_ml.inference.saved_model import write_signature
 
 
 class Everything(tf.Module):
@@ -34,6 +40,17 @@ def saved_model(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("export") / "saved_model")
     module = Everything()
     tf.saved_model.save(module, path, signatures={"serving_default": module.serve})
+    return path
+
+
+@pytest.fixture(scope="module")
+def doubling(tmp_path_factory):
+    """A SavedModel that doubles arrays of two numbers."""
+    path = str(tmp_path_factory.mktemp("doubling") / "saved_model")
+    module = tf.Module()
+    module.serve = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])
+    tf.saved_model.save(module, path, signatures={"serving_default": module.serve})
+    write_signature(path, "serving_default")  # as an export does; or saving would load TensorFlow
     return path
 
 
@@ -170,6 +187,118 @@ def test_model_saved_without_an_example_knows_its_tensors_only(saved_model, tmp_
     assert "pyspark" not in requirements
 
 
+@pytest.fixture(scope="module")
+def doubles(doubling, tmp_path_factory):
+    """The same as an MLflow model, loaded as a pyfunc."""
+    import mlflow
+
+    import tfos_ml.mlflow
+
+    path = str(tmp_path_factory.mktemp("saved") / "doubles")
+    tfos_ml.mlflow.save_model(TFModel(exportDir=doubling), path)
+    return mlflow.pyfunc.load_model(path)
+
+
+TWO = np.array([[1.0, 2.0], [3.0, 4.0]])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        TWO,
+        {"features": TWO},
+        pd.DataFrame({"features": TWO.tolist()}),
+        pd.DataFrame({"features": TWO.astype(int).tolist()}),
+        pd.DataFrame({"features": list(TWO)}),
+        pd.DataFrame({"features": list(TWO.astype("float32"))}),
+    ],
+    ids=["array", "dict of arrays", "lists", "lists of integers", "arrays in a column", "of float32"],
+)
+def test_arrays_of_known_width_come_in_every_form(given, doubles):
+    """Red before for "array", "dict of arrays" and "lists of integers": the signature was Array(double)."""
+    assert [(spec.name, spec.type, spec.shape) for spec in doubles.metadata.signature.inputs] == [
+        ("features", np.dtype("float64"), (-1, 2))
+    ]
+    assert doubles.predict(given).prediction.map(list).tolist() == [[2.0, 4.0], [6.0, 8.0]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"instances": TWO.tolist()},
+        {"inputs": {"features": TWO.tolist()}},
+        {"dataframe_split": {"columns": ["features"], "data": [[row] for row in TWO.tolist()]}},
+        {"dataframe_records": [{"features": row} for row in TWO.tolist()]},
+    ],
+    ids=lambda body: next(iter(body)),
+)
+def test_a_scoring_server_takes_arrays_in_every_form(body, doubles):
+    """Red before for "instances" and "inputs"."""
+    from mlflow.pyfunc.scoring_server import infer_and_parse_data
+
+    given = infer_and_parse_data(body, doubles.metadata.signature.inputs)
+    assert doubles.predict(given).prediction.map(list).tolist() == [[2.0, 4.0], [6.0, 8.0]]
+
+
+def test_an_array_of_another_width_is_refused(doubles):
+    import mlflow
+
+    with pytest.raises(mlflow.exceptions.MlflowException, match=r"\(2, 3\) does not match expected shape \(-1, 2\)"):
+        doubles.predict({"features": np.ones((2, 3))})
+
+
+SAVE = """
+import importlib.metadata, sys
+import tfos_ml.mlflow
+from tfos_ml import TFModel
+
+assert ".zip" in tfos_ml.__file__
+assert not [d for d in importlib.metadata.distributions() if d.name == "tfos_ml"]
+tfos_ml.mlflow.save_model(TFModel(exportDir=sys.argv[1], outputMapping={"y": "y"}), sys.argv[2])
+"""
+PREDICT = """
+import importlib.util, sys
+import mlflow.pyfunc, numpy
+
+assert importlib.util.find_spec("tfos_ml") is None
+scored = mlflow.pyfunc.load_model(sys.argv[1]).predict({"features": numpy.array([[1.0, 2.0], [3.0, 4.0]])})
+print([y.tolist() for y in scored.y])
+"""
+
+
+def interpreter_without_tfos_ml(directory):
+    """Python with all packages of this one, but for tfos_ml."""
+    venv.create(directory, symlinks=True)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    for entry in Path(np.__file__).parents[1].iterdir():
+        if not entry.name.startswith(("tfos_ml", "__editable__", "_virtualenv")):
+            packages.joinpath(entry.name).symlink_to(entry)
+    return str(directory / "bin/python")
+
+
+def run(python, program, *arguments, path=""):
+    """What a program printed, whose PYTHONPATH is `path`."""
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    command = [python, "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=environment, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_package_that_is_only_on_the_path_goes_along(doubling, tmp_path):
+    """Red before: PackageNotFoundError: No package metadata was found for tfos_ml."""
+    python = interpreter_without_tfos_ml(tmp_path / "venv")
+    root = Path(__file__).parents[2]
+    with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:  # as --py-files sends it
+        for file in (root / "tfos_ml").rglob("*.py"):
+            archive.write(file, file.relative_to(root))
+    run(python, SAVE, doubling, tmp_path / "model", path=tmp_path / "sent.zip")
+    requirements = (tmp_path / "model" / "requirements.txt").read_text()
+    assert f"tensorflow=={tf.__version__}" in requirements
+    assert "tfos_ml" not in requirements
+    assert run(python, PREDICT, tmp_path / "model").splitlines()[-1] == "[[2.0, 4.0], [6.0, 8.0]]"
+
+
 def test_nulls_are_an_error_or_null(saved_model, tmp_path):
     import tfos_ml.mlflow
     from tfos_ml.mlflow.pyfunc import _load_pyfunc
@@ -197,14 +326,11 @@ def test_missing_columns_are_named(saved_model, saved, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_single_input_takes_an_array(tmp_path):
+def test_a_single_input_takes_an_array(doubling, tmp_path):
     import tfos_ml.mlflow
     from tfos_ml.mlflow.pyfunc import _load_pyfunc
 
-    module = tf.Module()
-    module.serve = tf.function(lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None, 2], tf.float32, "x")])
-    tf.saved_model.save(module, str(tmp_path / "export"), signatures={"serving_default": module.serve})
-    model = TFModel(exportDir=str(tmp_path / "export"))
+    model = TFModel(exportDir=doubling)
     tfos_ml.mlflow.save_model(model, str(tmp_path / "model"), input_example=np.ones((1, 2)))
     served = _load_pyfunc(str(tmp_path / "model" / "data" / "tf_model"))
     scored = served.predict(np.array([[1.0, 2.0], [3.0, 4.0]]))

@@ -51,8 +51,10 @@ def autolog(
       the end, with the time when they were measured;
     - tags: the estimator, the shape of the cluster, versions;
     - the dataset, with the numbers of rows that were counted in training;
-    - the model (flavor ``tfos_ml``) with signature and input example, and a figure of the
-      training curve;
+    - the model (flavor ``tfos_ml``) with signature and input example; and, if it was fitted as a
+      stage of a ``Pipeline``, the whole ``PipelineModel`` beside it (``pipeline``, Spark's own flavor;
+      not on Spark Connect);
+    - a figure of the training curve;
     - if the fit failed, its cause: status FAILED, tag ``tfos_ml.error``, artifact ``error.txt``.
 
     Where MLflow does not answer, training goes on, and one warning says so.
@@ -107,11 +109,13 @@ def autolog(
     """
     if not isinstance(log_every_n_epoch, int) or isinstance(log_every_n_epoch, bool) or log_every_n_epoch < 1:
         raise errors.ParamError(f"log_every_n_epoch must be an integer of at least 1. Received: {log_every_n_epoch!r}")
+    from tfos_ml.mlflow.pipelines import follow_pipelines, leave_pipelines
     from tfos_ml.mlflow.searching import follow_searches, leave_searches
 
     if disable:
         fit_listener.listen()
         leave_searches()
+        leave_pipelines()
         return
     options = Options(
         log_models=log_models,
@@ -127,6 +131,7 @@ def autolog(
     runs = Runs(exclusive)
     fit_listener.listen(_Tracking(options, runs))
     follow_searches(runs)
+    follow_pipelines()
 
 
 class _Tracking(Listening):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import platform
 import re
@@ -18,6 +17,7 @@ from mlflow.data.spark_dataset_source import SparkDatasetSource
 from mlflow.tracking.context import registry
 
 from tfos_ml.errors import InvalidInputError
+from tfos_ml.mlflow.packages import version_of
 from tfos_ml.redact import is_secret, redact, secrets_of_environment
 
 if TYPE_CHECKING:
@@ -29,16 +29,20 @@ if TYPE_CHECKING:
 PARAM_CHARACTERS = 6000  # MLflow takes no more
 NOT_LOGGED = "(not logged)"
 _SIMPLE = (str, int, float, bool, list, tuple, type(None))
+_ALWAYS = ("clusterSize", "epochs", "batchSize")  # also where they have their defaults
 _LOCATIONS = ("modelDir", "exportDir", "logDir", "initialModel")
 
 
 def params_of(estimator: ClusterEstimator) -> dict[str, str]:
-    """Params that have a value, by name, and the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``.
+    """Params that people compare runs by, by name: those that were set, and a few with their defaults.
 
-    Of ``nodeEnv`` only the names are told, and of what is named like a secret no value.
+    And the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``. Of ``nodeEnv`` only the names are told,
+    and of what is named like a secret no value.
     """
-    values: dict[str, Any] = {p.name: estimator.getOrDefault(p) for p in estimator.params if estimator.isDefined(p)}
-    values["nodeEnv"] = sorted(values.get("nodeEnv", {}))
+    shown = [p for p in estimator.params if estimator.isSet(p) or p.name in _ALWAYS]
+    values: dict[str, Any] = {p.name: estimator.getOrDefault(p) for p in shown}
+    if values.get("nodeEnv"):
+        values["nodeEnv"] = sorted(values["nodeEnv"])
     tf_args = getattr(estimator, "getTfArgs", lambda: None)()
     given = {"tfArgs": tf_args, "modelArgs": values.pop("modelArgs", None)}
     for location in _LOCATIONS:
@@ -91,13 +95,8 @@ def metric_name(name: str) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("tfos_ml", "tensorflow", "keras", "pyspark", "pyarrow"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    found = {package: version_of(package) for package in ("tfos_ml", "tensorflow", "keras", "pyspark", "pyarrow")}
+    return {package: version for package, version in found.items() if version is not None}
 
 
 class FittedDataset(SparkDataset):

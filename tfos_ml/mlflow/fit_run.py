@@ -19,7 +19,7 @@ from tfos_ml import errors
 from tfos_ml.arrays import plain
 from tfos_ml.artifacts import is_connect
 from tfos_ml.fit_listener import FitListener
-from tfos_ml.mlflow import content, flavor
+from tfos_ml.mlflow import content, flavor, pipelines
 from tfos_ml.mlflow.checkpoints import Checkpoints
 from tfos_ml.mlflow.runs import Run
 from tfos_ml.mlflow.signature import model_signature
@@ -27,17 +27,19 @@ from tfos_ml.mlflow.writer import Writer
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
+    from pyspark.ml import PipelineModel
     from pyspark.sql import DataFrame
 
     from tfos_ml.base import ClusterEstimator
     from tfos_ml.cluster.launcher import RunResult
     from tfos_ml.model import TFModel
     from tfos_ml.schema import ColumnSpec
+    from tfos_ml.training.overview import ModelOverview
 
 logger = logging.getLogger("tfos_ml.mlflow")
 EXAMPLE_ROWS = 5
 SYSTEM_METRICS_SECONDS = 10.0
-CURVE_FILE, ERROR_FILE = "training_curve.png", "error.txt"
+CURVE_FILE, ERROR_FILE, SUMMARY_FILE = "training_curve.png", "error.txt", "model_summary.txt"
 ERROR_TAG, ERROR_TAG_CHARACTERS = "tfos_ml.error", 5000  # MLflow takes no more
 DATASET_CONTEXT = "train"
 SYSTEM_PREFIX = "system/"
@@ -97,6 +99,7 @@ class FitRun(FitListener):
         self._counts: dict[str, int] = {}
         self._checkpoints = Checkpoints(self._writer, self._log_checkpoint, options.monitor)
         self._result: RunResult | None = None
+        self._has_overview = False
         self.node_settings = self._node_settings()
         self._writer.attempt(self._log_start)
 
@@ -115,19 +118,35 @@ class FitRun(FitListener):
         return settings
 
     def _log_start(self) -> None:
-        known = {} if self._run.is_own else self._client.get_run(self._run.run_id).data.params
-        params = [Param(k, v) for k, v in content.params_of(self._estimator).items() if k not in known]
+        params = self._unknown(content.params_of(self._estimator))
         tags = {MLFLOW_AUTOLOGGING: flavor.FLAVOR_NAME, **(self._options.extra_tags or {})} if self._run.is_own else {}
         tags.update(content.tags_of(self._estimator))
         self._client.log_batch(
             self._run.run_id, params=params, tags=[RunTag(name, str(value)) for name, value in tags.items()]
         )
 
+    def _unknown(self, params: Mapping[str, str]) -> list[Param]:
+        """Params but those that a run of the user's has."""
+        known = {} if self._run.is_own else self._client.get_run(self._run.run_id).data.params
+        return [Param(name, value) for name, value in params.items() if name not in known]
+
     # While the job runs
+
+    def _write_overview(self) -> None:
+        """Have logged, once, what the driver has found out of a Keras model before the job began."""
+        describe = getattr(self._estimator, "_describe", None)
+        if describe is not None and not self._has_overview:
+            self._has_overview = True
+            self._writer.do(lambda: self._log_overview(describe().overview))
+
+    def _log_overview(self, overview: ModelOverview) -> None:
+        self._client.log_batch(self._run.run_id, params=self._unknown(overview.settings))
+        self._client.log_text(self._run.run_id, overview.summary, SUMMARY_FILE)
 
     @_never_raises
     def reported(self, reports: Sequence[dict[str, Any]]) -> None:
         """Have new metrics logged; see :class:`FitListener`."""
+        self._write_overview()
         for report in reports:
             if _is_wanted(report):
                 self._writer.write(self._metrics(report, self._is_due(report)))
@@ -164,6 +183,7 @@ class FitRun(FitListener):
     @_never_raises
     def trained(self, result: RunResult) -> None:
         """Have logged what did not come early; see :class:`FitListener`."""
+        self._write_overview()
         self._result = result
         self._counts = {name: n for name, n in self._counts.items() if name.startswith(SYSTEM_PREFIX)}
         last = max((m["epoch"] for r in result.reports for m in r["metrics"] if m["epoch"] is not None), default=None)
@@ -191,8 +211,18 @@ class FitRun(FitListener):
         self._end("FINISHED")
 
     @_never_raises
+    def log_pipeline(self, model: PipelineModel, dataset: DataFrame) -> None:
+        """Log the pipeline that the fit was a stage of, beside its model."""
+        not_read = {spec.column for spec in self._feed_columns() if spec.role != "feature"}
+        self._writer.attempt(
+            lambda: pipelines.log_pipeline(self._run.run_id, model, dataset, step=self._last_step(), not_read=not_read)
+        )
+
+    @_never_raises
     def failed(self, error: BaseException) -> None:
         """Log the cause, and end the run; see :class:`FitListener`."""
+        if isinstance(error, errors.NodeError):  # the job had begun
+            self._write_overview()
         self._writer.close()
         killed = not isinstance(error, Exception)
         self._writer.attempt(lambda: self._log_error(error))
@@ -231,12 +261,15 @@ class FitRun(FitListener):
             self._client.log_figure(self._run.run_id, figure, CURVE_FILE)
 
     def _log_model(self, model: TFModel) -> None:
-        steps = [step for name, step in self._logged if not name.startswith(SYSTEM_PREFIX)]
         name = None if self._checkpoints.best else self._options.registered_model_name
         try:
-            self._log(model, "model", max(steps, default=0), self._example(), name)
+            self._log(model, "model", self._last_step(), self._example(), name)
+            pipelines.note(self)
         except errors.NothingExportedError:
             logger.debug("trainFn has exported no model, so none is logged")
+
+    def _last_step(self) -> int:
+        return max((step for name, step in self._logged if not name.startswith(SYSTEM_PREFIX)), default=0)
 
     def _log_checkpoint(self, archive: bytes, name: str, step: int) -> str:
         """Log a model that was packed in training; returns its id."""

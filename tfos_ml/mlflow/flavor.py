@@ -8,7 +8,6 @@ history and summary of the ``TFModel``.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import json
 import tempfile
 from pathlib import Path
@@ -19,7 +18,7 @@ import mlflow.pyfunc  # otherwise loaded, which takes a while, in the middle of 
 from mlflow.models import Model
 
 from tfos_ml import errors
-from tfos_ml.mlflow import pyfunc
+from tfos_ml.mlflow import packages, pyfunc
 from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
 from tfos_ml.redact import redact
 
@@ -33,12 +32,6 @@ FLAVOR_NAME = "tfos_ml"
 MODULE = "tfos_ml.mlflow"
 DATA = "tf_model"
 STAGE_FILE = "stage.json"
-
-
-def pip_requirements() -> list[str]:
-    """What a process that serves a model needs, in the versions of this one."""
-    packages = ("tfos_ml", "tensorflow", "numpy", "pandas", "pyarrow")
-    return [f"mlflow=={mlflow.__version__}", *(f"{p}=={importlib.metadata.version(p)}" for p in packages)]
 
 
 def save_model(
@@ -72,7 +65,8 @@ def save_model(
     **options
         As of ``mlflow.pyfunc.save_model``: ``conda_env``, ``pip_requirements`` (default: the
         versions of TensorFlow and the others in this process), ``extra_pip_requirements``,
-        ``code_paths``, ``metadata``.
+        ``code_paths``, ``metadata``. Where tfos_ml is not installed, but found on the path, its
+        code goes along as one of ``code_paths``.
 
     Raises
     ------
@@ -86,21 +80,23 @@ def save_model(
     """
     _check(model)
     if not {"conda_env", "pip_requirements"} & {k for k, v in options.items() if v is not None}:
-        options["pip_requirements"] = pip_requirements()
+        options["pip_requirements"] = packages.pip_requirements()
     scoring = model._scoring_at(Path(pyfunc.SAVED_MODEL))
     example = as_example(input_example, scoring)
     mlflow_model = Model() if mlflow_model is None else mlflow_model
     mlflow_model.add_flavor(
         FLAVOR_NAME,
         data=f"data/{DATA}",
-        tfos_ml_version=importlib.metadata.version("tfos_ml"),
-        tensorflow_version=importlib.metadata.version("tensorflow"),
+        tfos_ml_version=packages.version_of("tfos_ml"),
+        tensorflow_version=packages.version_of("tensorflow"),
     )
     # Not as an argument: MLflow would warn of models that have no example.
     mlflow_model.signature = signature or model_signature(scoring, None if example is None else columns_of(example))
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         data = Path(directory) / DATA
         _write(model, scoring, data)
+        if not packages.is_installed():
+            options["code_paths"] = [*(options.get("code_paths") or []), str(packages.copy_code(Path(directory)))]
         mlflow.pyfunc.save_model(
             path,
             loader_module=MODULE,

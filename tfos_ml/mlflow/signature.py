@@ -1,19 +1,24 @@
 """What MLflow calls a model's signature: the columns that go in and come out, with types.
 
 Inputs have the widest type of their kind (double, long), for MLflow refuses to narrow what a
-caller has; the model itself casts where no value changes. Arrays are ``Array`` types, one
-level a dimension.
+caller has; the model itself casts where no value changes.
+
+MLflow takes NumPy arrays, and dicts of them, only where all inputs are tensors of known width, and
+DataFrames with lists or arrays in their columns there, too. So that is what inputs are, if there are
+arrays of numbers among them and nothing that tensors cannot be: text, nulls, arrays of any length,
+nested columns. Otherwise arrays are ``Array`` types, one level a dimension.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from mlflow.models.signature import ModelSignature
-from mlflow.types import ColSpec, DataType, Schema
+from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 from tfos_ml import errors
@@ -24,7 +29,7 @@ from tfos_ml.mlflow.pyfunc import shown_fields
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tfos_ml.inference.udf import Scoring
+    from tfos_ml.inference.udf import InputBinding, Scoring
     from tfos_ml.schema import ColumnSpec
 
 _ARROW_TYPES = {
@@ -52,11 +57,27 @@ def model_signature(scoring: Scoring, columns: Mapping[str, ColumnSpec] | None =
         from arrays of one.
     """
     known = columns or {}
-    inputs: list[Any] = [ColSpec(_input_type(b.tensor, known.get(b.column)), b.column) for b in scoring.inputs]
+    inputs: list[Any] = [_tensor_spec(b, known.get(b.column)) for b in scoring.inputs]
+    has_arrays = any(spec is not None and len(spec.shape) > 1 for spec in inputs)
+    if None in inputs or not has_arrays or scoring.null_policy != "error":
+        inputs = [ColSpec(_input_type(b.tensor, known.get(b.column)), b.column) for b in scoring.inputs]
     outputs: list[Any] = [
         ColSpec(_output_type(scoring.fields[field]), scoring.names[field]) for field in shown_fields(scoring)
     ]
     return ModelSignature(Schema(inputs), Schema(outputs))
+
+
+def _tensor_spec(binding: InputBinding, column: ColumnSpec | None) -> TensorSpec | None:
+    """An input as a tensor, the first dimension being the rows; None if MLflow would not take it as one."""
+    tensor = binding.tensor
+    row = [] if tensor.shape is None else [size for size in tensor.shape[1:] if size is not None]
+    has_width = tensor.shape is not None and len(row) == len(tensor.shape) - 1
+    if tensor.dtype == "string" or not has_width or (column is not None and column.ndim > 1):
+        return None
+    if column is not None:  # a flat array, or a scalar, whatever the model makes of it
+        row = [math.prod(row)] if column.ndim else []
+    kind = "bool" if tensor.dtype == "bool" else "int64" if "int" in tensor.dtype else "float64"
+    return TensorSpec(np.dtype(kind), (-1, *row), binding.column)
 
 
 def _input_type(tensor: TensorInfo, column: ColumnSpec | None) -> DataType | Array:

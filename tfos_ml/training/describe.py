@@ -23,6 +23,7 @@ from tfos_ml.heads import LossInfo
 from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import import_keras_lightly, import_tensorflow
 from tfos_ml.training.activations import output_activations
+from tfos_ml.training.overview import ModelOverview, overview
 
 _COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
@@ -46,6 +47,8 @@ class ModelDescription:
         Preprocessing layers that have ``adapt``, and those of them that need it still.
     activations : dict of str to str
         By output name, as :func:`output_activations` tells.
+    overview : ModelOverview
+        What people compare models by.
     """
 
     inputs: dict[str, TensorInfo] | None
@@ -55,6 +58,7 @@ class ModelDescription:
     adaptable: list[str] = field(default_factory=list)
     not_adapted: list[str] = field(default_factory=list)
     activations: dict[str, str] = field(default_factory=dict)
+    overview: ModelOverview = field(default_factory=ModelOverview)
 
     def loss_of(self, output: str) -> LossInfo | None:
         """The loss of an output."""
@@ -73,7 +77,8 @@ class ModelDescription:
 
         losses = {name: LossInfo(**loss) for name, loss in data["losses"].items()}
         lists = (data["batch_dependent"], data["adaptable"], data["not_adapted"])
-        return cls(tensors(data["inputs"]), tensors(data["outputs"]), losses, *lists, data["activations"])
+        known = (data["activations"], ModelOverview(**data["overview"]))
+        return cls(tensors(data["inputs"]), tensors(data["outputs"]), losses, *lists, *known)
 
     def check_adapted(self, names: Sequence[str]) -> None:
         """Raise ``ModelError`` unless just the layers that need it, and that there are, will be adapted."""
@@ -99,15 +104,16 @@ def describe(model: Any) -> ModelDescription:
     from tfos_ml.training.export import declared_inputs, declared_outputs
 
     _check_kind(model)
-    layers = list(_layers(model))
+    layers, losses = list(_layers(model)), _losses(model)
     return ModelDescription(
         declared_inputs(model),
         declared_outputs(model),
-        _losses(model),
+        losses,
         _batch_dependent(model, layers),
         [layer.name for layer in layers if hasattr(layer, "adapt")],
         [layer.name for layer in layers if _needs_adapt(layer)],
         output_activations(model),
+        overview(model, {output: loss.name for output, loss in losses.items()}),
     )
 
 

@@ -1,0 +1,76 @@
+"""What people compare models by: optimizer, learning rate, loss, size, and the table of the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import keras
+
+
+@dataclass(frozen=True)
+class ModelOverview:
+    """A compiled model in a few words.
+
+    Attributes
+    ----------
+    settings : dict of str to str
+        ``opt_name`` (the optimizer's class), ``opt_learning_rate`` and what else of its settings is in
+        effect, named as ``mlflow.tensorflow.autolog`` does; ``loss``; ``total_params`` and ``trainable_params``,
+        if the model is built.
+    summary : str
+        What ``model.summary()`` prints.
+    """
+
+    settings: dict[str, str] = field(default_factory=dict)
+    summary: str = ""
+
+
+def overview(model: keras.Model, losses: Mapping[str, str]) -> ModelOverview:
+    """The overview of a compiled model, whose losses are named by output, one for all under ``""``."""
+    settings = _optimizer(model.optimizer)
+    settings.update({f"loss.{output}" if output else "loss": loss for output, loss in losses.items()})
+    if model.built:
+        settings["total_params"] = str(model.count_params())
+        settings["trainable_params"] = str(_size(model.trainable_weights))
+    lines: list[str] = []
+    model.summary(print_fn=lambda line, *_, **__: lines.append(line))
+    return ModelOverview(settings, "\n".join(lines))
+
+
+def _optimizer(optimizer: Any) -> dict[str, str]:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of one that scales losses
+    # Not the optimizer's own name, which Keras numbers.
+    config = {**_in_effect(inner.get_config()), "name": type(inner).__name__}
+    if inner is not optimizer:
+        config["wrapper"] = type(optimizer).__name__
+    return {f"opt_{name}": _text(value) for name, value in config.items()}
+
+
+def _size(weights: Any) -> int:
+    return sum(int(np.prod(weight.shape)) for weight in weights)
+
+
+def _in_effect(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an optimizer but those that are off."""
+    uses_average = bool(config.get("use_ema"))
+    return {
+        name: value
+        for name, value in config.items()
+        if value is not None and value is not False and (uses_average or not name.startswith("ema_"))
+    }
+
+
+def _text(value: Any) -> str:
+    """A setting; of an object that Keras serialised its class and its settings."""
+    if isinstance(value, Mapping) and "class_name" in value:
+        config = _in_effect(value.get("config") or {})
+        return (
+            f"{value['class_name']}({', '.join(f'{name}={_text(v)}' for name, v in config.items() if name != 'name')})"
+        )
+    # Keras keeps numbers as float32; the shortest text of one is what the user wrote.
+    return str(np.float32(value)) if isinstance(value, float) else str(value)
