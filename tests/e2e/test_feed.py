@@ -232,7 +232,7 @@ def test_null_is_an_error_that_names_the_column_or_is_skipped(spark, tmp_path):
     estimator = TFEstimator(trainFn=train_functions.record_dataset, tfArgs=args, batchSize=2, shuffle=False, verbose=0)
     with pytest.raises(errors.NullValueError, match="Column 'features' has 1 null"):
         estimator.fit(df)
-    with pytest.warns(UserWarning, match=r"nullPolicy='skip' left out 2 of 4 rows"):
+    with pytest.warns(UserWarning, match=r"nullPolicy='skip' left out 1 of 4 rows"):
         estimator.setNullPolicy("skip").fit(df)
     assert read(tmp_path)["worker-0"]["passes"] == [[[1, 3], [4]]]
 
