@@ -34,6 +34,7 @@ import pyarrow as pa
 import spark_task
 
 from tfos_ml.cluster import results
+from tfos_ml.cluster.tagged_job import PROGRESS_INTERVAL
 
 MAX_FAILURES = 4
 MAX_STAGE_ATTEMPTS = 4
@@ -429,8 +430,17 @@ class ProcessSpark:
 class ConnectSpark(ProcessSpark):
     """A session of Spark Connect: the driver is not reached by the nodes, and tells less."""
 
+    def __init__(self, conf: dict[str, str] | None = None, constants: dict[str, Any] | None = None):
+        super().__init__({PROGRESS_INTERVAL: "0", **(conf or {})}, constants)
+
     def addTag(self, tag: str) -> None:
         self.sparkContext.addJobTag(tag)
+
+    def registerProgressHandler(self, handler: Any) -> None:
+        """Never called."""
+
+    def removeProgressHandler(self, handler: Any) -> None:
+        pass
 
     def interruptTag(self, tag: str) -> None:
         self.sparkContext.cancelJobsWithTag(tag)
