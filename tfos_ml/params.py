@@ -290,6 +290,13 @@ class KerasParams(TrainingParams, ClassifierParams):
         """All Params, sorted by name, but those that are for other estimators."""
         return [param for param in super().params if param.name not in NOT_OF_KERAS]
 
+    def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> Self:
+        """A copy with other values of some Params."""
+        copied: Self = super().copy(extra)
+        for values, given in ((copied._paramMap, self._paramMap), (copied._defaultParamMap, self._defaultParamMap)):
+            values.update({param: value for param, value in given.items() if param.name in NOT_OF_KERAS})
+        return copied
+
     def _set_keras_defaults(self) -> None:
         self._set_training_defaults()
         self._set_classifier_defaults()
