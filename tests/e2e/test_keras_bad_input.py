@@ -89,7 +89,7 @@ def test_names_that_the_model_does_not_have(keras, df, no_job):
 def test_labels_that_cannot_fit(keras, df, column, units, loss, message, request):
     job = KerasEstimator(model=network(keras, units, loss), labelCol=column, verbose=0)
     # How long the rows of an array are is known when they have arrived.
-    message = message or r"Label column 'features' has rows of shape \(4\), but output 'dense.*one class index"
+    message = message or r"'features' has rows of 4 elements, but output 'dense.* trained with sparse_.*: 1 in each row"
     with pytest.raises(errors.ShapeError, match=message):
         job.fit(df)
 
