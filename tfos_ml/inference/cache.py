@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from tfos_ml.directories import make_private, private_directory
+from tfos_ml.inference.archive import extract
 from tfos_ml.interpreter import module_command, search_path
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _extract(artifact: Artifact, model: Path) -> None:
     try:
         partial = Path(tempfile.mkdtemp(dir=model.parent, prefix=_PARTIAL))
         with tarfile.open(artifact.path()) as tar:
-            tar.extractall(partial, filter="data")
+            extract(tar, partial)
         _delete(model)
         partial.rename(model)
     except BaseException as error:
