@@ -201,7 +201,7 @@ def _table(files: dict[str, bytes]) -> pa.Table:
     columns = {
         "name": pa.array([name for name, _, _ in rows], pa.string()),
         "part": pa.array([part for _, part, _ in rows], pa.int32()),
-        "content": pa.array([content for _, _, content in rows], pa.large_binary()),
+        "content": pa.array([content for _, _, content in rows], pa.binary()),
     }
     return pa.table(columns)
 
