@@ -2,8 +2,8 @@
 
 A saved stage is a directory on any filesystem that Spark can write: ``metadata``, Params as
 JSON as Spark ML writes them, and ``data``, the files of the stage in one Parquet table. With a
-classic session the table is copied from and to a local file, so that no process holds it whole, and the
-stage is written beside its place and renamed, so it is there whole or not at all; on Spark Connect, which
+classic session the table is copied from and to a local file, which takes no memory of Spark's driver, and
+the stage is written beside its place and renamed, so it is there whole or not at all; on Spark Connect, which
 has no access to the filesystem, Spark carries the table, and ``metadata`` is written last.
 
 Functions, callbacks and custom objects are pickled: loading a stage runs what its writer put
@@ -201,7 +201,7 @@ def _table(files: dict[str, bytes]) -> pa.Table:
     columns = {
         "name": pa.array([name for name, _, _ in rows], pa.string()),
         "part": pa.array([part for _, part, _ in rows], pa.int32()),
-        "content": pa.array([content for _, _, content in rows], pa.large_binary()),
+        "content": pa.array([content for _, _, content in rows], pa.binary()),
     }
     return pa.table(columns)
 

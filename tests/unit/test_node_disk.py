@@ -5,13 +5,10 @@ import subprocess
 import tempfile
 
 import pytest
+from node_tasks import make_task
 
-from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster.failure import NodeFailure
 from tfos_ml.cluster.node import Node, supervise
-from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.template import make_template
-from tfos_ml.schema import FeedSchema
 
 ROOM_FOR_TWO = "size=1m,nr_inodes=3"  # the root takes one
 
@@ -35,19 +32,7 @@ class OnlyTask:
 
 
 def make_node():
-    task = NodeTask(
-        run_id="run",
-        template=make_template(1),
-        schema=FeedSchema(()),
-        payload=Artifact("program", b"no program"),
-        settings={"tensorboard": False},
-        environment={},
-        reservation_timeout=10.0,
-        feed_timeout=10.0,
-        export_dir=None,
-        control=None,
-    )
-    return Node(task, OnlyTask())
+    return Node(make_task(), OnlyTask())
 
 
 @pytest.fixture

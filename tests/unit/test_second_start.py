@@ -1,16 +1,13 @@
 """A node whose task Spark starts again says why Spark does: its process died, or what it was reading was lost."""
 
 import pytest
+from node_tasks import make_task
 
-from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.failure import NodeFailure, find_failure
 from tfos_ml.cluster.node import Node, supervise
-from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.tasks import Place, PlainSeat
-from tfos_ml.cluster.template import make_template
-from tfos_ml.schema import FeedSchema
 
 
 @pytest.fixture
@@ -22,19 +19,7 @@ def server():
 
 def start_again(server, attempt):
     """A second task attempt of a node of a plain job, in the given attempt of its stage."""
-    task = NodeTask(
-        run_id="run",
-        template=make_template(1),
-        schema=FeedSchema(()),
-        payload=Artifact("program", b"no program"),
-        settings={"tensorboard": False},
-        environment={},
-        reservation_timeout=10.0,
-        feed_timeout=10.0,
-        export_dir=None,
-        control=server.address,
-        barrier=False,
-    )
+    task = make_task(control=server.address, barrier=False)
     assert PlainSeat(Place(0, "127.0.0.1", 1, {}, task=7), server.address, 1).is_first()
     return Node(task, PlainSeat(Place(0, "127.0.0.1", 1, {}, task=8, attempt=attempt), server.address, 1))
 
