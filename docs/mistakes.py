@@ -1,8 +1,8 @@
 """Make typical mistakes in a real Spark session, and write what a person then sees to docs/mistakes.rst.
 
-Each function with ``@mistake`` is one: it is given a :class:`Table`, does something wrong, and an error is raised. All
-run one after the other in one fresh driver process at Spark's default log level, whose console (its own lines, the
-JVM's, and those of the nodes, which share it in local mode) goes to a file.
+Each function with ``@mistake`` is one: it is given a :class:`Table`, does something wrong, and an error is raised or a
+warning shown. All run one after the other in one fresh driver process at Spark's default log level, whose console (its
+own lines, the JVM's, and those of the nodes, which share it in local mode) goes to a file.
 
     python docs/mistakes.py [--only WORD] [--output docs/mistakes.rst]
 """
@@ -20,6 +20,7 @@ import tempfile
 import textwrap
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one: the error's class, whether it is ours, the jobs that were started, and the console."""
+    """What came of one: the class of its error or warning, whether it is ours, the jobs started, and the console."""
 
     name: str
     title: str
@@ -85,6 +86,7 @@ class Table:
     """A session, a small DataFrame in it, and models to train."""
 
     def __init__(self) -> None:
+        from pyspark.ml.feature import StringIndexer
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as F
 
@@ -93,6 +95,8 @@ class Table:
         rows = self.spark.range(0, 100, 1, 4)
         features = F.array(*[(F.col("id") % n / n).cast("float") for n in (2, 3, 5, 7)])
         self.df = rows.select(features.alias("features"), (F.col("id") % 3).cast("int").alias("label"))
+        words = rows.select(features.alias("features"), (F.col("id") % 7).cast("string").alias("word"))
+        self.indexed = StringIndexer(inputCol="word", outputCol="label").fit(words).transform(words)
         self.directory = tempfile.mkdtemp(prefix="tfos_ml-mistakes-")
 
     def jobs(self) -> int:
@@ -179,6 +183,25 @@ def map_column(table: Table) -> None:
     TFEstimator(trainFn=train_fn).fit(table.spark.createDataFrame([], "features map<string,int>"))
 
 
+@mistake("Vectors of another length than the model takes", known=True)
+def vector_length(table: Table) -> None:
+    from pyspark.ml.feature import VectorAssembler
+
+    from tfos_ml import KerasEstimator
+
+    rows = table.df.select(table.F.col("features")[0].alias("a"), table.F.col("features")[1].alias("b"), "label")
+    vectors = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(rows)
+    KerasEstimator(model=keras_model()).fit(vectors)
+
+
+@mistake("More labels than outputs, by StringIndexer", known=True)
+def indexed_labels(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    # StringIndexer(inputCol="word", outputCol="label") found seven words
+    KerasEstimator(model=keras_model()).fit(table.indexed)
+
+
 @mistake("A label of one number for an output of three", known=True)
 def label_shape(table: Table) -> None:
     from tfos_ml import KerasEstimator
@@ -210,6 +233,17 @@ def not_compiled(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
     KerasEstimator(model=keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)]))
+
+
+@mistake("A last layer without softmax", known=True)
+def logits(table: Table) -> None:
+    import keras
+
+    from tfos_ml import KerasEstimator
+
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    KerasEstimator(model=model, probabilityCol="probability").fit(table.df)
 
 
 @mistake("A model of several inputs without inputMapping", known=True)
@@ -420,6 +454,48 @@ def nulls(table: Table) -> None:
     KerasEstimator(model=keras_model()).fit(table.df.select("features", some))
 
 
+@mistake("NaN in a column", known=False)
+def nan(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    features = table.F.transform("features", lambda x: table.F.when(x > 0, x).otherwise(float("nan")).cast("float"))
+    KerasEstimator(model=keras_model()).fit(table.df.withColumn("features", features))
+
+
+@mistake("Rows of several lengths for a model of one", known=False)
+def ragged_rows(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    ragged = table.F.slice("features", 1, table.F.col("label") + 2)
+    KerasEstimator(model=keras_model()).fit(table.df.withColumn("features", ragged))
+
+
+@mistake("Labels that begin at 1", known=False)
+def labels_from_one(table: Table) -> None:
+    from tfos_ml import KerasEstimator
+
+    KerasEstimator(model=keras_model()).fit(table.df.withColumn("label", table.F.col("label") + 1))
+
+
+@mistake("Workers that train apart from each other", known=False)
+def half_the_data(table: Table) -> None:
+    from tfos_ml import TFEstimator
+
+    def train(args: Any, ctx: Any) -> None:
+        model = keras_model()
+        model.fit(ctx.dataset(), verbose=0)
+        ctx.export_saved_model(model)
+
+    TFEstimator(trainFn=train, clusterSize=2).fit(table.df)
+
+
+@mistake("A train function that exports no model", known=False)
+def exports_nothing(table: Table) -> None:
+    from tfos_ml import TFEstimator
+
+    TFEstimator(trainFn=train_fn).fit(table.df)
+
+
 @mistake("No rows", known=False)
 def no_rows(table: Table) -> None:
     from tfos_ml import KerasEstimator
@@ -492,8 +568,10 @@ def as_seen(text: str) -> str:
         (r'File "[^"]*/(?=(?:site-packages|lib/python3[.\d]*)/)', 'File ".../'),
         (r"\btfos_ml-mistakes-\w+", "tfos_ml-mistakes"),
         (r"0x[0-9a-f]{6,}", "0x..."),
+        (r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d (?=[A-Z]+ )", ""),
+        (r"\((?!127\.)\d+\.\d+\.\d+\.\d+ executor", "(host executor"),
     ):
-        shown = re.sub(pattern, instead, shown)
+        shown = re.sub(pattern, instead, shown, flags=re.MULTILINE)
     return shown
 
 
@@ -512,20 +590,31 @@ def settled_size(console: Path, seconds: float = SETTLE_SECONDS) -> int:
 
 def make(one: Mistake, table: Table, console: Path) -> Outcome:
     """Make one mistake, and print its error as Python does."""
-    from tfos_ml.errors import TfosMlError
+    from tfos_ml.errors import TfosMlError, TfosMlWarning
 
     jobs, begin = table.jobs(), settled_size(console)
-    error: BaseException | None = None
+    seen: list[BaseException | Warning] = []
+    show = warnings.showwarning
+
+    def note_and_show(message: Any, *where: Any) -> None:
+        if issubclass(where[0], TfosMlWarning):
+            seen.append(message)
+        show(message, *where)
+
+    warnings.showwarning = note_and_show
     try:
         one.make(table)
-    except BaseException as raised:
-        error = raised
-        assert error.__traceback__ is not None
-        traceback.print_exception(type(error), error, error.__traceback__.tb_next)
+    except BaseException as error:
+        seen.append(error)
+        own = error.__traceback__.tb_next if error.__traceback__ else None
+        traceback.print_exception(type(error), error, own)
+    finally:
+        warnings.showwarning = show
     end = settled_size(console, SETTLE_SECONDS_OF_JOB if table.jobs() > jobs else SETTLE_SECONDS)
     text = console.read_bytes()[begin:end].decode(errors="replace")
-    name = f"{type(error).__module__}.{type(error).__qualname__}"
-    is_typed = isinstance(error, TfosMlError)
+    told = seen[-1] if seen else None
+    name = f"{type(told).__module__}.{type(told).__qualname__}"
+    is_typed = isinstance(told, TfosMlError | TfosMlWarning)
     return Outcome(
         one.make.__name__, one.title, name, is_typed, one.is_known_before, table.jobs() - jobs, as_seen(text)
     )
@@ -567,7 +656,7 @@ def page(outcomes: list[Outcome]) -> str:
         "and all that then appears on the console. Generated by ``python docs/mistakes.py``; do not edit.\n"
     ]
     rows = [(o.title, f"``{o.error.rsplit('.', 1)[-1]}``", str(o.lines), str(o.jobs)) for o in outcomes]
-    head = ("Mistake", "Error", "Lines", "Spark jobs")
+    head = ("Mistake", "Error or warning", "Lines", "Spark jobs")
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(4)]
     rule = "  ".join("=" * width for width in widths)
     table = [rule, _row(head, widths), rule, *(_row(row, widths) for row in rows), rule]

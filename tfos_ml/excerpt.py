@@ -10,6 +10,7 @@ LINE_CHARACTERS = 500
 CUT = "..."
 _FRAME = re.compile(r'^ +File "([^"]*)", line \d+')
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|tfos_ml|python3(\.\d+)?)/|^<frozen")
+_CLASS_LINE = re.compile(r"^[\w.]+:\Z", re.MULTILINE)
 _UNDERLINE = re.compile(r"^[\s^~]+$")
 _GRAPH_TRACE = re.compile(r"^Detected at node .*most recent call last\):$")
 _GRAPH_NODE = re.compile(r"^\s*\[\[\{\{node ")
@@ -47,7 +48,9 @@ def traceback_excerpt(traceback: str, message: str = "") -> str:
     """
     said = message.split(" raised ", 1)[-1].strip()
     traceback = traceback.rstrip()
-    blocks = list(_blocks((traceback.removesuffix(said) if said else traceback).rstrip().splitlines()))
+    if said and traceback.endswith(said):
+        traceback = _CLASS_LINE.sub("", traceback.removesuffix(said).rstrip())
+    blocks = list(_blocks(traceback.rstrip().splitlines()))
     own = [block for block in blocks if not _is_library(block)]
     if not any(_FRAME.match(block[0]) for block in own) and any(_FRAME.match(block[0]) for block in blocks):
         return ""  # nothing in it is the user's

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyspark.errors import AnalysisException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.sql import functions as F
 
 from tfos_ml.artifacts import is_connect
 from tfos_ml.errors import ClusterConfigError, DestinationError
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 PART_BYTES = 1 << 20
 ROW_GROUP_PARTS = 16
 _VERSION = "tfosMlVersion"
+_MARK = "save.id"  # on Spark Connect, in the data of each save
 _LIMITS = {"spark.driver.maxResultSize": "1g", "spark.rpc.message.maxSize": "128"}
 _EXISTS = "{} exists already. Choose another path, or save with write().overwrite().save()."
 
@@ -80,33 +83,44 @@ class StageWriter(MLWriter):
             If the stage is larger than a setting of Spark allows.
         """
         if is_connect(self.sparkSession):
-            if not self.shouldOverwrite and _is_saved(self.sparkSession, path):
-                raise DestinationError(_EXISTS.format(path))
-            self._write(path, "overwrite")
+            self._write_by_spark(path)
             return
         files = _HadoopFiles(self.sparkSession, path)
         if files.exists(path) and not self.shouldOverwrite:
             raise DestinationError(_EXISTS.format(path))
         aside = f"{path.rstrip('/')}.{uuid.uuid4().hex[:12]}"
         try:
-            self._write(f"{aside}.new", "error")
+            files.write_table(_table(self._stage._files()), f"{aside}.new/data")
+            self._write_metadata(f"{aside}.new", "error")
             files.replace(path, f"{aside}.new", f"{aside}.old")
         finally:
             files.delete(f"{aside}.new")
 
-    def _write(self, path: str, mode: str) -> None:
+    def _write_by_spark(self, path: str) -> None:
+        """Write through Spark, which alone knows what is there."""
+        mark = uuid.uuid4().hex.encode()
+        with _within_limits(self.sparkSession, f"Saving {self._stage.uid}"):
+            rows = self.sparkSession.createDataFrame(_table({_MARK: mark, **self._stage._files()}))
+            rows.coalesce(1).write.mode("overwrite" if self.shouldOverwrite else "ignore").parquet(f"{path}/data")
+        if self.shouldOverwrite:
+            self._write_metadata(path, "overwrite")
+        elif _mark_at(self.sparkSession, path) == mark:
+            self._write_metadata(path, "error")
+        else:
+            raise DestinationError(_EXISTS.format(path))
+
+    def _write_metadata(self, path: str, mode: str) -> None:
         from tfos_ml import __version__
 
-        spark = self.sparkSession
-        rows = _table(self._stage._files())
-        if is_connect(spark):
-            with _within_limits(spark, f"Saving {self._stage.uid}"):
-                spark.createDataFrame(rows).coalesce(1).write.mode(mode).parquet(f"{path}/data")
-        else:
-            _HadoopFiles(spark, path).write_table(rows, f"{path}/data")
         facts = {_VERSION: __version__, **self._stage._facts()}
-        text = DefaultParamsWriter._get_metadata_to_save(self._stage, spark, facts)
-        spark.createDataFrame([(text,)], "value string").coalesce(1).write.mode(mode).text(f"{path}/metadata")
+        text = DefaultParamsWriter._get_metadata_to_save(self._stage, self.sparkSession, facts)
+        rows = self.sparkSession.createDataFrame([(text,)], "value string")
+        try:
+            rows.coalesce(1).write.mode(mode).text(f"{path}/metadata")
+        except AnalysisException as error:
+            if "PATH_ALREADY_EXISTS" not in str(error):
+                raise
+            raise DestinationError(_EXISTS.format(path)) from None  # of another kind of stage, without such data
 
 
 class StageReader(MLReader[Any]):
@@ -146,7 +160,20 @@ def _joined(parts: Iterable[tuple[str, int, bytes]]) -> dict[str, bytes]:
     files: dict[str, dict[int, bytes]] = {}
     for name, part, content in parts:
         files.setdefault(name, {})[part] = bytes(content)
+    files.pop(_MARK, None)
     return {name: b"".join(found[number] for number in sorted(found)) for name, found in files.items()}
+
+
+def _mark_at(spark: SparkSession, path: str) -> bytes | None:
+    """What tells the data at `path` from others.
+
+    To look for data that may not be there would be an error, which a Connect server logs with all its causes.
+    """
+    try:
+        row = spark.read.parquet(f"{path}/data").where(F.col("name") == _MARK).select("content").first()
+    except AnalysisException:  # data of another kind of stage
+        return None
+    return None if row is None else bytes(row.content)
 
 
 @contextlib.contextmanager
@@ -210,16 +237,6 @@ def _parts(files: dict[str, bytes]) -> Iterator[tuple[str, int, bytes]]:
     for name, content in files.items():
         for part, start in enumerate(range(0, max(1, len(content)), PART_BYTES)):
             yield name, part, content[start : start + PART_BYTES]
-
-
-def _is_saved(spark: SparkSession, path: str) -> bool:
-    """Whether there is a stage at `path`, as far as reading tells."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        return bool(spark.read.text(f"{path}/metadata").columns)
-    except AnalysisException:
-        return False
 
 
 class _HadoopFiles:

@@ -83,10 +83,13 @@ print("loaded", KerasEstimator.load(sys.argv[1] + "/job").getAdaptLayers())
 Pipeline(stages=[model]).fit(df).write().save(sys.argv[1] + "/model")
 again = PipelineModel.load(sys.argv[1] + "/model").transform(df)
 print("scored", again.agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
+print("save begins", file=sys.stderr, flush=True)
+model.save(sys.argv[1] + "/alone")
 try:
-    model.save(sys.argv[1] + "/model/stages/0_" + model.uid)
+    model.save(sys.argv[1] + "/alone")
 except errors.DestinationError as error:
     print("exists", "exists already" in str(error))
+print("save ends", file=sys.stderr, flush=True)
 spark.stop()
 """
 
@@ -111,3 +114,6 @@ def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
         "scored 5000.0",
         "exists True",
     ], done.stderr[-3000:]
+    told_by_saving = done.stderr.partition("save begins")[2].partition("save ends")[0].strip()
+    # The server's log is on the same console; it warns of a task that has the whole stage.
+    assert [line for line in told_by_saving.splitlines() if "task of very large size" not in line] == []
