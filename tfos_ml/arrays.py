@@ -184,8 +184,8 @@ def check_extents(extents: Extents, shape: RowShape, column: str, expected: str)
     wanted = " x ".join("any number" if n is None else str(n) for n in shape)
     raise ShapeError(
         f"Column '{column}' has rows of {_show(extents)}, but {expected.rstrip(',')}: {wanted} in each row. Bring all "
-        "rows to that length before; only dimensions that are None in the model, as in keras.layers.Input((None,)), "
-        "take rows of different lengths."
+        "rows to that length before, or change the model; only dimensions that are None in it take rows of different "
+        "lengths."
     )
 
 
