@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from tfos_ml.params import TrainingParams
 from tfos_ml.persistence import Saveable
 from tfos_ml.redact import redact
 from tfos_ml.tracebacks import concise
+from tfos_ml.user_warnings import warn
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -221,11 +221,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         policies = [f"{name}='skip'" for name in ("nullPolicy", "nanPolicy") if self._get(name) == "skip"]
         if skipped:
             total = skipped + summary["rows"] + summary["validation_rows"]
-            warnings.warn(
-                f"{' and '.join(policies)} left out {skipped:,} of {total:,} rows (summary['skipped_rows']).",
-                UserWarning,
-                stacklevel=2,
-            )
+            warn(f"{' and '.join(policies)} left out {skipped:,} of {total:,} rows (summary['skipped_rows']).")
 
     def _model_of(self, archive: bytes, given: StructType) -> TFModel:
         """A model whose SavedModel was packed in training."""

@@ -285,6 +285,8 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
         ------
         ShapeError, SignatureError, ColumnNotFoundError
             If the rows do not fit the model's inputs.
+        NonFiniteValueError
+            If they hold NaN or infinity, and ``nanPolicy`` is not "keep".
 
         Examples
         --------
@@ -293,7 +295,8 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
         """
         archive = self._packed()
         signature = self._signature_of(archive)
-        tensors = local_inputs(rows, self._input_mapping(signature), signature, self._get("padValue"))
+        policies = {"pad_value": self._get("padValue"), "nan_policy": self._get("nanPolicy")}
+        tensors = local_inputs(rows, self._input_mapping(signature), signature, **policies)
         function = saved_model.load(self._extract(archive), self._get("signatureDefKey"), self._get("tagSet"))
         return {name: value.numpy() for name, value in function(**tensors).items()}
 

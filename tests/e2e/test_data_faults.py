@@ -110,6 +110,13 @@ def test_predict_takes_no_row_of_another_width(fitted):
         fitted.predict({"features": [[0.0] * 4, [0.0] * 3]})
 
 
+def test_predict_takes_no_row_with_nan(fitted):
+    strict = fitted.copy({fitted.nanPolicy: "error"})
+    with pytest.raises(errors.NonFiniteValueError, match="'features' has NaN or infinity in 1 of 2 rows"):
+        strict.predict([[0.0] * 4, [float("nan")] * 4])
+    assert strict.copy({fitted.nanPolicy: "keep"}).predict([[0.0] * 4, [float("nan")] * 4])["classes"].shape == (2, 3)
+
+
 def test_weights_that_are_not_finite_end_the_fit_and_are_not_tried_again(keras, df):
     job = estimator(network(keras), nanPolicy="keep", epochs=3, maxRestarts=2)
     with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: .*hidden/kernel has \d+ of 32 values"):

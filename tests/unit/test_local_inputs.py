@@ -10,7 +10,7 @@ from pyspark.sql import Row
 
 from tfos_ml import errors
 from tfos_ml.casting import TensorInfo, fit_to_tensor
-from tfos_ml.inference.local_inputs import local_batches
+from tfos_ml.inference.local_inputs import local_batches, local_inputs
 from tfos_ml.inference.saved_model import Signature
 
 FOUR = Signature({"x": TensorInfo("float32", (None, 4))}, {})
@@ -19,6 +19,7 @@ ONE = Signature({"x": TensorInfo("float32", (None, 1))}, {})
 IMAGE = Signature({"x": TensorInfo("float32", (None, 2, 2))}, {})
 TEXT = Signature({"x": TensorInfo("string", (None,))}, {})
 RAGGED = Signature({"x": TensorInfo("int64", (None, None), ragged=True)}, {})
+RAGGED_NUMBERS = Signature({"x": TensorInfo("float32", (None, None), ragged=True)}, {})
 TWO = Signature({"a": TensorInfo("float32", (None, 2)), "b": TensorInfo("int64", (None,))}, {})
 ROW = [1.0, 0.0, 0.0, 2.0]
 FRAME = pd.DataFrame({"features": [ROW, ROW]})
@@ -128,3 +129,20 @@ def test_several_inputs_by_column():
 def test_what_does_not_fit_is_a_typed_error(rows, signature, error, text):
     with pytest.raises(error, match=text):
         given(rows, signature)
+
+
+@pytest.mark.parametrize(
+    ("rows", "signature", "bad"),
+    [
+        ([ROW, [np.nan, 0.0, 0.0, 1.0]], FOUR, "1 of 2 rows"),
+        (np.array([ROW, [np.inf, 0.0, 0.0, 1.0]], "f"), FOUR, "1 of 2 rows"),
+        (Vectors.dense([0.0, 0.0, np.nan, 1.0]), FOUR, "1 of 1 rows"),
+        (float("nan"), SCALAR, "1 of 1 rows"),
+        ([[1.0, 2.0], [np.nan]], RAGGED_NUMBERS, "1 of 2 rows"),
+    ],
+    ids=["list", "array", "vector", "number", "ragged"],
+)
+@pytest.mark.parametrize("policy", ["error", "skip"])
+def test_nan_and_infinity_are_no_input_unless_they_are_to_be_kept(rows, signature, bad, policy):
+    with pytest.raises(errors.NonFiniteValueError, match=f"'features' has NaN or infinity in {bad}.*'keep'"):
+        local_inputs(rows, {"features": "x"}, signature, nan_policy=policy)

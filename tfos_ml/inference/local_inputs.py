@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml.casting import TensorInfo
-from tfos_ml.errors import ColumnNotFoundError, ParamError, ShapeError, SignatureError
+from tfos_ml.errors import ColumnNotFoundError, NonFiniteValueError, ParamError, ShapeError, SignatureError
 from tfos_ml.inference import udf
 from tfos_ml.inference.calls import shapes_of
 from tfos_ml.inference.saved_model import Signature
@@ -26,7 +26,9 @@ def takes_lists(tensor: TensorInfo) -> bool:
     return tensor.ragged or tensor.padded is not None
 
 
-def local_inputs(rows: Any, mapping: Mapping[str, str], signature: Signature, pad_value: float = 0.0) -> dict[str, Any]:
+def local_inputs(
+    rows: Any, mapping: Mapping[str, str], signature: Signature, pad_value: float = 0.0, nan_policy: str = "keep"
+) -> dict[str, Any]:
     """Tensors by name of rows as :meth:`TFModel.predict` takes them.
 
     Parameters
@@ -39,13 +41,20 @@ def local_inputs(rows: Any, mapping: Mapping[str, str], signature: Signature, pa
         The model's.
     pad_value : float, default 0
         Fills rows that are shorter than those of training, where that padded them.
+    nan_policy : {"error", "skip", "keep"}, default "keep"
+        Whether the model gets NaN and infinity; no row is left out here.
 
     Raises
     ------
     ColumnNotFoundError, ParamError, ShapeError, SignatureError
         If the rows are none, or do not fit the inputs.
+    NonFiniteValueError
+        If they hold NaN or infinity, and `nan_policy` is not "keep".
     """
     batches = local_batches(rows, mapping, signature)
+    if nan_policy != "keep":
+        for column, values in batches.items():
+            _check_finite(values, column)
     tensors: dict[str, Any] = {}
     for column, name in mapping.items():
         tensor = signature.inputs[name]
@@ -57,6 +66,23 @@ def local_inputs(rows: Any, mapping: Mapping[str, str], signature: Signature, pa
         else:
             tensors[name] = udf.array_tensor(batches[column], column, name, tensor)
     return tensors
+
+
+def _check_finite(values: Any, column: str) -> None:
+    rows = [np.ravel(_flat(row)) for row in values]
+    bad = sum(not np.isfinite(row).all() for row in rows if row.dtype.kind == "f")
+    if bad:
+        raise NonFiniteValueError(
+            f"'{column}' has NaN or infinity in {bad} of {len(rows)} rows, and predict() leaves none out. Fill or drop "
+            "them, or set nanPolicy='keep' if the model knows what to do with them."
+        )
+
+
+def _flat(row: Any) -> Any:
+    """All numbers of a row, whose levels of lists may differ in length."""
+    while isinstance(row, list) and row and isinstance(row[0], list):
+        row = [value for inner in row for value in inner]
+    return row
 
 
 def local_batches(rows: Any, mapping: Mapping[str, str], signature: Signature) -> dict[str, Any]:
