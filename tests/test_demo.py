@@ -21,7 +21,7 @@ def test_demo_trains_predicts_and_draws(tmp_path):
     # Assert
     assert demo.returncode == 0, demo.stderr
     assert_accurate(demo.stdout)
-    assert "15/15 epochs" in demo.stderr
+    assert "Epoch 15/15 [worker:0] accuracy: " in demo.stderr
     assert_picture(tmp_path / "pictures" / "training.png")
     assert_picture(tmp_path / "pictures" / "digits.png")
     last_line = demo.stdout.splitlines()[-1]

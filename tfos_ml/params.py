@@ -61,17 +61,25 @@ class ParamsBase(Params):
 
     def _check_names(self, names: Iterable[str]) -> None:
         """Raise ``ParamError``, with the nearest names there are, for those that are no Params."""
-        known = [p.name for p in self.params]
+        known = [p.name for p in self._listed_params()]
         unknown = [name for name in names if not self.hasParam(name)]
         if unknown:
             near = {name: difflib.get_close_matches(name, known, 3, 0.5) for name in unknown}
             hints = "; ".join(f"'{name}'" + (f", perhaps {' or '.join(n)}" if n else "") for name, n in near.items())
             raise ParamError(f"Unknown parameters: {hints}. Known: {sorted(known)}")
 
+    def _listed_params(self) -> list[Param[Any]]:
+        """The Params that are for users of this stage."""
+        return self.params
+
     def _get(self, name: str) -> Any:
         """Value of a Param, None if it is neither set nor has a default."""
         param = self.getParam(name)
         return self.getOrDefault(param) if self.isDefined(param) else None
+
+    def explainParams(self) -> str:
+        """Name, doc, default and value of each Param."""
+        return "\n".join(self.explainParam(param) for param in self._listed_params())
 
     def explainParam(self, param: str | Param[Any]) -> str:
         """Name, doc, default and value of a Param; of URIs without user and password."""
@@ -285,17 +293,9 @@ class KerasParams(TrainingParams, ClassifierParams):
         "initialModel", "weights to start from: .keras or .weights.h5 file, or a fit's exportDir", _text
     )
 
-    @property
-    def params(self) -> list[Param[Any]]:
-        """All Params, sorted by name, but those that are for other estimators."""
-        return [param for param in super().params if param.name not in NOT_OF_KERAS]
-
-    def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> Self:
-        """A copy with other values of some Params."""
-        copied: Self = super().copy(extra)
-        for values, given in ((copied._paramMap, self._paramMap), (copied._defaultParamMap, self._defaultParamMap)):
-            values.update({param: value for param, value in given.items() if param.name in NOT_OF_KERAS})
-        return copied
+    def _listed_params(self) -> list[Param[Any]]:
+        """All but those that are for other estimators."""
+        return [param for param in super()._listed_params() if param.name not in NOT_OF_KERAS]
 
     def _set_keras_defaults(self) -> None:
         self._set_training_defaults()

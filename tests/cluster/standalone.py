@@ -8,6 +8,7 @@ they are found and killed at the end, executors and Python workers too.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import os
 import queue
@@ -64,7 +65,8 @@ class Worker:
 
     def map_outputs(self) -> list[Path]:
         """Files that its executors wrote for shuffles."""
-        return sorted(self.local.rglob("shuffle_*.data"))
+        found = os.walk(self.local)  # unlike rglob, it goes on where a directory is deleted meanwhile
+        return sorted(Path(top) / name for top, _, names in found for name in fnmatch.filter(names, "shuffle_*.data"))
 
 
 class Standalone:

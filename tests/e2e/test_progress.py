@@ -24,13 +24,13 @@ def fit(spark, verbose, nodes=2):
     return TFEstimator(trainFn=report_two_epochs, clusterSize=nodes, epochs=2, verbose=verbose).fit(df)
 
 
-@pytest.fixture
-def terminal(capsys, monkeypatch):
-    """Has stderr pass for a terminal."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+def have_a_terminal(monkeypatch):
+    """Has stderr pass for a terminal; called by the test itself, since pytest changes stderr after its fixtures."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
 
-def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys, terminal):
+def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys, monkeypatch):
+    have_a_terminal(monkeypatch)
     fit(spark, verbose=1)
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -97,7 +97,8 @@ def fail(args, ctx):
     raise RuntimeError("no")
 
 
-def test_failed_fit_does_not_end_on_a_full_bar(spark, capsys, terminal):
+def test_failed_fit_does_not_end_on_a_full_bar(spark, capsys, monkeypatch):
+    have_a_terminal(monkeypatch)
     with pytest.raises(Exception, match="RuntimeError: no"):
         TFEstimator(trainFn=fail, epochs=3).fit(spark.range(9).withColumnRenamed("id", "features"))
     last = re.split("[\r\n]", capsys.readouterr().err.strip())[-1]
