@@ -65,4 +65,6 @@ def assert_shows_results(notebook):
     accuracy = re.search(r"Accuracy on \d+ held-out digits: ([\d.]+)", printed)
     assert accuracy, printed
     assert float(accuracy[1]) >= 0.95
-    assert sum("image/png" in output.get("data", {}) for output in shown) == 2
+    displayed = [output.data for output in shown if output.output_type == "display_data"]
+    assert len(displayed) == 3  # the bar, and
+    assert sum("image/png" in data for data in displayed) == 2

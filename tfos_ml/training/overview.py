@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +40,19 @@ def overview(model: keras.Model, losses: Mapping[str, str]) -> ModelOverview:
         settings["total_params"] = str(model.count_params())
         settings["trainable_params"] = str(_size(model.trainable_weights))
     lines: list[str] = []
-    model.summary(print_fn=lambda line, *_, **__: lines.append(line))
+    with _nothing_displayed():
+        model.summary(print_fn=lambda line, *_, **__: lines.append(line))
     return ModelOverview(settings, "\n".join(lines))
+
+
+def _nothing_displayed() -> AbstractContextManager[Any]:
+    """In a notebook Rich, which lays out the summary, displays an empty block even when its text is captured."""
+    if "IPython" not in sys.modules:
+        return nullcontext()
+    from IPython.utils.capture import capture_output
+
+    captured: AbstractContextManager[Any] = capture_output(stdout=False, stderr=False, display=True)
+    return captured
 
 
 def _optimizer(optimizer: Any) -> dict[str, str]:
