@@ -156,7 +156,8 @@ class Exchanges:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            with connection, connection.makefile("rwb") as stream, contextlib.suppress(OSError, struct.error):
+            # Outermost: a stream to a process that was killed fails when it is closed, too.
+            with contextlib.suppress(OSError, struct.error), connection, connection.makefile("rwb") as stream:
                 _, length = struct.unpack(">ii", stream.read(8))
                 answers = self._gather(number, rank, stream.read(length))
                 if answers is None:
