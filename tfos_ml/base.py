@@ -16,6 +16,7 @@ from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import default_fs, lease_timeout
+from tfos_ml.cluster.programs import DEFAULT_SETTINGS
 from tfos_ml.cluster.resources import make_profile
 from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
@@ -111,7 +112,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _template(self) -> ClusterTemplate:
         return make_template(
-            self._get("clusterSize"), self._get("numPS"), self._get("masterNode"), self._get("evalNode")
+            self._get("clusterSize"), self._get("numPS") or 0, self._get("masterNode"), bool(self._get("evalNode"))
         )
 
     def _feed_schema(self, given: StructType) -> schema.FeedSchema:
@@ -161,7 +162,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             "seed": self._get("seed"),
             "pad_value": self._get("padValue"),
             "communication": self._get("communication"),
-            "protocol": self._get("protocol"),
+            "protocol": self._get("protocol") or DEFAULT_SETTINGS["protocol"],
             "model_dir": self._get("modelDir"),
             "log_dir": self._get("logDir"),
             "tensorboard": self._get("tensorboard"),

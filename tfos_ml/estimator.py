@@ -10,7 +10,7 @@ from tfos_ml import errors, schema
 from tfos_ml.arguments import check_call
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.keywords import TFEstimatorKeywords
-from tfos_ml.params import TRAINING_PARAMS, accessors
+from tfos_ml.params import TRAINING_PARAMS, TrainFnParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TrainArgs(argparse.Namespace):
 
 
 @accessors(*TRAINING_PARAMS)
-class TFEstimator(TFEstimatorKeywords, ClusterEstimator):
+class TFEstimator(TFEstimatorKeywords, TrainFnParams, ClusterEstimator):
     """Runs a TensorFlow train function on every node of a cluster made of Spark tasks.
 
     Parameters
@@ -117,7 +117,7 @@ class TFEstimator(TFEstimatorKeywords, ClusterEstimator):
     """
 
     def _construct(self, given: dict[str, Any]) -> None:
-        self._set_training_defaults()
+        self._set_train_fn_defaults()
         self._train_fn: TrainFn | None = None
         self._tf_args: Any = None
         self._set_given(given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
@@ -20,7 +20,6 @@ from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.row_checks import RowChecks
 from tfos_ml.heads import Head, head_of
 from tfos_ml.inference.columns import output_columns
-from tfos_ml.input_mode import InputMode
 from tfos_ml.keras_columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
 from tfos_ml.keywords import KerasEstimatorKeywords
@@ -42,6 +41,25 @@ if TYPE_CHECKING:
 
 _MODEL_FILE = "model.keras"
 _SPLIT_BITS = 53
+_REFUSED: dict[str, tuple[type[errors.TfosMlError], str]] = {
+    "numPS": (
+        errors.ClusterConfigError,
+        "KerasEstimator cannot train with parameter servers (numPS): Keras 3 does not support ParameterServerStrategy. "
+        "Leave numPS out to train synchronously; or train a tf_keras (Keras 2) model, or plain TensorFlow variables, "
+        "with TFEstimator and nodeEnv={'TF_USE_LEGACY_KERAS': '1'}.",
+    ),
+    "evalNode": (
+        errors.ClusterConfigError,
+        "KerasEstimator needs no evaluator (evalNode): all workers evaluate, each row once. Leave it out, and mark the "
+        "rows with validationIndicatorCol or set validationSplit.",
+    ),
+    "inputMode": (
+        errors.ParamError,
+        "KerasEstimator trains on rows that Spark feeds; inputMode is for TFEstimator. Leave it out.",
+    ),
+    "steps": (errors.ParamError, "steps is for the train functions of TFEstimator. Leave it out."),
+    "protocol": (errors.ParamError, "protocol is for the train functions of TFEstimator. Leave it out."),
+}
 
 
 @accessors(*KERAS_PARAMS)
@@ -138,6 +156,13 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
         self._check_names(given)
         return self._set_checked(**given)
 
+    def _check_names(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name in _REFUSED:
+                kind, reason = _REFUSED[name]
+                raise kind(reason)
+        super()._check_names(names)
+
     def setModel(self, value: Any) -> KerasEstimator:
         """Set the model or model function."""
         if not hasattr(value, "compile") and callable(value):
@@ -232,24 +257,6 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
         return StructType([*schema.fields, *columns.schema_fields()])
 
     def _check_roles(self) -> None:
-        if self._get("numPS"):
-            raise errors.ClusterConfigError(
-                "KerasEstimator cannot train with parameter servers (numPS > 0): Keras 3 does not support "
-                "ParameterServerStrategy. Set numPS=0 to train synchronously; or train a tf_keras (Keras 2) model, or "
-                "plain TensorFlow variables, with TFEstimator and nodeEnv={'TF_USE_LEGACY_KERAS': '1'}."
-            )
-        if self._get("evalNode"):
-            raise errors.ClusterConfigError(
-                "KerasEstimator needs no evaluator (evalNode=True): all workers evaluate, each row once. Mark the rows "
-                "with validationIndicatorCol or set validationSplit."
-            )
-        if self._get("inputMode") != InputMode.SPARK:
-            raise errors.ParamError(
-                "KerasEstimator trains on rows that Spark feeds; inputMode=TENSORFLOW is for TFEstimator."
-            )
-        for name in ("steps", "protocol"):
-            if self.isSet(self.getParam(name)):
-                raise errors.ParamError(f"{name} is for the train functions of TFEstimator. Leave it out.")
         if self._get("validationSplit") and self._get("validationIndicatorCol"):
             raise errors.ParamError("validationSplit and validationIndicatorCol exclude each other. Unset one of them.")
         if self._get("classWeight") and self._get("labelMapping") and len(self._get("labelMapping")) > 1:

@@ -61,25 +61,19 @@ class ParamsBase(Params):
 
     def _check_names(self, names: Iterable[str]) -> None:
         """Raise ``ParamError``, with the nearest names there are, for those that are no Params."""
-        known = [p.name for p in self._listed_params()]
+        known = [p.name for p in self.params]
         unknown = [name for name in names if not self.hasParam(name)]
         if unknown:
             near = {name: difflib.get_close_matches(name, known, 3, 0.5) for name in unknown}
             hints = "; ".join(f"'{name}'" + (f", perhaps {' or '.join(n)}" if n else "") for name, n in near.items())
             raise ParamError(f"Unknown parameters: {hints}. Known: {sorted(known)}")
 
-    def _listed_params(self) -> list[Param[Any]]:
-        """The Params that are for users of this stage."""
-        return self.params
-
     def _get(self, name: str) -> Any:
-        """Value of a Param, None if it is neither set nor has a default."""
+        """Value of a Param; None if it is neither set nor has a default, or this stage has none of that name."""
+        if not self.hasParam(name):
+            return None
         param = self.getParam(name)
         return self.getOrDefault(param) if self.isDefined(param) else None
-
-    def explainParams(self) -> str:
-        """Name, doc, default and value of each Param."""
-        return "\n".join(self.explainParam(param) for param in self._listed_params())
 
     def explainParam(self, param: str | Param[Any]) -> str:
         """Name, doc, default and value of a Param; of URIs without user and password."""
@@ -207,12 +201,8 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
     weightMapping = _param("weightMapping", "{column: output name} for weights by output; replaces weightCol", dict)
     labelMapping = _param("labelMapping", "{column: output name} for several labels; replaces labelCol", dict)
     clusterSize = _param("clusterSize", "number of all nodes", _int)
-    numPS = _param("numPS", "number of parameter servers", _int)
     masterNode = _param("masterNode", "job name of the chief, 'chief' or 'master'; unset: worker 0 is chief", _text)
-    evalNode = _param("evalNode", "whether one node is an evaluator", _bool)
-    inputMode = _param("inputMode", "InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files", _text)
     epochs = _param("epochs", "passes over the data", _int)
-    steps = _param("steps", "steps to train, for train functions that count steps (args.steps)", _int)
     shuffle = _param("shuffle", "whether each pass has a new, seeded order", _bool)
     modelDir = _param("modelDir", "directory of checkpoints (ctx.checkpoint_dir)", _text)
     logDir = _param("logDir", "directory of TensorBoard's event files (ctx.log_dir)", _text)
@@ -223,7 +213,6 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
     nodeCpus = _param("nodeCpus", "CPUs of a node, by stage-level scheduling; unset: spark.task.cpus", _int)
     nodeGpus = _param("nodeGpus", "GPUs of a node, by stage-level scheduling; unset: as Spark is configured", _int)
     communication = _param("communication", "collectives of TensorFlow: 'auto', 'ring' or 'nccl'", _text)
-    protocol = _param("protocol", "protocol of TensorFlow's own servers, for instance 'grpc'", _text)
     nodeEnv = _param(
         "nodeEnv", "environment of the TensorFlow processes, set before TensorFlow is imported", Environment
     )
@@ -234,17 +223,13 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
         self._setDefault(
             labelCol="label",
             clusterSize=1,
-            numPS=0,
-            evalNode=False,
             tensorboard=False,
-            inputMode=InputMode.SPARK,
             epochs=1,
             shuffle=True,
             reservationTimeout=600.0,
             feedTimeout=600.0,
             maxRestarts=0,
             communication="auto",
-            protocol="grpc",
             nodeEnv={},
             verbose=1,
         )
@@ -281,6 +266,20 @@ TRAINING_PARAMS = (
 )
 
 
+class TrainFnParams(TrainingParams):
+    """Params of TFEstimator alone."""
+
+    numPS = _param("numPS", "number of parameter servers", _int)
+    evalNode = _param("evalNode", "whether one node is an evaluator", _bool)
+    inputMode = _param("inputMode", "InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files", _text)
+    steps = _param("steps", "steps to train, for train functions that count steps (args.steps)", _int)
+    protocol = _param("protocol", "protocol of TensorFlow's own servers, for instance 'grpc'", _text)
+
+    def _set_train_fn_defaults(self) -> None:
+        self._set_training_defaults()
+        self._setDefault(numPS=0, evalNode=False, inputMode=InputMode.SPARK, protocol="grpc")
+
+
 class KerasParams(TrainingParams, ClassifierParams):
     """Params of KerasEstimator alone."""
 
@@ -293,21 +292,16 @@ class KerasParams(TrainingParams, ClassifierParams):
         "initialModel", "weights to start from: .keras or .weights.h5 file, or a fit's exportDir", _text
     )
 
-    def _listed_params(self) -> list[Param[Any]]:
-        """All but those that are for other estimators."""
-        return [param for param in super()._listed_params() if param.name not in NOT_OF_KERAS]
-
     def _set_keras_defaults(self) -> None:
         self._set_training_defaults()
         self._set_classifier_defaults()
         self._setDefault(modelArgs={}, validationSplit=0.0)
 
 
-NOT_OF_KERAS = ("numPS", "evalNode", "inputMode", "steps", "protocol")
-"""Params that the estimators share and ``KerasEstimator`` refuses."""
+_OF_TRAIN_FUNCTIONS = ("numPS", "evalNode", "inputMode", "steps", "protocol")
 
 KERAS_PARAMS = (
-    *(name for name in TRAINING_PARAMS if name not in NOT_OF_KERAS),
+    *(name for name in TRAINING_PARAMS if name not in _OF_TRAIN_FUNCTIONS),
     *CLASSIFIER_PARAMS,
     "modelArgs",
     "validationSplit",

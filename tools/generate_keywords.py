@@ -77,10 +77,10 @@ class _Scoring(params.ScoringParams, params.ClassifierParams):
         self._set_classifier_defaults()
 
 
-class _Training(params.TrainingParams):
+class _Training(params.TrainFnParams):
     def __init__(self) -> None:
         super().__init__()
-        self._set_training_defaults()
+        self._set_train_fn_defaults()
 
 
 class _Keras(params.KerasParams):

@@ -36,7 +36,7 @@ def test_the_module_of_keywords_is_what_the_params_make_it(monkeypatch):
 def test_each_param_is_a_keyword_with_its_type_and_default(stage, method):
     made = stage()
     keywords = inspect.signature(getattr(stage, method)).parameters
-    for param in made._listed_params():
+    for param in made.params:
         keyword = keywords[param.name]
         assert keyword.kind is keyword.KEYWORD_ONLY
         assert keyword.annotation
@@ -47,7 +47,7 @@ def test_each_param_is_a_keyword_with_its_type_and_default(stage, method):
 @pytest.mark.parametrize("stage", STAGES)
 def test_help_tells_type_and_default_of_each_param(stage):
     text = pydoc.plain(pydoc.render_doc(stage))
-    for param in stage()._listed_params():
+    for param in stage().params:
         assert f"{param.name} : " in text
         assert param.doc in text
     assert "batchSize : int, default 100" in text
@@ -62,6 +62,7 @@ def test_unknown_keywords_are_still_told_the_nearest():
 
 def test_params_that_keras_estimator_refuses_are_not_listed():
     made = KerasEstimator(epochs=2)
+    assert not {param.name for param in made.params} & set(REFUSED)
     for name in REFUSED:
         assert f"{name}:" not in made.explainParams()
         assert not hasattr(made, f"set{name[0].upper()}{name[1:]}")

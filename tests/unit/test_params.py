@@ -85,7 +85,7 @@ def test_every_param_has_a_constraint():
 
 @pytest.mark.parametrize(("stage", "names"), STAGES.items(), ids=label)
 def test_stage_has_just_its_params(stage, names):
-    assert sorted(names) == sorted(p.name for p in stage()._listed_params())
+    assert sorted(names) == sorted(p.name for p in stage().params)
 
 
 @pytest.mark.parametrize(("name", "value"), GOOD, ids=label)
