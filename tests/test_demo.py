@@ -11,11 +11,11 @@ import pytest
 DEMO = Path(__file__).parents[1] / "examples" / "digits.py"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_demo_trains_predicts_and_draws(tmp_path):
     # Act
     demo = subprocess.run(
-        [sys.executable, str(DEMO), "--output", "pictures"], cwd=tmp_path, capture_output=True, text=True, timeout=220
+        [sys.executable, str(DEMO), "--output", "pictures"], cwd=tmp_path, capture_output=True, text=True, timeout=460
     )
 
     # Assert

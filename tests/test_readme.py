@@ -29,14 +29,14 @@ def commands():
     return [line.partition("  #")[0].strip() for line in lines if line and not line.startswith("#")]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_snippets_run_as_printed(tmp_path):
     snippets = blocks(r"\.\. code-block:: python")
     assert len(snippets) >= 4
     (tmp_path / "readme.py").write_text("\n".join(snippets))
 
     done = subprocess.run(
-        [sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True, timeout=380, check=False
+        [sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True, timeout=880, check=False
     )
 
     assert done.returncode == 0, done.stderr

@@ -94,10 +94,10 @@ spark.stop()
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580, cwd=tmp_path)
     lines = done.stdout.splitlines()
     assert lines == [
         "run FINISHED 0 50.0 True True",

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import mistakes
 
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all of them
 BEFORE_ANY_JOB = [one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before]
 ON_NODES = ["train_function_raises", "train_function_exits", "instance_fails"]
 
