@@ -298,10 +298,8 @@ class KerasParams(TrainingParams, ClassifierParams):
         self._setDefault(modelArgs={}, validationSplit=0.0)
 
 
-_OF_TRAIN_FUNCTIONS = ("numPS", "evalNode", "inputMode", "steps", "protocol")
-
 KERAS_PARAMS = (
-    *(name for name in TRAINING_PARAMS if name not in _OF_TRAIN_FUNCTIONS),
+    *(name for name in TRAINING_PARAMS if hasattr(KerasParams, name)),
     *CLASSIFIER_PARAMS,
     "modelArgs",
     "validationSplit",

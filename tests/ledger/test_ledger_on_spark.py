@@ -10,7 +10,11 @@ import pytest
 import spark_case
 from conftest import CLUSTER
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:fit returns the model of"),  # its workers train apart on purpose
+]
 DYNAMIC = {
     "spark_dynamicAllocation_enabled": "true",
     "spark_dynamicAllocation_shuffleTracking_enabled": "true",
