@@ -17,11 +17,15 @@ import sys
 import threading
 import traceback
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tfos_ml.cluster.channel import HEARTBEAT, Channel, ChannelClosedError
 from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import PRELOADS, USES_KERAS, import_keras_lightly, import_tensorflow, import_tensorflow_later
+
+if TYPE_CHECKING:
+    from tfos_ml.training.context import NodeContext
 
 _PR_SET_PDEATHSIG = 1
 
@@ -46,7 +50,7 @@ def _beat(channel: Channel) -> None:
 def _run(channel: Channel) -> None:
     from tfos_ml.pickling import unpack_program
     from tfos_ml.training.context import NodeContext
-    from tfos_ml.training.outcome import RETURNED, exit_line, outcome
+    from tfos_ml.training.outcome import outcome
 
     import_keras_lightly()
     # Of Model.fit's own default: ctx.dataset() has shuffled the rows.
@@ -78,15 +82,21 @@ def _run(channel: Channel) -> None:
     context = NodeContext(start, channel, messages)
     if context.settings.get("release_port", True):
         context.release_port()
-    value, ending = None, RETURNED
+    value, ending = _call(train_fn, args, context)
+    context.summarize(outcome(context, ending))
+    context.close(value)
+
+
+def _call(train_fn: Callable[[Any, Any], Any], args: Any, context: NodeContext) -> tuple[Any, str]:
+    """What a train function returns, and how it ended; ``sys.exit(0)`` is like a return."""
+    from tfos_ml.training.outcome import RETURNED, exit_line
+
     try:
-        value = train_fn(args, context)
+        return train_fn(args, context), RETURNED
     except SystemExit as end:
         if end.code:
             raise
-        ending = exit_line(end)
-    context.summarize(outcome(context, ending))
-    context.close(value)
+        return None, exit_line(end)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
