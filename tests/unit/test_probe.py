@@ -5,7 +5,6 @@ import sys
 from types import SimpleNamespace
 
 import cloudpickle
-import pyarrow as pa
 import pytest
 
 from tfos_ml.cluster import probe
@@ -40,10 +39,7 @@ def test_another_version_is_named():
 
 def test_what_is_sent_to_executors_needs_no_package_of_ours():
     names = {"__name__": "__main__"}
-    exec(probe._LOOK + probe._PROBE, names)
-    sent = cloudpickle.dumps(names["probe"])
+    exec(probe._LOOK, names)
+    sent = cloudpickle.dumps(names["look"])
     assert b"tfos_ml.cluster" not in sent
-    batch = pa.record_batch([pa.array([1, 2])], names=["id"])
-    (answer,) = cloudpickle.loads(sent)([batch])
-    assert answer.num_rows == 2
-    assert '"missing": []' in answer.column("found")[0].as_py()
+    assert '"missing": []' in cloudpickle.loads(sent)(0)

@@ -1,7 +1,7 @@
 """Whether the Python of the executors has what nodes need: asked once an application, before its first cluster.
 
 Without ``tfos_ml`` there, not even the function that would tell so can be unpickled, and Spark prints its own long
-account. So what asks is a function that needs nothing but PyArrow, sent by value.
+account. So what asks is a function that needs nothing but Python, sent by value.
 """
 
 from __future__ import annotations
@@ -30,15 +30,9 @@ _checked: list[str] = []
 """Applications whose executors have been asked; a documented cache of at most ``_CHECKED_LIMIT``."""
 _LOOK = f"""
 import importlib.util, json, platform, socket
-def look():
+def look(_=None):
     missing = [name for name in {NEEDED} if importlib.util.find_spec(name) is None]
     return json.dumps(dict(host=socket.gethostname(), python=platform.python_version(), missing=missing))
-"""
-_PROBE = """
-def probe(batches):
-    import pyarrow
-    for batch in batches:
-        yield pyarrow.RecordBatch.from_pydict({"found": [look()] * batch.num_rows})
 """
 
 
@@ -97,9 +91,9 @@ def _ask_python(python: str) -> list[dict[str, Any]]:
 def _ask_executors(spark: SparkSession, tasks: int) -> list[dict[str, Any]]:
     """By a short job; nothing if it does not end in time, or fails."""
     names: dict[str, Any] = {"__name__": "__main__"}  # functions of it are sent by value
-    exec(_LOOK + _PROBE, names)
-    asked = spark.range(0, tasks, 1, tasks).mapInArrow(names["probe"], "found string")
+    exec(_LOOK, names)
+    asked = spark.sparkContext.parallelize(range(tasks), tasks).map(names["look"])
     job = TaggedJob(spark, f"tfos_ml-probe-{uuid.uuid4().hex[:12]}", asked.collect)
     if not job.wait(SECONDS):
         job.cancel(SECONDS)
-    return [json.loads(row.found) for row in job.result or []]
+    return [json.loads(found) for found in job.result or []]
