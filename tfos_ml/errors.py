@@ -5,7 +5,7 @@
     TfosMlError
     ├── InvalidInputError            found on the driver, before any job starts
     │   ├── ParamError               a Param's type or range
-    │   ├── InputTypeError           no Spark DataFrame where one is needed
+    │   ├── InputTypeError           no Spark DataFrame, or no cluster, where one is needed
     │   ├── ColumnNotFoundError      a column the DataFrame does not have
     │   ├── ColumnTypeError          a column whose type no tensor can hold
     │   ├── TrainFnPickleError       a train function that cannot be sent to the nodes
@@ -84,7 +84,7 @@ class ParamError(InvalidInputError):
 
 
 class InputTypeError(InvalidInputError, TypeError):
-    """Something else than a Spark DataFrame was given where one is needed."""
+    """Something else than a Spark DataFrame, or than a cluster of TensorFlow, was given where one is needed."""
 
 
 class ColumnNotFoundError(InvalidInputError, IllegalArgumentException):
