@@ -48,7 +48,8 @@ Warnings are
 
     TfosMlWarning
     ├── IndependentWorkersWarning    workers trained apart from each other, on parts of the rows
-    └── NothingExportedWarning       fit returned a model that cannot transform
+    ├── NothingExportedWarning       fit returned a model that cannot transform
+    └── UnnamedFieldsWarning         fields of rows without names go to tensors by position
 
 The first failure that *happened* is the one raised; failures it caused in other
 nodes (broken collectives) are not.
@@ -313,3 +314,7 @@ class IndependentWorkersWarning(TfosMlWarning):
 
 class NothingExportedWarning(TfosMlWarning):
     """The train function ended without an error and exported no model."""
+
+
+class UnnamedFieldsWarning(TfosMlWarning):
+    """Rows have no column names, so which field goes to which tensor is a matter of their order."""

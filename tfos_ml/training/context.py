@@ -223,8 +223,14 @@ class NodeContext:
             With ``TFCluster``, the queue to read.
         input_mapping : dict of str to str, optional
             With ``TFCluster``, tensor names by column: batches are then dicts of arrays. Rows
-            without column names give their fields in the order of the mapping. Estimators have
+            without column names give their fields in the order of the mapping, which a warning
+            tells (TensorFlowOnSpark takes them in the order of the columns' names). Estimators have
             the Param ``inputMapping`` instead.
+
+        Warns
+        -----
+        UnnamedFieldsWarning
+            When rows are read, if ``input_mapping`` has to go by position.
         """
         if self._rows.are_held:
             raise errors.CollectiveCallError("ctx.get_data_feed() after ctx.dataset(): the rows are held for datasets")
