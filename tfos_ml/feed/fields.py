@@ -79,8 +79,8 @@ class UnnamedFields:
             by_name != self._columns
         )
         return (
-            f"Rows of the RDD have no column names, so input_mapping goes by position: {', '.join(said)}.{theirs * (by_name != self._columns)} "
-            f"{self._cure()}"
+            f"Rows of the RDD have no column names, so input_mapping goes by position: {', '.join(said)}. "
+            f"{theirs * (by_name != self._columns)}{self._cure()}"
         )
 
     def _meaning(self, position: int) -> str:
