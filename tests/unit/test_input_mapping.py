@@ -67,8 +67,8 @@ TURNED = {"label": "y", "image": "x"}
 @pytest.mark.parametrize("mapping", [IN_ORDER, TURNED], ids=["in order", "turned"])
 @pytest.mark.parametrize(
     "elements",
-    [NAMED, [Row(**pair) for pair in NAMED], FRAME],
-    ids=["dicts", "Rows", "DataFrame"],
+    [NAMED, [Row(**pair) for pair in NAMED], FRAME, [Sample(*pair) for pair in PAIRS]],
+    ids=["dicts", "Rows", "DataFrame", "namedtuples"],
 )
 def test_names_decide_where_there_are_any(read, elements, mapping):
     arrays, said = read(mapping, elements)
