@@ -228,7 +228,8 @@ class Node:
     def _log_dir(self, scratch: str) -> str:
         settings = self._task.settings
         given: str | None = settings["log_dir"]
-        return absolute_path(given, settings["default_fs"], os.getcwd()) if given else f"{scratch}/{LOG_DIR}"
+        places = {name: settings[name] for name in ("working_dir", "user", "home")}
+        return absolute_path(given, settings["default_fs"], **places) if given else f"{scratch}/{LOG_DIR}"
 
     def _progress(self) -> dict[str, Any]:
         now = time.monotonic()
