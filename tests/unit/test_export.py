@@ -296,7 +296,7 @@ def test_whose_variables_are_a_strategys(make):
 
 
 def test_a_variable_of_a_strategy_anywhere_in_a_model_makes_it_distributed():
-    model = keras_model()
+    model = module_of_a_layer()
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         model.extra = {"a": [tf.Variable(1.0)]}
     assert is_distributed(model)
