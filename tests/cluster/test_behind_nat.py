@@ -71,10 +71,10 @@ def driver(network, cluster):
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_fit_and_cluster_of_a_driver_behind_nat(network, cluster, driver, tmp_path):
     with forwarding(network, tmp_path, DRIVER_PORT, BLOCK_PORT, OUR_PORT) as log:
-        outcome = driver.run("feed", directory=str(tmp_path))
+        outcome = driver.run("feed", timeout=240, directory=str(tmp_path))
         assert outcome.result is not None, f"{outcome}\n{cluster.logs()}"
         assert outcome.result["rows"] == 100
         assert outcome.result["location"] == f"grpc+tls://{network.addresses['g']}:{OUR_PORT}"
@@ -82,16 +82,16 @@ def test_fit_and_cluster_of_a_driver_behind_nat(network, cluster, driver, tmp_pa
         assert {node["port"] for node in outcome.result["nodes"]} <= set(NODE_PORTS)
         assert str(OUR_PORT) in log.read_text().split()
 
-        outcome = driver.run("fit", train="count_rows", directory=str(tmp_path))
+        outcome = driver.run("fit", timeout=240, train="count_rows", directory=str(tmp_path))
         assert outcome.result is not None, f"{outcome}\n{cluster.logs()}"
         assert outcome.result["rows"] == 100
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_port_that_is_not_let_through_is_named(network, cluster, driver, tmp_path):
     with forwarding(network, tmp_path, DRIVER_PORT, BLOCK_PORT):
-        outcome = driver.run("feed", directory=str(tmp_path))
+        outcome = driver.run("feed", timeout=240, directory=str(tmp_path))
         assert outcome.error == "ClusterConfigError", f"{outcome}\n{cluster.logs()}"
         assert f"does not reach the driver at spark.driver.host={network.addresses['g']}, on" in outcome.message
         assert "spark.tfos_ml.port" in outcome.message
