@@ -202,7 +202,7 @@ def _decode_fields(array: pa.StructArray, kind: Kind, lists: bool) -> list[Any]:
 
 @lru_cache(maxsize=64)
 def _named_tuple(name: str, *fields: str) -> type:
-    return namedtuple(name, fields)  # type: ignore[misc]
+    return namedtuple(name, fields)
 
 
 def _decode_lists(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:
