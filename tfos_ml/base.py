@@ -24,6 +24,7 @@ from tfos_ml.feed.steps import PARTITION_SHIFT
 from tfos_ml.fit_iterator import FitIterator
 from tfos_ml.fit_listener import FitListener, listening
 from tfos_ml.fit_outcome import warn_of_outcome
+from tfos_ml.hadoop import driver_places, pyarrow_uri
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.params import TrainingParams
@@ -34,7 +35,7 @@ from tfos_ml.user_warnings import warn
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -60,7 +61,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         self.check_params()
         spark = dataset.sparkSession
         template = self._template()
-        self._check_directories()
+        self._check_directories(spark)
+        export_dir = self._get("exportDir")
         columns, payload = self._prepare(dataset)
         task = NodeTask(
             run_id="",
@@ -71,7 +73,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             environment=self._environment(),
             reservation_timeout=self._get("reservationTimeout"),
             feed_timeout=self._get("feedTimeout"),
-            export_dir=self._get("exportDir"),
+            export_dir=pyarrow_uri(export_dir) if export_dir else None,
             control=None,
             lease=lease_timeout(spark),
         )
@@ -144,9 +146,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         policies = {"null_policy": self._get("nullPolicy"), "nan_policy": self._get("nanPolicy")}
         return schema.FeedSchema(specs, features, labels_named, weights_named, **policies)
 
-    def _check_directories(self) -> None:
+    def _check_directories(self, spark: SparkSession) -> None:
         uri = self._get("exportDir")
-        problem = check_destination(uri) if uri else None
+        problem = check_destination(pyarrow_uri(uri)) if uri else None
         if problem:
             raise errors.DestinationError(
                 f"exportDir={redact(uri)!r} cannot be published to: {problem}. Choose a new directory."
@@ -168,6 +170,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             "tensorboard": self._get("tensorboard"),
             "signature_def_key": self._get("signatureDefKey"),
             "default_fs": default_fs(spark),
+            **driver_places(spark),
             "files": self._input_files(df),
             "feed_timeout": self._get("feedTimeout"),
             "restart_count": 0,

@@ -5,7 +5,7 @@
     TfosMlError
     ├── InvalidInputError            found on the driver, before any job starts
     │   ├── ParamError               a Param's type or range
-    │   ├── InputTypeError           no Spark DataFrame where one is needed
+    │   ├── InputTypeError           no Spark DataFrame, or no cluster, where one is needed
     │   ├── ColumnNotFoundError      a column the DataFrame does not have
     │   ├── ColumnTypeError          a column whose type no tensor can hold
     │   ├── TrainFnPickleError       a train function that cannot be sent to the nodes
@@ -48,7 +48,8 @@ Warnings are
 
     TfosMlWarning
     ├── IndependentWorkersWarning    workers trained apart from each other, on parts of the rows
-    └── NothingExportedWarning       fit returned a model that cannot transform
+    ├── NothingExportedWarning       fit returned a model that cannot transform
+    └── UnnamedFieldsWarning         fields of rows without names go to tensors by position
 
 The first failure that *happened* is the one raised; failures it caused in other
 nodes (broken collectives) are not.
@@ -84,7 +85,7 @@ class ParamError(InvalidInputError):
 
 
 class InputTypeError(InvalidInputError, TypeError):
-    """Something else than a Spark DataFrame was given where one is needed."""
+    """Something else than a Spark DataFrame, or than a cluster of TensorFlow, was given where one is needed."""
 
 
 class ColumnNotFoundError(InvalidInputError, IllegalArgumentException):
@@ -313,3 +314,7 @@ class IndependentWorkersWarning(TfosMlWarning):
 
 class NothingExportedWarning(TfosMlWarning):
     """The train function ended without an error and exported no model."""
+
+
+class UnnamedFieldsWarning(TfosMlWarning):
+    """Rows have no column names, so which field goes to which tensor is a matter of their order."""

@@ -16,8 +16,10 @@ from tfos_ml.arguments import check_model_function
 from tfos_ml.arrays import plain
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.cluster.job_errors import adapt_rows_error
+from tfos_ml.cluster.preflight import default_fs
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.row_checks import RowChecks
+from tfos_ml.hadoop import driver_places
 from tfos_ml.heads import Head, head_of
 from tfos_ml.inference.columns import output_columns
 from tfos_ml.keras_columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
@@ -28,11 +30,12 @@ from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.redact import redact, secrets_of_uri
 from tfos_ml.training.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
+from tfos_ml.training.paths import absolute_path
 from tfos_ml.user_warnings import warn
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from typing_extensions import Self
 
     from tfos_ml.cluster.launcher import RunResult
@@ -400,12 +403,12 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
     def _environment(self) -> dict[str, str]:
         return {"KERAS_BACKEND": "tensorflow", **super()._environment()}
 
-    def _check_directories(self) -> None:
-        super()._check_directories()
+    def _check_directories(self, spark: SparkSession) -> None:
+        super()._check_directories(spark)
         if self._get("modelDir"):
             from tfos_ml.training.model_dir import check_model_dir
 
-            check_model_dir(self._get("modelDir"))
+            check_model_dir(absolute_path(self._get("modelDir"), default_fs(spark), **driver_places(spark)))
 
 
 def _train(task: dict[str, Any], ctx: Any) -> None:

@@ -19,6 +19,7 @@ from tfos_ml.artifacts import Artifact, publish, publish_for
 from tfos_ml.attributes import check_vector_width
 from tfos_ml.cluster.export import Listing, fetch, listing, pack
 from tfos_ml.feed.datafeed import RESULT_COLUMN
+from tfos_ml.hadoop import pyarrow_uri
 from tfos_ml.heads import HEAD_FILE, Head
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.archive import Archive
@@ -243,7 +244,7 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
         uri = self._get("exportDir")
         if self._archive is not None and uri == self._archive_uri:
             known = self._archive_listing
-            if known is None or known == listing(uri):
+            if known is None or known == listing(pyarrow_uri(uri)):
                 return self._archive
         if uri is None:
             raise errors.NothingExportedError(
@@ -251,7 +252,7 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
                 "Call it at the end of the train function, or set exportDir to a SavedModel."
             )
         with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
-            found = fetch(uri, f"{directory}/saved_model")
+            found = fetch(pyarrow_uri(uri), f"{directory}/saved_model")
             archive = Archive(pack(f"{directory}/saved_model", Path(directory)).read_bytes())
         self._archive, self._archive_uri, self._archive_listing = archive, uri, found
         return archive

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
+from tfos_ml.hadoop import s3_advice
 from tfos_ml.redact import redact, secrets_of_uri
 
 DEADLINE = 30.0
@@ -45,7 +46,7 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
         filesystem, path = fs.FileSystem.from_uri(uri)
     except (pa.ArrowException, ValueError) as error:
         raise StorageError(
-            f"it is no absolute path and no URI that pyarrow.fs understands ({_shown(error, uri)})"
+            f"it is no absolute path and no URI that pyarrow.fs understands ({_shown(error, uri)}). {_advice(uri)}"
         ) from None
     except OSError as error:
         raise _failure(error, uri) from None
@@ -111,6 +112,12 @@ def _failure(error: Exception, uri: str) -> StorageError:
     scheme = _scheme(uri)
     hint = f". Check {_CHECK[scheme]}" if scheme in _CHECK else ""
     return StorageError(f"{_shown(error, uri)}{hint}")
+
+
+def _advice(uri: str) -> str:
+    if _scheme(uri) in ("s3a", "s3n"):
+        return s3_advice(uri).rstrip(".")
+    return "Write an absolute path, or a URI as s3://bucket/path, hdfs://host:port/path or gs://bucket/path"
 
 
 def _shown(error: Exception, uri: str) -> str:

@@ -47,6 +47,13 @@ def count_rows(args: Any, ctx: Any) -> None:
     export_text(ctx, rows)
 
 
+def read_all(args: Any, ctx: Any) -> None:
+    """Read the feed."""
+    feed = ctx.get_data_feed()
+    while not feed.should_stop():
+        feed.next_batch(1000)
+
+
 def count_rows_when_told(args: Any, ctx: Any) -> None:
     """As :func:`count_rows`, once the test has said "go"; by then more rows wait than the feed holds."""
     touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": os.getppid()})

@@ -21,7 +21,7 @@ import cluster_train_functions
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tfos_ml import KerasEstimator, TFEstimator, errors
+from tfos_ml import InputMode, KerasEstimator, TFCluster, TFEstimator, errors
 
 WIDE = 1000  # longs in one row: 8 kB
 
@@ -92,7 +92,16 @@ def fit_keras(spark: SparkSession, directory: str, phase: str = "", **params: An
     return {"rows": model.summary["rows"], "history": model.history}
 
 
-PROGRAMS = {"fit": fit, "keras": fit_keras}
+def feed(spark: SparkSession, directory: str) -> dict[str, Any]:
+    """Feed a cluster of two nodes; returns where it was, and how many rows they read."""
+    context = spark.sparkContext
+    function = cluster_train_functions.read_all
+    with TFCluster.run(context, function, None, 2, input_mode=InputMode.SPARK, reservation_timeout=60) as cluster:
+        cluster.train(context.range(100, numSlices=4))
+    return {"rows": cluster.summary["rows"], "location": cluster.address.location, "nodes": cluster.cluster_info}
+
+
+PROGRAMS = {"fit": fit, "keras": fit_keras, "feed": feed}
 
 
 def run(spark: SparkSession, program: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,22 @@ class Network:
         self._in("bridge", "link", "set", f"port-{name}", "up")
         self.join(name)
 
+    def add_behind(self, name: str, gateway: str, address: str) -> None:
+        """Add a host in a private network of a gateway: it reaches the others through it, and they do not know it."""
+        self._add_namespace(name)
+        inner = ["peer", "name", "eth1", "netns", self._namespace(gateway)]
+        ip("link", "add", "eth0", "netns", self._namespace(name), "type", "veth", *inner)
+        first = address.rpartition(".")[0] + ".1"
+        self._in(gateway, "addr", "add", f"{first}/24", "dev", "eth1")
+        self._in(gateway, "link", "set", "eth1", "up")
+        self._in(name, "link", "set", "lo", "up")
+        self._in(name, "addr", "add", f"{address}/24", "dev", "eth0")
+        self._in(name, "link", "set", "eth0", "up")
+        self._in(name, "route", "add", "default", "via", first)
+        subprocess.run([*self.within(gateway), "sysctl", "-qw", "net.ipv4.ip_forward=1"], check=True)
+        for other in set(self.addresses) - {gateway}:  # the way back, which a real gateway would find by itself
+            self._in(other, "route", "add", f"{address}/32", "via", self.addresses[gateway])
+
     def _namespace(self, name: str) -> str:
         return f"{self._prefix}-{name}"
 

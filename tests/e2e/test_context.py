@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import linecache
+import os
+import socket
 
 import pytest
 from conftest import CLUSTER, LOCAL
 from pyspark.sql import functions as F
 
-from tfos_ml import InputMode, TFEstimator, errors
+from tfos_ml import InputMode, TFEstimator, errors, storage
 
 
 def frame(spark, rows=60):
@@ -65,6 +67,41 @@ def test_context_of_every_role(spark, tmp_path):
     assert nodes[3]["tf_config"]["task"] == {"type": "worker", "index": 1}
     assert nodes[0]["master"] == "grpc://" + nodes[0]["tf_config"]["cluster"]["worker"][0]
     assert nodes[2]["checkpoint_dir"] == str(tmp_path)
+
+
+def test_relative_directories_are_the_drivers(sessions, tmp_path):
+    spark = sessions.get(CLUSTER)  # executors have working directories of their own
+
+    def look(args, ctx):
+        seen = [ctx.absolute_path("data/x"), ctx.absolute_path("~/x"), ctx.checkpoint_dir, ctx.log_dir, ctx.working_dir]
+        (tmp_path / f"{ctx.executor_id}.json").write_text(json.dumps(seen))
+
+    fit(spark, look, clusterSize=2, modelDir="checkpoints", logDir="logs")
+    here = os.getcwd()
+    expected = [f"{here}/data/x", os.path.expanduser("~/x"), f"{here}/checkpoints", f"{here}/logs", here]
+    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [expected] * 2
+
+
+def test_an_export_to_s3a_goes_where_hadoop_says(spark, monkeypatch):
+    monkeypatch.setattr(storage, "ATTEMPTS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed_port = server.getsockname()[1]
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    settings = {"endpoint": f"http://127.0.0.1:{closed_port}", "access.key": "AKIAKEY", "secret.key": "hunter2secret"}
+    for name, value in settings.items():
+        hadoop.set(f"fs.s3a.bucket.models.{name}", value)
+    try:
+        with pytest.raises(errors.DestinationError, match="'s3a://models/1' cannot be published to: ") as caught:
+            fit(spark, lambda args, ctx: None, exportDir="s3a://models/1")
+        assert "Check the credentials" in str(caught.value)
+        assert "NETWORK_CONNECTION" in str(caught.value)  # nobody listens there, and Amazon was not asked
+        assert "hunter2secret" not in str(caught.value)
+        hadoop.set("fs.s3a.bucket.models.session.token", "hunter3secret")
+        with pytest.raises(errors.DestinationError, match="fs.s3a.session.token is set.* Write 's3://models/1"):
+            fit(spark, lambda args, ctx: None, exportDir="s3a://models/1")
+    finally:
+        for name in [*settings, "session.token"]:
+            hadoop.unset(f"fs.s3a.bucket.models.{name}")
 
 
 def test_files_are_shared_out_with_input_mode_tensorflow(spark, tmp_path):

@@ -290,6 +290,44 @@ def linear_model():
     return model
 
 
+def train_with_tf_keras(args, ctx):
+    """As TensorFlow's own guide does it: a compiled model of Keras 2, or a module, whose variables have no value."""
+    import os
+
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    import tensorflow as tf
+    import tf_keras
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        if args.what == "module":
+            model = tf.Module()
+            model.factor = tf.Variable(3.0)
+        else:
+            model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))])
+            model.compile(tf_keras.optimizers.Adam(0.1), "mse")
+    if args.what == "module":
+        double = tf.function(lambda features: {"y": features * model.factor})
+        model.double = double.get_concrete_function(features=tf.TensorSpec([None, 2]))
+        ctx.export_saved_model(model, signatures=model.double)
+    else:
+        model.fit(ctx.dataset(batch_size=8, drop_remainder=True), verbose=0)
+        ctx.export_saved_model(model)
+
+
+@pytest.mark.parametrize("what", ["tf_keras", "module"])
+def test_variables_of_tf_keras_and_modules_are_exported_by_all_workers(spark, what):
+    pytest.importorskip("tf_keras")
+    estimator = TFEstimator(
+        trainFn=train_with_tf_keras, tfArgs={"what": what}, clusterSize=2, batchSize=16, feedTimeout=60, verbose=0
+    )
+    model = estimator.fit(linear_data(spark))
+    (answer,) = model.predict([[0.5, 1.0]]).values()
+    assert answer.shape == ((1, 2) if what == "module" else (1, 1))
+    if what == "module":
+        assert answer.tolist() == [[1.5, 3.0]]
+
+
 def test_protocols_and_collectives_that_are_not_there(spark):
     df = linear_data(spark)
     job = TFEstimator(trainFn=start_server, clusterSize=2, numPS=1, protocol="grpc+verbs", verbose=0)

@@ -275,6 +275,9 @@ SETTINGS = {
     "batch_size": 10,
     "shuffle": False,
     "default_fs": "file:///",
+    "working_dir": os.getcwd(),
+    "user": "driver",
+    "home": "/",
     "feed_timeout": 30.0,
 }
 

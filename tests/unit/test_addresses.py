@@ -10,8 +10,10 @@ from tfos_ml.cluster import addresses, transport
 from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.cluster.failure import NodeFailure, find_failure
+from tfos_ml.cluster.feeding import FeedNode, FeedOrder, feed_elements
 from tfos_ml.cluster.rendezvous import NodeCard, ReservedPort
-from tfos_ml.cluster.tasks import BarrierSeat, place_of
+from tfos_ml.cluster.tasks import BarrierSeat, check_driver, place_of
 
 CLUSTER = "spark://master:7077"
 HAS_IPV6 = socket.has_ipv6 and addresses.is_loopback("::1")
@@ -228,6 +230,48 @@ class Task:
 def test_where_a_node_of_a_barrier_job_is(address, control, host):
     location = {"location": control, "token": ""} if control else None
     assert BarrierSeat(Task(address), location).host == host
+
+
+# Out of reach
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "no-such-host.invalid"])
+def test_a_driver_out_of_reach_is_an_error_that_names_the_settings(name):
+    port = free_ports(1)
+    with pytest.raises(NodeFailure) as caught:
+        check_driver({"location": f"grpc+tls://{name}:{port}", "token": ""})
+    found = find_failure(str(caught.value)).to_error()
+    assert isinstance(found, errors.ClusterConfigError)
+    assert f"spark.driver.host={name}" in str(found)
+    assert f"spark.tfos_ml.port ({port} now)" in str(found)
+
+
+def test_a_driver_in_reach_is_fine():
+    server = ControlServer("127.0.0.1")
+    try:
+        check_driver(server.address)
+    finally:
+        server.close()
+
+
+def test_a_barrier_task_whose_host_cannot_find_the_driver_trains_without_it():
+    control = {"location": "grpc+tls://no-such-host.invalid:5", "token": ""}
+    assert BarrierSeat(Task("10.0.0.5:4000"), control).host == "10.0.0.5"
+
+
+def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():
+    port = free_ports(1)
+    server = ControlServer("127.0.0.1")
+    nodes = (FeedNode(0, "127.0.0.1", f"grpc+tls://127.0.0.1:{port}"),)
+    try:
+        with pytest.raises(NodeFailure) as caught:
+            list(feed_elements(FeedOrder(1, "input", nodes, server.address, patience=1), 0, [1, 2]))
+    finally:
+        server.close()
+    found = find_failure(str(caught.value)).to_error()
+    assert isinstance(found, errors.NodeLostError)
+    assert f"127.0.0.1:{port}" in str(found)
+    assert "spark.tfos_ml.nodePorts" in str(found)
 
 
 def test_where_a_node_of_a_plain_job_is():

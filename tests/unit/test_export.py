@@ -13,7 +13,7 @@ from tfos_ml.cluster.export import check_destination, commit, discard, fetch, pa
 from tfos_ml.errors import DestinationError, ModelError
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature, TensorInfo, parse_signature, read_signature
 from tfos_ml.schema import ColumnSpec, FeedSchema
-from tfos_ml.training.export import export_saved_model
+from tfos_ml.training.export import export_saved_model, is_distributed
 
 KEY = "serving_default"
 FLAT = ColumnSpec("features", "pixels", "feature", "float32", 1)
@@ -251,6 +251,60 @@ class TestWrittenSignature:
         module = Scale()
         export_saved_model(module, str(tmp_path / "m"), *SINGLE, {"lengths": module.lengths}, KEY)
         assert list(read_signature(tmp_path / "m", "lengths").outputs) == ["length"]
+
+
+def keras_model():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def tf_keras_model():
+    tf_keras = pytest.importorskip("tf_keras")
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(4,))])
+    model.compile("adam", "mse")
+    return model
+
+
+def module_of_a_layer():
+    module = tf.Module()
+    module.parts = [Scale()]
+    return module
+
+
+def checkpoint():
+    """Something that is saved and has no ``variables``."""
+    return tf.train.Checkpoint(parts=[tf.Variable(1.0)])
+
+
+def model_without_variables_and_its_optimizer():
+    tf_keras = pytest.importorskip("tf_keras")
+    model = tf_keras.Sequential([tf_keras.layers.Flatten(input_shape=(4,))])
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [keras_model, tf_keras_model, Scale, module_of_a_layer, checkpoint, model_without_variables_and_its_optimizer],
+)
+def test_whose_variables_are_a_strategys(make):
+    assert not is_distributed(make())
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = make()
+    assert is_distributed(model)
+
+
+def test_a_variable_of_a_strategy_anywhere_in_a_model_makes_it_distributed():
+    model = module_of_a_layer()
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model.extra = {"a": [tf.Variable(1.0)]}
+    assert is_distributed(model)
+
+
+@pytest.mark.parametrize("model", [None, object(), tf.Module(), keras.Sequential()], ids=repr)
+def test_what_has_no_variables_is_not_distributed(model):
+    assert not is_distributed(model)
 
 
 class TestExportErrors:

@@ -5,10 +5,13 @@ import pytest
 
 from tfos_ml.training.paths import absolute_path
 
-ME = getpass.getuser()
+ME = "driver-user"
+PLACES = {"working_dir": "/work", "user": ME, "home": "/home/driver-user"}
 SCHEMES = [
     "hdfs://nn:8020/a",
+    "hdfs:///a",
     "viewfs://c/a",
+    "viewfs:///a",
     "file:///a",
     "s3a://b/a",
     "gs://b/a",
@@ -21,19 +24,49 @@ SCHEMES = [
 @pytest.mark.parametrize("uri", SCHEMES)
 @pytest.mark.parametrize("default_fs", ["hdfs://nn:8020", "file:///"])
 def test_uris_stay_as_they_are(uri, default_fs):
-    assert absolute_path(uri, default_fs, "/work") == uri
+    assert absolute_path(uri, default_fs, **PLACES) == uri
 
 
 @pytest.mark.parametrize(
-    ("path", "on_hdfs", "on_local"),
+    ("default_fs", "root"),
     [
-        ("/a/b", "hdfs://nn:8020/a/b", "/a/b"),
-        ("a/b", f"hdfs://nn:8020/user/{ME}/a/b", "/work/a/b"),
-        ("~/a", f"hdfs://nn:8020/user/{ME}/a", os.path.expanduser("~/a")),
-        ("~", f"hdfs://nn:8020/user/{ME}", os.path.expanduser("~")),
+        ("hdfs://nn:8020", "hdfs://nn:8020"),
+        ("hdfs://nn:8020/", "hdfs://nn:8020"),
+        ("hdfs:///", "hdfs://"),
+        ("hdfs://", "hdfs://"),
+        ("viewfs:///", "viewfs://"),
+        ("viewfs://cluster/", "viewfs://cluster"),
     ],
 )
-def test_paths_are_put_on_the_default_filesystem(path, on_hdfs, on_local):
-    assert absolute_path(path, "hdfs://nn:8020", "/work") == on_hdfs
-    assert absolute_path(path, "hdfs://nn:8020/", "/work") == on_hdfs
-    assert absolute_path(path, "file:///", "/work") == on_local
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/a/b", "/a/b"),
+        ("a/b", f"/user/{ME}/a/b"),
+        ("a/", f"/user/{ME}/a/"),
+        ("~/a", f"/user/{ME}/a"),
+        ("~", f"/user/{ME}"),
+    ],
+)
+def test_paths_are_put_on_the_default_filesystem(default_fs, root, path, place):
+    assert absolute_path(path, default_fs, **PLACES) == root + place
+
+
+@pytest.mark.parametrize("default_fs", ["s3a://bucket", "s3a://bucket/", "gs://bucket"])
+@pytest.mark.parametrize(("path", "place"), [("/a", "/a"), ("a/b", "/a/b"), ("~/a", "/a")])
+def test_object_stores_have_no_homes(default_fs, path, place):
+    assert absolute_path(path, default_fs, **PLACES) == default_fs.rstrip("/") + place
+
+
+@pytest.mark.parametrize("default_fs", ["file:///", "file:/"])
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [("/a/b", "/a/b"), ("a/b", "/work/a/b"), ("a/", "/work/a/"), ("~/a", f"/home/{ME}/a"), ("~", f"/home/{ME}")],
+)
+def test_local_paths_are_those_of_the_driver(default_fs, path, place):
+    assert absolute_path(path, default_fs, **PLACES) == place
+
+
+def test_where_the_driver_is_not_known_they_are_those_of_this_process():
+    assert absolute_path("~", "file:///", "/work") == os.path.expanduser("~")
+    assert absolute_path("a", "hdfs:///", "/work") == f"hdfs:///user/{getpass.getuser()}/a"

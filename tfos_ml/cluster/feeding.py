@@ -8,6 +8,7 @@ Each attempt of a task has a name of its own (``claimant``), by which the driver
 from __future__ import annotations
 
 import json
+import socket
 import time
 import uuid
 from collections import deque
@@ -20,9 +21,9 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.arrays import plain
-from tfos_ml.cluster.addresses import address_towards
+from tfos_ml.cluster.addresses import NODE_PORTS, address_towards
 from tfos_ml.cluster.control_client import NO_ANSWER, ControlClient
-from tfos_ml.cluster.failure import find_failure
+from tfos_ml.cluster.failure import Failure, NodeFailure, find_failure
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.task_input import whole
 from tfos_ml.cluster.transport import connect
@@ -251,9 +252,12 @@ class _Call:
             if self._may_end:
                 return True  # the driver raises it
             raise RuntimeError(f"The cluster has failed: {failure.to_error()}") from None
-        raise RuntimeError(
-            f"The node of rank {self._node.rank} at {self._node.location} cannot be reached, or refuses: {error}"
-        ) from None
+        message = (
+            f"The node of rank {self._node.rank} at {self._node.location} cannot be reached from "
+            f"{socket.gethostname()}, or refuses. If a firewall is between the executors, set {NODE_PORTS} to ports "
+            f"that it lets through. {error}"
+        )
+        raise NodeFailure(Failure("NodeLostError", message)) from None
 
     def _ask_driver(self) -> dict[str, Any]:
         """What has become of the cluster, as soon as the driver knows."""

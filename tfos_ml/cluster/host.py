@@ -34,7 +34,7 @@ from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.process import MARKER, child_environment
-from tfos_ml.cluster.tasks import Place, PlainSeat, place_of
+from tfos_ml.cluster.tasks import Place, PlainSeat, check_driver, place_of
 from tfos_ml.cluster.transport import connect
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.feed.inlet import Inlet
@@ -89,6 +89,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
     from pyspark import TaskContext
 
     assert task.control is not None
+    check_driver(task.control)
     place = place_of(TaskContext.get(), rank, task.control)
     task = replace(task, payload=Artifact(task.payload.name, task.payload.read()))
     owner = _executor() if fed else os.getpid()

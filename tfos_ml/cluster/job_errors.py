@@ -36,6 +36,9 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
         )
     if _is_stopped(spark):  # then anything may have been raised on the way
         return errors.FitCancelledError("The Spark session was stopped while the job ran. Start one, and fit again.")
+    failure = find_failure(text)
+    if failure is not None:
+        return failure.to_error()
     if _TOO_LARGE.search(text):
         return errors.ResultSizeError(
             "The nodes' results, the model among them, are too large for the driver to collect. Set exportDir, so that "

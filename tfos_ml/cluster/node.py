@@ -43,7 +43,7 @@ from tfos_ml.cluster.progress_link import ProgressLink, period_for
 from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
 from tfos_ml.cluster.task_input import LOST as LOST_INPUT
 from tfos_ml.cluster.task_input import as_they_come, whole
-from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, place_of
+from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, check_driver, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
 from tfos_ml.feed import spool
 from tfos_ml.feed.feeder import Feeder
@@ -81,6 +81,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), arriving)
         return
     assert task.control is not None
+    check_driver(task.control)
     context = TaskContext.get()
     place = place_of(context, context.partitionId(), task.control)
     seat = PlainSeat(place, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
@@ -228,7 +229,8 @@ class Node:
     def _log_dir(self, scratch: str) -> str:
         settings = self._task.settings
         given: str | None = settings["log_dir"]
-        return absolute_path(given, settings["default_fs"], os.getcwd()) if given else f"{scratch}/{LOG_DIR}"
+        places = {name: settings[name] for name in ("working_dir", "user", "home")}
+        return absolute_path(given, settings["default_fs"], **places) if given else f"{scratch}/{LOG_DIR}"
 
     def _progress(self) -> dict[str, Any]:
         now = time.monotonic()

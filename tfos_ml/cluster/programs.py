@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.arguments import check_call
 from tfos_ml.artifacts import is_connect
 from tfos_ml.cluster.preflight import default_fs
+from tfos_ml.hadoop import driver_places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ DEFAULT_SETTINGS = {
 
 def context_settings(spark: SparkSession) -> dict[str, Any]:
     """What contexts know of an estimator's Params; programs that lead themselves have their own."""
-    return {**DEFAULT_SETTINGS, "default_fs": default_fs(spark), "working_dir": os.getcwd()}
+    return {**DEFAULT_SETTINGS, "default_fs": default_fs(spark), **driver_places(spark)}
 
 
 def classic_session(sc: Any, program: str) -> SparkSession:

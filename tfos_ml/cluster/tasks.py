@@ -6,14 +6,17 @@ process that outlives its task, where feeding jobs come and go (``TFCluster``).
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import psutil
 
-from tfos_ml.cluster.addresses import address_towards, is_loopback, unbracketed
-from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.cluster.addresses import PORT, address_towards, is_loopback, unbracketed
+from tfos_ml.cluster.control_client import CALL_TIMEOUT, ControlClient
+from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.graceful_end import leave_together
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.progress_link import period_for
@@ -141,6 +144,27 @@ class Place:
     attempt: int = 0
 
 
+def check_driver(control: dict[str, str]) -> None:
+    """See that this host reaches the driver's control server.
+
+    Raises
+    ------
+    NodeFailure
+        If it does not; says which settings tell nodes where the driver is.
+    """
+    target = urlsplit(control["location"])
+    try:
+        socket.create_connection((target.hostname, target.port or 0), CALL_TIMEOUT).close()
+    except OSError as error:
+        message = (
+            f"{socket.gethostname()} does not reach the driver at spark.driver.host={target.hostname}, on the port of "
+            f"{PORT} ({target.port} now): {error}. Nodes need that connection. If a firewall, NAT or container is "
+            f"between them, set {PORT} to a port that it lets through, spark.port.maxRetries to how many more, and "
+            "spark.driver.host to an address of the driver that executors reach."
+        )
+        raise NodeFailure(Failure("ClusterConfigError", message)) from None
+
+
 def place_of(context: Any, rank: int, control: dict[str, str]) -> Place:
     """The place of a node in a plain task, which is reached as it reaches the driver's control server."""
     host = address_towards(control["location"])
@@ -221,5 +245,8 @@ def _host_of(address: str, control: dict[str, str] | None) -> str:
     host = unbracketed(address.rsplit(":", 1)[0])
     if control is None or is_loopback(host):
         return host
-    towards = address_towards(control["location"])
+    try:
+        towards = address_towards(control["location"])
+    except OSError:  # of a driver out of reach, without which a barrier job's nodes do
+        return host
     return towards if is_loopback(towards) else host

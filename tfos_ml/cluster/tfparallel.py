@@ -30,7 +30,7 @@ from tfos_ml.cluster.programs import (
 )
 from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.tagged_job import TaggedJob
-from tfos_ml.cluster.tasks import PlainSeat, place_of
+from tfos_ml.cluster.tasks import PlainSeat, check_driver, place_of
 from tfos_ml.cluster.template import make_template
 from tfos_ml.pickling import pack_program
 from tfos_ml.schema import FeedSchema
@@ -146,6 +146,7 @@ def _run_instance(task: NodeTask, numbers: Iterable[int]) -> Iterator[results.Re
     from pyspark import TaskContext
 
     assert task.control is not None
+    check_driver(task.control)
     place = place_of(TaskContext.get(), next(iter(numbers)), task.control)
     seat = _LoneSeat(place, task.control, 1, patience=task.lease or LEASE_SECONDS)
     for batch in supervise(Node(task, seat), ()):

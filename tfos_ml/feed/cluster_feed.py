@@ -16,7 +16,7 @@ from tfos_ml.errors import CollectiveCallError, ShapeError
 from tfos_ml.feed import rows
 from tfos_ml.feed.datafeed import DataFeed
 from tfos_ml.feed.elements import to_elements
-from tfos_ml.feed.fields import field_of
+from tfos_ml.feed.fields import UnnamedFields, field_of
 from tfos_ml.feed.spool import Chunk, read_chunk
 from tfos_ml.schema import Array, FeedSchema
 from tfos_ml.training.inbox import Inbox, Segment
@@ -45,6 +45,7 @@ class ClusterFeed(DataFeed):
         super().__init__(inbox, channel, FeedSchema(()), 1, train_mode, directory, pad_value)
         self._stream = stream
         self._mapping = input_mapping
+        self._unnamed = UnnamedFields(input_mapping or {})
         self._directory = Path(directory)
         self._exchange: int | None = None  # of the present batch
         self._runs: deque[list[int]] = deque()  # exchange and rows of what has not been answered, in order
@@ -90,6 +91,11 @@ class ClusterFeed(DataFeed):
         -------
         list, or dict of str to numpy.ndarray
             A list of rows; with ``input_mapping`` an array of shape ``(rows, ...)`` for each tensor.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If rows do not have the columns of ``input_mapping``, or fewer fields.
         """
         parts: list[pa.RecordBatch] = []
         wanted = batch_size
@@ -103,6 +109,8 @@ class ClusterFeed(DataFeed):
                 self._note_run(self._exchange, len(part))
         self._tell_taken()
         if self._mapping is not None:
+            for part in parts:
+                self._unnamed.check(part)
             return {tensor: self._array(parts, column, i) for i, (column, tensor) in enumerate(self._mapping.items())}
         return [element for part in parts for element in to_elements(part)]
 

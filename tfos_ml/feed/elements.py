@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections import namedtuple
+from functools import lru_cache
 from itertools import pairwise, starmap
 from typing import Any
 
@@ -14,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.errors import ColumnNotFoundError, ShapeError
+from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, ShapeError
+from tfos_ml.feed.codecs import CODECS, MIXED_CAST
 from tfos_ml.feed.rows import FORM_KEY, MAX_FIELDS, VALUE, Kind, list_array, with_nulls
 from tfos_ml.schema import Array
 
@@ -52,10 +55,12 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
         If the elements have no such field, or several of that name.
     ShapeError
         If the field holds arrays that differ in their number of dimensions.
+    ColumnTypeError
+        If the field holds values that no tensor has a type for.
     """
     kind = _kind(batch)
     fields: Kind = kind if kind[0] == "fields" else ["fields", "value", [0], [kind]]
-    _, how, names, kinds = fields
+    _, how, names, kinds = fields[:4]
     found = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
     if len(found) != 1:
         raise ColumnNotFoundError(
@@ -63,9 +68,28 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
         )
     array: pa.Array = batch.column(found[0])
     kind = kinds[found[0]]
+    _check_tensor(kind, key)
     if kind[0] != "ndarray" or kind[2] == []:
         return array
     return with_nulls(_nested_lists(array.drop_null(), kind[2]), array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _check_tensor(kind: Kind, key: str | int) -> None:
+    """Raise ``ColumnTypeError`` if values of a kind, or items of theirs, travel as what they are not."""
+    while kind[0] in ("list", "tuple"):
+        kind = kind[1]
+    if kind[0] in ("coded", "mixed"):
+        what, cast = ("values of several types", MIXED_CAST) if kind[0] == "mixed" else _coded(kind[1])
+        raise ColumnTypeError(
+            f"Field {key!r} of the RDD holds {what}, which no tensor can hold. Convert it first, with rdd.map(): "
+            f"{cast}."
+        )
+
+
+def _coded(name: str) -> tuple[str, str]:
+    codec = CODECS[name]
+    what = "int of more than 64 bits" if name == "int" else codec.type.__name__
+    return what, f"{codec.cast} in place of x"
 
 
 def _nested_lists(arrays: pa.Array, shape: list[int] | None) -> pa.Array:
@@ -107,7 +131,39 @@ def _decode(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:
         return list(_from_arrow(array, np.dtype(kind[1])))
     if kind[0] == "ndarray":
         return _decode_arrays(array, np.dtype(kind[1]), kind[2])
+    if kind[0] in _DECODERS:
+        return _DECODERS[kind[0]](array, kind)
     return _decode_fields(array, kind, lists) if kind[0] == "fields" else _decode_lists(array, kind, lists)
+
+
+def _decode_coded(array: pa.Array, kind: Kind) -> list[Any]:
+    _, name, inner = kind
+    return list(map(CODECS[name].decode, _decode(array, inner, lists=True)))
+
+
+def _decode_mixed(array: pa.StructArray, kind: Kind) -> list[Any]:
+    chosen, *columns = array.flatten()
+    numbers = chosen.to_numpy()
+    known = [
+        iter(_decode(column.filter(pa.array(numbers == number)), item, lists=True))
+        for number, (column, item) in enumerate(zip(columns, kind[1], strict=True))
+    ]
+    return [None if number < 0 else next(known[number]) for number in numbers]
+
+
+def _decode_vectors(array: pa.StructArray, kind: Kind) -> list[Array]:
+    return list(map(_filled, *(column.to_pylist() for column in array.flatten()[1:])))
+
+
+def _filled(size: int | None, indices: list[int] | None, values: list[float]) -> Array:
+    if size is None:
+        return np.array(values)
+    vector = np.zeros(size)
+    vector[indices] = values
+    return vector
+
+
+_DECODERS = {"coded": _decode_coded, "mixed": _decode_mixed, "vector": _decode_vectors}
 
 
 def _from_arrow(flat: pa.Array, dtype: np.dtype[Any]) -> Array:
@@ -130,7 +186,7 @@ def _decode_arrays(array: pa.Array, dtype: np.dtype[Any], shape: list[int] | Non
 
 
 def _decode_fields(array: pa.StructArray, kind: Kind, lists: bool) -> list[Any]:
-    _, how, names, kinds = kind
+    _, how, names, kinds, *class_name = kind
     columns = [_decode(field, k, lists) for field, k in zip(array.flatten(), kinds, strict=False)]
     rows = zip(*columns, strict=True) if columns else iter([()] * len(array))
     if how == "dict":
@@ -139,7 +195,14 @@ def _decode_fields(array: pa.StructArray, kind: Kind, lists: bool) -> list[Any]:
         from pyspark.sql import Row
 
         return list(starmap(Row(*names), rows))
+    if how == "namedtuple":
+        return list(starmap(_named_tuple(*class_name, *names), rows))
     return list(rows) if how == "tuple" else list(map(list, rows))
+
+
+@lru_cache(maxsize=64)
+def _named_tuple(name: str, *fields: str) -> type:
+    return namedtuple(name, fields)
 
 
 def _decode_lists(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:

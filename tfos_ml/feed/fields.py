@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pyarrow as pa
 
+from tfos_ml.errors import ColumnNotFoundError, UnnamedFieldsWarning
 from tfos_ml.feed.elements import column_of, is_row_batch
-from tfos_ml.feed.rows import FORM_KEY
+from tfos_ml.feed.rows import FORM_KEY, VALUE, Kind
+from tfos_ml.user_warnings import warn
+
+_NAMED = ("dict", "row", "namedtuple")
+
+
+def has_names(batch: pa.RecordBatch) -> bool:
+    """Whether the fields of the elements of a batch have names."""
+    if not is_row_batch(batch):
+        return True
+    form = json.loads(batch.schema.metadata[FORM_KEY])
+    return form[0] == "fields" and form[1] in _NAMED
 
 
 def field_of(batch: pa.RecordBatch, name: str, position: int) -> pa.Array:
@@ -18,8 +31,74 @@ def field_of(batch: pa.RecordBatch, name: str, position: int) -> pa.Array:
     ColumnNotFoundError
         If there is no such field.
     """
-    has_names = True
-    if is_row_batch(batch):
-        form = json.loads(batch.schema.metadata[FORM_KEY])
-        has_names = form[0] == "fields" and form[1] in ("dict", "row")
-    return column_of(batch, name if has_names else position)
+    return column_of(batch, name if has_names(batch) else position)
+
+
+class UnnamedFields:
+    """Watches which field goes by which name where rows have none, and tells it once for each form of rows.
+
+    Parameters
+    ----------
+    mapping : mapping of str to str
+        Tensor names by column.
+    """
+
+    def __init__(self, mapping: Mapping[str, str]):
+        self._columns = list(mapping)
+        self._told: set[tuple[str, ...]] = set()
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Compare the fields of a batch with the mapping.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If there are fewer fields than columns.
+
+        Warns
+        -----
+        UnnamedFieldsWarning
+            If there is more than one column or field, so that their order matters.
+        """
+        if has_names(batch):
+            return
+        types = tuple(map(_type_name, _kinds(batch), batch.schema.types))
+        if len(types) < len(self._columns):
+            raise ColumnNotFoundError(
+                f"input_mapping names {len(self._columns)} columns, {self._columns}, but rows of the RDD have "
+                f"{len(types)} field{'s' * (len(types) != 1)} ({', '.join(types)}), without names. {self._cure()}"
+            )
+        if len(types) > 1 and types not in self._told:
+            self._told.add(types)
+            warn(self._order(types), UnnamedFieldsWarning)
+
+    def _order(self, types: tuple[str, ...]) -> str:
+        said = [f"field {i} ({kind}) is {self._meaning(i)}" for i, kind in enumerate(types)]
+        by_name = sorted(self._columns)
+        theirs = f" TensorFlowOnSpark takes columns in the order of their names, {by_name}." * (
+            by_name != self._columns
+        )
+        return (
+            f"Rows of the RDD have no column names, so input_mapping goes by position: {', '.join(said)}. "
+            f"{theirs * (by_name != self._columns)}{self._cure()}"
+        )
+
+    def _meaning(self, position: int) -> str:
+        return repr(self._columns[position]) if position < len(self._columns) else "not read"
+
+    def _cure(self) -> str:
+        fields = ", ".join(f"{column}=..." for column in self._columns)
+        return f"Feed a DataFrame, dicts or Row({fields}), whose names decide."
+
+
+def _kinds(batch: pa.RecordBatch) -> list[Kind]:
+    form: Kind = json.loads(batch.schema.metadata[FORM_KEY])
+    return list(form[3]) if form[0] == "fields" else [form]
+
+
+def _type_name(kind: Kind, type_: pa.DataType) -> str:
+    """The same for all batches of one kind, however long their lists are."""
+    if kind == VALUE:
+        return str(type_)
+    names = {"numpy": kind[1], "ndarray": "array", "fields": kind[1]}
+    return str(names.get(kind[0], kind[0]))

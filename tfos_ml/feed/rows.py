@@ -14,14 +14,21 @@ list of numbers, nested lists of them  lists                             int64, 
                                                                          ndarray, or list
 list of text                           lists                             list
 tuple, other list, dict, Row           a column (of a struct) per field  tuple, list, dict, Row
+namedtuple                             a column of a struct per field    namedtuple of that name
 tuple of > ``MAX_FIELDS`` numbers      lists                             ndarray, or tuple
+vector of Spark ML, matrix             lists; if some are sparse, a      ndarray of float64
+                                       struct as ``VectorUDT`` has it
+what :mod:`tfos_ml.feed.codecs` names  text, bytes or lists              the same
+values of several types in one field   a struct with a column per type   the same
 =====================================  ================================  ===========================
 
 Arrays are read-only, mostly views of the batch. An element that is a list of lists is a list of fields; a list
 with None in it stays a list. Integers among floats become floats, booleans among more than ``MAX_FIELDS`` numbers
-numbers, NumPy numbers in lists or among Python's Python's, ``bytearray`` ``bytes``, and subclasses of tuple, list
-and dict their base. The metadata of a schema says in JSON which of these its batches hold, and nothing about
-single rows: batches of one schema can be cut and joined.
+numbers, NumPy numbers in lists or among Python's Python's, ``bytearray`` ``bytes``, and other subclasses of tuple,
+list and dict their base. A namedtuple comes back with its fields, as a class of that name. Big integers, times, UUIDs,
+complex numbers, sets, dicts of other keys and fields of several types travel value by value, which is slower. The
+metadata of a schema says in JSON which of these its batches hold, and nothing about single rows: batches of one schema
+can be cut and joined.
 """
 
 from __future__ import annotations
@@ -39,7 +46,8 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml.errors import ColumnTypeError
-from tfos_ml.schema import Array
+from tfos_ml.feed.codecs import CODECS, cast_for, codec_for
+from tfos_ml.schema import VECTOR_FIELDS, Array
 
 FORM_KEY = b"tfos_ml.form"
 FIRST_ROWS = 64
@@ -48,6 +56,7 @@ MAX_FIELDS = 64  # a longer tuple of numbers is one column
 Kind = list[Any]  # what of the table above an array holds, with the kinds of its items or fields
 Encoded = tuple[pa.Array, Kind]
 VALUE: Kind = ["value"]
+_ELEMENT, _FIELD, _ITEM = "element", "field", "item of a set or dict"  # where values stand
 _NONE = type(None)
 _INTS = {int, *(np.dtype(code).type for code in "bhilqBHILQ")}
 _LEAVES: list[tuple[set[type], pa.DataType]] = [  # of lists by the types of items; empty ones are of floats
@@ -59,10 +68,11 @@ _LEAVES: list[tuple[set[type], pa.DataType]] = [  # of lists by the types of ite
     ({bytes, bytearray, np.bytes_}, pa.binary()),
 ]
 _SUPPORTED = (
-    "Supported: bool, int of 64 bits, float, str, bytes, date, datetime, timedelta, Decimal, NumPy numbers and arrays "
-    "of numbers or text; lists, tuples, Rows and dicts with str keys of these; None. A field holds one of them in all "
-    "elements. Convert it first, with rdd.map()."
+    "Supported: bool, int, float, complex, str, bytes, date, datetime, time, timedelta, Decimal, Fraction, UUID, NumPy "
+    "numbers and arrays of numbers or text, vectors of Spark; lists, tuples, namedtuples, Rows, sets and dicts of "
+    "these; None."
 )
+_SPARK_LINALG = ("pyspark.ml.linalg", "pyspark.mllib.linalg")
 
 
 class _ChangedError(ColumnTypeError):
@@ -97,7 +107,7 @@ def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: i
 def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
     """One batch, or several if elements differ in form."""
     try:
-        array, kind = _encode(elements, "element", top=True)
+        array, kind = _encode(elements, "element", _ELEMENT)
     except _ChangedError as error:
         if len(elements) == 1:
             raise ColumnTypeError(str(error)) from None
@@ -109,21 +119,28 @@ def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_struct_array(struct).replace_schema_metadata({FORM_KEY: json.dumps(kind)})
 
 
-def _encode(values: list[Any], where: str, top: bool = False) -> Encoded:
-    """Values of a field, or elements if `top`, as one array."""
+def _encode(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
+    """Values of a place as one array."""
     types = set(map(type, values))
     known = types - {_NONE}
     families = set(map(_family, known))
     if families <= {"value"} or (families <= {"value", "numpy"} and len(known) > 1):
-        return _scalars(values, known, where), VALUE
+        return _encode_scalars(values, known, where)
+    if len(known) > 1 and "" not in families and (families == {"coded"} or (len(families) > 1 and place == _ITEM)):
+        return _encode_mixed(values, where)
     if len(families) > 1 or families == {""}:
         raise (ColumnTypeError if "" in families else _ChangedError)(_message(where, known))
     if known == types:
-        return _ENCODERS[families.pop()](values, where, top)
-    array, kind = _encode([v for v in values if v is not None], where, top)
-    if top and kind[0] == "fields":
+        return _ENCODERS[families.pop()](values, where, place)
+    array, kind = _encode([v for v in values if v is not None], where, place)
+    if place == _ELEMENT and kind[0] == "fields":
         raise _ChangedError(_message(where, types))
     return with_nulls(array, np.array([v is not None for v in values])), kind
+
+
+def _below(place: str) -> str:
+    """Where what is in values of a place stands."""
+    return _ITEM if place == _ITEM else _FIELD
 
 
 def with_nulls(array: pa.Array, valid: Array) -> pa.Array:
@@ -139,6 +156,12 @@ def _family(kind: type) -> str:
         return "value"
     if (kind.__module__, kind.__name__) == ("pyspark.sql.types", "Row"):
         return "row"
+    if kind.__module__ in _SPARK_LINALG and hasattr(kind, "toArray"):
+        return "vector"
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return "namedtuple"
+    if kind is not dict and codec_for(kind):
+        return "coded"
     bases = (tuple, list, dict) if kind is not np.ndarray else (np.ndarray,)
     return next((base.__name__ for base in bases if issubclass(kind, base)), "")
 
@@ -149,7 +172,83 @@ def _leaf(types: set[type]) -> pa.DataType | None:
 
 def _message(where: str, types: Iterable[type], reason: object = "a mixture, or not supported") -> str:
     names = sorted(t.__name__ if t.__module__ == "builtins" else f"{t.__module__}.{t.__name__}" for t in types)
-    return f"{where} of the RDD holds {' and '.join(names)}, which cannot be a column: {reason}. {_SUPPORTED}"
+    casts = sorted({cast for t in types if (cast := cast_for(t)) and not _family(t)})
+    cast = f"{casts[0]} in place of x = {where}" if len(casts) == 1 else "a tuple, dict or NumPy array of its content"
+    return (
+        f"{where} of the RDD holds {' and '.join(names)}, which cannot be a column: {reason}. {_SUPPORTED} Convert it "
+        f"first, with rdd.map(): {cast}."
+    )
+
+
+def _encode_scalars(values: list[Any], types: set[type], where: str) -> Encoded:
+    """Scalars as Arrow has them; else by way of what it has, or each type in a column of its own."""
+    try:
+        return _scalars(values, types, where), VALUE
+    except _ChangedError:
+        raise
+    except ColumnTypeError:
+        if len(set(map(_group, values)) - {None}) > 1:
+            return _encode_mixed(values, where)
+        if not all(map(codec_for, types)):
+            raise
+    return _encode_coded(values, where)
+
+
+def _group(value: Any) -> tuple[type, bool] | None:
+    """What values share that can be in one column."""
+    if value is None:
+        return None
+    return type(value), type(value) is datetime.datetime and value.tzinfo is not None
+
+
+def _encode_mixed(values: list[Any], where: str) -> Encoded:
+    """Values of several types: a column each, and which of them a value is in; -1 for None."""
+    groups = list(map(_group, values))
+    known = list(dict.fromkeys(group for group in groups if group is not None))
+    arrays, kinds = [], []
+    for group in known:
+        array, kind = _encode([v for v, g in zip(values, groups, strict=True) if g == group], where)
+        arrays.append(with_nulls(array, np.array([g == group for g in groups])))
+        kinds.append(kind)
+    numbers = {group: number for number, group in enumerate(known)}
+    chosen = pa.array([numbers.get(group, -1) if group else -1 for group in groups], pa.int16())
+    return pa.StructArray.from_arrays([chosen, *arrays], ["", *map(str, range(len(known)))]), ["mixed", kinds]
+
+
+def _encode_coded(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
+    """Values of one type, or None, by way of values that Arrow has."""
+    known = [v for v in values if v is not None]
+    name = codec_for(type(known[0])) or "dict"
+    codec = CODECS[name]
+    coded = [codec.encode(v) for v in known]
+    if name == "time" and any(v.tzinfo is not None and v.utcoffset() is None for v in known):
+        raise ColumnTypeError(_message(where, {datetime.time}, "a time of a zone without a date has no offset"))
+    array, kind = _item_lists(coded, where, _ITEM) if isinstance(coded[0], list) else (pa.array(coded), VALUE)
+    return with_nulls(array, np.array([v is not None for v in values])), ["coded", name, kind]
+
+
+def _item_lists(values: list[Any], where: str, place: str) -> Encoded:
+    """Lists, and what kind their items are of."""
+    items, kind = _encode(list(chain.from_iterable(values)), f"{where}[*]", place)
+    return list_array(list(map(len, values)), items), ["list", kind]
+
+
+def _encode_vectors(values: list[Any], where: str, place: str) -> Encoded:
+    """Vectors and matrices of Spark; a column with sparse ones as ``VectorUDT`` has it."""
+    if not any(type(v).__name__ == "SparseVector" for v in values):
+        return _encode_arrays([np.asarray(v.toArray(), np.float64) for v in values], where, place)
+    if len({v.toArray().ndim for v in values if type(v).__name__ != "SparseVector"} - {1}):
+        raise _ChangedError(_message(where, set(map(type, values)), "vectors and matrices"))
+    is_sparse = [type(v).__name__ == "SparseVector" for v in values]
+    columns: list[pa.Array] = [
+        pa.array([0 if sparse else 1 for sparse in is_sparse], pa.int8()),
+        pa.array([v.size if sparse else None for v, sparse in zip(values, is_sparse, strict=True)], pa.int32()),
+        pa.array(
+            [v.indices if sparse else None for v, sparse in zip(values, is_sparse, strict=True)], pa.list_(pa.int32())
+        ),
+        pa.array([v.values for v in values], pa.list_(pa.float64())),
+    ]
+    return pa.StructArray.from_arrays(columns, VECTOR_FIELDS), ["vector"]
 
 
 def _scalars(values: list[Any], types: set[type], where: str, kind: pa.DataType | None = None) -> pa.Array:
@@ -167,7 +266,7 @@ def _scalars(values: list[Any], types: set[type], where: str, kind: pa.DataType 
     return array
 
 
-def _encode_numbers(values: list[Any], where: str, top: bool) -> Encoded:
+def _encode_numbers(values: list[Any], where: str, place: str) -> Encoded:
     flat = np.array(values)
     return _numbers(flat, where), ["numpy", flat.dtype.str]
 
@@ -185,7 +284,7 @@ def list_array(lengths: list[int] | Array, items: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)), items)
 
 
-def _encode_arrays(values: list[Array], where: str, top: bool) -> Encoded:
+def _encode_arrays(values: list[Array], where: str, place: str) -> Encoded:
     dtypes, shape = {v.dtype for v in values}, values[0].shape
     kind = ["ndarray", values[0].dtype.str]
     if len(dtypes) > 1:
@@ -207,32 +306,43 @@ def _encode_arrays(values: list[Array], where: str, top: bool) -> Encoded:
     return pa.FixedSizeListArray.from_arrays(items, math.prod(shape)) if shape else items, [*kind, list(shape)]
 
 
-def _encode_tuples(values: list[Any], where: str, top: bool) -> Encoded:
+def _encode_tuples(values: list[Any], where: str, place: str) -> Encoded:
     lengths = set(map(len, values))
     if len(lengths) == 1 and max(lengths) <= MAX_FIELDS:
-        return _encode_fields(values, "tuple", where)
-    if top and min(lengths) <= MAX_FIELDS:
+        return _encode_fields(values, "tuple", where, place)
+    if place == _ELEMENT and min(lengths) <= MAX_FIELDS:
         raise _ChangedError(_message(where, {tuple}, f"lengths {sorted(lengths)}"))
-    return _encode_lists(values, where, top, "tuple")
+    return _encode_lists(values, where, place, "tuple")
 
 
-def _encode_lists(values: list[Any], where: str, top: bool, how: str = "list") -> Encoded:
+def _encode_lists(values: list[Any], where: str, place: str, how: str = "list") -> Encoded:
     found = _long_lists(values) if len(values[0]) > MAX_FIELDS and type(values[0][0]) in (int, float) else None
     if found is not None:
         return found, [how, VALUE]
     types = set(map(type, chain.from_iterable(values))) - {_NONE}
     leaf, lengths = _leaf(types), list(map(len, values))
     if leaf is not None:
-        return _scalars(values, types, f"{where}[*]", pa.list_(leaf)), [how, VALUE]
-    if not top and len(set(map(_family, types))) == 1:
         try:
-            items, kind = _encode(list(chain.from_iterable(values)), f"{where}[*]")
-            return list_array(lengths, items), [how, kind]
-        except ColumnTypeError:  # but each position may have a form of its own
+            return _scalars(values, types, f"{where}[*]", pa.list_(leaf)), [how, VALUE]
+        except _ChangedError:
+            raise
+        except ColumnTypeError:  # integers of more than 64 bits, say
+            lists, kind = _item_lists(values, where, _below(place))
+            return lists, [how, kind[1]]
+    mixed: Encoded | None = None
+    if place != _ELEMENT and len(set(map(_family, types))) == 1:
+        try:
+            lists, kind = _item_lists(values, where, _below(place))
+            if kind[1][0] != "mixed":
+                return lists, [how, kind[1]]
+            mixed = lists, [how, kind[1]]  # unless each position has a form of its own
+        except ColumnTypeError:
             pass
+    if mixed is not None and len(set(lengths)) > 1:
+        return mixed
     if len(set(lengths)) > 1 or any(_leaf(set(map(type, v)) - {_NONE}) is not None for v in values):
         raise _ChangedError(_message(f"{where}[*]", types))
-    return _encode_fields(values, how, where)
+    return _encode_fields(values, how, where, place)
 
 
 def _long_lists(values: list[Any]) -> pa.Array | None:
@@ -246,37 +356,49 @@ def _long_lists(values: list[Any]) -> pa.Array | None:
     return list_array(list(map(len, rows)), pa.array(np.frombuffer(b"".join(rows), np.int64)))
 
 
-def _encode_dicts(values: list[dict[str, Any]], where: str, top: bool) -> Encoded:
+def _encode_dicts(values: list[dict[str, Any]], where: str, place: str) -> Encoded:
     names = list(values[0])
     if not all(isinstance(name, str) for name in names):
-        raise ColumnTypeError(_message(where, {dict}, f"the keys {names} are not all str"))
+        return _encode_coded(values, where)
     if any(v.keys() != values[0].keys() for v in values):
         raise _ChangedError(_message(where, {dict}, "keys differ"))
-    return _encode_fields([[v[name] for name in names] for v in values], "dict", where, names)
+    return _encode_fields([[v[name] for name in names] for v in values], "dict", where, place, names)
 
 
-def _encode_rows(values: list[Any], where: str, top: bool) -> Encoded:
+def _encode_namedtuples(values: list[Any], where: str, place: str) -> Encoded:
+    types = {(type(v).__name__, type(v)._fields) for v in values}
+    if len(types) > 1:
+        raise _ChangedError(_message(where, set(map(type, values)), "fields or names differ"))
+    name, fields = types.pop()
+    struct, kind = _encode_fields(values, "namedtuple", where, place, list(fields))
+    return struct, [*kind, name]
+
+
+def _encode_rows(values: list[Any], where: str, place: str) -> Encoded:
     names = {tuple(getattr(v, "__fields__", ())) for v in values}
     if len(names) > 1:
         raise _ChangedError(_message(where, {type(values[0])}, "fields differ"))
     fields = list(names.pop())
-    return _encode_fields(values, "row", where, fields) if fields else _encode_tuples(values, where, top)
+    return _encode_fields(values, "row", where, place, fields) if fields else _encode_tuples(values, where, place)
 
 
-def _encode_fields(values: list[Any], how: str, where: str, names: list[str] | None = None) -> Encoded:
+def _encode_fields(values: list[Any], how: str, where: str, place: str, names: list[str] | None = None) -> Encoded:
     keys: Any = names or range(len(values[0]))
     columns = zip(keys, zip(*values, strict=True), strict=True)
-    encoded = [_encode(list(column), f"{where}[{key!r}]") for key, column in columns]
+    encoded = [_encode(list(column), f"{where}[{key!r}]", _below(place)) for key, column in columns]
     arrays = [array for array, _ in encoded] or [pa.nulls(len(values))]  # says how many rows there are
     struct = pa.StructArray.from_arrays(arrays, [str(key) for key in keys] or [""])
     return struct, ["fields", how, list(keys), [kind for _, kind in encoded]]
 
 
-_ENCODERS: dict[str, Callable[[list[Any], str, bool], Encoded]] = {
+_ENCODERS: dict[str, Callable[[list[Any], str, str], Encoded]] = {
     "numpy": _encode_numbers,
     "ndarray": _encode_arrays,
     "tuple": _encode_tuples,
     "list": _encode_lists,
     "dict": _encode_dicts,
     "row": _encode_rows,
+    "namedtuple": _encode_namedtuples,
+    "vector": _encode_vectors,
+    "coded": _encode_coded,
 }

@@ -49,7 +49,7 @@ class NodeContext:
     is_chief : bool
         Whether this node writes what is written once.
     default_fs, working_dir : str
-        Default filesystem of the Spark cluster, and this process's directory.
+        Default filesystem of the Spark cluster, and the driver's working directory.
     checkpoint_dir : str or None
         ``modelDir``, absolute.
     log_dir : str
@@ -79,7 +79,8 @@ class NodeContext:
         self.cluster_spec: dict[str, list[str]] = start["cluster_spec"]
         self.is_chief: bool = start["is_chief"]
         self.default_fs: str = settings["default_fs"]
-        self.working_dir: str = os.getcwd()
+        self.working_dir: str = settings["working_dir"]
+        self._places = {name: settings[name] for name in ("working_dir", "user", "home")}
         self.restart_count: int = settings["restart_count"]
         self.batch_size: int = settings["batch_size"]
         self.epochs: int = settings["epochs"]
@@ -223,8 +224,14 @@ class NodeContext:
             With ``TFCluster``, the queue to read.
         input_mapping : dict of str to str, optional
             With ``TFCluster``, tensor names by column: batches are then dicts of arrays. Rows
-            without column names give their fields in the order of the mapping. Estimators have
+            without column names give their fields in the order of the mapping, which a warning
+            tells (TensorFlowOnSpark takes them in the order of the columns' names). Estimators have
             the Param ``inputMapping`` instead.
+
+        Warns
+        -----
+        UnnamedFieldsWarning
+            When rows are read, if ``input_mapping`` has to go by position.
         """
         if self._rows.are_held:
             raise errors.CollectiveCallError("ctx.get_data_feed() after ctx.dataset(): the rows are held for datasets")
@@ -460,8 +467,12 @@ class NodeContext:
             self._channel.send("results", path=path)
 
     def absolute_path(self, path: str) -> str:
-        """A path as all nodes understand it: relative ones are put on the default filesystem."""
-        return absolute_path(path, self.default_fs, self.working_dir)
+        """A path as all nodes understand it: relative ones are put on the default filesystem.
+
+        There they are in the user's home; on the local filesystem in the driver's working directory, on an object
+        store in the bucket. URIs stay as they are.
+        """
+        return absolute_path(path, self.default_fs, **self._places)
 
 
 def _positive(name: str, value: Sequence[int] | int) -> int:

@@ -7,7 +7,7 @@ carry the tensor names of ``inputMapping`` and outputs dict keys or layer names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -61,9 +61,17 @@ def export_saved_model(
 
 
 def is_distributed(model: Any) -> bool:
-    """Whether a model has variables that belong to a ``tf.distribute`` strategy."""
-    values = [getattr(v, "value", v) for v in getattr(model, "variables", ())]
-    return any(getattr(v, "distribute_strategy", None) is not None for v in values)
+    """Whether a model, or anything that is saved with it, has variables that belong to a ``tf.distribute`` strategy."""
+    return any(getattr(variable, "distribute_strategy", None) is not None for variable in _variables(model))
+
+
+def _variables(model: Any) -> Iterator[Any]:
+    """TensorFlow's variables of a model, and of all that TensorFlow would save with it, its optimizer for one."""
+    for variable in getattr(model, "variables", ()):
+        value = getattr(variable, "value", variable)
+        yield variable if callable(value) else value  # no method in Keras 3, whose variables hold TensorFlow's
+    if hasattr(model, "_trackable_children"):
+        yield from (part for part in tf.train.TrackableView(model).descendants() if isinstance(part, tf.Variable))
 
 
 def input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | None) -> dict[str, TensorInfo]:

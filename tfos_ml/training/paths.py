@@ -4,30 +4,57 @@ from __future__ import annotations
 
 import getpass
 import os
+import posixpath
 import re
+from urllib.parse import urlsplit
 
 LOG_DIR = "tensorboard"  # in the temporary directory of a node, unless the user names another
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
+_WITH_HOMES = ("hdfs", "viewfs", "webhdfs", "swebhdfs")
 
 
-def absolute_path(path: str, default_fs: str, working_dir: str) -> str:
+def absolute_path(
+    path: str, default_fs: str, working_dir: str, user: str | None = None, home: str | None = None
+) -> str:
     """An absolute path or URI for `path`.
 
     URIs stay as they are; absolute paths are put on the default filesystem, ``~`` is the user's home
-    there, and so is where relative paths lead, unless it is the local filesystem: then they are in
-    `working_dir`.
+    there, and so is where relative paths lead. On the local filesystem those are in `working_dir`; object
+    stores have no homes, and there they are in the bucket.
+
+    Parameters
+    ----------
+    path : str
+        As the user wrote it.
+    default_fs : str
+        URI of Spark's default filesystem.
+    working_dir : str
+        The driver's working directory.
+    user, home : str, optional
+        The driver's user, and home on the local filesystem; default those of this process.
 
     Examples
     --------
     >>> absolute_path("/data/x", "hdfs://nn:8020", "/tmp")
     'hdfs://nn:8020/data/x'
+    >>> absolute_path("/data/x", "viewfs:///", "/tmp")
+    'viewfs:///data/x'
     >>> absolute_path("x", "file:///", "/tmp")
     '/tmp/x'
     """
     if _SCHEME.match(path):
         return path
-    if default_fs.startswith("file:"):
-        return os.path.join(working_dir, os.path.expanduser(path))
-    root = default_fs.rstrip("/")
-    in_home = path.removeprefix("~/") if path != "~" else ""
-    return f"{root}{path}" if path.startswith("/") else f"{root}/user/{getpass.getuser()}/{in_home}".rstrip("/")
+    if path == "~" or path.startswith("~/"):
+        below, at_home = path[2:], True
+    else:
+        below, at_home = path, False
+    scheme, host, root, *_ = urlsplit(default_fs)
+    if scheme in ("", "file"):
+        local_home = home or os.path.expanduser("~")
+        return _joined(local_home if at_home else working_dir, below)
+    start = f"/user/{user or getpass.getuser()}" if scheme in _WITH_HOMES else "/"
+    return f"{scheme}://{host}{root.rstrip('/')}{_joined(start, below)}"
+
+
+def _joined(directory: str, path: str) -> str:
+    return posixpath.join(directory, path) if path else directory

@@ -1,0 +1,103 @@
+"""Hadoop's names for S3, and what pyarrow is given instead."""
+
+import pytest
+from pyarrow import fs
+
+from tfos_ml import errors, hadoop, storage
+from tfos_ml.cluster.export import check_destination
+
+URI = "s3a://bucket/models/a%20b"
+KEYS = {"fs.s3a.access.key": "AKIA/KEY", "fs.s3a.secret.key": "s3cr/t+@"}
+SIMPLE = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+NAMED = {"fs.s3a.endpoint.region": "eu-west-3"}  # so that nobody asks the network for it
+
+
+def options(uri):
+    filesystem, path = fs.FileSystem.from_uri(uri)
+    assert filesystem.type_name == "s3"
+    return filesystem.__reduce__()[1][0], path
+
+
+def translated(uri=URI, **settings):
+    return hadoop.s3_uri(uri, {**NAMED, **{name.replace("__", "."): value for name, value in settings.items()}}.get)
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "s3n", "S3A"])
+def test_the_path_stays_and_the_region_is_taken(scheme):
+    found, path = options(translated(URI.replace("s3a", scheme)))
+    assert path == "bucket/models/a b"
+    assert (found["region"], found["scheme"], found["endpoint_override"]) == ("eu-west-3", "https", "")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "ssl", "scheme"),
+    [
+        ("http://minio:9000", None, "http"),
+        ("https://minio:9000/", None, "https"),
+        ("minio:9000", None, "https"),
+        ("minio:9000", "false", "http"),
+        ("http://minio:9000", "true", "http"),
+    ],
+)
+def test_endpoint(endpoint, ssl, scheme):
+    settings = {"fs.s3a.endpoint": endpoint} | ({"fs.s3a.connection.ssl.enabled": ssl} if ssl else {})
+    found, _ = options(translated(**settings))
+    assert (found["endpoint_override"], found["scheme"]) == ("minio:9000", scheme)
+
+
+@pytest.mark.parametrize("provider", [None, SIMPLE, f"software.Unknown,{SIMPLE}", SIMPLE.rpartition(".")[2]])
+def test_keys_are_taken_and_hidden_in_what_is_shown(provider):
+    settings = KEYS | ({"fs.s3a.aws.credentials.provider": provider} if provider else {})
+    uri = translated(**settings)
+    found, _ = options(uri)
+    assert (found["access_key"], found["secret_key"]) == ("AKIA/KEY", "s3cr/t+@")
+    assert "s3cr" not in storage.redact(uri)
+    assert "AKIA" not in storage.redact(uri)
+
+
+def test_settings_of_the_bucket_win():
+    found, _ = options(translated(**KEYS, **{"fs.s3a.bucket.bucket.endpoint.region": "us-east-2"}))
+    assert found["region"] == "us-east-2"
+
+
+@pytest.mark.parametrize(
+    "provider",
+    [
+        "com.amazonaws.auth.EnvironmentVariableCredentialsProvider",
+        "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider",
+        "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
+        "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+    ],
+)
+def test_what_amazons_own_chain_finds_is_left_to_it(provider):
+    found, _ = options(translated(**KEYS, **{"fs.s3a.aws.credentials.provider": provider}))
+    assert (found["access_key"], found["secret_key"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"fs.s3a.aws.credentials.provider": "com.example.Own"}, "fs.s3a.aws.credentials.provider=com.example.Own"),
+        ({**KEYS, "fs.s3a.session.token": "hidden"}, "fs.s3a.session.token .* AWS_SESSION_TOKEN"),
+        ({"fs.s3a.access.key": "AKIA"}, "fs.s3a.secret.key is not set"),
+    ],
+)
+def test_what_cannot_be_taken_is_named_with_what_to_write(settings, what):
+    with pytest.raises(errors.DestinationError, match=f"{what}.*Write 's3://bucket/models/a%20b") as caught:
+        translated(**settings)
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/x", "/models", "hdfs:///x", "s3ab://x/y"])
+def test_other_uris_stay(uri):
+    assert hadoop.s3_uri(uri, {}.get) == hadoop.pyarrow_uri(uri) == uri
+
+
+def test_without_a_session_the_error_says_what_to_write(monkeypatch):
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
+    assert hadoop.pyarrow_uri(URI) == URI
+    assert "Write 's3://bucket/models/a%20b?region=...'" in check_destination(URI)
+
+
+def test_a_relative_destination_says_what_to_write():
+    assert "Write an absolute path, or a URI" in check_destination("models/1")

@@ -1,0 +1,100 @@
+"""Values that Arrow has no type for, by way of values that it has.
+
+What comes over a connection only ever names one of these codecs; nothing of it is unpickled.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How values of a type travel.
+
+    Attributes
+    ----------
+    type : type
+        Of the values.
+    encode, decode : callable
+        From a value to one that Arrow has, and back.
+    cast : str
+        What makes a tensor's value of a value ``x``, for errors.
+    """
+
+    type: type
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+    cast: str
+
+
+def _to_time(text: str) -> datetime.time:
+    return datetime.time.fromisoformat(text)
+
+
+def _from_duration(value: datetime.timedelta) -> str:
+    return f"{value.days} {value.seconds} {value.microseconds}"
+
+
+def _to_duration(text: str) -> datetime.timedelta:
+    days, seconds, microseconds = map(int, text.split())
+    return datetime.timedelta(days, seconds, microseconds)
+
+
+def _from_text(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _to_text(content: bytes) -> str:
+    return content.decode("utf-8", "surrogatepass")
+
+
+CODECS = {
+    "int": Codec(int, hex, lambda text: int(text, 16), "float(x)"),  # of any size
+    "decimal": Codec(Decimal, str, Decimal, "float(x)"),
+    "fraction": Codec(Fraction, str, Fraction, "float(x)"),
+    "complex": Codec(complex, lambda z: [z.real, z.imag], lambda parts: complex(*parts), "(x.real, x.imag)"),
+    "uuid": Codec(uuid.UUID, lambda value: value.bytes, lambda content: uuid.UUID(bytes=content), "str(x)"),
+    "time": Codec(datetime.time, str, _to_time, "str(x)"),
+    "duration": Codec(datetime.timedelta, _from_duration, _to_duration, "x.total_seconds()"),
+    "text": Codec(str, _from_text, _to_text, "x.encode('utf-8', 'replace').decode()"),  # with lone surrogates
+    "range": Codec(range, lambda r: [r.start, r.stop, r.step], lambda parts: range(*parts), "list(x)"),
+    "set": Codec(set, list, set, "sorted(x)"),
+    "frozenset": Codec(frozenset, list, frozenset, "sorted(x)"),
+    "dict": Codec(dict, lambda d: list(d.items()), dict, "list(x.items())"),  # of any keys
+}
+_NAMES = {codec.type: name for name, codec in CODECS.items()}
+MIXED_CAST = "one type for all rows, as float(x) or str(x)"
+
+_CASTS = [
+    ("toArray", "x.toArray()"),
+    ("toarray", "x.toarray()"),
+    ("to_pydatetime", "x.to_pydatetime()"),
+    ("to_numpy", "x.to_numpy()"),
+    ("filled", "x.filled()"),
+    ("numpy", "x.numpy()"),
+    ("__dataclass_fields__", "dataclasses.asdict(x)"),
+    ("_member_map_", "x.value"),
+    ("__array__", "numpy.asarray(x)"),
+]
+
+
+def codec_for(kind: type) -> str | None:
+    """Name of the codec for a type."""
+    return _NAMES.get(kind)
+
+
+def cast_for(kind: type) -> str | None:
+    """What a user may write to make a value of a type that travels of a value ``x``; None if that is not known."""
+    if issubclass(kind, np.generic):
+        return "float(x)"
+    known = next((cast for attribute, cast in _CASTS if hasattr(kind, attribute)), None)
+    return known or ("vars(x)" if getattr(kind, "__dictoffset__", 0) else None)
