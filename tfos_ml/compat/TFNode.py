@@ -204,4 +204,3 @@ class DataFeed:
         self.done_feeding = True
         self.mgr.set("state", "terminating")
         self._feed.terminate()
-

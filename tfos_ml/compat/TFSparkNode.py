@@ -150,8 +150,8 @@ class TFNodeContext:
         """As :class:`TFNode.DataFeed` of ``ctx.mgr``."""
         if self.mgr is None:
             raise ParamError(
-                "ctx.get_data_feed(): this node is not fed. Instances of TFParallel read their data themselves; start a "
-                "cluster with TFCluster.run(..., input_mode=TFCluster.InputMode.SPARK)."
+                "ctx.get_data_feed(): this node is not fed. Instances of TFParallel read their data themselves; start "
+                "a cluster with TFCluster.run(..., input_mode=TFCluster.InputMode.SPARK)."
             )
         return TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
 

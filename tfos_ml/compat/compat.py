@@ -28,8 +28,8 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
     Notes
     -----
     Differences: models of Keras 3 are saved for serving and ``pipeline.TFModel``, with the names of inputs and
-    outputs that Keras 2 gives them (``conv2d_input``, ``dense_1``), and not for ``keras.models.load_model``, which reads
-    ``model.save("model.keras")``.
+    outputs that Keras 2 gives them (``conv2d_input``, ``dense_1``), and not for ``keras.models.load_model``, which
+    reads what ``model.save("model.keras")`` wrote.
     """
     from tfos_ml.compat.saved_models import save_model
     from tfos_ml.training.export import is_distributed
@@ -40,8 +40,9 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
             if is_distributed(model):
                 save_model(model, path)
             return
-        if "://" not in export_dir:
-            save_model(model, export_dir)
+        local = export_dir.removeprefix("file://")
+        if "://" not in local:
+            save_model(model, local)
             return
         from tfos_ml.cluster.export import publish_directory
 

@@ -9,15 +9,9 @@ import tensorflow as tf
 
 from tfos_ml.casting import TensorInfo
 from tfos_ml.errors import ModelError
-from tfos_ml.training.export import (
-    arrange_inputs,
-    declared_inputs,
-    declared_tensors,
-    output_layer_names,
-    tensor_spec,
-)
+from tfos_ml.inference.saved_model import DEFAULT_SIGNATURE, write_signature
+from tfos_ml.training.export import declared_inputs, declared_tensors, serving_function
 
-SIGNATURE = "serving_default"
 _UNNAMED = ("keras_tensor", "input_layer")
 
 
@@ -27,25 +21,28 @@ def save_model(model: Any, path: str) -> None:
     Raises
     ------
     ModelError
-        If its inputs are not known.
+        If the inputs of a model of Keras 3 are not known.
     """
-    if not is_keras_3(model):
+    if _is_of("tf_keras", model):
+        model.save(path, save_format="tf")
+    elif not _is_of("keras", model):
         tf.saved_model.save(model, path)
-        return
-    inputs = declared_inputs(model)
-    if inputs is None:
-        raise ModelError(
-            f"The inputs of the {type(model).__name__} are not known. Call it on a batch or build it first, or make it "
-            "with keras.Input."
-        )
-    tf.saved_model.save(model, path, signatures={SIGNATURE: _serving_function(model, inputs)})
+    else:
+        inputs = declared_inputs(model)
+        if inputs is None:
+            raise ModelError(
+                f"The inputs of the {type(model).__name__} are not known. Make it with keras.Input, or as a Sequential "
+                "with an Input layer or called on a batch."
+            )
+        renamed = dict(zip(input_names(model, inputs), inputs.values(), strict=True))
+        tf.saved_model.save(model, path, signatures={DEFAULT_SIGNATURE: serving_function(model, renamed)})
+        write_signature(path, DEFAULT_SIGNATURE, [name for name, tensor in renamed.items() if tensor.ragged])
 
 
-def is_keras_3(model: Any) -> bool:
-    """Whether it is a model of Keras 3."""
-    keras = sys.modules.get("keras")
-    kind = getattr(keras, "Model", None)
-    return kind is not None and isinstance(model, kind) and not hasattr(model, "_is_graph_network_keras_2")
+def _is_of(package: str, model: Any) -> bool:
+    """Whether it is a model of a package, ``keras`` or ``tf_keras``."""
+    kind = getattr(sys.modules.get(package), "Model", None)
+    return kind is not None and isinstance(model, kind)
 
 
 def input_names(model: Any, inputs: dict[str, TensorInfo]) -> list[str]:
@@ -57,24 +54,11 @@ def input_names(model: Any, inputs: dict[str, TensorInfo]) -> list[str]:
     if isinstance(declared_tensors(model, "inputs"), dict):
         return list(inputs)
     is_sequential = type(model).__name__ == "Sequential" and bool(model.layers)
-    names = []
-    for number, name in enumerate(inputs, 1):
-        if not name.startswith(_UNNAMED):
-            names.append(name)
-        else:
-            names.append(f"{model.layers[0].name}_input" if is_sequential else f"input_{number}")
-    return names
-
-
-def _serving_function(model: Any, inputs: dict[str, TensorInfo]) -> Any:
-    named = dict(zip(input_names(model, inputs), inputs, strict=True))
-    specs = {name: tensor_spec(inputs[own], name) for name, own in named.items()}
-
-    def serve(**tensors: Any) -> dict[str, Any]:
-        outputs = model(arrange_inputs(model, {own: tensors[name] for name, own in named.items()}), training=False)
-        if isinstance(outputs, dict):
-            return outputs
-        values = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-        return dict(zip(output_layer_names(model, len(values)), values, strict=True))
-
-    return tf.function(serve, autograph=False).get_concrete_function(**specs)
+    return [
+        name
+        if not name.startswith(_UNNAMED)
+        else f"{model.layers[0].name}_input"
+        if is_sequential
+        else f"input_{number}"
+        for number, name in enumerate(inputs, 1)
+    ]
