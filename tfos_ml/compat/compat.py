@@ -22,8 +22,7 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
     export_dir : str
         A path, or any URI that ``pyarrow.fs`` understands.
     is_chief : bool, default False
-        Whether this node is the chief. The others' copies, which TensorFlow may need for variables of a strategy, are
-        thrown away.
+        Whether this node is the chief. The others' copies are thrown away.
 
     Notes
     -----
@@ -32,13 +31,11 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
     reads what ``model.save("model.keras")`` wrote.
     """
     from tfos_ml.compat.saved_models import save_model
-    from tfos_ml.training.export import is_distributed
 
     with tempfile.TemporaryDirectory(prefix="export-") as directory:
         path = os.path.join(directory, WORKER_MODEL)
         if not is_chief:
-            if is_distributed(model):
-                save_model(model, path)
+            save_model(model, path)  # its variables may need all workers
             return
         local = export_dir.removeprefix("file://")
         if "://" not in local:

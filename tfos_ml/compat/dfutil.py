@@ -29,7 +29,7 @@ _FLOATS = {"float", "double"}
 _INTEGERS = {"boolean", "tinyint", "smallint", "int", "bigint", "long"}
 _BYTES = {"binary", "string"}
 
-loadedDF: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+loadedDF: WeakKeyDictionary[Any, str] = WeakKeyDictionary()  # noqa: N816
 """Where the DataFrames of :func:`loadTFRecords` came from."""
 
 
@@ -227,7 +227,7 @@ def _encoder(name: str, dtype: str) -> tuple[str, Callable[[Any], Any]]:
         return "bytes_list", bytes if item == "binary" else str.encode
     known = sorted(_FLOATS | _INTEGERS | _BYTES)
     raise ColumnTypeError(
-        f"Column '{name}' is {dtype}; a TFRecord holds {', '.join(known)} and arrays of these. Cast it, or leave it out."
+        f"Column '{name}' is {dtype}; a TFRecord holds {', '.join(known)} and arrays of these. Cast it or leave it out."
     )
 
 
@@ -251,11 +251,8 @@ def _type(feature: Any, is_binary: bool) -> DataType:
     from pyspark.sql.types import ArrayType, BinaryType, DoubleType, LongType, StringType
 
     kind = feature.WhichOneof("kind")
-    item: DataType
-    if is_binary:
-        item = BinaryType()
-    else:
-        item = {"int64_list": LongType, "float_list": DoubleType}.get(kind, StringType)()
+    of_values: dict[Any, type[DataType]] = {"int64_list": LongType, "float_list": DoubleType}
+    item = BinaryType() if is_binary else of_values.get(kind, StringType)()
     return ArrayType(item) if kind and len(getattr(feature, kind).value) > 1 else item
 
 

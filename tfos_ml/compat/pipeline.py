@@ -140,10 +140,10 @@ class TFParams(Params):
                 hidden[param.name] = vars(merged)[param.name]
             setattr(merged, param.name, value)
         if hidden:
+            taken = {name: getattr(merged, name) for name in hidden}
             warnings.warn(
-                f"{type(self).__name__}: the arguments have {hidden}, but the defaults of Params go before them, as in "
-                f"TensorFlowOnSpark: { ({name: getattr(merged, name) for name in hidden}) }. Set these Params, or leave "
-                "the arguments out.",
+                f"{type(self).__name__}: the arguments have {hidden}, but defaults of Params go before them, as in "
+                f"TensorFlowOnSpark: {taken}. Set these Params, or leave the arguments out.",
                 stacklevel=2,
             )
         return merged
@@ -173,8 +173,8 @@ class TFEstimator(
     Parameters
     ----------
     train_fn : callable
-        ``train_fn(args, ctx)``, the map function of the cluster; ``args`` are `tf_args` and Params. The chief writes the
-        model to ``args.export_dir``.
+        ``train_fn(args, ctx)``, the map function of the cluster; ``args`` are `tf_args` and Params. The chief writes
+        the model to ``args.export_dir``.
     tf_args : dict, argparse.Namespace, Namespace or list of str
         Arguments of the user's own; a list reaches `train_fn` as it is, and as ``sys.argv``.
     export_fn : None
