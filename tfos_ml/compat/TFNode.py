@@ -80,7 +80,7 @@ def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> tup
 
     if rdma:
         raise ParamError("start_cluster_server(rdma=True): TensorFlow 2 has no server for RDMA. Leave rdma out.")
-    assign_gpus(ctx, num_gpus if ctx.job_name != "ps" else 0)
+    assign_gpus(ctx, num_gpus if ctx.job_name != "ps" else 0, needs_them=False)
     return ctx.tf_cluster_spec(), ctx.start_server()
 
 

@@ -18,7 +18,7 @@ def num_gpus(args: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def assign_gpus(ctx: Any, wanted: int | None) -> None:
+def assign_gpus(ctx: Any, wanted: int | None, needs_them: bool = True) -> None:
     """Show TensorFlow the GPUs of this node, and no others; to be called before it looks for them.
 
     Parameters
@@ -27,6 +27,8 @@ def assign_gpus(ctx: Any, wanted: int | None) -> None:
         The node.
     wanted : int or None
         How many; None for those that Spark has assigned, else one if the host has any.
+    needs_them : bool, default True
+        Whether a node without any GPU is an error; else it is one of CPUs.
 
     Raises
     ------
@@ -38,7 +40,7 @@ def assign_gpus(ctx: Any, wanted: int | None) -> None:
         found = gpu_info.get_gpus(wanted or 1, local_index(ctx), format=gpu_info.AS_LIST)
         gpus = list(found)
     if wanted is not None:
-        if len(gpus) < wanted:
+        if len(gpus) < wanted and (gpus or needs_them):
             raise ClusterConfigError(
                 f"num_gpus={wanted}, but this node has {len(gpus)}: {gpus}. Have Spark assign more "
                 "(spark.task.resource.gpu.amount), or ask for fewer."

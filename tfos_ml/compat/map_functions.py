@@ -30,7 +30,7 @@ def run_alone(map_fun: MapFun, num_workers: int, args: Any, node: NodeContext) -
     ctx = TFNodeContext.of_instance(node, num_workers)
     os.environ.pop("TF_CONFIG", None)
     wanted = num_gpus(args)
-    assign_gpus(ctx, wanted)
+    assign_gpus(ctx, 1 if wanted is None else wanted, needs_them=False)
     map_fun(args, ctx)
 
 
