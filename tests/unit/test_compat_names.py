@@ -38,7 +38,9 @@ TFCluster.TFCluster.inference(dataRDD, feed_timeout=600, qname='input')
 TFCluster.TFCluster.shutdown(ssc=None, grace_secs=0, timeout=259200)
 TFCluster.TFCluster.tensorboard_url()
 TFCluster.TFCluster.meta
-TFCluster.run(sc, map_fun, tf_args, num_executors, num_ps, tensorboard=False, input_mode=InputMode.TENSORFLOW, log_dir=None, driver_ps_nodes=False, master_node=None, reservation_timeout=600, queues=['input', 'output', 'error'], eval_node=False, release_port=True)
+TFCluster.run(sc, map_fun, tf_args, num_executors, num_ps, tensorboard=False, input_mode=InputMode.TENSORFLOW,
+    log_dir=None, driver_ps_nodes=False, master_node=None, reservation_timeout=600, queues=['input', 'output',
+    'error'], eval_node=False, release_port=True)
 TFNode.hdfs_path(ctx, path)
 TFNode.start_cluster_server(ctx, num_gpus=1, rdma=False)
 TFNode.next_batch(mgr, batch_size, qname='input')
@@ -60,7 +62,8 @@ TFNode.DataFeed.input_tensors
 TFNode.DataFeed.queue_in
 TFNode.DataFeed.queue_out
 TFNode.TF_VERSION
-TFSparkNode.TFNodeContext(executor_id=0, job_name='', task_index=0, cluster_spec={}, defaultFS='file://', working_dir='.', mgr=None, tmp_socket=None)
+TFSparkNode.TFNodeContext(executor_id=0, job_name='', task_index=0, cluster_spec={}, defaultFS='file://',
+    working_dir='.', mgr=None, tmp_socket=None)
 TFSparkNode.TFNodeContext.absolute_path(path)
 TFSparkNode.TFNodeContext.start_cluster_server(num_gpus=1, rdma=False)
 TFSparkNode.TFNodeContext.export_saved_model(sess, export_dir, tag_set, signatures)
@@ -240,10 +243,10 @@ tensorflowonspark.__version__
 """
 
 
-def recorded() -> dict[str, list[ast.arg] | None]:
+def recorded() -> dict[str, list[tuple[str, str | None]] | None]:
     """Arguments of each name, None for what is no function and has no constructor of its own."""
     found = {}
-    for line in THEIRS.split("\n")[1:-1]:
+    for line in re.sub("\n +", " ", THEIRS).split("\n")[1:-1]:
         name, opened, rest = line.partition("(")
         found[name] = arguments(rest[:-1]) if opened else None
     return found
