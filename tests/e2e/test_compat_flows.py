@@ -361,9 +361,8 @@ def segment(args, ctx):
     up = layers.Concatenate()([up, down])
     outputs = layers.Conv2DTranspose(2, 3, strides=2, padding="same", name="mask")(up)
     model = keras.Model(inputs, outputs)
-    model.compile(
-        keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
-    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
     history = model.fit(images, masks, epochs=12, batch_size=16, verbose=0).history
     ctx.report({"accuracy": history["accuracy"][-1]})
     compat.export_saved_model(model, ctx.absolute_path(args.export_dir), is_chief=ctx.job_name == "chief")

@@ -267,7 +267,7 @@ def documented() -> dict[str, str]:
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if following and set(following) == {"~"}:
             module = line
-        elif line.startswith("``"):
+        elif module and line.startswith("``"):
             short, text = re.fullmatch(r"``(.+?)`` +(.+)", line).groups()
             name = f"{module}.{short}"
             assert name not in found, name

@@ -43,7 +43,7 @@ def hdfs_path(ctx: Any, path: str) -> str:
     """
     if _URI.match(path):
         return path
-    root = ctx.defaultFS.removesuffix("/")
+    root = ctx.defaultFS if ctx.defaultFS.endswith("://") else ctx.defaultFS.removesuffix("/")
     if path.startswith("/"):
         return f"{root}{path}"
     if root.startswith(("hdfs://", "viewfs://")):

@@ -179,4 +179,4 @@ def default_fs(uri: str) -> str:
     >>> default_fs("file:///"), default_fs("hdfs://nn:8020")
     ('file://', 'hdfs://nn:8020')
     """
-    return uri[:-1] if uri.startswith("file://") and len(uri) > len("file://") and uri.endswith("/") else uri
+    return uri.removesuffix("/") if uri.startswith("file:///") else uri
