@@ -44,7 +44,7 @@ def classifier(keras):
             keras.layers.Dense(CLASSES, activation="softmax"),
         ]
     )
-    model.compile(keras.optimizers.Adam(0.02), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(keras.optimizers.Adam(0.03), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
@@ -90,8 +90,8 @@ def train_on_feed(args, ctx):
 
 
 def test_feeding(spark, tmp_path):
-    rows = pictures(640)
-    args = argparse.Namespace(rows=640, epochs=4, batch_size=16, export_dir=f"{tmp_path}/exported")
+    rows = pictures(320)
+    args = argparse.Namespace(rows=320, epochs=2, batch_size=8, export_dir=f"{tmp_path}/exported")
     rdd = spark.sparkContext.parallelize(rows, 4)
     cluster = TFCluster.run(
         spark.sparkContext, train_on_feed, args, 2, 0, False, TFCluster.InputMode.SPARK, master_node="chief"
@@ -220,7 +220,7 @@ def train_on_files(args, ctx):
     compat.disable_auto_shard(options)
     with strategy.scope():
         model = classifier(keras)
-    model.fit(dataset.repeat().batch(16).with_options(options), epochs=2, steps_per_epoch=40, verbose=0)
+    model.fit(dataset.repeat().batch(8).with_options(options), epochs=2, steps_per_epoch=18, verbose=0)
     compat.export_saved_model(model, args.export_dir, ctx.is_chief)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +16,7 @@ from pyspark.ml import Estimator, Model
 from pyspark.ml.param.shared import Params
 from pyspark.sql import functions as F
 
+from tfos_ml import user_warnings
 from tfos_ml.arguments import check_dataframe
 from tfos_ml.compat import TFCluster, util
 from tfos_ml.compat.gpus import num_gpus
@@ -141,10 +141,9 @@ class TFParams(Params):
             setattr(merged, param.name, value)
         if hidden:
             taken = {name: getattr(merged, name) for name in hidden}
-            warnings.warn(
+            user_warnings.warn(
                 f"{type(self).__name__}: the arguments have {hidden}, but defaults of Params go before them, as in "
-                f"TensorFlowOnSpark: {taken}. Set these Params, or leave the arguments out.",
-                stacklevel=2,
+                f"TensorFlowOnSpark: {taken}. Set these Params, or leave the arguments out."
             )
         return merged
 
