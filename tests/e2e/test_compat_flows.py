@@ -89,6 +89,7 @@ def train_on_feed(args, ctx):
     feed.terminate()  # the rest of the rows
 
 
+@pytest.mark.timeout(400)  # tracing for two workers takes long on a busy machine
 def test_feeding(spark, tmp_path):
     rows = pictures(320)
     args = argparse.Namespace(rows=320, epochs=2, batch_size=8, export_dir=f"{tmp_path}/exported")
@@ -238,6 +239,7 @@ def score_share(args, ctx):
     return tf  # what cannot be pickled: results are files
 
 
+@pytest.mark.timeout(400)
 def test_files_then_parallel_inference(spark, tmp_path):
     records = f"{tmp_path}/records"
     df = spark.createDataFrame(pictures(480), "image array<bigint>, label bigint").repartition(4)
