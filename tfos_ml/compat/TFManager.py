@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tfos_ml.errors import RemovedError
 
 if TYPE_CHECKING:
-    from tfos_ml.feed.datafeed import DataFeed
     from tfos_ml.training.context import NodeContext
 
 
@@ -42,6 +41,8 @@ class TFManager:
             f"TFNode.DataFeed(ctx.mgr, qname_in={qname!r}) or ctx.get_data_feed()."
         )
 
-    def open_feed(self, train_mode: bool, qname_in: str) -> DataFeed:
-        """The rows of a queue; for tfos_ml itself."""
-        return self._node.get_data_feed(train_mode, qname_in)
+    def open_feed(self, train_mode: bool, qname_in: str) -> Any:
+        """The rows of a queue, whose lists come as lists; for tfos_ml itself."""
+        feed: Any = self._node.get_data_feed(train_mode, qname_in)
+        setattr(feed, "keeps_lists", True)  # noqa: B010 - of a ClusterFeed
+        return feed

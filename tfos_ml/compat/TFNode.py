@@ -165,8 +165,7 @@ class DataFeed:
         self.qname_out = qname_out
         self.done_feeding = False
         self.input_tensors = None if input_mapping is None else [t for _, t in sorted(input_mapping.items())]
-        self._feed: Any = mgr.open_feed(train_mode, qname_in)
-        self._feed.keeps_lists = True
+        self._feed = mgr.open_feed(train_mode, qname_in)
 
     def next_batch(self, batch_size: int) -> list[Any] | dict[str, list[Any]]:
         """The next rows: `batch_size`, fewer at the end of the feed, perhaps none.

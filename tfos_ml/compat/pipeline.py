@@ -283,22 +283,22 @@ class TFModel(
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_dataframe(dataset, "TFModel.transform")
-        args = self.merge_args_params()
+        args = vars(self.merge_args_params())
         for name in ("export_dir", "input_mapping", "output_mapping"):
-            if not getattr(args, name):
+            if not args[name]:
                 raise ParamError(
                     f"{name} is not set. TFModel.transform needs export_dir, input_mapping, output_mapping"
                 )
-        columns = sorted(args.input_mapping)
-        outputs = [column for _, column in sorted(args.output_mapping.items())]
+        columns = sorted(args["input_mapping"])
+        outputs = [column for _, column in sorted(args["output_mapping"].items())]
         names = {column: f"_{i}" for i, column in enumerate(outputs)}  # inputs may have the same
         native = NativeModel(
-            exportDir=args.export_dir,
-            inputMapping=args.input_mapping,
-            outputMapping={tensor: names[column] for tensor, column in args.output_mapping.items()},
-            batchSize=args.batch_size,
-            signatureDefKey=args.signature_def_key,
-            tagSet=args.tag_set,
+            exportDir=args["export_dir"],
+            inputMapping=args["input_mapping"],
+            outputMapping={tensor: names[column] for tensor, column in args["output_mapping"].items()},
+            batchSize=args["batch_size"],
+            signatureDefKey=args["signature_def_key"],
+            tagSet=args["tag_set"],
             nanPolicy="keep",
         )
         scored = native.transform(dataset.select(columns))
