@@ -14,6 +14,7 @@ How the package is laid out; imports point downwards:
 ``schema, arrays``     which column becomes which tensor, and how; ``artifacts``: bytes to executors
 ``mlflow/``            runs and models; ``fit_listener``: how it hears of fits;
                        ``run_context``: tags of runs
+``compat/``            TensorFlowOnSpark's modules, names and arguments over these
 ``persistence``        stages to files and back; ``pickling``: functions
 ``casting, heads``     column -> input of a model; output -> columns of Spark ML; ``output_checks``:
                        whether outputs are what the loss takes them for

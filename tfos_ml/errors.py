@@ -10,6 +10,7 @@
     │   ├── ColumnTypeError          a column whose type no tensor can hold
     │   ├── TrainFnPickleError       a train function that cannot be sent to the nodes
     │   ├── ClusterConfigError       a Spark setting that would break the run
+    │   ├── RemovedError             a function of TensorFlowOnSpark that has no counterpart
     │   ├── NotEnoughSlotsError      more nodes than Spark has task slots
     │   └── DestinationError         a directory that cannot be written or is in use
     ├── DataError                    found in the data
@@ -108,6 +109,10 @@ class TrainFnPickleError(InvalidInputError):
 
 class ClusterConfigError(InvalidInputError):
     """A Spark setting would break the run."""
+
+
+class RemovedError(InvalidInputError, NotImplementedError):
+    """A program uses what TensorFlowOnSpark has and :mod:`tfos_ml.compat` has not; says what to use instead."""
 
 
 class NotEnoughSlotsError(InvalidInputError):

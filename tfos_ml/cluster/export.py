@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -108,6 +109,24 @@ def _copy(filesystem: fs.FileSystem, source: str, target: str) -> None:
 def _check_unused(filesystem: fs.FileSystem, path: str, uri: str) -> None:
     if filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
         raise DestinationError(f"exportDir={redact(uri)!r} has been filled by somebody else since the fit began")
+
+
+def publish_directory(directory: str, uri: str) -> None:
+    """Copy a SavedModel to a URI, in place of what is there; for nodes of programs that lead themselves."""
+    run_id = uuid.uuid4().hex[:12]
+    stage(directory, uri, run_id)
+    filesystem, path = storage.open_uri(uri)
+    if filesystem.get_file_info(path).type == fs.FileType.Directory:
+        filesystem.delete_dir(path)
+    _move(filesystem, _staged(path, run_id), path)
+
+
+def _move(filesystem: fs.FileSystem, staged: str, path: str) -> None:
+    try:
+        filesystem.move(staged, path)
+    except (OSError, NotImplementedError):  # object stores move no directories
+        _copy(filesystem, staged, path)
+        filesystem.delete_dir(staged)
 
 
 def discard(uri: str, run_id: str) -> None:

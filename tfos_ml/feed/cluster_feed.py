@@ -30,7 +30,14 @@ class ClusterFeed(DataFeed):
     Rows of an RDD are the elements as they were, but for lists of numbers, which come as NumPy
     arrays; rows of a DataFrame are tuples of its columns. The rows of one call of ``train`` come as
     often as its ``num_epochs`` says. There is no end of the feed before ``shutdown``.
+
+    Attributes
+    ----------
+    keeps_lists : bool
+        Whether lists of numbers come as lists, which is slower; for :mod:`tfos_ml.compat`.
     """
+
+    keeps_lists = False
 
     def __init__(
         self,
@@ -77,15 +84,13 @@ class ClusterFeed(DataFeed):
     def _check_mode(self, chunk: Chunk) -> None:
         if self._train_mode and chunk.exchange is not None:
             raise CollectiveCallError("rows of inference() need ctx.get_data_feed(train_mode=False)")
-        if not self._train_mode and chunk.exchange is None:
-            raise CollectiveCallError("rows of train() need ctx.get_data_feed(train_mode=True)")
         self._exchange = chunk.exchange
 
     def next_batch(self, batch_size: int) -> list[Any] | dict[str, Array]:
         """The next rows: as :meth:`DataFeed.next_batch`, but with what follows.
 
-        With ``train_mode=False`` there are fewer than `batch_size` rows when no more are at hand, so that no task
-        waits for rows of others.
+        Of rows to infer there are fewer than `batch_size` when no more are at hand, so that no task waits for rows of
+        others.
 
         Returns
         -------
@@ -112,11 +117,11 @@ class ClusterFeed(DataFeed):
             for part in parts:
                 self._unnamed.check(part)
             return {tensor: self._array(parts, column, i) for i, (column, tensor) in enumerate(self._mapping.items())}
-        return [element for part in parts for element in to_elements(part)]
+        return [element for part in parts for element in to_elements(part, self.keeps_lists)]
 
     def _has_more(self, have_some: bool) -> bool:
         exhausted = self._batch is None or self._position == len(self._batch)
-        if exhausted and have_some and not self._train_mode and not self._inbox.has_item(self._stream):
+        if exhausted and have_some and self._exchange is not None and not self._inbox.has_item(self._stream):
             return False
         return self._available()
 

@@ -55,7 +55,7 @@ def export_saved_model(
     if signatures is None:
         inputs = input_specs(model, schema, shapes)
         ragged = [name for name, tensor in inputs.items() if tensor.ragged]
-        signatures = {signature_key: _serving_function(model, inputs)}
+        signatures = {signature_key: serving_function(model, inputs)}
     tf.saved_model.save(model, path, signatures=signatures)
     write_signature(path, signature_key, ragged)
 
@@ -163,7 +163,7 @@ def arrange_inputs(model: Any, inputs: dict[str, Any]) -> Any:
     return next(iter(inputs.values())) if len(inputs) == 1 else list(inputs.values())
 
 
-def _serving_function(model: Any, inputs: dict[str, TensorInfo]) -> Any:
+def serving_function(model: Any, inputs: dict[str, TensorInfo]) -> Any:
     """A function of one tensor for each input, two (values and row splits) for ragged ones."""
     if not callable(model):
         raise ModelError(f"A {type(model).__name__} cannot be called, so it needs signatures=. Give it a __call__.")

@@ -5,6 +5,7 @@ TensorFlow's AutoGraph reads the source of a function to convert it, and traceba
 
 from __future__ import annotations
 
+import functools
 import linecache
 import types
 from typing import Any
@@ -20,6 +21,9 @@ def collect(function: Any) -> Sources:
 
 
 def _collect(value: Any, sources: Sources, seen: set[int]) -> None:
+    if isinstance(value, functools.partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            _collect(part, sources, seen)
     code = getattr(value, "__code__", None)
     if code is None or id(code) in seen:
         return

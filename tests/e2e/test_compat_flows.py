@@ -1,0 +1,419 @@
+"""Programs written for TensorFlowOnSpark, as its Keras examples are, over ``tfos_ml.compat``.
+
+Train functions of two nodes use ``tf_keras``, as Keras 3 does not train under ``MultiWorkerMirroredStrategy``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SPARK_PORTS, listening_ports, wait_until
+from pyspark.sql import functions as F
+
+from tfos_ml import errors
+from tfos_ml.compat import TFCluster, TFNode, TFParallel, TFSparkNode, compat, dfutil, pipeline, reservation
+
+SIDE, CLASSES, PIXELS = 8, 4, 64
+
+
+def pictures(count: int, seed: int = 0):
+    """Pictures with one bright quadrant, whose number is the label; as flat lists of integers."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, count)
+    images = rng.integers(0, 60, (count, SIDE, SIDE))
+    for image, label in zip(images, labels, strict=True):
+        y, x = divmod(label, 2)
+        image[4 * y : 4 * y + 4, 4 * x : 4 * x + 4] += 150
+    return [(image.ravel().tolist(), int(label)) for image, label in zip(images, labels, strict=True)]
+
+
+def classifier(keras):
+    model = keras.Sequential(
+        [
+            keras.layers.Conv2D(4, 3, activation="relu", input_shape=(SIDE, SIDE, 1)),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(CLASSES, activation="softmax"),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.03), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def accuracy(spark, export_dir, rows) -> float:
+    """Of the exported model on rows, as ``pipeline.TFModel`` scores them."""
+    model = pipeline.TFModel({}).setExportDir(str(export_dir)).setInputMapping({"image": "conv2d_input"})
+    model.setOutputMapping({"dense": "scores"}).setBatchSize(50)
+    scores = np.array(
+        [row.scores for row in model.transform(spark.createDataFrame(rows, ["image", "label"])).collect()]
+    )
+    return float((scores.argmax(axis=1) == [label for _, label in rows]).mean())
+
+
+# Feeding
+
+
+def train_on_feed(args, ctx):
+    import tensorflow as tf
+    import tf_keras as keras
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        model = classifier(keras)
+    feed = TFNode.DataFeed(ctx.mgr, False)
+
+    def rows():
+        while not feed.should_stop():
+            batch = feed.next_batch(1)
+            if not batch:
+                return
+            image, label = batch[0]
+            assert isinstance(image, list)  # as it was in the RDD
+            yield np.array(image, np.float32).reshape(SIDE, SIDE, 1) / 255, label
+
+    signature = (tf.TensorSpec((SIDE, SIDE, 1), tf.float32), tf.TensorSpec((), tf.int32))
+    dataset = tf.data.Dataset.from_generator(rows, output_signature=signature).batch(args.batch_size)
+    options = tf.data.Options()
+    compat.disable_auto_shard(options)
+    steps = args.rows * args.epochs * 9 // 10 // args.batch_size // ctx.num_workers
+    model.fit(dataset.with_options(options), epochs=1, steps_per_epoch=steps, verbose=0)
+    compat.export_saved_model(model, ctx.absolute_path(args.export_dir), ctx.job_name == "chief")
+    feed.terminate()  # the rest of the rows
+
+
+@pytest.mark.timeout(400)  # tracing for two workers takes long on a busy machine
+def test_feeding(spark, tmp_path):
+    rows = pictures(320)
+    args = argparse.Namespace(rows=320, epochs=2, batch_size=8, export_dir=f"{tmp_path}/exported")
+    rdd = spark.sparkContext.parallelize(rows, 4)
+    cluster = TFCluster.run(
+        spark.sparkContext, train_on_feed, args, 2, 0, False, TFCluster.InputMode.SPARK, master_node="chief"
+    )
+    assert cluster.input_mode == TFCluster.InputMode.SPARK
+    assert [(n["job_name"], n["tb_port"]) for n in cluster.cluster_info] == [("chief", 0), ("worker", 0)]
+    assert cluster.tensorboard_url() is None
+    cluster.train(rdd, args.epochs)
+    cluster.shutdown(grace_secs=30)
+    assert accuracy(spark, args.export_dir, pictures(200, seed=1)) > 0.9
+
+
+def answer_with_context(args, ctx):
+    feed = ctx.get_data_feed(train_mode=False, input_mapping={"b": "second", "a": "first"})
+    while not feed.should_stop():
+        batch = feed.next_batch(10)
+        pairs = zip(batch["first"], batch["second"], strict=True)
+        feed.batch_results([[a * b, ctx.num_workers, ctx.worker_num < 2, "TF_CONFIG" in os.environ] for a, b in pairs])
+
+
+def test_inference_maps_columns_in_sorted_order_and_sets_no_tf_config_without_a_chief(spark):
+    sc = spark.sparkContext
+    cluster = TFCluster.run(sc, answer_with_context, [], 2, 0, input_mode=TFCluster.InputMode.SPARK)
+    results = cluster.inference(sc.parallelize([(i, i + 1) for i in range(100)], 5)).collect()
+    cluster.shutdown()
+    assert results == [[i * (i + 1), 2, True, False] for i in range(100)]
+
+
+def count_rows(args, ctx):
+    feed, rows = TFNode.DataFeed(ctx.mgr), 0
+    while not feed.should_stop():
+        rows += len(feed.next_batch(32))
+    Path(args["directory"], str(ctx.executor_id)).write_text(str(rows))
+
+
+def test_no_epochs_are_ten(spark, tmp_path):
+    cluster = TFCluster.run(
+        spark.sparkContext, count_rows, {"directory": str(tmp_path)}, 1, 0, input_mode=TFCluster.InputMode.SPARK
+    )
+    cluster.train(spark.sparkContext.parallelize(range(100), 2))
+    cluster.shutdown(timeout=-1)
+    assert (tmp_path / "0").read_text() == "1000"
+
+
+# Pipeline
+
+
+def train_columns(args, ctx):
+    import keras
+
+    feed = ctx.get_data_feed(train_mode=True, input_mapping=args.input_mapping)
+    model = classifier(keras)
+    while not feed.should_stop():
+        batch = feed.next_batch(args.batch_size)
+        if batch["label"]:
+            images = np.array(batch["conv2d_input"], np.float32).reshape(-1, SIDE, SIDE, 1)
+            model.train_on_batch(images, np.array(batch["label"]))
+    compat.export_saved_model(model, args.export_dir, is_chief=ctx.job_name == "chief")
+
+
+def test_pipeline(spark, tmp_path):
+    from pyspark.ml import Pipeline
+
+    df = spark.createDataFrame(pictures(400), ["image", "label"]).withColumn(
+        "image", F.transform("image", lambda x: (x / 255).cast("float"))
+    )
+    args = argparse.Namespace(unknown_to_params=1)
+    estimator = (
+        pipeline.TFEstimator(train_columns, args)
+        .setInputMapping({"image": "conv2d_input", "label": "label"})
+        .setExportDir(f"{tmp_path}/exported")
+        .setClusterSize(1)
+        .setMasterNode("chief")
+        .setEpochs(6)
+        .setBatchSize(32)
+        .setGraceSecs(60)
+    )
+    assert (estimator.getSteps(), estimator.getReaders(), estimator.getProtocol()) == (1000, 1, "grpc")
+    fitted = Pipeline(stages=[estimator]).fit(df)
+    model = fitted.stages[0]
+    assert isinstance(model, pipeline.TFModel)
+    assert (model.getExportDir(), model.args.unknown_to_params) == (f"{tmp_path}/exported", 1)
+    model.setInputMapping({"image": "conv2d_input"})
+    model.setOutputMapping({"dense": "prediction"}).setSignatureDefKey("serving_default").setTagSet("serve")
+    scored = fitted.transform(df)
+    assert scored.dtypes == [("prediction", "array<double>")]
+    found = np.array([row.prediction for row in scored.collect()]).argmax(axis=1)
+    assert (found == [row.label for row in df.collect()]).mean() > 0.9
+
+
+def test_defaults_of_params_go_before_arguments_and_it_is_told():
+    estimator = pipeline.TFEstimator(train_columns, {"batch_size": 64, "epochs": 1, "mine": 2}).setEpochs(3)
+    with pytest.warns(UserWarning, match=r"'batch_size': 64.*\{'batch_size': 100\}"):
+        args = estimator.merge_args_params()
+    assert (args.batch_size, args.epochs, args.mine) == (100, 3, 2)
+    with pytest.raises(errors.ParamError, match="TENSORFLOW"):
+        estimator.setInputMode(TFCluster.InputMode.TENSORFLOW)
+    with pytest.raises(errors.ParamError, match="export_fn"):
+        pipeline.TFEstimator(train_columns, {}, export_fn=print)
+    assert pipeline.Namespace(["--a", "1"]).argv == ["--a", "1"]
+
+
+# Files
+
+
+def examples(pattern):
+    import tensorflow as tf
+
+    columns = {"image": tf.io.FixedLenFeature([PIXELS], tf.int64), "label": tf.io.FixedLenFeature([1], tf.int64)}
+
+    def parse(record):
+        parsed = tf.io.parse_single_example(record, columns)
+        return tf.reshape(tf.cast(parsed["image"], tf.float32), (SIDE, SIDE, 1)) / 255, parsed["label"]
+
+    return tf.data.TFRecordDataset(tf.io.gfile.glob(pattern)).map(parse)
+
+
+def train_on_files(args, ctx):
+    import tensorflow as tf
+    import tf_keras as keras
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    pattern = TFNode.hdfs_path(ctx, f"{args.records}/part-*")
+    dataset = examples(pattern).shard(ctx.num_workers, ctx.task_index if ctx.job_name == "chief" else 1)
+    options = tf.data.Options()
+    compat.disable_auto_shard(options)
+    with strategy.scope():
+        model = classifier(keras)
+    model.fit(dataset.repeat().batch(8).with_options(options), epochs=2, steps_per_epoch=18, verbose=0)
+    compat.export_saved_model(model, args.export_dir, ctx.is_chief)
+
+
+def score_share(args, ctx):
+    import tensorflow as tf
+
+    score = tf.saved_model.load(args.export_dir).signatures["serving_default"]
+    files = sorted(glob.glob(f"{args.records}/part-*"))[ctx.worker_num :: ctx.num_workers]
+    hits = []
+    for file in files:
+        for image, label in examples(file).batch(50):
+            best = tf.argmax(score(conv2d_input=image)["dense"], axis=1)
+            hits += (best == tf.squeeze(label, 1)).numpy().tolist()
+    Path(args.output, f"part-{ctx.worker_num}.json").write_text(json.dumps({"files": len(files), "hits": hits}))
+    return tf  # what cannot be pickled: results are files
+
+
+@pytest.mark.timeout(400)
+def test_files_then_parallel_inference(spark, tmp_path):
+    records = f"{tmp_path}/records"
+    df = spark.createDataFrame(pictures(480), "image array<bigint>, label bigint").repartition(4)
+    dfutil.saveAsTFRecords(df, records)
+    with pytest.raises(errors.DestinationError, match="exists"):
+        dfutil.saveAsTFRecords(df, records)
+    assert {path.name for path in Path(records).iterdir()} == {"_SUCCESS", *(f"part-r-{i:05d}" for i in range(4))}
+    args = argparse.Namespace(records=records, export_dir=f"{tmp_path}/exported", output=str(tmp_path))
+    cluster = TFCluster.run(
+        spark.sparkContext, train_on_files, args, 2, 0, input_mode=TFCluster.InputMode.TENSORFLOW, master_node="chief"
+    )
+    cluster.shutdown()
+    TFParallel.run(spark.sparkContext, score_share, args, 2)
+    parts = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("part-*.json"))]
+    assert [part["files"] for part in parts] == [2, 2]
+    hits = [hit for part in parts for hit in part["hits"]]
+    assert len(hits) == 480
+    assert np.mean(hits) > 0.9
+
+
+def test_tfrecords_come_back_as_they_were(spark, tmp_path):
+    columns = "i int, l bigint, f float, t string, b binary, flag boolean, xs array<double>, words array<string>"
+    rows = [
+        (1, 2**40, 0.5, "ü", bytearray(b"\xff"), True, [1.0, 2.0], ["a", "b"]),
+        (2, -1, None, "", bytearray(b"x"), False, [3.0], ["c"]),
+    ]
+    df = spark.createDataFrame(rows, columns).coalesce(1)
+    dfutil.saveAsTFRecords(df, f"file://{tmp_path}/records")
+    loaded = dfutil.loadTFRecords(spark.sparkContext, f"{tmp_path}/records", binary_features=["b"])
+    assert dfutil.isLoadedDF(loaded)
+    assert not dfutil.isLoadedDF(df)
+    types = dict(loaded.dtypes)
+    assert (types["b"], types["flag"], types["xs"], types["words"]) == (
+        "binary",
+        "bigint",
+        "array<double>",
+        "array<string>",
+    )
+    found = [tuple(row[name] for name in df.columns) for row in loaded.collect()]
+    assert found == [(*row[:5], int(row[5]), *row[6:]) for row in rows]
+    with pytest.raises(errors.ColumnTypeError, match="'d' is decimal"):
+        dfutil.saveAsTFRecords(df.select(F.lit(1).cast("decimal(5,2)").alias("d")), f"{tmp_path}/other")
+    assert not (tmp_path / "other").exists()
+
+
+# Streaming
+
+
+def train_until_enough(args, ctx):
+    feed = ctx.get_data_feed()
+    weight, seen = 0.0, 0
+    while not feed.should_stop() and seen < args["enough"]:
+        for x, y in feed.next_batch(10):
+            weight += 0.1 * (y - weight * x) * x
+            seen += 1
+    feed.terminate()
+    Path(args["directory"], str(ctx.task_index)).write_text(str(weight))
+
+
+@pytest.fixture
+def stream(spark):
+    from pyspark.java_gateway import ensure_callback_server_started
+    from pyspark.streaming import StreamingContext
+
+    ensure_callback_server_started(spark.sparkContext._gateway)
+    SPARK_PORTS.update(listening_ports())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # DStreams are deprecated
+        return StreamingContext(spark.sparkContext, 1)
+
+
+def points(sc, count):
+    return sc.parallelize([(i % 3 - 1, 2.0 * (i % 3 - 1)) for i in range(count)], 2)
+
+
+def test_streaming_ends_when_a_map_function_has_read_enough(spark, stream, tmp_path):
+    sc = spark.sparkContext
+    args = {"directory": str(tmp_path), "enough": 150}
+    cluster = TFCluster.run(sc, train_until_enough, args, 1, 0, input_mode=TFCluster.InputMode.SPARK)
+    cluster.train(stream.queueStream([points(sc, 100) for _ in range(50)]), feed_timeout=60)
+    stream.start()
+    cluster.shutdown(stream)
+    assert float((tmp_path / "0").read_text()) == pytest.approx(2.0, abs=0.01)
+
+
+def test_streaming_ends_when_another_process_asks(spark, stream, tmp_path):
+    sc = spark.sparkContext
+    args = {"directory": str(tmp_path), "enough": 10**6}
+    cluster = TFCluster.run(sc, train_until_enough, args, 1, 0, input_mode=TFCluster.InputMode.SPARK)
+    cluster.train(stream.queueStream([points(sc, 100) for _ in range(2)]))
+    stream.start()
+    waiting = threading.Thread(target=cluster.shutdown, args=(stream,))
+    waiting.start()
+    assert wait_until(lambda: cluster.server.progress().get(0, {}).get("rows", 0) >= 200, 60)
+    address = cluster.cluster_meta["server_addr"]
+    client = reservation.Client((address.location, address.token))
+    client.request_stop()
+    client.close()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert (tmp_path / "0").exists()
+
+
+# Segmentation
+
+
+def segment(args, ctx):
+    import keras
+    from keras import layers
+
+    rng = np.random.default_rng(ctx.task_index)
+    images = rng.random((96, 16, 16, 1)).astype(np.float32) * 0.3
+    masks = np.zeros((96, 16, 16), np.int64)
+    for image, mask, (y, x) in zip(images, masks, rng.integers(0, 10, (96, 2)), strict=True):
+        image[y : y + 6, x : x + 6] += 0.6
+        mask[y : y + 6, x : x + 6] = 1
+    inputs = keras.Input((16, 16, 1))
+    down = layers.Conv2D(8, 3, strides=2, padding="same", activation="relu")(inputs)
+    deep = layers.Conv2D(16, 3, strides=2, padding="same", activation="relu")(down)
+    up = layers.Conv2DTranspose(8, 3, strides=2, padding="same", activation="relu")(deep)
+    up = layers.Concatenate()([up, down])
+    outputs = layers.Conv2DTranspose(2, 3, strides=2, padding="same", name="mask")(up)
+    model = keras.Model(inputs, outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+    history = model.fit(images, masks, epochs=12, batch_size=16, verbose=0).history
+    ctx.report({"accuracy": history["accuracy"][-1]})
+    compat.export_saved_model(model, ctx.absolute_path(args.export_dir), is_chief=ctx.job_name == "chief")
+
+
+def test_segmentation(spark, tmp_path):
+    args = argparse.Namespace(export_dir=f"{tmp_path}/exported")
+    cluster = TFCluster.run(
+        spark.sparkContext, segment, args, 1, 0, input_mode=TFCluster.InputMode.TENSORFLOW, master_node="chief"
+    )
+    cluster.shutdown(grace_secs=0)
+    assert cluster.native.summary["nodes"][0]["metrics"][0]["metrics"]["accuracy"] > 0.95
+    model = pipeline.TFModel({}).setExportDir(args.export_dir)
+    model.setInputMapping({"image": "input_1"}).setOutputMapping({"mask": "mask"})
+    picture = np.full((16, 16), 0.1)
+    picture[4:10, 4:10] = 0.8
+    df = spark.createDataFrame([(picture.ravel().tolist(),)], ["image"])
+    (row,) = model.transform(df).collect()
+    found = np.array(row.mask).reshape(16, 16, 2).argmax(axis=2)
+    assert (found == (picture > 0.5)).mean() > 0.9
+
+
+# What ends otherwise
+
+
+def fail(args, ctx):
+    raise ValueError("no such data")
+
+
+def test_a_failure_is_raised_and_the_context_lives_on(spark):
+    with pytest.raises(errors.TrainFnError, match="no such data"):
+        TFCluster.run(spark.sparkContext, fail, None, 1, 0).shutdown()
+    assert spark.sparkContext.parallelize([1]).count() == 1
+
+
+def hold_port(args, ctx):
+    assert ctx.tmp_socket is not None
+    with pytest.raises(errors.RemovedError):
+        ctx.mgr.get_queue("input")
+    assert ctx.mgr.get("state") == "running"
+    ctx.release_port()
+    assert ctx.tmp_socket is None
+    assert isinstance(ctx, TFSparkNode.TFNodeContext)
+    _, server = ctx.start_cluster_server()
+    assert server.target.startswith("grpc://")
+    ctx.report({"served": 1})
+
+
+def test_a_node_releases_its_port_itself_and_starts_its_server(spark):
+    cluster = TFCluster.run(spark.sparkContext, hold_port, None, 1, 0, release_port=False)
+    cluster.shutdown()
+    assert cluster.native.summary["nodes"][0]["metrics"]

@@ -1,0 +1,44 @@
+"""Independent instances of a program in parallel."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml.cluster.programs import check_map_fun
+from tfos_ml.cluster.tfparallel import TFParallel
+from tfos_ml.compat.map_functions import MapFun, run_alone
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+def run(sc: SparkContext, map_fn: MapFun, tf_args: Any, num_executors: int, use_barrier: bool = True) -> None:
+    """Run independent instances of a function, each in a TensorFlow process of its own.
+
+    Parameters
+    ----------
+    sc : pyspark.SparkContext
+        Where.
+    map_fn : callable
+        ``map_fn(args, ctx)``, with ``ctx.worker_num`` and ``ctx.executor_id`` the number of the instance and
+        ``ctx.num_workers`` how many there are.
+    tf_args : object
+        Passed to it as it is; a list becomes ``sys.argv`` as well. ``num_gpus`` in it is the number of GPUs of each.
+    num_executors : int
+        Number of instances.
+    use_barrier : bool, default True
+        Whether all run at once, or as many as there are task slots.
+
+    Notes
+    -----
+    Differences: an instance that fails ends the others, and its error is raised here. With ``num_gpus``, instances
+    find their GPUs by their number, not by their number on their host.
+    """
+    check_map_fun(map_fn)
+    program = partial(run_alone, map_fn, num_executors)
+    # What tfos_ml.TFParallel does not take yet, it does not get.
+    takes_barrier = "use_barrier" in inspect.signature(TFParallel.run).parameters
+    options: dict[str, Any] = {"use_barrier": use_barrier} if takes_barrier else {}
+    TFParallel.run(sc, program, tf_args, num_executors, **options)

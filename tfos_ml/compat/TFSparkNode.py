@@ -1,0 +1,182 @@
+"""``TFNodeContext``: what a map function gets as ``ctx``.
+
+Differences: the other functions of TensorFlowOnSpark's module (``run``, ``train``, ``inference``, ``shutdown``,
+``TFSparkNode``) made Spark tasks for ``TFCluster``, and are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml.compat import TFNode
+from tfos_ml.compat.TFManager import TFManager
+from tfos_ml.errors import ParamError
+
+if TYPE_CHECKING:
+    from tfos_ml.training.context import NodeContext
+
+TRAINING_JOBS = ("chief", "master", "worker")
+
+
+class TFNodeContext:
+    """One node of the cluster, as its map function sees it.
+
+    Parameters
+    ----------
+    executor_id : int, default 0
+        Rank of the node in the whole cluster.
+    job_name : str, default ""
+        ``"ps"``, ``"chief"``, ``"master"``, ``"evaluator"`` or ``"worker"``.
+    task_index : int, default 0
+        Index of the node within its job.
+    cluster_spec : dict of str to list of str, default {}
+        ``host:port`` of all nodes by job name.
+    defaultFS : str, default "file://"
+        Spark's default filesystem.
+    working_dir : str, default "."
+        The driver's working directory.
+    mgr : TFManager, optional
+        From which ``TFNode.DataFeed`` is made.
+    tmp_socket : object, optional
+        Has a ``close``, and stands for the node's reserved port.
+
+    Attributes
+    ----------
+    worker_num : int
+        As `executor_id`.
+    num_workers : int
+        Number of chief and workers.
+
+    Notes
+    -----
+    Differences: whatever :class:`tfos_ml.NodeContext` has beside these is there, too: ``ctx.report``, ``ctx.is_chief``,
+    ``ctx.barrier``, ``ctx.cluster_resolver()``... As there, files that the map function makes with ``tempfile`` are
+    deleted with its process, whose own directory is not `working_dir`.
+    """
+
+    def __init__(
+        self,
+        executor_id: int = 0,
+        job_name: str = "",
+        task_index: int = 0,
+        cluster_spec: Mapping[str, Sequence[str]] | None = None,
+        defaultFS: str = "file://",
+        working_dir: str = ".",
+        mgr: TFManager | None = None,
+        tmp_socket: Any = None,
+    ):
+        self.worker_num = executor_id
+        self.executor_id = executor_id
+        self.job_name = job_name
+        self.task_index = task_index
+        self.cluster_spec = {job: list(tasks) for job, tasks in (cluster_spec or {}).items()}
+        self.num_workers = sum(len(tasks) for job, tasks in self.cluster_spec.items() if job in TRAINING_JOBS)
+        self.defaultFS = defaultFS
+        self.working_dir = working_dir
+        self.mgr = mgr
+        self.tmp_socket = tmp_socket
+        self._node: NodeContext | None = None
+
+    @classmethod
+    def of_node(cls, node: NodeContext) -> TFNodeContext:
+        """The context of a node of a ``TFCluster``; for tfos_ml itself."""
+        context = cls(
+            node.executor_id,
+            node.job_name,
+            node.task_index,
+            node.cluster_spec,
+            default_fs(node.default_fs),
+            node.settings["working_dir"],
+            TFManager(node),
+            None if node.settings.get("release_port", True) else _ReservedPort(node),
+        )
+        context._node = node
+        return context
+
+    @classmethod
+    def of_instance(cls, node: NodeContext, num_workers: int) -> TFNodeContext:
+        """The context of an instance of ``TFParallel``, which is in no cluster; for tfos_ml itself."""
+        context = cls(node.executor_id, defaultFS=default_fs(node.default_fs))
+        context.num_workers = num_workers
+        context._node = node
+        return context
+
+    def __getattr__(self, name: str) -> Any:
+        node = None if name.startswith("_") else self.__dict__.get("_node")
+        if node is None:
+            raise AttributeError(f"TFNodeContext has no attribute {name!r}")
+        return getattr(node, name)
+
+    def absolute_path(self, path: str) -> str:
+        """As :func:`TFNode.hdfs_path`."""
+        return TFNode.hdfs_path(self, path)
+
+    def start_cluster_server(self, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:
+        """As :func:`TFNode.start_cluster_server`."""
+        return TFNode.start_cluster_server(self, num_gpus, rdma)
+
+    def export_saved_model(
+        self, sess: Any, export_dir: str | None = None, tag_set: str | None = None, signatures: Any = None
+    ) -> Any:
+        """Keep a model for ``cluster.native.model``, as :meth:`tfos_ml.NodeContext.export_saved_model` does.
+
+        Parameters
+        ----------
+        sess : keras.Model or tf.Module
+            The model; to be passed on every node, kept from the chief.
+        export_dir, tag_set : str, optional
+            Must be None: see below.
+        signatures : optional
+            As of ``tf.saved_model.save``.
+
+        Notes
+        -----
+        Differences: with a session of TensorFlow 1 and the other arguments, it raises, as theirs does with
+        TensorFlow 2. To write a model to a directory, use ``compat.export_saved_model(model, export_dir, is_chief)``.
+        """
+        if self._node is None or export_dir is not None or tag_set is not None:
+            TFNode.export_saved_model(sess, export_dir, tag_set, signatures)
+        assert self._node is not None
+        return self._node.export_saved_model(sess, signatures)
+
+    def get_data_feed(
+        self,
+        train_mode: bool = True,
+        qname_in: str = "input",
+        qname_out: str = "output",
+        input_mapping: Mapping[str, str] | None = None,
+    ) -> TFNode.DataFeed:
+        """As :class:`TFNode.DataFeed` of ``ctx.mgr``."""
+        if self.mgr is None:
+            raise ParamError(
+                "ctx.get_data_feed(): this node is not fed. Instances of TFParallel read their data themselves; start "
+                "a cluster with TFCluster.run(..., input_mode=TFCluster.InputMode.SPARK)."
+            )
+        return TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
+
+    def release_port(self) -> None:
+        """As :func:`TFNode.release_port`."""
+        TFNode.release_port(self)
+
+
+class _ReservedPort:
+    """A port that the node's supervisor holds."""
+
+    def __init__(self, node: NodeContext):
+        self._node = node
+
+    def close(self) -> None:
+        """Free it."""
+        self._node.release_port()
+
+
+def default_fs(uri: str) -> str:
+    """A default filesystem as programs of TensorFlowOnSpark see it: of the local one, without the root's slash.
+
+    Examples
+    --------
+    >>> default_fs("file:///"), default_fs("hdfs://nn:8020")
+    ('file://', 'hdfs://nn:8020')
+    """
+    return uri.removesuffix("/") if uri.startswith("file:///") else uri
