@@ -101,7 +101,8 @@ class TFEstimator(TFEstimatorKeywords, TrainFnParams, ClusterEstimator):
         Fills rows of arrays of different lengths, up to the longest of their batch. Of vectors, all
         of a column must have one size.
     verbose : {0, 1, 2}, default 1
-        Silent, a progress bar, or a line per epoch.
+        Silent, a progress bar, or a line per epoch and what the nodes print. In local mode the latter is on the
+        console anyway; on Spark Connect it comes at the end.
 
     Examples
     --------

@@ -216,7 +216,7 @@ class TrainingParams(ScoringParams, HasLabelCol, HasWeightCol, HasValidationIndi
     nodeEnv = _param(
         "nodeEnv", "environment of the TensorFlow processes, set before TensorFlow is imported", Environment
     )
-    verbose = _param("verbose", "0 silent, 1 progress bar, 2 a line per epoch", _int)
+    verbose = _param("verbose", "0 silent, 1 progress bar, 2 a line per epoch and what nodes print", _int)
 
     def _set_training_defaults(self) -> None:
         self._set_scoring_defaults()

@@ -52,6 +52,7 @@ try:
     TFEstimator(trainFn=train_functions.fail_on_one, tfArgs=args, clusterSize=2, verbose=0).fit(df)
 except errors.TrainFnError as error:
     print("error", error.role, error.index, error.message)
+TFEstimator(trainFn=lambda args, ctx: ctx.log("said at the end"), verbose=2).fit(df)
 for program in (TFCluster, TFParallel):
     try:
         program.run(spark, train, None, 2)
@@ -105,6 +106,7 @@ def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
         "streamed 5000.0",
         "scored 5000.0",
         "error worker 1 the train function raised ZeroDivisionError: the user's own mistake",
+        "[worker:0] said at the end",
         "TFCluster needs a SparkContext",
         "TFParallel needs a SparkContext",
         "No task of the fit has run for reservationTimeout=5 s",

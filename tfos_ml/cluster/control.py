@@ -66,6 +66,7 @@ class ControlServer(TransportServer):
         self._ended_links: set[str] = set()
         self._reports: deque[dict[str, Any]] = deque(maxlen=KEPT_REPORTS)
         self._received: list[dict[str, Any]] = []  # reports of files
+        self._lines: deque[str] = deque(maxlen=KEPT_REPORTS)
         self._deliveries: set[str] = set()
         self._stopping = False
         self._rounds: dict[int, dict[int, str]] = {}
@@ -139,7 +140,9 @@ class ControlServer(TransportServer):
             self._end_link(rank)
             link = self._links[rank] = _Link(name)
         first = int(body.get("first_report", link.reports))
-        self._keep(reports[max(0, link.reports - first) :])
+        new = reports[max(0, link.reports - first) :]
+        self._lines.extend(str(report["line"]) for report in new if "line" in report)
+        self._keep([report for report in new if "line" not in report])
         link.reports = max(link.reports, first + len(reports))
         number = int(body.get("number", link.calls + 1))
         if number > link.calls:
@@ -193,6 +196,14 @@ class ControlServer(TransportServer):
             self._reports.clear()
             self._received.clear()
             return reports
+
+    def take_lines(self, timeout: float = 0) -> list[str]:
+        """Lines of the nodes' output that came since the last call; waits for some, at most `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lines, timeout)
+            lines = list(self._lines)
+            self._lines.clear()
+            return lines
 
     def progress(self) -> dict[int, dict[str, Any]]:
         """The latest word of each node that has reported, by rank."""

@@ -107,6 +107,7 @@ def launch(
     shares_console = not is_connect(spark) and is_local(spark)
     barrier = not allocates_dynamically(spark)
     task = replace(task, barrier=barrier, node_ports=node_ports(spark), shares_console=shares_console)
+    task = replace(task, verbose=verbose)
     check_slots(spark, task.template.size, task.reservation_timeout, profile)
     check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)
@@ -262,6 +263,7 @@ class _Attempt:
         progress = self._control.progress()
         reports = self._control.take_reports()
         self._progress.update(progress, reports)
+        self._progress.write(self._control.take_lines())
         if reports:
             self._reported(reports)
         board = progress.get(self._task.template.chief_rank, {}).get("tensorboard")
@@ -276,10 +278,13 @@ class _Attempt:
         self._control.stop_nodes()
         if not self._control.wait_gone(CLEANUP_TIMEOUT):
             logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
+        self._progress.write(self._control.take_lines())
         self._control.close()
 
     def _read(self, rows: list[Any]) -> RunResult:
         reports = {rank: json.loads(payload) for rank, payload in results.joined(rows, "report")}
+        for report in reports.values():
+            self._progress.write(report.pop("lines", []))
         if not reports:
             raise errors.EmptyDataError(
                 "The DataFrame has no rows, so no node was started. Check its filters and joins."

@@ -16,6 +16,7 @@ import logging
 import math
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +37,7 @@ from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.graceful_end import log_failure
 from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
+from tfos_ml.cluster.node_output import NodeOutput
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
@@ -169,6 +171,7 @@ class Node:
         self._guardian: Guardian | None = None
         self._child: ChildProcess | None = None
         self._board: Board | None = None
+        self._output = NodeOutput(self._me.label, 0 if task.shares_console else task.verbose, task.template.size)
         self._asked = Asked(task, self._me.label, self._role.rank == self._template.feed_ranks[0])
 
     def check_first(self) -> None:
@@ -201,7 +204,7 @@ class Node:
         own = {"TMPDIR": scratch, HEARTBEAT: str(self._task.heartbeat_timeout / HEARTBEATS), **self._gpus, **uses_keras}
         own.update(self._task.environment)
         environment = child_environment(marker, self._threads, own)
-        self._child = ChildProcess(CHILD_MODULE, environment, self._me.label)
+        self._child = ChildProcess(CHILD_MODULE, environment, self._me.label, self._output.printed)
         self._guardian.guard(pid=self._child.pid)
         self._channel = QueuedChannel(self._child.socket)
         self._feeder = self._make_feeder(self._task.schema, self._directories, self._send)
@@ -213,6 +216,7 @@ class Node:
             client = ControlClient(**self._task.control)
             period = period_for(self._task.template.size) / self.pings_faster
             self._link = ProgressLink(client, self._me.rank, self._progress, period, self._hear)
+            self._output.connect(self._link)
         self._asked.start(self._link)
 
     def _listen(self) -> None:
@@ -406,6 +410,9 @@ class Node:
                 self._conversation.reach_barrier(message["name"])
             case "report":
                 self._report(message)
+            case "log":
+                sys.stderr.write(f"[{self._me.label}] {message['text']}\n")
+                self._output.say(message["text"])
             case "summary":
                 self._facts.update(message["facts"])
             case "checkpoint":
@@ -492,6 +499,7 @@ class Node:
             "evaluator": self._role.job_name == "evaluator",
             "staged": staged,
             **self._asked.facts(),
+            **self._output.facts(),
             **self._facts,
         }
         rank = self._me.rank
@@ -530,6 +538,8 @@ class Node:
         self._port.release()
         self._asked.close()
         if self._link is not None:
+            if self._child is not None:
+                self._child.log_tail()  # waits until its last lines are on their way
             self._link.close()
         reported = False
         try:

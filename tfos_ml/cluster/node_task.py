@@ -47,6 +47,8 @@ class NodeTask:
         Ports that nodes may listen on; ``range(0, 1)`` stands for any.
     shares_console : bool
         Whether what nodes print comes to the driver's console, as in local mode.
+    verbose : int
+        What of the nodes' output is sent to the driver, if it does not come there anyway.
     """
 
     run_id: str
@@ -65,3 +67,4 @@ class NodeTask:
     heartbeat_timeout: float = 120.0
     node_ports: range = ANY_PORT
     shares_console: bool = False
+    verbose: int = 0

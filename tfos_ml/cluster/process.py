@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import IO
 
 import psutil
@@ -65,18 +65,66 @@ def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> di
     }
 
 
+class LimitedLines:
+    """Passes lines on; of more than some in a second the rest is counted.
+
+    Parameters
+    ----------
+    pass_on : callable
+        Gets each line, without its end.
+    lines_a_second : int
+        How many.
+    """
+
+    def __init__(self, pass_on: Callable[[str], None], lines_a_second: int):
+        self._pass_on = pass_on
+        self._limit = lines_a_second
+        self._lock = threading.Lock()
+        self._second = 0.0
+        self._lines = 0
+
+    def take(self, line: str) -> None:
+        """Pass a line on, or count it."""
+        with self._lock:
+            if time.monotonic() - self._second >= 1.0:
+                self._tell_left_out()
+                self._second, self._lines = time.monotonic(), 0
+            self._lines += 1
+            if self._lines <= self._limit:
+                self._pass_on(line.removesuffix("\n"))
+
+    def _tell_left_out(self) -> None:
+        left_out = self._lines - self._limit
+        if left_out > 0:
+            self._pass_on(f"({left_out:,} lines left out: more than {self._limit} a second)")
+
+    def end(self) -> None:
+        """Tell how many of the last lines were left out."""
+        with self._lock:
+            self._tell_left_out()
+            self._lines = 0
+
+
 class OutputRelay:
     """Copies a process's output to this process's stderr, and keeps its last lines.
 
     Of more than ``LINES_A_SECOND`` lines in a second the rest is counted.
+
+    Parameters
+    ----------
+    stream : file
+        The output.
+    label : str
+        Prefix of its lines.
+    others : LimitedLines, optional
+        What else gets them.
     """
 
-    def __init__(self, stream: IO[str], label: str):
+    def __init__(self, stream: IO[str], label: str, others: LimitedLines | None = None):
         self._stream = stream
         self._label = label
+        self._readers = [LimitedLines(self._write, LINES_A_SECOND), *([others] if others else [])]
         self._tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
-        self._second = 0.0
-        self._lines = 0
         self._thread = threading.Thread(target=self._relay, name=f"relay {label}", daemon=True)
         self._thread.start()
 
@@ -84,18 +132,13 @@ class OutputRelay:
         with self._stream:
             for line in self._stream:
                 self._tail.append(line)
-                if time.monotonic() - self._second >= 1.0:
-                    self._tell_left_out()
-                    self._second, self._lines = time.monotonic(), 0
-                self._lines += 1
-                if self._lines <= LINES_A_SECOND:
-                    sys.stderr.write(f"[{self._label}] {line}")
-        self._tell_left_out()
+                for reader in self._readers:
+                    reader.take(line)
+        for reader in self._readers:
+            reader.end()
 
-    def _tell_left_out(self) -> None:
-        left_out = self._lines - LINES_A_SECOND
-        if left_out > 0:
-            sys.stderr.write(f"[{self._label}] ({left_out:,} lines left out: more than {LINES_A_SECOND} a second)\n")
+    def _write(self, line: str) -> None:
+        sys.stderr.write(f"[{self._label}] {line}\n")
 
     def tail(self, timeout: float) -> str:
         """The last lines, once the output has ended or `timeout` seconds have passed."""
@@ -114,6 +157,8 @@ class ChildProcess:
         Its whole environment.
     label : str
         Prefix of its lines in the log.
+    others : LimitedLines, optional
+        What else gets its lines.
 
     Attributes
     ----------
@@ -123,7 +168,7 @@ class ChildProcess:
         Our end of the socket pair; the module's arguments are the other end's descriptor and our pid.
     """
 
-    def __init__(self, module: str, environment: Mapping[str, str], label: str):
+    def __init__(self, module: str, environment: Mapping[str, str], label: str, others: LimitedLines | None = None):
         self.socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -139,7 +184,7 @@ class ChildProcess:
             )
         self.pid = self._process.pid
         assert self._process.stdout is not None
-        self._relay = OutputRelay(self._process.stdout, label)
+        self._relay = OutputRelay(self._process.stdout, label, others)
 
     @property
     def returncode(self) -> int | None:

@@ -20,7 +20,7 @@ class Progress:
     Parameters
     ----------
     verbose : int
-        0 shows nothing, 1 a progress bar, 2 a line per epoch.
+        0 shows nothing, 1 a progress bar, 2 a line per epoch and what the nodes print.
     nodes, epochs : int
         Size of the cluster; number of epochs.
     shares_terminal : bool, default False
@@ -60,10 +60,15 @@ class Progress:
         if self._verbose == 0 or line in self._said:
             return
         self._said.add(line)
-        if self._bar is not None:
-            self._bar.write(line, file=sys.stderr)
-        else:
-            self._print(line)
+        self.write([line])
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Show lines, beside the bar if there is one."""
+        for line in lines if self._verbose else ():
+            if self._bar is not None:
+                self._bar.write(line, file=sys.stderr)
+            else:
+                self._print(line)
 
     def _print(self, line: str) -> None:
         """A line on stdout, or on stderr instead of a bar, where it replaces the bar that Spark may have drawn."""

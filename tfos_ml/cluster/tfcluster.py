@@ -28,6 +28,7 @@ from tfos_ml.cluster.host import HostOrder, start_host, start_node
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
+from tfos_ml.cluster.node_output import OutputPrinter
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SETTING, check_settings, check_slots, lease_timeout
 from tfos_ml.cluster.probe import check_executors
@@ -122,6 +123,7 @@ class TFCluster:
         endpoint = driver_endpoint(spark)
         self.server = ClusterServer(endpoint, task.template, lambda: context._jsc is not None, task.lease)
         self._release = weakref.finalize(self, self.server.close)
+        self._printer = OutputPrinter(self.server)
         self._nodes: tuple[FeedNode, ...] = ()
         self._feeds = count(1)
         self._unseen: errors.TfosMlError | None = None  # what a stream's thread has raised
@@ -155,6 +157,7 @@ class TFCluster:
         queues: Sequence[str] = ("input", "output", "error"),
         eval_node: bool = False,
         release_port: bool = True,
+        verbose: int = 1,
     ) -> TFCluster:
         """Start a cluster, and return once all nodes have met.
 
@@ -188,6 +191,9 @@ class TFCluster:
         release_port : bool, default True
             Whether a node's reserved port is released before `map_fun` is called; else it calls
             ``ctx.release_port()``.
+        verbose : {0, 1, 2}, default 1
+            What of the nodes' output the driver's stderr shows while the cluster runs: nothing, ``ctx.log``, or all
+            they print. In local mode all is on the console anyway.
 
         Raises
         ------
@@ -229,6 +235,7 @@ class TFCluster:
             lease=lease_timeout(spark),
             node_ports=node_ports(spark),
             shares_console=is_local(spark),
+            verbose=verbose,
         )
         return cls(spark, task, input_mode, {rank: Artifact(task.payload.name, program) for rank in driver_ranks})
 
@@ -543,6 +550,7 @@ class TFCluster:
         if not self.server.wait_gone(CLEANUP_TIMEOUT):
             logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
         self._release()
+        self._printer.close(CLEANUP_TIMEOUT)
         if self._job is not None and not self._job.wait(CLEANUP_TIMEOUT):
             self._job.cancel(CLEANUP_TIMEOUT)
         for process in self._driver_nodes:

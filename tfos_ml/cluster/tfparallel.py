@@ -17,6 +17,7 @@ from tfos_ml.cluster.graceful_end import await_end, has_failed
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.meeting import raise_failure, raise_silence
 from tfos_ml.cluster.node import Node, supervise
+from tfos_ml.cluster.node_output import write_lines
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS, check_settings, lease_timeout
 from tfos_ml.cluster.probe import check_executors
@@ -47,7 +48,11 @@ class TFParallel:
     @staticmethod
     @concise
     def run(
-        sc: SparkContext | SparkSession, map_fun: Callable[[Any, Any], Any], tf_args: Any, num_executors: int
+        sc: SparkContext | SparkSession,
+        map_fun: Callable[[Any, Any], Any],
+        tf_args: Any,
+        num_executors: int,
+        verbose: int = 1,
     ) -> list[Any]:
         """Run independent instances of a function, each in a TensorFlow process of its own.
 
@@ -61,6 +66,8 @@ class TFParallel:
             Passed to it as it is; a list becomes ``sys.argv`` as well.
         num_executors : int
             Number of instances. As many run at once as there are task slots.
+        verbose : {0, 1, 2}, default 1
+            What of the instances' output the driver's stderr shows: nothing, ``ctx.log``, or all they print.
 
         Returns
         -------
@@ -103,12 +110,14 @@ class TFParallel:
             lease=lease_timeout(spark),
             node_ports=node_ports(spark),
             shares_console=is_local(spark),
+            verbose=verbose,
         )
         try:
             rows = _collect(spark, task, control)
         finally:
             control.stop_nodes()
             control.wait_gone(CLEANUP_TIMEOUT)
+            write_lines(control.take_lines())
             control.close()
         return [cloudpickle.loads(payload) for _, payload in results.joined(rows, "results")]
 
@@ -119,6 +128,7 @@ def _collect(spark: SparkSession, task: NodeTask, control: ControlServer) -> lis
     job = TaggedJob(spark, f"tfos_ml-{task.run_id}", instances.collect)
     try:
         while not job.wait(POLL_SECONDS):
+            write_lines(control.take_lines())
             if has_failed(control):
                 await_end(job, control)
             raise_failure(control)

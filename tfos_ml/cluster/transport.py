@@ -189,6 +189,11 @@ class TransportServer:
         """Take a stream of batches, and give another."""
         raise NotImplementedError("nothing can be exchanged here")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it listens."""
+        return self._close.alive
+
     def close(self) -> None:
         """Stop listening; strangers that hold connections open do not hold this up. Again is fine."""
         self._close()

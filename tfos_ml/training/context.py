@@ -378,6 +378,24 @@ class NodeContext:
         epoch, step = (None if n is None else int(n) for n in (epoch, step))
         self._channel.send("report", metrics=values, epoch=epoch, step=step, time=time.time())
 
+    def log(self, message: Any) -> None:
+        """Show a line on the driver, and write it into this node's log, with the node's role and index.
+
+        Unlike what is printed, which stays in the executors' logs unless ``verbose=2`` asks for it. Of many lines in
+        a second the rest is counted. With ``verbose=0`` the driver shows nothing.
+
+        Parameters
+        ----------
+        message : object
+            The line, or lines; shown as ``str`` has it.
+
+        Examples
+        --------
+        >>> def train_fn(args, ctx):                                    # doctest: +SKIP
+        ...     ctx.log(f"{ctx.row_count:,} rows")
+        """
+        self._channel.send("log", text=str(message))
+
     def summarize(self, facts: dict[str, Any]) -> None:
         """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serialisable."""
         self._channel.send("summary", facts=facts)
