@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from tfos_ml import errors, schema
 from tfos_ml.arguments import check_dataframe
 from tfos_ml.artifacts import publish
+from tfos_ml.cluster.addresses import board_port
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.node_task import NodeTask
@@ -168,6 +169,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             "model_dir": self._get("modelDir"),
             "log_dir": self._get("logDir"),
             "tensorboard": self._get("tensorboard"),
+            "tensorboard_port": board_port(spark),
+            "takes_port_variables": False,
             "signature_def_key": self._get("signatureDefKey"),
             "default_fs": default_fs(spark),
             **driver_places(spark),

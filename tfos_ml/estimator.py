@@ -77,7 +77,8 @@ class TFEstimator(TFEstimatorKeywords, TrainFnParams, ClusterEstimator):
     tensorboard : bool, default False
         Whether the chief starts TensorBoard for the time of the fit; its address is shown as progress is.
     logDir : str, optional
-        What TensorBoard shows, ``ctx.log_dir``; unset, a directory that goes with the fit.
+        What TensorBoard shows, ``ctx.log_dir``. Unset, with `tensorboard` a directory ``tensorboard_<run>`` in the
+        working directory of the chief's executor, which stays and is named on the driver; else one that goes with it.
     signatureDefKey, tagSet : str, default "serving_default", "serve"
         Which signature of the SavedModel.
     reservationTimeout, feedTimeout : float, default 600, 600

@@ -276,3 +276,19 @@ def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():
 
 def test_where_a_node_of_a_plain_job_is():
     assert place_of(Task(""), 0, {"location": "grpc+tls://127.0.0.1:5", "token": ""}).host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [("9997", range(9997, 9998)), ("9997-9999", range(9997, 10000)), ("", None), ("tcp://10.0.0.7:6006", None)],
+)
+def test_ports_of_variables_but_those_of_services_of_kubernetes(text, ports, monkeypatch):
+    monkeypatch.setenv("TENSORBOARD_PORT", text)
+    assert addresses.ports_of_variable("TENSORBOARD_PORT") == ports
+
+
+@pytest.mark.parametrize("text", ["x", "70000", "9999-9997"])
+def test_variables_that_are_no_ports_are_named(text, monkeypatch):
+    monkeypatch.setenv("TFOS_SERVER_PORT", text)
+    with pytest.raises(errors.ClusterConfigError, match=f"TFOS_SERVER_PORT={text} is no range"):
+        addresses.ports_of_variable("TFOS_SERVER_PORT")

@@ -9,11 +9,17 @@ spark.tfos_ml.port, spark.port.maxRetries
 spark.tfos_ml.nodePorts
     Ports of the nodes on a host, ``"a-b"``: each takes one for TensorFlow, and one more if it is fed by
     ``TFCluster``. A port may rest for a minute after its last connection.
+spark.tfos_ml.tensorboardPort
+    Where the chief's TensorBoard listens. 0, the default, is any.
+
+``tfos_ml.compat`` takes the environment variables of TensorFlowOnSpark where these are not set: ``TFOS_SERVER_PORT``
+(``"a"`` or ``"a-b"``) on the driver, ``TENSORFLOW_PORT`` and ``TENSORBOARD_PORT`` on the executors.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +34,8 @@ if TYPE_CHECKING:
 
 PORT = "spark.tfos_ml.port"
 NODE_PORTS = "spark.tfos_ml.nodePorts"
+BOARD_PORT = "spark.tfos_ml.tensorboardPort"
+SERVER_VARIABLE, NODE_VARIABLE, BOARD_VARIABLE = "TFOS_SERVER_PORT", "TENSORFLOW_PORT", "TENSORBOARD_PORT"
 _BIND, _HOST, _RETRIES = "spark.driver.bindAddress", "spark.driver.host", "spark.port.maxRetries"
 _MAX_PORT = 65535
 ANY_PORT = range(1)
@@ -67,8 +75,15 @@ class Endpoint:
         return f"{bracketed(self.bind)}:{low}" + (f"-{high}" if high > low else "")
 
 
-def driver_endpoint(spark: SparkSession) -> Endpoint:
+def driver_endpoint(spark: SparkSession, takes_variables: bool = False) -> Endpoint:
     """Where the driver of a classic session listens.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Has the settings.
+    takes_variables : bool, default False
+        Whether ``TFOS_SERVER_PORT`` counts where the setting is not set.
 
     Raises
     ------
@@ -78,6 +93,8 @@ def driver_endpoint(spark: SparkSession) -> Endpoint:
     first, retries = _number(spark, PORT, 0), _number(spark, _RETRIES, 16)
     ports = range(first, min(first + retries, _MAX_PORT) + 1) if first else ANY_PORT
     origin = f"{PORT}={first}, {_RETRIES}={retries}" if first else f"{PORT}={first}"
+    if takes_variables and not first and (given := ports_of_variable(SERVER_VARIABLE)) is not None:
+        ports, origin = given, f"{SERVER_VARIABLE}={os.environ[SERVER_VARIABLE]}"
     if is_local(spark):
         return Endpoint(loopback(), ports=ports, origin=origin)
     host = _conf(spark, _HOST) or "localhost"
@@ -94,14 +111,36 @@ def node_ports(spark: SparkSession) -> range:
     ClusterConfigError
         If the setting is no range of ports.
     """
-    text = _conf(spark, NODE_PORTS) or "0"
+    return _range_of(NODE_PORTS, _conf(spark, NODE_PORTS) or "0")
+
+
+def board_port(spark: SparkSession) -> int:
+    """Port of TensorBoard; 0 is any."""
+    return _number(spark, BOARD_PORT, 0)
+
+
+def ports_of_variable(name: str) -> range | None:
+    """Ports that an environment variable of TensorFlowOnSpark names; None if it names none.
+
+    Kubernetes sets variables of the same names for services: ``tcp://`` and an address, which are none of its.
+
+    Raises
+    ------
+    ClusterConfigError
+        If it is no range of ports.
+    """
+    text = os.environ.get(name, "")
+    return None if not text or "://" in text else _range_of(name, text)
+
+
+def _range_of(name: str, text: str) -> range:
     first, _, last = text.partition("-")
     try:
         ports = range(int(first), int(last or first) + 1)
     except ValueError:
         ports = range(0)
     if not ports or ports[0] < 0 or ports[-1] > _MAX_PORT or (ports[0] == 0 and len(ports) > 1):
-        raise ClusterConfigError(f"{NODE_PORTS}={text} is no range of ports. Set it as in {NODE_PORTS}=40000-40099.")
+        raise ClusterConfigError(f"{name}={text} is no range of ports. Set it as in {name}=40000-40099.")
     return ports
 
 
@@ -110,9 +149,9 @@ def node_endpoint(host: str, ports: range) -> Endpoint:
     return Endpoint(host, ports=ports[::-1], origin=described_ports(ports))
 
 
-def described_ports(ports: range) -> str:
+def described_ports(ports: range, name: str = NODE_PORTS) -> str:
     """The setting of the nodes' ports as the user wrote it."""
-    return f"{NODE_PORTS}={ports[0]}" + (f"-{ports[-1]}" if len(ports) > 1 else "")
+    return f"{name}={ports[0]}" + (f"-{ports[-1]}" if len(ports) > 1 else "")
 
 
 def loopback() -> str:

@@ -1,6 +1,6 @@
-"""``python -m tfos_ml.cluster.board <log_dir> <host> <parent>``: TensorBoard, started by the chief's supervisor.
+"""``python -m tfos_ml.cluster.board <log_dir> <host> <port> <parent>``: TensorBoard, started by the chief.
 
-It chooses a free port, says its address on standard output, and dies with its parent. It runs in a
+It says its address on standard output, and dies with its parent. It runs in a
 session of its own; the node's guardian ends what it has started.
 """
 
@@ -15,10 +15,14 @@ from collections.abc import Mapping
 from tfos_ml.interpreter import module_command
 from tfos_ml.training.main import die_with
 
-MISSING = (
-    "tensorboard=True needs the package tensorboard on the host of the chief, and it could not be started there. "
-    "Install it with: pip install tensorboard"
-)
+
+def why_not_started(port: int) -> str:
+    """What to tell of a TensorBoard that has ended before it had an address."""
+    taken = f", for instance because port {port} (spark.tfos_ml.tensorboardPort) is not free" if port else ""
+    return (
+        "tensorboard=True needs the package tensorboard on the host of the chief, and it could not be started there"
+        f"{taken}. Install it with: pip install tensorboard"
+    )
 
 
 class Board:
@@ -34,22 +38,27 @@ class Board:
         Its whole environment.
     parent : int
         The supervisor's pid.
+    port : int
+        Where it listens; 0 is any.
 
     Attributes
     ----------
+    pid : int
+        Its process.
     url : str or None
         Its address, as soon as it listens.
     """
 
-    def __init__(self, log_dir: str, host: str, environment: Mapping[str, str], parent: int):
+    def __init__(self, log_dir: str, host: str, environment: Mapping[str, str], parent: int, port: int = 0):
         self._process = subprocess.Popen(
-            module_command("tfos_ml.cluster.board", log_dir, host, str(parent)),
+            module_command("tfos_ml.cluster.board", log_dir, host, str(port), str(parent)),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+        self.pid = self._process.pid
         self.url: str | None = None
         threading.Thread(target=self._listen, name="tensorboard", daemon=True).start()
 
@@ -69,12 +78,13 @@ class Board:
         self._process.wait(timeout)
 
 
-def main(log_dir: str, host: str) -> None:
+def main(log_dir: str, host: str, port: str) -> None:
     """Serve until killed."""
     from tensorboard import program
 
     board = program.TensorBoard()
-    board.configure(argv=["tensorboard", "--logdir", log_dir, "--host", host, "--port", "0", "--load_fast", "false"])
+    where = ["--logdir", log_dir, "--host", host, "--port", port]
+    board.configure(argv=["tensorboard", *where, "--load_fast", "false"])
     sys.stdout.write(board.launch() + "\n")
     sys.stdout.flush()
     while True:
@@ -82,5 +92,5 @@ def main(log_dir: str, host: str) -> None:
 
 
 if __name__ == "__main__":
-    die_with(parent=int(sys.argv[3]))
-    main(*sys.argv[1:3])
+    die_with(parent=int(sys.argv[4]))
+    main(*sys.argv[1:4])

@@ -266,10 +266,13 @@ class _Attempt:
         self._progress.write(self._control.take_lines())
         if reports:
             self._reported(reports)
-        board = progress.get(self._task.template.chief_rank, {}).get("tensorboard")
-        if board:
-            self._progress.say(f"TensorBoard at {board}")
+        self._show_board(progress.get(self._task.template.chief_rank, {}))
         return len(progress)
+
+    def _show_board(self, chief: dict[str, Any]) -> None:
+        if chief.get("tensorboard"):
+            stays = "" if self._task.settings["log_dir"] else f" (its files stay in {chief['host']}:{chief['log_dir']})"
+            self._progress.say(f"TensorBoard at {chief['tensorboard']}{stays}")
 
     def _close_control(self) -> None:
         """Wait until nothing of the nodes is left, then stop listening."""

@@ -29,8 +29,9 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.cluster import export, results
+from tfos_ml.cluster.addresses import ANY_PORT, BOARD_VARIABLE, NODE_PORTS, NODE_VARIABLE, ports_of_variable
 from tfos_ml.cluster.asked import Asked
-from tfos_ml.cluster.board import MISSING, Board
+from tfos_ml.cluster.board import Board, why_not_started
 from tfos_ml.cluster.channel import HEARTBEAT, ChannelClosedError, QueuedChannel
 from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.conversation import Conversation
@@ -195,7 +196,8 @@ class Node:
         watch = self._task.lease or SUPERVISOR_TIMEOUT
         frozen = str(self.failure("NodeLostError", FROZEN.format(seconds=watch)))
         self._guardian = Guardian(marker, self._made, watch, frozen)
-        self._port.reserve(self._task.node_ports)
+        self._reserve_port()
+        self._log_dir = self._find_log_dir(scratch)
         program = self._task.payload.read()
         self._payload = Path(self._directories.disk) / "payload"
         with spool.room_in(self._directories.disk):
@@ -210,7 +212,7 @@ class Node:
         self._feeder = self._make_feeder(self._task.schema, self._directories, self._send)
         threading.Thread(target=self._listen, name="messages", daemon=True).start()
         if self._task.settings["tensorboard"] and self._is_chief:
-            self._board = Board(self._log_dir(scratch), self._host, environment, os.getpid())
+            self._board = Board(self._log_dir, self._host, environment, os.getpid(), self._board_port())
         if self._task.control:
             self._guardian.guard(control=self._task.control, rank=self._me.rank)
             client = ControlClient(**self._task.control)
@@ -230,17 +232,33 @@ class Node:
         self._peers_live = bool(answer.get("peers_live"))
         self._feeder.hear(answer)
 
-    def _log_dir(self, scratch: str) -> str:
+    def _find_log_dir(self, scratch: str) -> str:
+        """Where event files go; those of a TensorBoard of ours stay."""
         settings = self._task.settings
-        given: str | None = settings["log_dir"]
-        places = {name: settings[name] for name in ("working_dir", "user", "home")}
-        return absolute_path(given, settings["default_fs"], **places) if given else f"{scratch}/{LOG_DIR}"
+        given: str | None = settings.get("log_dir")
+        if given:
+            places = {name: settings[name] for name in ("working_dir", "user", "home")}
+            return absolute_path(given, settings["default_fs"], **places)
+        if settings["tensorboard"] and os.access(".", os.W_OK):
+            return os.path.abspath(f"{LOG_DIR}_{self._task.run_id}")
+        return f"{scratch}/{LOG_DIR}"
+
+    def _reserve_port(self) -> None:
+        ports, setting = self._task.node_ports, NODE_PORTS
+        if self._task.settings.get("takes_port_variables") and ports == ANY_PORT:
+            ports, setting = ports_of_variable(NODE_VARIABLE) or ports, NODE_VARIABLE
+        self._port.reserve(ports, setting)
+
+    def _board_port(self) -> int:
+        settings = self._task.settings
+        given = ports_of_variable(BOARD_VARIABLE) if settings["takes_port_variables"] else None
+        return int(settings["tensorboard_port"] or (given or ANY_PORT)[0])
 
     def _progress(self) -> dict[str, Any]:
         now = time.monotonic()
         about: dict[str, Any] = {"host": self._host, "child_silent": None if self._exited else now - self._heard}
         if self._board is not None:
-            about["tensorboard"] = self._board.url
+            about |= {"tensorboard": self._board.url, "tensorboard_pid": self._board.pid, "log_dir": self._log_dir}
         if self._broken_at is not None:
             about["broken_for"] = now - self._broken_at
         return {**self._feeder.progress(), **about}
@@ -285,6 +303,7 @@ class Node:
             tf_config=tf_config(template, self._role.rank, addresses),
             schema=self._task.schema.to_json(),
             feed_timeout=self._task.feed_timeout,
+            log_dir=self._log_dir,
             settings=self._task.settings,
         )
 
@@ -356,7 +375,7 @@ class Node:
         if self._child is not None and not self._exited:
             self._channel.check()
         if self._board is not None and self._board.has_failed:
-            raise self.failure("ClusterConfigError", MISSING)
+            raise self.failure("ClusterConfigError", why_not_started(self._board_port()))
         if self._exited:
             self._check_failed()
         elif time.monotonic() - self._heard > self._task.heartbeat_timeout:

@@ -29,6 +29,8 @@ DEFAULT_SETTINGS = {
     "model_dir": None,
     "log_dir": None,
     "tensorboard": False,
+    "tensorboard_port": 0,
+    "takes_port_variables": False,
     "signature_def_key": "serving_default",
     "files": [],
     "feed_timeout": FEED_TIMEOUT,

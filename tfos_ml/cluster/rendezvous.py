@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from tfos_ml.cluster.addresses import ANY_PORT, bracketed, described_ports
+from tfos_ml.cluster.addresses import ANY_PORT, NODE_PORTS, bracketed, described_ports
 from tfos_ml.errors import ClusterConfigError, VersionMismatchError
 
 
@@ -43,8 +43,15 @@ class ReservedPort:
         self._socket: socket.socket | None = None
         self.number = 0
 
-    def reserve(self, ports: range = ANY_PORT) -> None:
+    def reserve(self, ports: range = ANY_PORT, setting: str = NODE_PORTS) -> None:
         """Take the first that is free on all addresses of this host, as TensorFlow will need it.
+
+        Parameters
+        ----------
+        ports : range
+            Which.
+        setting : str
+            What says so, for the error.
 
         Raises
         ------
@@ -61,9 +68,9 @@ class ReservedPort:
                 self.number = self._socket.getsockname()[1]
                 return
         raise ClusterConfigError(
-            f"{described_ports(ports)}: none of these {len(ports)} ports is free on {socket.gethostname()}. Give more: "
-            "one for each node on a host, two if TFCluster feeds it, and some to spare, since a port may rest for a "
-            "minute after its last connection."
+            f"{described_ports(ports, setting)}: none of these {len(ports)} ports is free on {socket.gethostname()}. "
+            "Give more: one for each node on a host, two if TFCluster feeds it, and some to spare, since a port may "
+            "rest for a minute after its last connection."
         )
 
     def release(self) -> None:

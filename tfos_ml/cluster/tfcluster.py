@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfos_ml import errors
 from tfos_ml.artifacts import Artifact, publish
 from tfos_ml.cluster import results
-from tfos_ml.cluster.addresses import driver_endpoint, node_ports
+from tfos_ml.cluster.addresses import board_port, driver_endpoint, node_ports
 from tfos_ml.cluster.claims import check_rows
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.feed_jobs import feeding, inferring
@@ -102,6 +102,7 @@ class TFCluster:
     """
 
     InputMode = InputMode
+    _takes_port_variables: ClassVar[bool] = False  # of TensorFlowOnSpark
 
     def __init__(self, spark: SparkSession, task: NodeTask, input_mode: str, on_driver: Mapping[int, Artifact]):
         self.sc: SparkContext = spark.sparkContext
@@ -120,7 +121,7 @@ class TFCluster:
         context = self.sc
         assert task.lease is not None
         self._lease = task.lease
-        endpoint = driver_endpoint(spark)
+        endpoint = driver_endpoint(spark, task.settings["takes_port_variables"])
         self.server = ClusterServer(endpoint, task.template, lambda: context._jsc is not None, task.lease)
         self._release = weakref.finalize(self, self.server.close)
         self._printer = OutputPrinter(self.server)
@@ -176,7 +177,8 @@ class TFCluster:
         input_mode : {InputMode.TENSORFLOW, InputMode.SPARK}
             Whether the nodes read files themselves, or are fed.
         log_dir : str, optional
-            Where TensorBoard looks, ``ctx.log_dir``; default a directory of the chief's that goes with the cluster.
+            Where TensorBoard looks, ``ctx.log_dir``. Default with `tensorboard`: ``tensorboard_<cluster_id>`` in the
+            working directory of the chief's executor, which stays; else a directory that goes with the node.
         driver_ps_nodes : bool, default False
             Whether parameter servers run on the driver's host, without a slot of Spark's. ``InputMode.TENSORFLOW``
             only.
@@ -224,6 +226,8 @@ class TFCluster:
                 "queues": list(queues) if fed else [],
                 "release_port": release_port,
                 "tensorboard": tensorboard,
+                "tensorboard_port": board_port(spark),
+                "takes_port_variables": cls._takes_port_variables,
                 "log_dir": log_dir,
             },
             environment={},

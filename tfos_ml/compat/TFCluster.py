@@ -92,13 +92,8 @@ class TFCluster:
         Differences: ``addr`` and ``authkey`` are gone, as there is no manager; ``pid`` is that of the node.
         """
         url = self.tensorboard_url() if self._has_board else None
-        port = urlsplit(url).port if url else 0
-        chief = self.native._template.chief_rank
-        boards = [{"tb_port": port if node["executor_id"] == chief else 0, "tb_pid": 0} for node in self._nodes()]
-        return [{**board, **node} for board, node in zip(boards, self._nodes(), strict=True)]
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        return self.native.cluster_info
+        words = self.server.progress() if url else {}
+        return [{**_board(words.get(node["executor_id"], {})), **node} for node in self.native.cluster_info]
 
     @property
     def cluster_meta(self) -> dict[str, Any]:
@@ -211,6 +206,16 @@ class TFCluster:
             self.native.__exit__(kind, error, traceback)
 
 
+class _Native(tfcluster.TFCluster):
+    _takes_port_variables = True
+
+
+def _board(word: dict[str, Any]) -> dict[str, Any]:
+    """Where a node's TensorBoard is; zeros if it has none."""
+    url = word.get("tensorboard")
+    return {"tb_port": urlsplit(url).port if url else 0, "tb_pid": word["tensorboard_pid"] if url else 0}
+
+
 def run(
     sc: SparkContext,
     map_fun: MapFun,
@@ -261,15 +266,16 @@ def run(
     Notes
     -----
     Differences: executors may have several slots. The evaluator is no member of the cluster in ``TF_CONFIG``, and may
-    be asked for in ``InputMode.SPARK``, too. Without `log_dir`, TensorBoard's directory is the chief's own. The ports
-    are those of the settings ``spark.tfos_ml.port`` and ``spark.tfos_ml.nodePorts``, not of ``TFOS_SERVER_PORT``,
-    ``TENSORFLOW_PORT`` and ``TENSORBOARD_PORT``. Wrong arguments raise before anything starts.
+    be asked for in ``InputMode.SPARK``, too. Without `log_dir`, TensorBoard's directory is
+    ``tensorboard_<cluster_id>`` in the working directory of the chief's executor. The ports of ``TFOS_SERVER_PORT``,
+    ``TENSORFLOW_PORT`` and ``TENSORBOARD_PORT`` count where the settings ``spark.tfos_ml.port``, ``.nodePorts`` and
+    ``.tensorboardPort`` are not set. Wrong arguments raise before anything starts.
     """
     check_map_fun(map_fun)
     if input_mode not in (*_NATIVE, *_NATIVE.values()):
         raise errors.ParamError(f"input_mode must be InputMode.TENSORFLOW or InputMode.SPARK. Received: {input_mode!r}")
     mode: Any = input_mode if isinstance(input_mode, int) else {v: k for k, v in _NATIVE.items()}[input_mode]
-    native = tfcluster.TFCluster.run(
+    native = _Native.run(
         sc,
         partial(run_in_cluster, map_fun),
         tf_args,

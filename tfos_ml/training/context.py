@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from tfos_ml.feed.steps import batch_sizes
 from tfos_ml.pickling import pickle_value
 from tfos_ml.schema import FeedSchema
 from tfos_ml.training.inbox import Inbox
-from tfos_ml.training.paths import LOG_DIR, absolute_path
+from tfos_ml.training.paths import absolute_path
 from tfos_ml.training.rows import NodeRows
 
 if TYPE_CHECKING:
@@ -53,7 +52,8 @@ class NodeContext:
     checkpoint_dir : str or None
         ``modelDir``, absolute.
     log_dir : str
-        For TensorBoard's event files; unless set, a directory that goes with the node.
+        For TensorBoard's event files; unless set, a directory that goes with the node, and with ``tensorboard=True``
+        one that stays.
     restart_count : int
         How many times this fit has been restarted.
     run_id : str
@@ -90,11 +90,7 @@ class NodeContext:
         self.worker_num: int = self._feed_labels.index(self._label) if self._label in self._feed_labels else -1
         self.per_node_batch_size: int = max(1, self.batch_size // self.num_workers)
         self.checkpoint_dir = self.absolute_path(settings["model_dir"]) if settings["model_dir"] else None
-        self.log_dir = (
-            self.absolute_path(settings["log_dir"])
-            if settings["log_dir"]
-            else os.path.join(tempfile.gettempdir(), LOG_DIR)
-        )
+        self.log_dir: str = start["log_dir"]
         self.settings = settings
         self.run_id: str = start["run_id"]
         self._directory: str = start["directory"]

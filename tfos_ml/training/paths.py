@@ -8,7 +8,8 @@ import posixpath
 import re
 from urllib.parse import urlsplit
 
-LOG_DIR = "tensorboard"  # in the temporary directory of a node, unless the user names another
+LOG_DIR = "tensorboard"
+"""Of a node: in its temporary directory, or with the run's id in the working directory, where it stays."""
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
 _WITH_HOMES = ("hdfs", "viewfs", "webhdfs", "swebhdfs")
 

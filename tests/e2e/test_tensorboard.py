@@ -1,0 +1,86 @@
+"""TensorBoard of a cluster: where it listens, and what stays of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import LOCAL
+from tracking import free_port
+
+from tfos_ml import TFCluster
+from tfos_ml.cluster.addresses import BOARD_VARIABLE, NODE_VARIABLE, SERVER_VARIABLE
+
+
+def write_a_scalar(args, ctx):
+    """Write an event file, and wait until its reader is done."""
+    import tensorflow as tf
+
+    with tf.summary.create_file_writer(ctx.log_dir).as_default():
+        tf.summary.scalar("loss", 0.5, step=1)
+    while not ctx.get_data_feed().should_stop():
+        ctx.get_data_feed().next_batch(10)
+
+
+@pytest.fixture
+def working_directory(sessions):
+    """Where executors of a local session run; without what this test leaves there."""
+    spark = sessions.get(LOCAL)
+    (directory,) = spark.sparkContext.parallelize([0], 1).map(lambda _: str(Path.cwd())).collect()
+    yield Path(directory)
+    for made in Path(directory).glob("tensorboard_*"):
+        shutil.rmtree(made)
+
+
+def test_event_files_stay_and_the_port_is_a_setting(spark, working_directory):
+    port = free_port()
+    spark.conf.set("spark.tfos_ml.tensorboardPort", str(port))
+    try:
+        with TFCluster.run(spark, write_a_scalar, None, 1, tensorboard=True, input_mode=TFCluster.InputMode.SPARK) as c:
+            assert c.tensorboard_url() == f"http://127.0.0.1:{port}/"
+            c.train(spark.range(20))
+    finally:
+        spark.conf.unset("spark.tfos_ml.tensorboardPort")
+    assert list((working_directory / f"tensorboard_{c.cluster_id}").glob("events.out.tfevents.*"))
+
+
+PROGRAM = """
+import os, sys, urllib.request
+from pyspark.sql import SparkSession
+from tfos_ml.compat import TFCluster
+
+def read(args, ctx):
+    assert ctx.cluster_spec == {"chief": ["127.0.0.1:" + os.environ["TENSORFLOW_PORT"]]}
+    feed = ctx.get_data_feed()
+    while not feed.should_stop():
+        feed.next_batch(10)
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+cluster = TFCluster.run(
+    spark.sparkContext, read, None, 1, 0, True, TFCluster.InputMode.SPARK, master_node="chief"
+)
+(node,) = cluster.cluster_info
+print(cluster.server.port, node["port"], node["tb_port"])
+print(os.path.basename(os.readlink(f"/proc/{node['tb_pid']}/exe")).startswith("python"))
+cluster.train(spark.sparkContext.range(20), 1)
+cluster.shutdown()
+spark.stop()
+"""
+
+
+def test_ports_of_the_variables_of_tensorflowonspark(tmp_path):
+    ports = [str(free_port()) for _ in range(3)]
+    variables = dict(zip([SERVER_VARIABLE, NODE_VARIABLE, BOARD_VARIABLE], ports, strict=True))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=tmp_path,
+        env={**os.environ, **variables},
+    )
+    assert done.stdout.splitlines() == [" ".join(ports), "True"], done.stderr[-3000:]
