@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
 from tfos_ml.arguments import check_dataframe
-from tfos_ml.artifacts import publish
+from tfos_ml.artifacts import is_connect, publish
 from tfos_ml.cluster.addresses import board_port
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
@@ -61,7 +61,11 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     def _train(self, dataset: DataFrame, listener: FitListener) -> TFModel:
         self.check_params()
         spark = dataset.sparkSession
-        template = self._template()
+        template, first = self._template(), self._first_rank()
+        if first and is_connect(spark):
+            raise errors.ClusterConfigError(
+                "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
+            )
         self._check_directories(spark)
         export_dir = self._get("exportDir")
         columns, payload = self._prepare(dataset)
@@ -77,11 +81,12 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             export_dir=pyarrow_uri(export_dir) if export_dir else None,
             control=None,
             lease=lease_timeout(spark),
+            first_rank=first,
         )
 
         def rows() -> DataFrame:
             if not columns.columns:
-                return spark.range(0, template.size, 1, template.size)
+                return spark.range(0, template.size - first, 1, template.size - first)
             return self._rows_by_node(dataset, columns, template)
 
         result = launch(
@@ -92,6 +97,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
             reported=listener.reported,
+            driver_program=payload if first else None,
         )
         warn_of_outcome(result, template)
         listener.trained(result)
@@ -117,6 +123,14 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return make_template(
             self._get("clusterSize"), self._get("numPS") or 0, self._get("masterNode"), bool(self._get("evalNode"))
         )
+
+    def _first_rank(self) -> int:
+        """Rank of the first node that is a task of Spark's; parameter servers on the driver go before it."""
+        if not self._get("driverPSNodes"):
+            return 0
+        if not self._get("numPS"):
+            raise errors.ParamError("driverPSNodes=True, but numPS=0: there are no parameter servers. Set numPS.")
+        return int(self._get("numPS"))
 
     def _feed_schema(self, given: StructType) -> schema.FeedSchema:
         """The columns to feed, checked against the schema of the DataFrame."""
@@ -199,7 +213,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         rank = _pick(template.feed_ranks, dealt)
         if VALIDATION_COLUMN in rows.columns:
             rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
-        return rows.repartitionById(template.size, rank)
+        first = self._first_rank()
+        return rows.repartitionById(template.size - first, rank - F.lit(first))
 
     def _numbered_rows(self, df: DataFrame, columns: schema.FeedSchema) -> DataFrame:
         """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""

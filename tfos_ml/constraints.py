@@ -81,6 +81,7 @@ CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "outputMapping": _MAPPING,
     "clusterSize": _integer(1),
     "numPS": _integer(0),
+    "driverPSNodes": _BOOLEAN,
     "masterNode": _choice("chief", "master"),
     "evalNode": _BOOLEAN,
     "inputMode": _choice(InputMode.SPARK, InputMode.TENSORFLOW),

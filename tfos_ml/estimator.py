@@ -57,6 +57,8 @@ class TFEstimator(TFEstimatorKeywords, TrainFnParams, ClusterEstimator):
         ``{output name: column}`` for several outputs; replaces ``predictionCol``.
     clusterSize : int, default 1
         Number of all nodes; each takes one Spark task slot.
+    driverPSNodes : bool, default False
+        Whether parameter servers run on the driver's host, without a slot of Spark's; not on Spark Connect.
     numPS : int, default 0
         Number of parameter servers.
     masterNode : {"chief", "master"}, optional

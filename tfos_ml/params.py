@@ -245,6 +245,7 @@ TRAINING_PARAMS = (
     "weightMapping",
     "clusterSize",
     "numPS",
+    "driverPSNodes",
     "masterNode",
     "evalNode",
     "inputMode",
@@ -270,6 +271,7 @@ class TrainFnParams(TrainingParams):
     """Params of TFEstimator alone."""
 
     numPS = _param("numPS", "number of parameter servers", _int)
+    driverPSNodes = _param("driverPSNodes", "whether parameter servers run on the driver's host", _bool)
     evalNode = _param("evalNode", "whether one node is an evaluator", _bool)
     inputMode = _param("inputMode", "InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files", _text)
     steps = _param("steps", "steps to train, for train functions that count steps (args.steps)", _int)
@@ -277,7 +279,7 @@ class TrainFnParams(TrainingParams):
 
     def _set_train_fn_defaults(self) -> None:
         self._set_training_defaults()
-        self._setDefault(numPS=0, evalNode=False, inputMode=InputMode.SPARK, protocol="grpc")
+        self._setDefault(numPS=0, driverPSNodes=False, evalNode=False, inputMode=InputMode.SPARK, protocol="grpc")
 
 
 class KerasParams(TrainingParams, ClassifierParams):

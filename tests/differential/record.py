@@ -1,7 +1,7 @@
-"""``python tests/differential/record.py <python>``: run the scenarios with TensorFlowOnSpark, and write ``theirs.json``.
+"""``python tests/differential/record.py <python>``: run the scenarios with TensorFlowOnSpark.
 
-The Python is of an environment with pyspark, tensorflow, tf-keras, pandas<3, pyarrow, setuptools<80, packaging, and
-``pip install --no-deps tensorflowonspark==2.2.5``.
+Writes ``theirs.json``. The Python is of an environment with pyspark, tensorflow, tf-keras, pandas<3, pyarrow,
+setuptools<80, packaging, and ``pip install --no-deps tensorflowonspark==2.2.5``.
 """
 
 from __future__ import annotations

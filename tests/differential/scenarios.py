@@ -1,7 +1,8 @@
-"""What a program of TensorFlowOnSpark's users sees, as JSON: ``python scenarios.py <package> <directory>``.
+"""What a program of TensorFlowOnSpark's users sees, as JSON.
 
-Run with ``tensorflowonspark`` in an environment of its own, and with ``tfos_ml.compat``. There are two executors with
-a slot each, since TensorFlowOnSpark needs one for each node, and no others.
+``python scenarios.py <package> <directory> [<scenario> ...]``, with ``tensorflowonspark`` in an environment of its
+own, and with ``tfos_ml.compat``. There are two executors with a slot each, since TensorFlowOnSpark needs one for each
+node, and no others.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def square(args, ctx):
 
 def inference(package, sc, directory):
     """Results of rows, in order."""
-    cluster = package.TFCluster.run(sc, square, None, 2, 0, input_mode=package.TFCluster.InputMode.SPARK)
+    cluster = package.TFCluster.run(sc, square, Namespace(), 2, 0, input_mode=package.TFCluster.InputMode.SPARK)
     found = cluster.inference(sc.parallelize(range(50), 5)).collect()
     cluster.shutdown()
     return found
@@ -176,8 +177,8 @@ def hdfs_path(package, sc, directory):
 SCENARIOS = (parallel, train, inference, shutdown, roles, hdfs_path)
 
 
-def main(name: str, directory: str) -> None:
-    """Run all scenarios, and write what each has found as JSON."""
+def main(name: str, directory: str, *names: str) -> None:
+    """Run all scenarios, or those that are named, and write what each has found as JSON."""
     package = SimpleNamespace(
         **{module: importlib.import_module(f"{name}.{module}") for module in ("TFCluster", "TFNode", "TFParallel")}
     )
@@ -187,7 +188,7 @@ def main(name: str, directory: str) -> None:
     sc = SparkContext(conf=conf)
     sc.setLogLevel("ERROR")
     found = {}
-    for scenario in SCENARIOS:
+    for scenario in SCENARIOS if not names else [s for s in SCENARIOS if s.__name__ in names]:
         place = Path(directory, scenario.__name__)
         place.mkdir()
         found[scenario.__name__] = scenario(package, sc, place)

@@ -276,3 +276,39 @@ def test_cpus_of_a_node_on_several_executors(sessions, tmp_path):
         fit(spark, look, clusterSize=3, nodeCpus=2)
     fit(spark, look, clusterSize=2, nodeCpus=2)
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["2", "2"]
+
+
+def test_parameter_servers_on_the_driver_need_no_slot(sessions):
+    def look(args, ctx):
+        import psutil
+
+        under_spark = any(parent.name() == "java" for parent in psutil.Process().parents())
+        rows = 0
+        if ctx.job_name == "ps":
+            ctx.start_server()
+            ctx.wait()
+        elif ctx.worker_num >= 0:
+            rows = sum(int(batch.shape[0]) for batch in ctx.dataset())
+        ctx.summarize({"under_spark": under_spark, "rows_read": rows})
+
+    spark = sessions.get(CLUSTER)  # of four slots
+    model = fit(spark, look, clusterSize=6, numPS=2, driverPSNodes=True)
+    nodes = {node["label"]: (node["under_spark"], node["rows_read"]) for node in model.summary["nodes"]}
+    assert list(nodes) == ["ps:0", "ps:1", "worker:0", "worker:1", "worker:2", "worker:3"]
+    assert [under_spark for under_spark, _ in nodes.values()] == [False, False, True, True, True, True]
+    assert sum(rows for _, rows in nodes.values()) == 60
+
+
+def test_a_parameter_server_on_the_driver_that_fails(sessions):
+    def fail_on_ps(args, ctx):
+        if ctx.job_name == "ps":
+            raise ValueError("no such luck")
+        ctx.wait()
+
+    with pytest.raises(errors.TrainFnError, match="ps:0 on .*no such luck"):
+        fit(sessions.get(CLUSTER), fail_on_ps, clusterSize=2, numPS=1, driverPSNodes=True)
+
+
+def test_parameter_servers_on_the_driver_are_asked_for_by_number(spark):
+    with pytest.raises(errors.ParamError, match="numPS=0"):
+        fit(spark, lambda args, ctx: None, driverPSNodes=True)

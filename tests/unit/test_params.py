@@ -31,7 +31,7 @@ VALUES = {
     **dict.fromkeys(["inputMapping", "labelMapping", "weightMapping", "outputMapping"], MAPPINGS),
     **dict.fromkeys(["clusterSize", "epochs", "steps", "batchSize", "adaptRows", "nodeCpus", "nodeGpus"], integers(1)),
     **dict.fromkeys(["numPS", "maxRestarts"], integers(0)),
-    **dict.fromkeys(["evalNode", "shuffle", "tensorboard"], FLAGS),
+    **dict.fromkeys(["driverPSNodes", "evalNode", "shuffle", "tensorboard"], FLAGS),
     **dict.fromkeys(["reservationTimeout", "feedTimeout"], SECONDS),
     "communication": (["auto", "ring", "nccl"], ["", "RING", 1]),
     "masterNode": (["chief", "master"], ["", "worker", "Chief", 1, ["chief"]]),

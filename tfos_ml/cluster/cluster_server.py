@@ -13,10 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import pyarrow as pa
-import pyarrow.flight as flight
-
-from tfos_ml.cluster import results
 from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.claims import PENDING, Claims
 from tfos_ml.cluster.control import ControlServer
@@ -24,7 +20,7 @@ from tfos_ml.cluster.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.cluster.failure import Failure
 from tfos_ml.cluster.preflight import LEASE_SECONDS, LEASE_SETTING
 from tfos_ml.cluster.template import ClusterTemplate
-from tfos_ml.cluster.transport import Actions, read_message
+from tfos_ml.cluster.transport import Actions
 
 WHY_SECONDS = 4.0  # below the callers' deadline
 _CLAIM = {"number": int, "partition": int, "claimant": str}
@@ -97,7 +93,6 @@ class ClusterServer(ControlServer):
         self._announcements: deque[dict[str, Any]] = deque()
         self._announced = 0
         self._claims = Claims()
-        self._results: dict[int, list[results.ResultRow]] = {}
         self.stop_requested = False
 
     def _answer(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -154,22 +149,6 @@ class ClusterServer(ControlServer):
 
     def _keep(self, reports: list[dict[str, Any]]) -> None:
         """Nobody takes them here: they come with the nodes' results."""
-
-    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-        """Keep what a node that has ended well brings home; the same again is nothing new.
-
-        Raises
-        ------
-        pyarrow.ArrowInvalid
-            If it is not whole.
-        """
-        rank = read_message(descriptor.command, {"rank": int})["rank"]
-        rows = [row for batch in reader.read_all().to_batches() for row in results.read_rows(batch)]
-        if not rows or rows.pop().kind != results.END:
-            raise pa.ArrowInvalid(f"the results of rank {rank} ended early, after {len(rows)} rows")
-        with self._changed:
-            self._results[rank] = rows
-            self._changed.notify_all()
 
     # Announcements
 
@@ -244,8 +223,3 @@ class ClusterServer(ControlServer):
                 if rank not in self._results:
                     message = f"the node has not been heard of for {seconds:.0f} s ({LEASE_SETTING}={self._lease:g})"
                     self._lose(rank, message)
-
-    def results(self) -> list[results.ResultRow]:
-        """What the nodes that have ended well brought home."""
-        with self._changed:
-            return [row for rank in sorted(self._results) for row in self._results[rank]]

@@ -17,12 +17,14 @@ import shutil
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from tfos_ml.cluster import results
 from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.liveness import Liveness
 from tfos_ml.cluster.progress_link import KEPT_REPORTS
@@ -71,6 +73,7 @@ class ControlServer(TransportServer):
         self._stopping = False
         self._rounds: dict[int, dict[int, str]] = {}
         self._files: tempfile.TemporaryDirectory[str] | None = None
+        self._results: dict[int, list[results.ResultRow]] = {}
         self._failure: str | None = None
         self._entered: dict[int, int] = {}
         self._liveness = Liveness()
@@ -83,11 +86,25 @@ class ControlServer(TransportServer):
             return {"stop": self._stopping, **answer}
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-        """Take a file of a node; it lies here until :meth:`close`, and its report says where.
+        """Take a file of a node, or the results of one that is no task of Spark's.
 
-        A delivery that comes again changes nothing, and one that is not whole is refused.
+        A file lies here until :meth:`close`, and its report says where. What comes again changes nothing, and what is
+        not whole is refused.
         """
-        order = read_message(descriptor.command, {"report": dict, "size": int, "delivery": str})
+        if b'"rank"' in descriptor.command and b'"delivery"' not in descriptor.command:
+            self._take_results(read_message(descriptor.command, {"rank": int})["rank"], reader)
+        else:
+            self._take_file(read_message(descriptor.command, {"report": dict, "size": int, "delivery": str}), reader)
+
+    def _take_results(self, rank: int, reader: Any) -> None:
+        rows = [row for batch in reader.read_all().to_batches() for row in results.read_rows(batch)]
+        if not rows or rows.pop().kind != results.END:
+            raise pa.ArrowInvalid(f"the results of rank {rank} ended early, after {len(rows)} rows")
+        with self._changed:
+            self._results[rank] = rows
+            self._changed.notify_all()
+
+    def _take_file(self, order: dict[str, Any], reader: Any) -> None:
         report, size, delivery = order["report"], order["size"], order["delivery"]
         with self._changed:
             self._files = self._files or tempfile.TemporaryDirectory(prefix="tfos_ml-")
@@ -183,6 +200,16 @@ class ControlServer(TransportServer):
         """What the first node that failed said; of plain jobs, whose tasks Spark would try again."""
         with self._changed:
             return self._failure
+
+    def have_results(self, ranks: Iterable[int], timeout: float) -> bool:
+        """Whether nodes have brought their results here, or one has failed, within `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._failure or self._results.keys() >= set(ranks), timeout) is True
+
+    def results(self) -> list[results.ResultRow]:
+        """What nodes that have ended well brought home here."""
+        with self._changed:
+            return [row for rank in sorted(self._results) for row in self._results[rank]]
 
     def silent(self, seconds: float) -> dict[int, float]:
         """Nodes that have not been heard of for longer than `seconds`, and for how long; call it often."""

@@ -20,13 +20,14 @@ from tfos_ml.artifacts import is_connect
 from tfos_ml.cluster import export, results
 from tfos_ml.cluster.addresses import driver_endpoint, node_ports
 from tfos_ml.cluster.control import ControlServer
+from tfos_ml.cluster.driver_nodes import DriverNodes
 from tfos_ml.cluster.failure import find_failure
 from tfos_ml.cluster.graceful_end import await_end
 from tfos_ml.cluster.job_errors import node_error
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure, raise_silence
 from tfos_ml.cluster.node import run_node
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import allocates_dynamically, check_settings, check_slots
+from tfos_ml.cluster.preflight import LEASE_SECONDS, allocates_dynamically, check_settings, check_slots
 from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.progress import Progress
 from tfos_ml.cluster.resources import is_local
@@ -74,6 +75,7 @@ def launch(
     max_restarts: int = 0,
     verbose: int = 1,
     reported: Callable[[list[dict[str, Any]]], None] = lambda reports: None,
+    driver_program: bytes | None = None,
 ) -> RunResult:
     """Run a cluster to its end.
 
@@ -93,6 +95,8 @@ def launch(
         As of :class:`Progress`.
     reported : callable, optional
         Hears of the nodes' reports as they come, if they can come early.
+    driver_program : bytes, optional
+        The payload, for nodes of ranks below ``task.first_rank``, which run on the driver's host.
 
     Raises
     ------
@@ -105,16 +109,21 @@ def launch(
     """
     check_settings(spark)
     shares_console = not is_connect(spark) and is_local(spark)
-    barrier = not allocates_dynamically(spark)
+    barrier = not allocates_dynamically(spark) and not task.first_rank
     task = replace(task, barrier=barrier, node_ports=node_ports(spark), shares_console=shares_console)
     task = replace(task, verbose=verbose)
-    check_slots(spark, task.template.size, task.reservation_timeout, profile)
+    check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
     check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)
     while True:
         settings = {**task.settings, "restart_count": policy.restarts}
         attempt = _Attempt(
-            spark, replace(task, run_id=uuid.uuid4().hex[:12], settings=settings), profile, verbose, reported
+            spark,
+            replace(task, run_id=uuid.uuid4().hex[:12], settings=settings),
+            profile,
+            verbose,
+            reported,
+            driver_program,
         )
         try:
             return attempt.run(rows())
@@ -135,6 +144,7 @@ class _Attempt:
         profile: Any,
         verbose: int,
         reported: Callable[[list[dict[str, Any]]], None],
+        driver_program: bytes | None,
     ):
         self._spark = spark
         self._task = task
@@ -147,6 +157,8 @@ class _Attempt:
         self._progress = Progress(verbose, self._size, task.settings["epochs"], draws_bar)
         self._control: ControlServer | None = None
         self._job: TaggedJob | None = None
+        self._driver_program = driver_program
+        self._driver_nodes: DriverNodes | None = None
 
     def run(self, df: DataFrame) -> RunResult:
         succeeded = False
@@ -164,7 +176,7 @@ class _Attempt:
                 raise node_error(job.error, self._spark, self._task.template, reported) from None
             if self._control is not None:
                 raise_failure(self._control)  # tasks of failed nodes may well have ended without an error
-            result = self._read(job.result)
+            result = self._read([*job.result, *self._driver_results()])
             self._publish(result)
             succeeded = True
             return result
@@ -204,8 +216,12 @@ class _Attempt:
 
     def _start(self, df: DataFrame) -> TaggedJob:
         address = self._control.address if self._control is not None else None
+        task = replace(self._task, control=address)
+        if self._driver_program is not None and self._control is not None:
+            ranks = range(task.first_rank)
+            self._driver_nodes = DriverNodes(task, self._driver_program, ranks, self._control.host)
         job = df.mapInArrow(
-            partial(run_node, replace(self._task, control=address)),
+            partial(run_node, task),
             results.RESULT_SCHEMA,
             barrier=self._task.barrier,
             profile=self._profile,
@@ -279,10 +295,23 @@ class _Attempt:
         if self._control is None:
             return
         self._control.stop_nodes()
+        if self._driver_nodes is not None:
+            self._driver_nodes.wait(CLEANUP_TIMEOUT)
         if not self._control.wait_gone(CLEANUP_TIMEOUT):
             logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
         self._progress.write(self._control.take_lines())
         self._control.close()
+
+    def _driver_results(self) -> list[results.ResultRow]:
+        """What nodes on the driver's host bring home, which end soon after all others."""
+        if self._control is None or self._driver_nodes is None:
+            return []
+        deadline = time.monotonic() + (self._task.lease or LEASE_SECONDS)
+        while not self._control.have_results(range(self._task.first_rank), POLL_SECONDS):
+            raise_failure(self._control)
+            if time.monotonic() > deadline:
+                raise errors.NodeLostError("Parameter servers on the driver have not ended after all other nodes had.")
+        return self._control.results()
 
     def _read(self, rows: list[Any]) -> RunResult:
         reports = {rank: json.loads(payload) for rank, payload in results.joined(rows, "report")}

@@ -86,7 +86,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     assert task.control is not None
     check_driver(task.control)
     context = TaskContext.get()
-    place = place_of(context, context.partitionId(), task.control)
+    place = place_of(context, task.first_rank + context.partitionId(), task.control)
     seat = PlainSeat(place, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
     yield from supervise(Node(task, seat), arriving)
 

@@ -49,6 +49,8 @@ class NodeTask:
         Whether what nodes print comes to the driver's console, as in local mode.
     verbose : int
         What of the nodes' output is sent to the driver, if it does not come there anyway.
+    first_rank : int
+        Rank of a plain job's first task; those before it are on the driver.
     """
 
     run_id: str
@@ -68,3 +70,4 @@ class NodeTask:
     node_ports: range = ANY_PORT
     shares_console: bool = False
     verbose: int = 0
+    first_rank: int = 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
 import time
 import uuid
 import weakref
@@ -16,15 +14,16 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfos_ml import errors
-from tfos_ml.artifacts import Artifact, publish
+from tfos_ml.artifacts import publish
 from tfos_ml.cluster import results
 from tfos_ml.cluster.addresses import board_port, driver_endpoint, node_ports
 from tfos_ml.cluster.claims import check_rows
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
+from tfos_ml.cluster.driver_nodes import DriverNodes
 from tfos_ml.cluster.feed_jobs import feeding, inferring
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder
 from tfos_ml.cluster.graceful_end import FEED_END_SECONDS, await_end, has_failed
-from tfos_ml.cluster.host import HostOrder, start_host, start_node
+from tfos_ml.cluster.host import start_node
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
@@ -44,7 +43,6 @@ from tfos_ml.cluster.rendezvous import read_cards
 from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.streams import has_ended, stop_stream
 from tfos_ml.cluster.tagged_job import TaggedJob
-from tfos_ml.cluster.tasks import Place
 from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
@@ -104,7 +102,7 @@ class TFCluster:
     InputMode = InputMode
     _takes_port_variables: ClassVar[bool] = False  # of TensorFlowOnSpark
 
-    def __init__(self, spark: SparkSession, task: NodeTask, input_mode: str, on_driver: Mapping[int, Artifact]):
+    def __init__(self, spark: SparkSession, task: NodeTask, input_mode: str, program: bytes, driver_ranks: range):
         self.sc: SparkContext = spark.sparkContext
         self.cluster_id = task.run_id
         self.input_mode = input_mode
@@ -131,11 +129,11 @@ class TFCluster:
         self._closed = False
         self._refuses_batches = False
         self._job: TaggedJob | None = None
-        self._driver_nodes: list[subprocess.Popen[bytes]] = []
+        self._driver_nodes: DriverNodes | None = None
         self._results: list[results.ResultRow] = []
         try:
             with one_at_a_time:
-                self._start(task, on_driver)
+                self._start(task, program, driver_ranks)
         except BaseException:
             self._abort()
             raise
@@ -241,19 +239,16 @@ class TFCluster:
             shares_console=is_local(spark),
             verbose=verbose,
         )
-        return cls(spark, task, input_mode, {rank: Artifact(task.payload.name, program) for rank in driver_ranks})
+        return cls(spark, task, input_mode, program, driver_ranks)
 
-    def _start(self, task: NodeTask, on_driver: Mapping[int, Artifact]) -> None:
+    def _start(self, task: NodeTask, program: bytes, driver_ranks: range) -> None:
         task = replace(task, control=self.server.address)
-        ranks = [node.rank for node in self._template.nodes if node.rank not in on_driver]
+        ranks = [node.rank for node in self._template.nodes if node.rank not in driver_ranks]
         fed = self.input_mode == InputMode.SPARK
         self.nodeRDD: RDD[int] = self.sc.parallelize(ranks, len(ranks))
         start = partial(self.nodeRDD.foreach, partial(start_node, task, fed))
         self._job = TaggedJob(self._spark, self._tag, start)
-        for rank, payload in on_driver.items():
-            place = Place(rank, self.server.host, cpus=1, gpus={})
-            order = HostOrder(replace(task, payload=payload), place, os.getpid(), is_fed=False)
-            self._driver_nodes.append(start_host(order))
+        self._driver_nodes = DriverNodes(task, program, driver_ranks, self.server.host)
         meeting = Meeting(self.server, self._template, task.reservation_timeout)
         while meeting.missing():
             meeting.check(waiting_for_slots=False)
@@ -557,10 +552,8 @@ class TFCluster:
         self._printer.close(CLEANUP_TIMEOUT)
         if self._job is not None and not self._job.wait(CLEANUP_TIMEOUT):
             self._job.cancel(CLEANUP_TIMEOUT)
-        for process in self._driver_nodes:
-            assert process.stdout is not None
-            process.stdout.close()
-            process.wait(CLEANUP_TIMEOUT)
+        if self._driver_nodes is not None:
+            self._driver_nodes.wait(CLEANUP_TIMEOUT)
 
 
 def _check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str], reservation_timeout: float) -> None:

@@ -1,0 +1,47 @@
+"""Parameter servers on the driver's host: processes that hold no task slot of Spark's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tfos_ml.artifacts import Artifact
+from tfos_ml.cluster.host import HostOrder, start_host
+from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster.tasks import Place
+
+
+class DriverNodes:
+    """Running nodes; they end when the driver's control server tells them to, or with this process.
+
+    Parameters
+    ----------
+    task : NodeTask
+        What they do.
+    program : bytes
+        Its payload; executors' files need not be here.
+    ranks : iterable of int
+        Which nodes.
+    host : str
+        Address of this host.
+    """
+
+    def __init__(self, task: NodeTask, program: bytes, ranks: Iterable[int], host: str):
+        task = replace(task, payload=Artifact(task.payload.name, program))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for rank in ranks:
+            order = HostOrder(task, Place(rank, host, cpus=1, gpus={}), os.getpid(), is_fed=False)
+            self._processes.append(start_host(order))
+
+    def wait(self, timeout: float) -> None:
+        """Wait for their ends, `timeout` seconds each; one that outlasts that is killed, and its guardian cleans up."""
+        for process in self._processes:
+            assert process.stdout is not None
+            process.stdout.close()
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(timeout)
