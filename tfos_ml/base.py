@@ -15,7 +15,7 @@ from tfos_ml.artifacts import publish
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import default_fs, lease_timeout
+from tfos_ml.cluster.preflight import default_fs, graces, lease_timeout
 from tfos_ml.cluster.programs import DEFAULT_SETTINGS
 from tfos_ml.cluster.resources import make_profile
 from tfos_ml.cluster.template import ClusterTemplate, make_template
@@ -76,6 +76,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             export_dir=pyarrow_uri(export_dir) if export_dir else None,
             control=None,
             lease=lease_timeout(spark),
+            graces=graces(spark),
         )
 
         def rows() -> DataFrame:

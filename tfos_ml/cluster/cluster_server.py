@@ -69,6 +69,8 @@ class ClusterServer(ControlServer):
 
     Attributes
     ----------
+    ending : dict or None
+        Once the cluster is being shut down, with the ``grace_secs`` that were given.
     stop_requested : bool
         Whether somebody with the token has asked the driver to end the feed.
     """
@@ -98,6 +100,7 @@ class ClusterServer(ControlServer):
         self._announced = 0
         self._claims = Claims()
         self._results: dict[int, list[results.ResultRow]] = {}
+        self.ending: dict[str, float] | None = None
         self.stop_requested = False
 
     def _answer(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +118,7 @@ class ClusterServer(ControlServer):
         answer = super()._answer(action, body)
         rank = int(body["rank"])
         if action == "progress":
+            answer["ending"] = self.ending
             answer["announcements"] = self._news(body["progress"].get("heard"))
         elif action == "gone" and rank not in self._results:
             self._lose(rank, "the supervisor of the node died")
