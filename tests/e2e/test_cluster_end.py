@@ -95,12 +95,21 @@ def test_the_time_limit_names_who_works(spark):
 
 
 def work_or_serve(args, ctx):
-    """The server tells when it may end."""
+    """The worker works on after the chief; the server tells when it may end."""
     if ctx.job_name == "ps":
         ctx.wait()
         ctx.report({"ended": time.time()})
-    else:
-        work(args, ctx)
+        return
+    if ctx.job_name == "worker":
+        wait_for_end(ctx)
+    work(args, ctx)
+
+
+def wait_for_end(ctx):
+    deadline = time.monotonic() + 60
+    while not ctx.should_stop():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def assert_worker_has_ended_before_the_server(summary):
@@ -110,13 +119,13 @@ def assert_worker_has_ended_before_the_server(summary):
 
 
 def test_a_worker_that_works_is_waited_for_after_the_chief(any_spark):
-    with start(any_spark, work_or_serve, {"worker": 9}, nodes=3, **PARAMETER_SERVER) as cluster:
+    with start(any_spark, work_or_serve, {"worker": 7}, nodes=3, **PARAMETER_SERVER) as cluster:
         pass
     assert_worker_has_ended_before_the_server(cluster.summary)
 
 
 def test_a_fit_waits_for_a_worker_that_works(any_spark):
-    model = fit(any_spark, work_or_serve, {"worker": 9}, clusterSize=3, numPS=1, masterNode="chief")
+    model = fit(any_spark, work_or_serve, {"worker": 7}, clusterSize=3, numPS=1, masterNode="chief")
     assert_worker_has_ended_before_the_server(model.summary)
 
 
@@ -137,9 +146,7 @@ def test_a_worker_that_a_fit_ends_at_work_is_named(spark):
 
 def fail_after_the_chief(args, ctx):
     if ctx.job_name == "worker":
-        while not ctx.should_stop():
-            time.sleep(0.05)
-        time.sleep(1)
+        wait_for_end(ctx)
         raise ZeroDivisionError("the user's own mistake")
     work_or_serve(args, ctx)
 
@@ -208,7 +215,7 @@ def follow_checkpoints(args, ctx):
         ctx.report({"seen": 1})
 
 
-ENDED = r"evaluator:0 had not returned 2 s after .*spark.tfos_ml.evaluatorGrace=2.*ctx.should_stop\(\)"
+ENDED = r"evaluator:0 had not returned in time after .*spark.tfos_ml.evaluatorGrace=2.*ctx.should_stop\(\)"
 
 
 def test_a_fit_ends_an_endless_evaluator(any_spark, tmp_path):
@@ -225,11 +232,16 @@ def test_a_cluster_ends_an_endless_evaluator(spark, tmp_path, mode):
         cluster.shutdown(grace_secs=2, timeout=60)
 
 
+def test_the_time_limit_ends_an_endless_evaluator(spark, tmp_path):
+    cluster = start(spark, follow_checkpoints, {"directory": str(tmp_path)}, 2, eval_node=True)
+    with pytest.warns(errors.NodeEndedWarning, match=r"evaluator:0 .*timeout=10"):
+        cluster.shutdown(timeout=10)
+
+
 def evaluate_once_more(args, ctx):
     """An evaluator whose last look takes a while."""
     if ctx.job_name == "evaluator":
-        while not ctx.should_stop():
-            time.sleep(0.05)
+        wait_for_end(ctx)
         work(args, ctx)
 
 

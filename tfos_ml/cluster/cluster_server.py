@@ -70,7 +70,7 @@ class ClusterServer(ControlServer):
     Attributes
     ----------
     ending : dict or None
-        Once the cluster is being shut down, with the ``grace_secs`` that were given.
+        Once the cluster is being shut down; with ``seconds`` and ``source`` if these limit servers and evaluators.
     stop_requested : bool
         Whether somebody with the token has asked the driver to end the feed.
     """
@@ -100,7 +100,7 @@ class ClusterServer(ControlServer):
         self._announced = 0
         self._claims = Claims()
         self._results: dict[int, list[results.ResultRow]] = {}
-        self.ending: dict[str, float] | None = None
+        self.ending: dict[str, Any] | None = None
         self.stop_requested = False
 
     def _answer(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -234,6 +234,12 @@ class ClusterServer(ControlServer):
 
     def _all_finished(self) -> bool:
         return len(self._results) == self._template.size
+
+    def is_trained(self) -> bool:
+        """Whether only servers and evaluators have not ended well."""
+        with self._changed:
+            left = [node for node in self._template.nodes if node.rank not in self._results]
+            return all(node.job_name in ("ps", "evaluator") for node in left)
 
     def unfinished(self) -> list[str]:
         """Labels of the nodes that have not ended well."""

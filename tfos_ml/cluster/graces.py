@@ -44,37 +44,38 @@ class Graces:
 
 @dataclass(frozen=True)
 class Limit:
-    """A grace, and what it was set with."""
+    """A grace, and what has set it."""
 
     seconds: float
-    setting: str
+    source: str
 
-    def __str__(self) -> str:
-        return f"{self.setting}={self.seconds:g}"
+    @classmethod
+    def of_setting(cls, name: str, seconds: float) -> Limit:
+        """One that a setting or an argument has set."""
+        return cls(seconds, f"{name}={seconds:g}")
 
 
-def limit_of(job_name: str, graces: Graces, grace_secs: float | None = None) -> Limit:
-    """The grace of a passive node; `grace_secs` of ``TFCluster.shutdown`` counts for servers and evaluators."""
+def limit_of(job_name: str, graces: Graces) -> Limit:
+    """The grace of a passive node."""
     if job_name == "worker":
-        return Limit(graces.worker, WORKER_SETTING)
-    if grace_secs:
-        return Limit(grace_secs, "grace_secs")
-    is_evaluator = job_name == "evaluator"
-    return Limit(graces.evaluator, EVALUATOR_SETTING) if is_evaluator else Limit(graces.server, SERVER_SETTING)
+        return Limit.of_setting(WORKER_SETTING, graces.worker)
+    if job_name == "evaluator":
+        return Limit.of_setting(EVALUATOR_SETTING, graces.evaluator)
+    return Limit.of_setting(SERVER_SETTING, graces.server)
 
 
 def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:
     """What to say of a node that was ended; None of a parameter server, which has nothing to lose."""
     if job_name == "worker":
         return (
-            f"{label} still worked {limit.seconds:g} s after the chief had ended, and was ended ({limit}): what it had "
-            "not written or reported by then is lost. Raise that setting, or let it return once ctx.should_stop() is "
-            "true. A worker that only serves the chief calls ctx.wait(), or join() of its tf.distribute.Server."
+            f"{label} still worked {limit.seconds:g} s after the chief had ended, and was ended ({limit.source}): what "
+            "it had not written or reported by then is lost. Raise that setting, or let it return once "
+            "ctx.should_stop() is true. A worker that only serves the chief calls ctx.wait(), or join() of its tf.distribute.Server."
         )
     if job_name == "evaluator":
         return (
-            f"{label} had not returned {limit.seconds:g} s after the end of training, and was ended ({limit}): it may "
-            "have missed the last checkpoint. Let it return once ctx.should_stop() is true, for instance with "
+            f"{label} had not returned in time after the end of training, and was ended ({limit.source}): it may have "
+            "missed the last checkpoint. Let it return once ctx.should_stop() is true, for instance with "
             "tf.train.checkpoints_iterator(directory, timeout=5, timeout_fn=ctx.should_stop), or raise that setting."
         )
     return None

@@ -30,7 +30,7 @@ from tfos_ml.cluster.claims import DriverClaims
 from tfos_ml.cluster.control_client import NO_ANSWER, RETRY_SECONDS, ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.failure import NodeFailure
-from tfos_ml.cluster.graces import Limit, limit_of
+from tfos_ml.cluster.graces import Limit
 from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS
@@ -137,7 +137,7 @@ class _HostedNode(Node):
         self._say = say
         self._inlet: Inlet | None = None
         self._endpoint: FeedEndpoint | None = None
-        self._ending: dict[str, float] | None = None
+        self._ending: dict[str, Any] = {}
         self._ending_since: float | None = None
 
     def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> Inlet:
@@ -156,11 +156,13 @@ class _HostedNode(Node):
     def _hear(self, answer: dict[str, Any]) -> None:
         """Note, too, that the program shuts the cluster down: until then servers and evaluators stay."""
         super()._hear(answer)
-        if answer["ending"] is not None and self._ending is None:
-            self._ending_since, self._ending = time.monotonic(), answer["ending"]
+        if answer["ending"] is not None:
+            self._ending, self._ending_since = answer["ending"], self._ending_since or time.monotonic()
 
     def _limit(self) -> Limit:
-        return limit_of(self._role.job_name, self._task.graces, (self._ending or {}).get("grace_secs"))
+        if self._ending and not self._is_helper:
+            return Limit(**self._ending)
+        return super()._limit()
 
     def _dismissed_since(self) -> float | None:
         done, ending = super()._dismissed_since(), self._ending_since

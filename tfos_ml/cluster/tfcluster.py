@@ -11,7 +11,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.feed_jobs import feeding, inferring
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder
 from tfos_ml.cluster.graceful_end import FEED_END_SECONDS, await_end, has_failed
-from tfos_ml.cluster.graces import WaitNotice, warn_of_ended
+from tfos_ml.cluster.graces import Limit, WaitNotice, warn_of_ended
 from tfos_ml.cluster.host import HostOrder, start_host, start_node
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
@@ -470,7 +470,7 @@ class TFCluster:
             if ssc is not None:
                 self._await_stream(ssc, deadline, timeout)
             self.server.announce("end_of_input")
-            self.server.ending = {"grace_secs": max(grace_secs, 0.0)}
+            self.server.ending = asdict(Limit.of_setting("grace_secs", grace_secs)) if grace_secs > 0 else {}
             self._await_nodes(deadline, timeout)
         except BaseException:
             self._abort()
@@ -482,9 +482,13 @@ class TFCluster:
         warn_of_ended(reports)
 
     def _await_nodes(self, deadline: float, timeout: float) -> None:
-        notice = WaitNotice()
+        """Wait until all nodes have finished; servers and evaluators that are left at the deadline are ended."""
+        notice, last_deadline = WaitNotice(), deadline + CLEANUP_TIMEOUT
         while not self.server.are_finished(POLL_SECONDS):
             self._check_failed()
+            if time.monotonic() > deadline and self.server.is_trained():
+                self.server.ending = asdict(Limit(0, f"timeout={timeout:g}"))
+                deadline = last_deadline
             self._check_time(deadline, timeout)
             notice.update(self.server.progress())
 
