@@ -86,9 +86,9 @@ def test_without_a_time_limit_failures_are_raised_at_once(spark):
 
 
 def test_the_time_limit_names_who_works(spark):
-    cluster = start(spark, work, {"worker": 600})
-    with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within timeout=1 s"):
-        cluster.shutdown(grace_secs=300, timeout=1)
+    cluster = start(spark, work, {"worker": 600}, nodes=2, master_node="chief")
+    with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within timeout=5 s"):
+        cluster.shutdown(grace_secs=300, timeout=5)
 
 
 # A chief, a parameter server and a worker
@@ -118,15 +118,17 @@ def assert_worker_has_ended_before_the_server(summary):
     assert told["ps:0"]["ended"] > told["worker:0"]["done"]
 
 
-def test_a_worker_that_works_is_waited_for_after_the_chief(any_spark):
+def test_a_worker_that_works_is_waited_for_after_the_chief(any_spark, caplog):
     with start(any_spark, work_or_serve, {"worker": 7}, nodes=3, **PARAMETER_SERVER) as cluster:
         pass
     assert_worker_has_ended_before_the_server(cluster.summary)
+    assert "Waiting for worker:0 to return" in caplog.text
 
 
-def test_a_fit_waits_for_a_worker_that_works(any_spark):
+def test_a_fit_waits_for_a_worker_that_works(any_spark, caplog):
     model = fit(any_spark, work_or_serve, {"worker": 7}, clusterSize=3, numPS=1, masterNode="chief")
     assert_worker_has_ended_before_the_server(model.summary)
+    assert "Waiting for worker:0 to return" in caplog.text
 
 
 STILL_WORKED = r"worker:0 still worked 1 s after .*spark.tfos_ml.workerGrace=1"

@@ -242,9 +242,11 @@ class ClusterServer(ControlServer):
             return all(node.job_name in ("ps", "evaluator") for node in left)
 
     def unfinished(self) -> list[str]:
-        """Labels of the nodes that have not ended well."""
+        """Labels of the nodes that have not ended well; where some have returned, of those that have not."""
         with self._changed:
-            return [node.label for node in self._template.nodes if node.rank not in self._results]
+            left = [node for node in self._template.nodes if node.rank not in self._results]
+            working = [node for node in left if not self._progress.get(node.rank, {}).get("returned")]
+            return [node.label for node in working or left]
 
     def check_silence(self) -> None:
         """Note as lost a node that has not been heard of for the lease, host and all."""

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 WORKER_SETTING = "spark.tfos_ml.workerGrace"
 SERVER_SETTING = "spark.tfos_ml.serverGrace"
 EVALUATOR_SETTING = "spark.tfos_ml.evaluatorGrace"
-NOTICE_SECONDS = 10.0
+NOTICE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:
         return (
             f"{label} still worked {limit.seconds:g} s after the chief had ended, and was ended ({limit.source}): what "
             "it had not written or reported by then is lost. Raise that setting, or let it return once "
-            "ctx.should_stop() is true. A worker that only serves the chief calls ctx.wait(), or join() of its tf.distribute.Server."
+            "ctx.should_stop() is true. A worker that only serves the chief calls ctx.wait(), or join() of its "
+            "tf.distribute.Server."
         )
     if job_name == "evaluator":
         return (

@@ -237,7 +237,8 @@ class Node:
 
     def _progress(self) -> dict[str, Any]:
         now = time.monotonic()
-        about: dict[str, Any] = {"host": self._host, "child_silent": None if self._exited else now - self._heard}
+        silent = None if self._exited else now - self._heard
+        about: dict[str, Any] = {"host": self._host, "child_silent": silent, "returned": self._ended}
         if self._board is not None:
             about["tensorboard"] = self._board.url
         if self._is_helper and self._conversation.trained_since and self._works():
