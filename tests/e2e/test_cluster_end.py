@@ -6,9 +6,10 @@ import contextlib
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import pytest
-from conftest import CLUSTER
+from conftest import CLUSTER, wait_until
 
 from tfos_ml import InputMode, TFCluster, TFEstimator, errors
 
@@ -85,8 +86,16 @@ def test_without_a_time_limit_failures_are_raised_at_once(spark):
         cluster.shutdown(timeout=-1)
 
 
-def test_the_time_limit_names_who_works(spark):
-    cluster = start(spark, work, {"worker": 600}, nodes=2, master_node="chief")
+def return_or_work(args, ctx):
+    if ctx.job_name == "worker":
+        time.sleep(600)
+    Path(args["told"]).touch()
+
+
+def test_the_time_limit_names_who_works(spark, tmp_path):
+    told = tmp_path / "told"
+    cluster = start(spark, return_or_work, {"told": str(told)}, nodes=2, master_node="chief")
+    assert wait_until(told.exists, 60)
     with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within timeout=5 s"):
         cluster.shutdown(grace_secs=300, timeout=5)
 
@@ -156,6 +165,20 @@ def fail_after_the_chief(args, ctx):
 def test_a_worker_that_fails_after_the_chief_is_an_error(spark):
     with pytest.raises(errors.TrainFnError, match="worker:0 on .*the user's own mistake"):
         fit(spark, fail_after_the_chief, clusterSize=3, numPS=1, masterNode="chief")
+
+
+def lose_the_chief(args, ctx):
+    if ctx.job_name == "worker":
+        import tensorflow as tf
+
+        wait_for_end(ctx)
+        raise tf.errors.UnavailableError(None, None, "the chief is gone")
+    work_or_serve(args, ctx)
+
+
+def test_a_worker_whose_connections_break_with_the_chief_is_named(spark):
+    with pytest.warns(errors.NodeEndedWarning, match=r"worker:0 failed after the chief .*the chief is gone"):
+        fit(spark, lose_the_chief, clusterSize=3, numPS=1, masterNode="chief")
 
 
 def join_a_server_of_its_own(args, ctx):
