@@ -16,7 +16,7 @@ from tfos_ml.cluster.addresses import board_port
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import default_fs, lease_timeout
+from tfos_ml.cluster.preflight import default_fs, graces, lease_timeout
 from tfos_ml.cluster.programs import DEFAULT_SETTINGS
 from tfos_ml.cluster.resources import make_profile
 from tfos_ml.cluster.template import ClusterTemplate, make_template
@@ -82,6 +82,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             control=None,
             lease=lease_timeout(spark),
             first_rank=first,
+            graces=graces(spark),
         )
 
         def rows() -> DataFrame:

@@ -49,6 +49,7 @@ Warnings are
 
     TfosMlWarning
     ├── IndependentWorkersWarning    workers trained apart from each other, on parts of the rows
+    ├── NodeEndedWarning             a node was ended while it still worked
     ├── NothingExportedWarning       fit returned a model that cannot transform
     └── UnnamedFieldsWarning         fields of rows without names go to tensors by position
 
@@ -315,6 +316,10 @@ class TfosMlWarning(UserWarning):
 
 class IndependentWorkersWarning(TfosMlWarning):
     """Several workers trained, each on its part of the rows, and did not work together."""
+
+
+class NodeEndedWarning(TfosMlWarning):
+    """A worker or evaluator had not returned when its time was over, and was ended."""
 
 
 class NothingExportedWarning(TfosMlWarning):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.cluster.graces import warn_of_ended
 from tfos_ml.errors import IndependentWorkersWarning, NothingExportedWarning
 from tfos_ml.training.outcome import RETURNED
 from tfos_ml.user_warnings import warn
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
-    """Warn of workers that trained without each other, and of a chief that exported nothing.
+    """Warn of nodes that were ended at work, workers without each other, and a chief that exported nothing.
 
     Parameters
     ----------
@@ -23,6 +24,7 @@ def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
     template : ClusterTemplate
         The nodes.
     """
+    warn_of_ended(result.reports)
     chief = result.reports[template.chief_rank]
     if result.model is not None or chief.get("staged"):
         problem = independence(result.reports, template)

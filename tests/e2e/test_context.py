@@ -244,18 +244,6 @@ def train(args, ctx):
     assert 'raise LookupError("shown with its source line")' in caught.value.traceback
 
 
-def test_evaluator_that_does_not_return_is_an_error(spark):
-    def stay(args, ctx):
-        import time
-
-        if ctx.job_name == "evaluator":
-            time.sleep(1000)
-
-    with pytest.raises(errors.FeedTimeoutError, match="evaluator did not return within feedTimeout=2") as caught:
-        fit(spark, stay, clusterSize=2, evalNode=True, feedTimeout=2)
-    assert caught.value.role == "evaluator"
-
-
 def test_server_that_serves_for_ever_is_ended_with_the_cluster(spark):
     def serve(args, ctx):
         if ctx.job_name == "ps":

@@ -65,6 +65,8 @@ class ClusterServer(ControlServer):
 
     Attributes
     ----------
+    ending : dict or None
+        Once the cluster is being shut down; with ``seconds`` and ``source`` if these limit servers and evaluators.
     stop_requested : bool
         Whether somebody with the token has asked the driver to end the feed.
     """
@@ -93,6 +95,7 @@ class ClusterServer(ControlServer):
         self._announcements: deque[dict[str, Any]] = deque()
         self._announced = 0
         self._claims = Claims()
+        self.ending: dict[str, Any] | None = None
         self.stop_requested = False
 
     def _answer(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +113,7 @@ class ClusterServer(ControlServer):
         answer = super()._answer(action, body)
         rank = int(body["rank"])
         if action == "progress":
+            answer["ending"] = self.ending
             answer["announcements"] = self._news(body["progress"].get("heard"))
         elif action == "gone" and rank not in self._results:
             self._lose(rank, "the supervisor of the node died")
@@ -210,10 +214,18 @@ class ClusterServer(ControlServer):
     def _all_finished(self) -> bool:
         return len(self._results) == self._template.size
 
-    def unfinished(self) -> list[str]:
-        """Labels of the nodes that have not ended well."""
+    def is_trained(self) -> bool:
+        """Whether only servers and evaluators have not ended well."""
         with self._changed:
-            return [node.label for node in self._template.nodes if node.rank not in self._results]
+            left = [node for node in self._template.nodes if node.rank not in self._results]
+            return all(node.job_name in ("ps", "evaluator") for node in left)
+
+    def unfinished(self) -> list[str]:
+        """Labels of the nodes that have not ended well; where some have returned, of those that have not."""
+        with self._changed:
+            left = [node for node in self._template.nodes if node.rank not in self._results]
+            working = [node for node in left if not self._progress.get(node.rank, {}).get("returned")]
+            return [node.label for node in working or left]
 
     def check_silence(self) -> None:
         """Note as lost a node that has not been heard of for the lease, host and all."""

@@ -2,7 +2,8 @@
 
 First every node tells its row counts, from which all agree on the steps. After that a node
 that trains speaks when it reaches a barrier or has ended; the others join in without having
-anything to say. When all that train have ended, the cluster is done.
+anything to say. When all that train have ended, so has the training; workers beside a chief and
+parameter servers may still work, and one more exchange waits for them. Then the cluster is done.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ class Conversation:
 
     Attributes
     ----------
-    done_since : float or None
+    trained_since : float or None
         ``time.monotonic()`` of when all nodes that train had ended.
+    done_since : float or None
+        The same of when no worker beside them worked any more, either.
     total_rows : int
         Rows they were fed, known at the end.
     """
@@ -45,10 +48,13 @@ class Conversation:
         self._labels = [node.label for node in template.nodes]
         self._active_ranks = template.feed_ranks
         self._is_active = rank in template.feed_ranks
+        self._has_helpers = bool(template.helper_ranks)
+        self._is_helper = rank in template.helper_ranks
         self._tell = tell
         self._exchange: Future[list[Word]] | None = None
         self._agreed = False
         self._barrier: str | None = None
+        self.trained_since: float | None = None
         self.done_since: float | None = None
         self.total_rows = 0
 
@@ -56,7 +62,7 @@ class Conversation:
         """Note that the process waits in a barrier."""
         self._barrier = name
 
-    def advance(self, counts: Callable[[], Word | None], rows_at_end: int | None) -> None:
+    def advance(self, counts: Callable[[], Word | None], rows_at_end: int | None, works: bool) -> None:
         """Take up the answers to an exchange, or begin one if there is something to say.
 
         Parameters
@@ -65,17 +71,21 @@ class Conversation:
             Row counts of this node, None as long as they are not known.
         rows_at_end : int or None
             Rows of this node if its process has ended, else None.
+        works : bool
+            Whether its process may have work of its own to do.
         """
         if self._exchange is not None:
             if self._exchange.done():
                 answers, self._exchange = self._exchange.result(), None
                 self._hear(answers)
         elif self.done_since is None:
-            word = self._next_word(counts, rows_at_end) if self._agreed else counts()
+            word = self._next_word(rows_at_end, works) if self._agreed else counts()
             if word is not None:
                 self._exchange = self._rendezvous.exchange(word)
 
-    def _next_word(self, counts: Callable[[], Word | None], rows_at_end: int | None) -> Word | None:
+    def _next_word(self, rows_at_end: int | None, works: bool) -> Word | None:
+        if self.trained_since is not None:
+            return None if self._is_helper and works else {"over": True}
         if not self._is_active:
             return {"passive": True}
         if rows_at_end is not None:
@@ -87,15 +97,26 @@ class Conversation:
             self._agreed = True
             self._tell("agreement", words=dict(zip(self._labels, answers, strict=True)))
             return
+        if self.trained_since is not None:
+            self._be_done()
+            return
         active = {self._labels[rank]: answers[rank] for rank in self._active_ranks}
         if all("ended" in word for word in active.values()):
             self.total_rows = sum(word["rows"] for word in active.values())
-            self.done_since = time.monotonic()
-            self._tell("cluster_done")
+            self.trained_since = time.monotonic()
+            if self._is_helper:
+                self._tell("cluster_done")
+            if not self._has_helpers:
+                self._be_done()
         elif self._barrier is not None:
             name, self._barrier = self._barrier, None
             elsewhere = {label: word for label, word in active.items() if word.get("barrier") != name}
             self._tell("barrier", name=name, error=_barrier_error(name, elsewhere))
+
+    def _be_done(self) -> None:
+        self.done_since = time.monotonic()
+        if not self._is_helper:
+            self._tell("cluster_done")
 
 
 def _barrier_error(name: str, elsewhere: dict[str, Word]) -> str | None:

@@ -30,6 +30,7 @@ from tfos_ml.cluster.claims import DriverClaims
 from tfos_ml.cluster.control_client import NO_ANSWER, RETRY_SECONDS, ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.failure import NodeFailure
+from tfos_ml.cluster.graces import Limit
 from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS
@@ -136,6 +137,8 @@ class _HostedNode(Node):
         self._say = say
         self._inlet: Inlet | None = None
         self._endpoint: FeedEndpoint | None = None
+        self._ending: dict[str, Any] = {}
+        self._ending_since: float | None = None
 
     def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> Inlet:
         self._inlet = Inlet(directories, tell, self._order.task.feed_timeout)
@@ -149,6 +152,21 @@ class _HostedNode(Node):
         """Goes on for as long as rows may come; there are none for the supervisor itself to write."""
         if self._inlet is not None:
             yield from self._inlet.until_end()
+
+    def _hear(self, answer: dict[str, Any]) -> None:
+        """Note, too, that the program shuts the cluster down: until then servers and evaluators stay."""
+        super()._hear(answer)
+        if answer["ending"] is not None:
+            self._ending, self._ending_since = answer["ending"], self._ending_since or time.monotonic()
+
+    def _limit(self) -> Limit:
+        if self._ending and not self._is_helper:
+            return Limit(**self._ending)
+        return super()._limit()
+
+    def _dismissed_since(self) -> float | None:
+        done, ending = super()._dismissed_since(), self._ending_since
+        return None if done is None or ending is None else max(done, ending)
 
     def join(self) -> None:
         """Tell the task that started this process, too; once it has ended nobody listens any more."""

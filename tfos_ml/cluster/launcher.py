@@ -23,6 +23,7 @@ from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.driver_nodes import DriverNodes
 from tfos_ml.cluster.failure import find_failure
 from tfos_ml.cluster.graceful_end import await_end
+from tfos_ml.cluster.graces import WaitNotice
 from tfos_ml.cluster.job_errors import node_error
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure, raise_silence
 from tfos_ml.cluster.node import run_node
@@ -155,6 +156,7 @@ class _Attempt:
         self._tag = f"tfos_ml-{task.run_id}"
         draws_bar = not is_connect(spark) and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
         self._progress = Progress(verbose, self._size, task.settings["epochs"], draws_bar)
+        self._waiting = WaitNotice()
         self._control: ControlServer | None = None
         self._job: TaggedJob | None = None
         self._driver_program = driver_program
@@ -280,6 +282,7 @@ class _Attempt:
         reports = self._control.take_reports()
         self._progress.update(progress, reports)
         self._progress.write(self._control.take_lines())
+        self._waiting.update(progress)
         if reports:
             self._reported(reports)
         self._show_board(progress.get(self._task.template.chief_rank, {}))

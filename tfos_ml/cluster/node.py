@@ -5,8 +5,9 @@ a guardian, a port, the process), joins the other nodes, runs (feeds rows, passe
 on, watches the process), and stops when all nodes that train have ended. What happened
 comes back as result rows, or as one ``NodeFailure``.
 
-The nodes that train are *active*; parameter servers, evaluators and workers that only
-serve a coordinator are *passive*: they are told when the active ones have ended.
+The nodes that train are *active*; parameter servers, evaluators and workers beside a chief and
+parameter servers are *passive*: they are told when the others have ended, and are ended after a
+grace (``graces.py``).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.conversation import Conversation
 from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.graceful_end import log_failure
+from tfos_ml.cluster.graces import Limit, ended_at_work, limit_of, lost_peers
 from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_output import NodeOutput
 from tfos_ml.cluster.node_task import NodeTask
@@ -60,7 +62,6 @@ CHILD_MODULE = "tfos_ml.training.main"
 COLLATERAL_SECONDS = 5.0
 HEARTBEATS = 24  # signs of life of a process within the time after which it counts as stuck
 CULPRIT_SECONDS = 10.0  # after that time, within which a process that stands still is found out by its own supervisor
-SERVER_GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.1
 ALONE = make_template(1)
 MakeFeeder = Callable[[FeedSchema, spool.SpoolDirectories, Callable[..., None]], Any]
@@ -148,12 +149,14 @@ class Node:
         self._active = self._role.rank in self._template.feed_ranks
         self._is_chief = self._role.rank == self._template.chief_rank
         self._is_shown = self._is_chief or self._role.job_name == "evaluator"
+        self._is_helper = self._role.rank in self._template.helper_ranks
         self._is_server = not self._active and self._role.job_name != "evaluator"
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._conversation = Conversation(self._rendezvous, self._template, self._role.rank, self._send)
         self._cards: list[NodeCard] = []
         self._ended = False
-        self._serves_forever = False
+        self._serves = False  # and does nothing else
+        self._ended_at_work: str | None = None
         self._exited = False
         self.succeeded = False
         self._failed: Failure | None = None
@@ -256,9 +259,13 @@ class Node:
 
     def _progress(self) -> dict[str, Any]:
         now = time.monotonic()
-        about: dict[str, Any] = {"host": self._host, "child_silent": None if self._exited else now - self._heard}
+        silent = None if self._exited else now - self._heard
+        about: dict[str, Any] = {"host": self._host, "child_silent": silent, "returned": self._ended}
         if self._board is not None:
             about |= {"tensorboard": self._board.url, "tensorboard_pid": self._board.pid, "log_dir": self._log_dir}
+        if self._is_helper and self._conversation.trained_since and self._works():
+            seconds = now - self._conversation.trained_since
+            about["works_on"] = {"label": self._me.label, "seconds": seconds, "limit": self._task.graces.worker}
         if self._broken_at is not None:
             about["broken_for"] = now - self._broken_at
         return {**self._feeder.progress(), **about}
@@ -335,24 +342,30 @@ class Node:
             self._feeder.finish()
         while not (self._ended and self._conversation.done_since):
             self._pump(POLL_SECONDS)
-            if self._conversation.done_since and not self._active:
+            if not (self._active or self._ended):
                 self._dismiss()
 
     def _reading_ended(self) -> bool:
         return self._ended or self._feeder.reading == "terminated"
 
     def _dismiss(self) -> None:
-        """End a passive process whose cluster is done: servers soon, an evaluator when it is ready."""
-        assert self._conversation.done_since is not None
-        waited = time.monotonic() - self._conversation.done_since
-        if self._is_server:
-            self._ended = self._ended or self._serves_forever or waited > SERVER_GRACE_SECONDS
-        elif waited > self._task.feed_timeout:
-            raise self.failure(
-                "FeedTimeoutError",
-                f"the evaluator did not return within feedTimeout={self._task.feed_timeout:g} s of the end of "
-                "training. Return from it once ctx.should_stop() is true",
-            )
+        """End a passive process that only serves, or whose grace is over."""
+        limit = self._limit()
+        since = self._conversation.trained_since if self._is_helper else self._dismissed_since()
+        if since is None:
+            return
+        if self._serves:
+            self._ended = self._conversation.done_since is not None
+        elif time.monotonic() - since > limit.seconds:
+            self._ended = True
+            self._ended_at_work = ended_at_work(self._role.job_name, self._me.label, limit)
+
+    def _limit(self) -> Limit:
+        return limit_of(self._role.job_name, self._task.graces)
+
+    def _dismissed_since(self) -> float | None:
+        """When there was nothing left to do for a server or evaluator."""
+        return self._conversation.done_since
 
     def _wait(self, ready: Callable[[], bool], timeout: float, kind: str, message: str) -> None:
         deadline = time.monotonic() + timeout
@@ -385,7 +398,7 @@ class Node:
             raise self.failure("NodeExitError", message_text)
         if self._cards:
             rows = sum(self._feeder.rows.values())
-            self._conversation.advance(self._counts, rows if self._ended else None)
+            self._conversation.advance(self._counts, rows if self._ended else None, self._works())
 
     def _check_lease(self) -> None:
         """Raise if nobody wants the node any more."""
@@ -407,7 +420,7 @@ class Node:
             return
         match message.pop("type"):
             case "alive":
-                pass
+                self._serves = message["serves"]
             case "reading":
                 self._feeder.reading, self._feeder.keeps_rows = message["how"], message["keeps_rows"]
             case "released":
@@ -418,10 +431,6 @@ class Node:
                 self._feeder.segment_read(message["number"])
             case "answers":
                 self._feeder.answered(message["path"], message["runs"])
-            case "serving":
-                self._serves_forever = True  # unless it says that it waits for the end
-            case "waiting":
-                self._serves_forever = False
             case "release_port":
                 self._port.release()
                 self._send("port_released")
@@ -472,6 +481,9 @@ class Node:
         """Raise the failure of the process, later if another node's failure may have caused it."""
         if self._conversation.done_since and self._is_server:
             self._ended = True  # a server may well lose its peers at the end
+        elif self._conversation.trained_since and self._is_helper and (self._serves or self._broken_at is not None):
+            self._ended = True  # of the end of the chief
+            self._ended_at_work = None if self._serves else lost_peers(self._me.label, self._failed)
         elif self._failed is not None and (time.monotonic() >= self._fail_at or self._has_no_other_cause()):
             raise NodeFailure(self._failed)
 
@@ -483,6 +495,10 @@ class Node:
         if self._broken_at is None or not self._peers_live:
             return False
         return time.monotonic() - self._broken_at > COLLATERAL_SECONDS
+
+    def _works(self) -> bool:
+        """Whether the process may have work to do that is not done for others."""
+        return not (self._ended or self._serves)
 
     def _counts(self) -> dict[str, Any] | None:
         """What the other nodes need to agree on the steps, or why they cannot; None if not known yet."""
@@ -517,6 +533,7 @@ class Node:
             "chief": self._is_chief,
             "evaluator": self._role.job_name == "evaluator",
             "staged": staged,
+            "ended_at_work": self._ended_at_work,
             **self._asked.facts(),
             **self._output.facts(),
             **self._facts,

@@ -7,6 +7,7 @@ from typing import Any
 
 from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster.addresses import ANY_PORT
+from tfos_ml.cluster.graces import Graces
 from tfos_ml.cluster.template import ClusterTemplate
 from tfos_ml.schema import FeedSchema
 
@@ -39,6 +40,8 @@ class NodeTask:
         Whether the nodes are tasks of a barrier stage; otherwise they meet at the control server.
     lease : float or None
         Seconds without an answer of the driver after which a node that outlives its task ends.
+    graces : Graces
+        How long passive nodes may go on at the end.
     is_independent : bool
         Whether each node is a cluster of its own.
     heartbeat_timeout : float
@@ -65,6 +68,7 @@ class NodeTask:
     control: dict[str, str] | None = field(repr=False)  # holds the run's token
     barrier: bool = True
     lease: float | None = None
+    graces: Graces = field(default_factory=Graces)
     is_independent: bool = False
     heartbeat_timeout: float = 120.0
     node_ports: range = ANY_PORT

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.artifacts import is_connect
+from tfos_ml.cluster.graces import EVALUATOR_SETTING, SERVER_SETTING, WORKER_SETTING, Graces
 from tfos_ml.cluster.resources import is_local
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
 
@@ -76,13 +77,33 @@ def lease_timeout(spark: SparkSession) -> float:
     ClusterConfigError
         If the setting is no positive number.
     """
-    value = _conf(spark, LEASE_SETTING, str(LEASE_SECONDS))
+    return _seconds(spark, LEASE_SETTING, LEASE_SECONDS)
+
+
+def graces(spark: SparkSession) -> Graces:
+    """How long passive nodes may go on at the end of a run.
+
+    Raises
+    ------
+    ClusterConfigError
+        If a setting is no positive number.
+    """
+    default = Graces()
+    return Graces(
+        worker=_seconds(spark, WORKER_SETTING, default.worker),
+        server=_seconds(spark, SERVER_SETTING, default.server),
+        evaluator=_seconds(spark, EVALUATOR_SETTING, default.evaluator),
+    )
+
+
+def _seconds(spark: SparkSession, name: str, default: float) -> float:
+    value = _conf(spark, name, str(default))
     try:
         seconds = float(value.rstrip("s"))
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise ClusterConfigError(f"{LEASE_SETTING}={value} must be a positive number of seconds, for instance 60.")
+        raise ClusterConfigError(f"{name}={value} must be a positive number of seconds, for instance {default:g}.")
     return seconds
 
 

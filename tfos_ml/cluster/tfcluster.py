@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,13 +24,14 @@ from tfos_ml.cluster.driver_nodes import DriverNodes
 from tfos_ml.cluster.feed_jobs import feeding, inferring
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder
 from tfos_ml.cluster.graceful_end import FEED_END_SECONDS, await_end, has_failed
+from tfos_ml.cluster.graces import Limit, WaitNotice, warn_of_ended
 from tfos_ml.cluster.host import start_node
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
 from tfos_ml.cluster.node_output import OutputPrinter
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import LEASE_SETTING, check_settings, check_slots, lease_timeout
+from tfos_ml.cluster.preflight import LEASE_SETTING, check_settings, check_slots, graces, lease_timeout
 from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
@@ -235,6 +237,7 @@ class TFCluster:
             control=None,
             barrier=False,
             lease=lease_timeout(spark),
+            graces=graces(spark),
             node_ports=node_ports(spark),
             shares_console=is_local(spark),
             verbose=verbose,
@@ -433,39 +436,48 @@ class TFCluster:
 
     @concise
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
-        """End the feed, wait until all nodes have finished, and clean up; again is fine.
+        """End the feed, wait until all map functions have returned, and clean up; again is fine.
+
+        The chief and the workers are waited for as long as they work. Then parameter servers and evaluators hear of it
+        (``ctx.should_stop()``, ``ctx.wait()``), and are ended after a grace. ``docs/endings.rst`` has a table.
 
         Parameters
         ----------
         ssc : pyspark.streaming.StreamingContext or pyspark.sql.streaming.StreamingQuery, optional
             A stream that feeds the cluster: it is waited for first, and ended after :meth:`request_stop`.
         grace_secs : float, default 0
-            The longest that nodes may go on after the end of the feed; 0 leaves it to `timeout`.
+            Seconds that evaluators and parameter servers have left to return, counted from the end of the last chief
+            and worker, and not before this call. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
+            ``spark.tfos_ml.serverGrace`` (5 s). It cuts no map function of a chief or worker short, and is no pause.
         timeout : float, default 259200
-            Seconds for all of it.
+            Seconds for all of it; 0 or less for no limit.
+
+        Warns
+        -----
+        NodeEndedWarning
+            Names an evaluator that had not returned by then, or a worker that still worked
+            ``spark.tfos_ml.workerGrace`` after the chief of a cluster with parameter servers; they have been ended.
 
         Raises
         ------
         NodeError
             The first failure of a node, unless it has been raised before.
         ShutdownTimeoutError
-            Names the nodes that did not end in time; they have been ended.
+            Names the nodes that did not end within `timeout`; they have been ended.
         """
         if self._closed:
             unseen, self._unseen = self._unseen, None
             if unseen is not None:
                 raise unseen
             return
+        timeout = timeout if timeout > 0 else math.inf
         deadline = time.monotonic() + timeout
         try:
             if ssc is not None:
                 self._await_stream(ssc, deadline, timeout)
             self.server.announce("end_of_input")
-            if grace_secs:
-                deadline = min(deadline, time.monotonic() + grace_secs)
-            while not self.server.are_finished(POLL_SECONDS):
-                self._check_failed()
-                self._check_time(deadline, grace_secs or timeout)
+            self.server.ending = asdict(Limit.of_setting("grace_secs", grace_secs)) if grace_secs > 0 else {}
+            self._await_nodes(deadline, timeout)
         except BaseException:
             self._abort()
             raise
@@ -473,12 +485,24 @@ class TFCluster:
         reports = [json.loads(payload) for _, payload in results.joined(self._results, "report")]
         self.summary = {"nodes": reports, "rows": sum(r["rows"] for r in reports)}
         self._close()
+        warn_of_ended(reports)
+
+    def _await_nodes(self, deadline: float, timeout: float) -> None:
+        """Wait until all nodes have finished; servers and evaluators that are left at the deadline are ended."""
+        notice, last_deadline = WaitNotice(), deadline + CLEANUP_TIMEOUT
+        while not self.server.are_finished(POLL_SECONDS):
+            self._check_failed()
+            if time.monotonic() > deadline and self.server.is_trained():
+                self.server.ending = asdict(Limit(0, f"timeout={timeout:g}"))
+                deadline = last_deadline
+            self._check_time(deadline, timeout)
+            notice.update(self.server.progress())
 
     def _check_time(self, deadline: float, allowed: float) -> None:
         if time.monotonic() > deadline:
             raise errors.ShutdownTimeoutError(
-                f"{self.server.unfinished()} have not finished within {allowed:g} s and were ended. Let them return "
-                "when feed.should_stop() or ctx.should_stop() is true, or raise timeout or grace_secs."
+                f"{self.server.unfinished()} have not finished within timeout={allowed:g} s and were ended. Let them "
+                "return when feed.should_stop() or ctx.should_stop() is true, or raise timeout (-1 for no limit)."
             )
 
     def _await_stream(self, stream: Any, deadline: float, timeout: float) -> None:

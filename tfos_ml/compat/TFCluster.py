@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -160,7 +159,9 @@ class TFCluster:
             A stream that feeds the cluster: it is waited for first, and ended once a map function has called
             ``DataFeed.terminate()`` or somebody ``reservation.Client(...).request_stop()``.
         grace_secs : float, default 0
-            Seconds for what is left to do after the map functions have ended.
+            Seconds that evaluators and parameter servers have left to return after the map functions of the chief and
+            the workers, which are waited for anyway; 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
+            ``spark.tfos_ml.serverGrace`` (5 s).
         timeout : float, default 259200
             Seconds for all of it; 0 or less for no limit.
 
@@ -174,14 +175,14 @@ class TFCluster:
         Notes
         -----
         Differences: after a failure or a timeout it raises, and neither ends the program nor stops its SparkContext.
-        In ``InputMode.SPARK``, too, it waits for the map functions rather than for `grace_secs`.
+        In ``InputMode.SPARK``, too, it waits for the map functions rather than for `grace_secs`, which is no pause: who
+        has returned ends it early. Evaluators that have not are ended with a warning.
         """
-        limit = timeout if timeout > 0 else math.inf
         watched = threading.Event()
         if ssc is not None:
             threading.Thread(target=self._stop_when_terminated, args=(watched,), name="terminated", daemon=True).start()
         try:
-            self.native.shutdown(ssc, grace_secs, limit)
+            self.native.shutdown(ssc, grace_secs, timeout)
         finally:
             watched.set()
 

@@ -69,12 +69,12 @@ class HasGraceSecs(Params):
     grace_secs = Param(
         Params._dummy(),
         "grace_secs",
-        "seconds for what is left to do after the map functions have ended",
+        "seconds that evaluators and parameter servers have left after the training",
         typeConverter=TypeConverters.toInt,
     )
 
     def setGraceSecs(self, value: Any) -> Any:
-        """Set ``grace_secs``: seconds for what is left to do after the map functions have ended."""
+        """Set ``grace_secs``: seconds that evaluators and parameter servers have left after the training."""
         return self._set(grace_secs=value)
 
     def getGraceSecs(self) -> Any:

@@ -18,6 +18,7 @@ from tfos_ml.schema import FeedSchema
 from tfos_ml.training.inbox import Inbox
 from tfos_ml.training.paths import absolute_path
 from tfos_ml.training.rows import NodeRows
+from tfos_ml.training.serving import tell_alive
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -96,7 +97,7 @@ class NodeContext:
         self._directory: str = start["directory"]
         self.schema = FeedSchema.from_json(start["schema"])
         self._channel = channel
-        self._inbox = Inbox(messages, start["feed_timeout"])
+        self._inbox = Inbox(messages, start["feed_timeout"], lambda: tell_alive(channel))
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
         self._checkpoints = 0  # sent
@@ -311,7 +312,6 @@ class NodeContext:
         """
         import tensorflow as tf
 
-        self._channel.send("serving")
         protocol = self.settings["protocol"]
         try:
             return tf.distribute.Server(
@@ -328,12 +328,15 @@ class NodeContext:
             ) from None
 
     def wait(self) -> None:
-        """Wait until the nodes that train have ended; what a parameter server does."""
-        self._channel.send("waiting")
+        """Wait until the nodes that train have ended; what parameter servers, and workers that serve a chief, do."""
         self._inbox.wait_cluster_done()
 
     def should_stop(self) -> bool:
-        """Whether the nodes that train have ended; an evaluator then looks once more and returns."""
+        """Whether the nodes that train have ended; an evaluator then looks once more and returns.
+
+        For a worker beside a chief and parameter servers, whether the chief has ended. An evaluator that does not
+        return is ended after ``spark.tfos_ml.evaluatorGrace`` (60 s).
+        """
         return self._inbox.cluster_done
 
     def barrier(self, name: str) -> None:

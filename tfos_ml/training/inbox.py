@@ -31,11 +31,14 @@ class Inbox:
         From the supervisor.
     timeout : float
         Seconds that any wait for a message may last.
+    at_end : callable, optional
+        Called, in a thread, when the nodes that train have ended.
     """
 
-    def __init__(self, messages: Iterator[Message], timeout: float):
+    def __init__(self, messages: Iterator[Message], timeout: float, at_end: Callable[[], object] = lambda: None):
         self._messages = messages
         self._timeout = timeout
+        self._at_end = at_end
         self._changed = threading.Condition()
         self._closed = False
         self._heard = time.monotonic()
@@ -78,6 +81,7 @@ class Inbox:
                 self._checkpoints_taken += 1
             case "cluster_done":
                 self.cluster_done = True
+                self._at_end()
             case unknown:
                 raise AssertionError(f"unknown message {unknown!r}")
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml.cluster.channel import HEARTBEAT, Channel, ChannelClosedError
 from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import PRELOADS, USES_KERAS, import_keras_lightly, import_tensorflow, import_tensorflow_later
+from tfos_ml.training.serving import tell_alive
 
 if TYPE_CHECKING:
     from tfos_ml.training.context import NodeContext
@@ -42,7 +43,7 @@ def _beat(channel: Channel) -> None:
     period = float(os.environ.get(HEARTBEAT, 5))
     try:
         while not stop.wait(period):
-            channel.send("alive")
+            tell_alive(channel)
     except ChannelClosedError:
         pass
 

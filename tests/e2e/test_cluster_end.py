@@ -1,0 +1,308 @@
+"""What ends when: workers are waited for, servers and evaluators are ended, and who is ended at work is named."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from conftest import CLUSTER, wait_until
+
+from tfos_ml import InputMode, TFCluster, TFEstimator, errors
+
+PARAMETER_SERVER = {"num_ps": 1, "master_node": "chief"}
+
+
+def start(spark, map_fun, args=None, nodes=1, mode=InputMode.TENSORFLOW, **options):
+    return TFCluster.run(spark, map_fun, args or {}, nodes, input_mode=mode, **options)
+
+
+def fit(spark, train_fn, args=None, **params):
+    rows = spark.range(20).selectExpr("id as features")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.NothingExportedWarning)
+        return TFEstimator(trainFn=train_fn, tfArgs=args or {}, verbose=0, **params).fit(rows)
+
+
+@contextlib.contextmanager
+def setting(spark, name, value):
+    """A setting of the session for a while."""
+    spark.conf.set(f"spark.tfos_ml.{name}", value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(f"spark.tfos_ml.{name}")
+
+
+def metrics_of(summary):
+    """What each node reported, by its label."""
+    return {
+        node["label"]: {name: value for report in node["metrics"] for name, value in report["metrics"].items()}
+        for node in summary["nodes"]
+    }
+
+
+def work(args, ctx):
+    """Read what is fed, then work for some seconds, whatever happens; and tell that it was done."""
+    if args.get("fed"):
+        feed = ctx.get_data_feed()
+        while not feed.should_stop():
+            feed.next_batch(100)
+    time.sleep(args.get(ctx.job_name, 0))
+    ctx.report({"done": time.time()})
+
+
+# Workers
+
+
+@pytest.mark.parametrize("mode", [InputMode.TENSORFLOW, InputMode.SPARK])
+def test_grace_secs_do_not_cut_the_work_of_a_map_function(any_spark, mode):
+    fed = mode == InputMode.SPARK
+    cluster = start(any_spark, work, {"fed": fed, "worker": 4}, nodes=2, mode=mode)
+    if fed:
+        cluster.train(any_spark.range(10))
+    cluster.shutdown(grace_secs=0.5)
+    assert all("done" in metrics for metrics in metrics_of(cluster.summary).values())
+
+
+@pytest.mark.parametrize("timeout", [-1, 0])
+def test_shutdown_without_a_time_limit(spark, timeout):
+    cluster = start(spark, work, {"worker": 2})
+    cluster.shutdown(timeout=timeout)
+    assert "done" in metrics_of(cluster.summary)["worker:0"]
+
+
+def fail_after(args, ctx):
+    time.sleep(2)
+    raise ZeroDivisionError("the user's own mistake")
+
+
+def test_without_a_time_limit_failures_are_raised_at_once(spark):
+    cluster = start(spark, fail_after)
+    with pytest.raises(errors.TrainFnError, match="the user's own mistake"):
+        cluster.shutdown(timeout=-1)
+
+
+def return_or_work(args, ctx):
+    if ctx.job_name == "worker":
+        time.sleep(600)
+    Path(args["told"]).touch()
+
+
+def test_the_time_limit_names_who_works(spark, tmp_path):
+    told = tmp_path / "told"
+    cluster = start(spark, return_or_work, {"told": str(told)}, nodes=2, master_node="chief")
+    assert wait_until(told.exists, 60)
+    with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within timeout=5 s"):
+        cluster.shutdown(grace_secs=300, timeout=5)
+
+
+# A chief, a parameter server and a worker
+
+
+def work_or_serve(args, ctx):
+    """The worker works on after the chief; the server tells when it may end."""
+    if ctx.job_name == "ps":
+        ctx.wait()
+        ctx.report({"ended": time.time()})
+        return
+    if ctx.job_name == "worker":
+        wait_for_end(ctx)
+    work(args, ctx)
+
+
+def wait_for_end(ctx):
+    deadline = time.monotonic() + 60
+    while not ctx.should_stop():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def assert_worker_has_ended_before_the_server(summary):
+    told = metrics_of(summary)
+    assert told["worker:0"]["done"] > told["chief:0"]["done"] + 5
+    assert told["ps:0"]["ended"] > told["worker:0"]["done"]
+
+
+def test_a_worker_that_works_is_waited_for_after_the_chief(any_spark, caplog):
+    with start(any_spark, work_or_serve, {"worker": 7}, nodes=3, **PARAMETER_SERVER) as cluster:
+        pass
+    assert_worker_has_ended_before_the_server(cluster.summary)
+    assert "Waiting for worker:0 to return" in caplog.text
+
+
+def test_a_fit_waits_for_a_worker_that_works(any_spark, caplog):
+    model = fit(any_spark, work_or_serve, {"worker": 7}, clusterSize=3, numPS=1, masterNode="chief")
+    assert_worker_has_ended_before_the_server(model.summary)
+    assert "Waiting for worker:0 to return" in caplog.text
+
+
+STILL_WORKED = r"worker:0 still worked 1 s after .*spark.tfos_ml.workerGrace=1"
+
+
+def test_a_worker_that_a_cluster_ends_at_work_is_named(spark):
+    with setting(spark, "workerGrace", "1"):
+        cluster = start(spark, work_or_serve, {"worker": 600}, nodes=3, **PARAMETER_SERVER)
+    with pytest.warns(errors.NodeEndedWarning, match=STILL_WORKED):
+        cluster.shutdown(timeout=60)
+
+
+def test_a_worker_that_a_fit_ends_at_work_is_named(spark):
+    with setting(spark, "workerGrace", "1"), pytest.warns(errors.NodeEndedWarning, match=STILL_WORKED):
+        fit(spark, work_or_serve, {"worker": 600}, clusterSize=3, numPS=1, masterNode="chief")
+
+
+def fail_after_the_chief(args, ctx):
+    if ctx.job_name == "worker":
+        wait_for_end(ctx)
+        raise ZeroDivisionError("the user's own mistake")
+    work_or_serve(args, ctx)
+
+
+def test_a_worker_that_fails_after_the_chief_is_an_error(spark):
+    with pytest.raises(errors.TrainFnError, match="worker:0 on .*the user's own mistake"):
+        fit(spark, fail_after_the_chief, clusterSize=3, numPS=1, masterNode="chief")
+
+
+def lose_the_chief(args, ctx):
+    if ctx.job_name == "worker":
+        import tensorflow as tf
+
+        wait_for_end(ctx)
+        raise tf.errors.UnavailableError(None, None, "the chief is gone")
+    work_or_serve(args, ctx)
+
+
+def test_a_worker_whose_connections_break_with_the_chief_is_named(spark):
+    with pytest.warns(errors.NodeEndedWarning, match=r"worker:0 failed after the chief .*the chief is gone"):
+        fit(spark, lose_the_chief, clusterSize=3, numPS=1, masterNode="chief")
+
+
+def join_a_server_of_its_own(args, ctx):
+    """As programs without tfos_ml do; the server is no business of the context."""
+    if ctx.job_name == "chief":
+        return
+    import tensorflow as tf
+
+    tf.distribute.Server(ctx.tf_cluster_spec(), job_name=ctx.job_name, task_index=ctx.task_index).join()
+
+
+def test_a_worker_that_only_serves_is_ended_with_the_chief(spark):
+    cluster = start(spark, join_a_server_of_its_own, nodes=3, **PARAMETER_SERVER)
+    cluster.shutdown(timeout=60)
+    assert [node["label"] for node in cluster.summary["nodes"]] == ["ps:0", "chief:0", "worker:0"]
+
+
+def count_on_the_server(args, ctx):
+    """As programs of TensorFlow 1 do: each worker trains by itself, and the variables are the server's."""
+    import tensorflow as tf
+
+    server = ctx.start_server()
+    if ctx.job_name == "ps":
+        server.join()
+    with tf.Graph().as_default():
+        with tf.device("/job:ps/task:0/cpu:0"):
+            count = tf.compat.v1.get_variable("count", shape=(), initializer=tf.compat.v1.zeros_initializer())
+        with tf.device(f"/job:{ctx.job_name}/task:{ctx.task_index}/cpu:0"):
+            step = tf.compat.v1.assign_add(count, 1.0)
+        alone = tf.compat.v1.ConfigProto(device_filters=["/job:ps", f"/job:{ctx.job_name}"])
+        with tf.compat.v1.Session(server.target, config=alone) as session:
+            session.run(count.initializer)
+            if ctx.job_name == "chief":
+                return
+            while not ctx.should_stop():
+                session.run(step)
+            over = time.monotonic() + 8
+            while time.monotonic() < over:
+                last = session.run(step)
+            ctx.report({"count": last})
+
+
+def test_a_worker_trains_on_with_the_parameter_server_after_the_chief_on_several_executors(sessions):
+    cluster = start(sessions.get(CLUSTER), count_on_the_server, nodes=3, **PARAMETER_SERVER)
+    cluster.shutdown(timeout=120)
+    assert metrics_of(cluster.summary)["worker:0"]["count"] > 1
+
+
+# Evaluators
+
+
+def follow_checkpoints(args, ctx):
+    """An evaluator that never looks whether training has ended."""
+    if ctx.job_name != "evaluator":
+        return
+    import tensorflow as tf
+
+    for _ in tf.train.checkpoints_iterator(args["directory"]):
+        ctx.report({"seen": 1})
+
+
+ENDED = r"evaluator:0 had not returned in time after .*spark.tfos_ml.evaluatorGrace=2.*ctx.should_stop\(\)"
+
+
+def test_a_fit_ends_an_endless_evaluator(any_spark, tmp_path):
+    args = {"directory": str(tmp_path)}
+    with setting(any_spark, "evaluatorGrace", "2"), pytest.warns(errors.NodeEndedWarning, match=ENDED):
+        model = fit(any_spark, follow_checkpoints, args, clusterSize=2, evalNode=True, feedTimeout=5)
+    assert model.summary["rows"] == 20
+
+
+@pytest.mark.parametrize("mode", [InputMode.TENSORFLOW, InputMode.SPARK])
+def test_a_cluster_ends_an_endless_evaluator(spark, tmp_path, mode):
+    cluster = start(spark, follow_checkpoints, {"directory": str(tmp_path)}, 2, mode, eval_node=True)
+    with setting(spark, "evaluatorGrace", "300"), pytest.warns(errors.NodeEndedWarning, match=r"grace_secs=2"):
+        cluster.shutdown(grace_secs=2, timeout=60)
+
+
+def test_the_time_limit_ends_an_endless_evaluator(spark, tmp_path):
+    cluster = start(spark, follow_checkpoints, {"directory": str(tmp_path)}, 2, eval_node=True)
+    with pytest.warns(errors.NodeEndedWarning, match=r"evaluator:0 .*timeout=10"):
+        cluster.shutdown(timeout=10)
+
+
+def evaluate_once_more(args, ctx):
+    """An evaluator whose last look takes a while."""
+    if ctx.job_name == "evaluator":
+        wait_for_end(ctx)
+        work(args, ctx)
+
+
+def test_grace_secs_let_an_evaluator_finish(spark):
+    with setting(spark, "evaluatorGrace", "1"):
+        cluster = start(spark, evaluate_once_more, {"evaluator": 4}, nodes=2, eval_node=True)
+        wait = threading.Event()
+        assert not wait.wait(3)  # a program that is late: the grace begins with shutdown
+        cluster.shutdown(grace_secs=30)
+    assert "done" in metrics_of(cluster.summary)["evaluator:0"]
+
+
+def train_beside_a_sidecar(args, ctx):
+    """Keras's own evaluator, which follows the checkpoints of a Keras model for ever."""
+    import tensorflow as tf
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(1,))])
+    model.compile(tf_keras.optimizers.SGD(0.01), "mse")
+    rows = tf.data.Dataset.from_tensor_slices(([[1.0], [2.0]], [[2.0], [4.0]])).batch(2)
+    if ctx.job_name == "evaluator":
+        tell = tf_keras.callbacks.LambdaCallback(on_test_end=lambda logs: ctx.report({"loss": logs["loss"]}))
+        tf_keras.utils.SidecarEvaluator(model, rows, ctx.checkpoint_dir, callbacks=[tell]).start()
+    else:
+        model.fit(rows, epochs=2, verbose=0)
+        saved = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        tf.train.CheckpointManager(saved, ctx.checkpoint_dir, max_to_keep=1, checkpoint_name="ckpt").save()
+
+
+def test_a_fit_ends_a_sidecar_evaluator(spark, tmp_path):
+    with setting(spark, "evaluatorGrace", "20"), pytest.warns(errors.NodeEndedWarning, match="evaluator:0"):
+        model = fit(spark, train_beside_a_sidecar, clusterSize=2, evalNode=True, modelDir=str(tmp_path))
+    assert "loss" in metrics_of(model.summary)["evaluator:0"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("workerGrace", "soon"), ("evaluatorGrace", "-1"), ("serverGrace", "nan")])
+def test_a_wrong_setting_is_told_before_anything_starts(spark, name, value):
+    with setting(spark, name, value), pytest.raises(errors.ClusterConfigError, match=f"spark.tfos_ml.{name}={value}"):
+        start(spark, work)

@@ -1,0 +1,109 @@
+"""How long nodes may go on once there is nothing left to do for them, and what is said of those who were ended.
+
+The chief, and without parameter servers all workers, end when their train function does: there is no grace, and no
+need of one. Workers beside a chief and parameter servers may serve the chief, or work by themselves; a parameter
+server serves for as long as anyone works; an evaluator may look once more at what was trained.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfos_ml.cluster.failure import Failure
+from tfos_ml.errors import NodeEndedWarning
+from tfos_ml.user_warnings import warn
+
+logger = logging.getLogger(__name__)
+WORKER_SETTING = "spark.tfos_ml.workerGrace"
+SERVER_SETTING = "spark.tfos_ml.serverGrace"
+EVALUATOR_SETTING = "spark.tfos_ml.evaluatorGrace"
+NOTICE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Graces:
+    """Seconds that nodes of a role may go on.
+
+    Attributes
+    ----------
+    worker : float
+        Of a worker beside a chief and parameter servers, after the chief; by default 3 days, as ``shutdown`` waits.
+    server : float
+        Of a parameter server, after the chief and all workers.
+    evaluator : float
+        Of an evaluator, after the chief and all workers.
+    """
+
+    worker: float = 259200.0
+    server: float = 5.0
+    evaluator: float = 60.0
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A grace, and what has set it."""
+
+    seconds: float
+    source: str
+
+    @classmethod
+    def of_setting(cls, name: str, seconds: float) -> Limit:
+        """One that a setting or an argument has set."""
+        return cls(seconds, f"{name}={seconds:g}")
+
+
+def limit_of(job_name: str, graces: Graces) -> Limit:
+    """The grace of a passive node."""
+    if job_name == "worker":
+        return Limit.of_setting(WORKER_SETTING, graces.worker)
+    if job_name == "evaluator":
+        return Limit.of_setting(EVALUATOR_SETTING, graces.evaluator)
+    return Limit.of_setting(SERVER_SETTING, graces.server)
+
+
+def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:
+    """What to say of a node that was ended; None of a parameter server, which has nothing to lose."""
+    if job_name == "worker":
+        return (
+            f"{label} still worked {limit.seconds:g} s after the chief had ended, and was ended ({limit.source}): what "
+            "it had not written or reported by then is lost. Raise that setting, or let it return once "
+            "ctx.should_stop() is true. A worker that only serves the chief calls ctx.wait(), or join() of its "
+            "tf.distribute.Server."
+        )
+    if job_name == "evaluator":
+        return (
+            f"{label} had not returned in time after the end of training, and was ended ({limit.source}): it may have "
+            "missed the last checkpoint. Let it return once ctx.should_stop() is true, for instance with "
+            "tf.train.checkpoints_iterator(directory, timeout=5, timeout_fn=ctx.should_stop), or raise that setting."
+        )
+    return None
+
+
+def lost_peers(label: str, failure: Failure | None) -> str:
+    """What to say of a worker that failed when the chief had ended, and probably of that."""
+    return f"{label} failed after the chief had ended, on which it may have depended: {failure and failure.message}"
+
+
+def warn_of_ended(reports: Iterable[Mapping[str, Any]]) -> None:
+    """Warn of nodes that were ended at work, as they report it."""
+    for report in reports:
+        if report.get("ended_at_work"):
+            warn(report["ended_at_work"], NodeEndedWarning)
+
+
+class WaitNotice:
+    """Says once who is waited for after the chief has ended."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def update(self, progress: Mapping[int, Mapping[str, Any]]) -> None:
+        """Take up the latest word of each node."""
+        waiting = [word["works_on"] for word in progress.values() if word.get("works_on")]
+        if waiting and not self._said and max(w["seconds"] for w in waiting) > NOTICE_SECONDS:
+            self._said = True
+            labels = ", ".join(w["label"] for w in waiting)
+            logger.warning("The chief has ended. Waiting for %s to return, at most %g s", labels, waiting[0]["limit"])
