@@ -156,8 +156,9 @@ class _HostedNode(Node):
     def _hear(self, answer: dict[str, Any]) -> None:
         """Note, too, that the program shuts the cluster down: until then servers and evaluators stay."""
         super()._hear(answer)
-        if answer["ending"] is not None:
-            self._ending, self._ending_since = answer["ending"], self._ending_since or time.monotonic()
+        ending = answer.get("ending", {})  # a fit has no program that may still want them
+        if ending is not None:
+            self._ending, self._ending_since = ending, self._ending_since or time.monotonic()
 
     def _limit(self) -> Limit:
         if self._ending and not self._is_helper:
