@@ -18,6 +18,7 @@ from tfos_ml.cluster.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.cluster.failure import NodeFailure
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder, feed_elements
 from tfos_ml.cluster.progress_link import ProgressLink
 from tfos_ml.cluster.tasks import Place, PlainSeat
@@ -135,7 +136,7 @@ def feed(nodes, server, partitions, attempts=4, epochs=1):
             try:
                 fed |= dict(feed_elements(order, partition, iter(elements)))
                 break
-            except RuntimeError:
+            except NodeFailure:
                 assert attempt < attempts - 1
     return fed
 
