@@ -17,7 +17,7 @@ from tfos_ml.cluster.claims import DriverClaims
 from tfos_ml.cluster.cluster_server import ClusterServer
 from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
-from tfos_ml.cluster.feeding import FeedNode, FeedOrder, _choose
+from tfos_ml.cluster.feeding import FeedNode, FeedOrder, _nearest
 from tfos_ml.cluster.template import make_template
 from tfos_ml.cluster.transport import connect
 from tfos_ml.feed import blocks, inlet, rows, spool
@@ -168,12 +168,14 @@ def test_rows_that_are_read_but_not_answered_are_an_error_in_time(tmp_path):
         node.close()
 
 
-def test_a_task_prefers_nodes_on_its_own_host():
+def test_a_task_with_rows_to_infer_from_prefers_nodes_on_its_own_host():
     nodes = tuple(FeedNode(rank, host, "") for rank, host in enumerate(["127.0.0.1", "far", "127.0.0.1", "far"]))
-    order = FeedOrder(1, "input", nodes, {"location": "grpc+tls://127.0.0.1:9", "token": ""})
-    assert [_choose(order, partition).rank for partition in range(4)] == [0, 2, 0, 2]
-    order = FeedOrder(1, "input", nodes[1::2], {"location": "grpc+tls://127.0.0.1:9", "token": ""})
-    assert [_choose(order, partition).rank for partition in range(4)] == [1, 3, 1, 3]
+    control = {"location": "grpc+tls://127.0.0.1:9", "token": ""}
+    order = FeedOrder(1, "input", nodes, control)
+    assert [_nearest(order, partition).rank for partition in range(4)] == [2, 0, 2, 0]
+    assert [_nearest(FeedOrder(number, "input", nodes, control), 0).rank for number in range(4)] == [0, 2, 0, 2]
+    order = FeedOrder(2, "input", nodes[1::2], control)
+    assert [_nearest(order, partition).rank for partition in range(4)] == [1, 3, 1, 3]
 
 
 def test_rows_without_room_end_the_node(node, monkeypatch):

@@ -262,6 +262,7 @@ GOOD = {
     "gather": {"rank": 1, "round": 0, "size": 2, "message": "{}"},
     "enter": {"rank": 1, "task": 5},
     "failed": {"rank": 1, "error": "why"},
+    "deal": {"number": 1, "partition": 2, "host": "a"},
     "claim": {"number": 1, "partition": 2, "claimant": "a"},
     "commit": {"number": 1, "partition": 2, "claimant": "a", "rows": 3},
     "release": {"number": 1, "partition": 2, "claimant": "a"},

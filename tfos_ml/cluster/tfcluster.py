@@ -341,7 +341,7 @@ class TFCluster:
         self._check_failed()
         order = self._order(stream, epochs)
         action = feeding(data, order)
-        self.server.open_feed(order.number)
+        self.server.open_feed(order.number, {node.rank: node.host for node in self._nodes})
         try:
             fed = self._run_job(action)
             self._check_fed(fed, order.number)
