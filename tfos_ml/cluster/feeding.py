@@ -27,6 +27,7 @@ from tfos_ml.cluster.addresses import NODE_PORTS, address_towards
 from tfos_ml.cluster.control_client import NO_ANSWER, ControlClient
 from tfos_ml.cluster.failure import Failure, NodeFailure, find_failure
 from tfos_ml.cluster.preflight import LEASE_SECONDS
+from tfos_ml.cluster.programs import FEED_TIMEOUT
 from tfos_ml.cluster.task_input import whole
 from tfos_ml.cluster.transport import connect
 from tfos_ml.feed import blocks, rows
@@ -65,6 +66,8 @@ class FeedOrder:
         How often the rows will be read.
     patience : float
         Seconds within which the driver must be able to say what has become of rows.
+    feed_timeout : float
+        Seconds that rows may wait on a node without one being read.
     """
 
     number: int
@@ -73,6 +76,7 @@ class FeedOrder:
     control: dict[str, str] = field(repr=False)  # holds the run's token
     epochs: int = 1
     patience: float = LEASE_SECONDS
+    feed_timeout: float = FEED_TIMEOUT
 
 
 FED_SCHEMA = "partition int, rows long"
@@ -207,7 +211,8 @@ def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch
 
 
 def _descriptor(order: FeedOrder, partition: int, **more: Any) -> flight.FlightDescriptor:
-    command = {"number": order.number, "stream": order.stream, "partition": partition, **more}
+    about = {"number": order.number, "stream": order.stream, "feed_timeout": float(order.feed_timeout)}
+    command = {**about, "partition": partition, **more}
     return flight.FlightDescriptor.for_command(json.dumps(command).encode())
 
 

@@ -138,7 +138,7 @@ class _HostedNode(Node):
         self._endpoint: FeedEndpoint | None = None
 
     def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> Inlet:
-        self._inlet = Inlet(directories, tell, self._order.task.feed_timeout)
+        self._inlet = Inlet(directories, tell)
         claims = DriverClaims(ControlClient(**self._control), self._patience)
         where = node_endpoint(self._order.place.host, self._order.task.node_ports)
         self._endpoint = FeedEndpoint(self._inlet, where, self._control["token"], claims)

@@ -35,6 +35,7 @@ from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
     POLL_SECONDS,
+    RESERVATION_TIMEOUT,
     check_map_fun,
     classic_session,
     context_settings,
@@ -151,7 +152,7 @@ class TFCluster:
         log_dir: str | None = None,
         driver_ps_nodes: bool = False,
         master_node: str | None = None,
-        reservation_timeout: float = 600,
+        reservation_timeout: float = RESERVATION_TIMEOUT,
         queues: Sequence[str] = ("input", "output", "error"),
         eval_node: bool = False,
         release_port: bool = True,
@@ -204,7 +205,7 @@ class TFCluster:
         _check_arguments(input_mode, driver_ps_nodes, queues, reservation_timeout)
         check_settings(spark, barrier=False)
         driver_ranks = range(num_ps) if driver_ps_nodes else range(0)
-        check_slots(spark, num_executors - len(driver_ranks), reservation_timeout)
+        _check_slots(spark, num_executors, len(driver_ranks), reservation_timeout)
         check_executors(spark, num_executors)
         program = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
         fed = input_mode == InputMode.SPARK
@@ -293,7 +294,7 @@ class TFCluster:
         num_epochs : int, default 1
             How often the train functions get the rows; they are kept for that on the nodes.
         feed_timeout : float, default 600
-            Seconds that rows may wait without one being read.
+            Seconds that rows may wait on a node without one being read, also while others are still on their way.
         qname : str, default "input"
             The queue.
 
@@ -309,6 +310,7 @@ class TFCluster:
             If the nodes have taken over other rows than Spark has read; some may have been trained on by then.
         """
         self._check_feed(qname)
+        _check_seconds("feed_timeout", feed_timeout)
         if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 1:
             raise errors.ParamError(f"num_epochs must be an integer of at least 1. Received: {num_epochs!r}")
         if hasattr(dataRDD, "foreachRDD"):
@@ -339,7 +341,7 @@ class TFCluster:
 
     def _feed(self, data: Any, epochs: int, feed_timeout: float, stream: str) -> None:
         self._check_failed()
-        order = self._order(stream, epochs)
+        order = self._order(stream, feed_timeout, epochs)
         action = feeding(data, order)
         self.server.open_feed(order.number, {node.rank: node.host for node in self._nodes})
         try:
@@ -368,8 +370,9 @@ class TFCluster:
             committed = self.server.committed(number, POLL_SECONDS)
         check_rows({partition: rows for partition, rows in fed.items() if rows is not None}, committed)
 
-    def _order(self, stream: str, epochs: int = 1) -> FeedOrder:
-        return FeedOrder(next(self._feeds), stream, self._nodes, self.server.address, epochs, self._lease)
+    def _order(self, stream: str, feed_timeout: float, epochs: int = 1) -> FeedOrder:
+        number = next(self._feeds)
+        return FeedOrder(number, stream, self._nodes, self.server.address, epochs, self._lease, feed_timeout)
 
     def _run_job(self, action: Callable[[], Any]) -> Any:
         job = TaggedJob(self._spark, self._tag, action)
@@ -386,13 +389,22 @@ class TFCluster:
             raise typed_error(job.error, self._spark) from None
         return job.result
 
-    def inference(self, dataRDD: RDD[Any] | DataFrame, qname: str = "input", schema: str = "prediction double") -> Any:
+    def inference(
+        self,
+        dataRDD: RDD[Any] | DataFrame,
+        feed_timeout: float = FEED_TIMEOUT,
+        qname: str = "input",
+        schema: str = "prediction double",
+    ) -> Any:
         """A result for each row, in order; computed when an action asks for it.
 
         Parameters
         ----------
         dataRDD : pyspark.RDD or pyspark.sql.DataFrame
             The rows.
+        feed_timeout : float, default 600
+            Seconds that rows may wait on a node without one being read or answered. The action then fails, and
+            :meth:`shutdown` raises ``FeedTimeoutError``.
         qname : str, default "input"
             The queue.
         schema : str, default "prediction double"
@@ -404,7 +416,8 @@ class TFCluster:
             Of results; for a DataFrame its own columns and then those of the results.
         """
         self._check_feed(qname)
-        return inferring(dataRDD, self._order(qname), schema)
+        _check_seconds("feed_timeout", feed_timeout)
+        return inferring(dataRDD, self._order(qname, feed_timeout), schema)
 
     def _check_feed(self, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:
@@ -551,6 +564,11 @@ class TFCluster:
             process.wait(CLEANUP_TIMEOUT)
 
 
+def _check_slots(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
+    name = "num_executors - num_ps" if on_driver else "num_executors"
+    check_slots(spark, num_executors - on_driver, timeout, name=name, advice="Lower num_executors")
+
+
 def _check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str], reservation_timeout: float) -> None:
     if input_mode not in (InputMode.SPARK, InputMode.TENSORFLOW):
         raise errors.ParamError(f"input_mode must be InputMode.SPARK or InputMode.TENSORFLOW. Received: {input_mode!r}")
@@ -558,5 +576,9 @@ def _check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[st
         raise errors.ParamError("driver_ps_nodes=True needs input_mode=InputMode.TENSORFLOW")
     if isinstance(queues, str) or not queues or not all(isinstance(name, str) for name in queues):
         raise errors.ParamError(f"queues must be names. Received: {queues!r}")
-    if not reservation_timeout > 0:
-        raise errors.ParamError(f"reservation_timeout must be positive seconds. Received: {reservation_timeout!r}")
+    _check_seconds("reservation_timeout", reservation_timeout)
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise errors.ParamError(f"{name} must be positive seconds. Received: {value!r}")

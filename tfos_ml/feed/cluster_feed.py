@@ -71,6 +71,7 @@ class ClusterFeed(DataFeed):
             yield from read_chunk(item.path)
             if item.is_kept:
                 kept.append(item)
+                self._channel.send("chunk_read", path=item.path)
             else:
                 self._channel.send("released", path=item.path)
 
