@@ -41,7 +41,7 @@ class PutOrder:
     stream : str
         Name of the queue.
     epochs : int
-        How often the rows will be read.
+        How often the rows will be read; 0 until the train function reads no further.
     feed_timeout : float
         Seconds that rows may wait without one being read.
     """
@@ -55,7 +55,7 @@ class PutOrder:
 
     def __post_init__(self) -> None:
         counts = (self.number, self.partition, self.epochs)
-        if min(counts) < 0 or self.epochs < 1:
+        if min(counts) < 0:
             raise pa.ArrowInvalid(f"malformed order: number, partition and epochs must count. Got: {counts}")
         if not (self.claimant and self.stream):
             raise pa.ArrowInvalid("malformed order: claimant and stream must be names")

@@ -63,7 +63,7 @@ class FeedOrder:
     control : dict of str to str
         Address and token of the driver.
     epochs : int
-        How often the rows will be read.
+        How often the rows will be read; 0 until the train function reads no further.
     patience : float
         Seconds within which the driver must be able to say what has become of rows.
     feed_timeout : float

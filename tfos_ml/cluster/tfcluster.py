@@ -77,7 +77,7 @@ class TFCluster:
     cluster_meta : dict
         Id, template, number of nodes, default filesystem and working directory.
     input_mode : str
-        As given to :meth:`run`.
+        ``InputMode.SPARK`` or ``InputMode.TENSORFLOW``.
     nodeRDD : pyspark.RDD
         The ranks, a partition each.
     num_executors : int
@@ -148,7 +148,7 @@ class TFCluster:
         num_executors: int,
         num_ps: int = 0,
         tensorboard: bool = False,
-        input_mode: str = InputMode.TENSORFLOW,
+        input_mode: str | int = InputMode.TENSORFLOW,
         log_dir: str | None = None,
         driver_ps_nodes: bool = False,
         master_node: str | None = None,
@@ -172,7 +172,7 @@ class TFCluster:
         tensorboard : bool, default False
             Whether the chief starts TensorBoard.
         input_mode : {InputMode.TENSORFLOW, InputMode.SPARK}
-            Whether the nodes read files themselves, or are fed.
+            Whether the nodes read files themselves, or are fed; 0 and 1 stand for the two, as in TensorFlowOnSpark.
         log_dir : str, optional
             Where TensorBoard looks, ``ctx.log_dir``; default a directory of the chief's that goes with the cluster.
         driver_ps_nodes : bool, default False
@@ -202,13 +202,14 @@ class TFCluster:
         spark = classic_session(sc, "TFCluster")
         template = make_template(num_executors, num_ps, master_node, eval_node)
         check_map_fun(map_fun)
-        _check_arguments(input_mode, driver_ps_nodes, queues, reservation_timeout)
+        mode = _input_mode(input_mode)
+        _check_arguments(mode, driver_ps_nodes, queues, reservation_timeout)
         check_settings(spark, barrier=False)
         driver_ranks = range(num_ps) if driver_ps_nodes else range(0)
         _check_slots(spark, num_executors, len(driver_ranks), reservation_timeout)
         check_executors(spark, num_executors)
         program = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
-        fed = input_mode == InputMode.SPARK
+        fed = mode == InputMode.SPARK
         task = NodeTask(
             run_id=uuid.uuid4().hex[:12],
             template=template,
@@ -231,7 +232,7 @@ class TFCluster:
             node_ports=node_ports(spark),
             shares_console=is_local(spark),
         )
-        return cls(spark, task, input_mode, {rank: Artifact(task.payload.name, program) for rank in driver_ranks})
+        return cls(spark, task, mode, {rank: Artifact(task.payload.name, program) for rank in driver_ranks})
 
     def _start(self, task: NodeTask, on_driver: Mapping[int, Artifact]) -> None:
         task = replace(task, control=self.server.address)
@@ -292,7 +293,9 @@ class TFCluster:
             The rows. An RDD or DataFrame is computed once. Each micro-batch of a DStream is fed as it comes; this
             call then returns at once.
         num_epochs : int, default 1
-            How often the train functions get the rows; they are kept for that on the nodes.
+            How often the train functions get the rows; they are kept for that on the nodes. With 0 the rows are
+            repeated until all train functions that got some have returned or called ``feed.terminate()``; those of a
+            DStream come once.
         feed_timeout : float, default 600
             Seconds that rows may wait on a node without one being read, also while others are still on their way.
         qname : str, default "input"
@@ -311,10 +314,13 @@ class TFCluster:
         """
         self._check_feed(qname)
         _check_seconds("feed_timeout", feed_timeout)
-        if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 1:
-            raise errors.ParamError(f"num_epochs must be an integer of at least 1. Received: {num_epochs!r}")
+        if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 0:
+            raise errors.ParamError(
+                "num_epochs must be an integer of at least 1, or 0 to repeat the rows until the train functions read "
+                f"no further. Received: {num_epochs!r}"
+            )
         if hasattr(dataRDD, "foreachRDD"):
-            dataRDD.foreachRDD(lambda rdd: self._feed_from_stream(rdd, num_epochs, feed_timeout, qname))
+            dataRDD.foreachRDD(lambda rdd: self._feed_from_stream(rdd, num_epochs or 1, feed_timeout, qname))
         else:
             self._feed(dataRDD, num_epochs, feed_timeout, qname)
 
@@ -564,14 +570,20 @@ class TFCluster:
             process.wait(CLEANUP_TIMEOUT)
 
 
+def _input_mode(given: Any) -> str:
+    """As :class:`InputMode` has it, whose members are numbers in TensorFlowOnSpark."""
+    mode = {0: InputMode.TENSORFLOW, 1: InputMode.SPARK}.get(given, "") if type(given) is int else given
+    if mode not in (InputMode.SPARK, InputMode.TENSORFLOW):
+        raise errors.ParamError(f"input_mode must be InputMode.SPARK or InputMode.TENSORFLOW. Received: {given!r}")
+    return str(mode)
+
+
 def _check_slots(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
     name = "num_executors - num_ps" if on_driver else "num_executors"
     check_slots(spark, num_executors - on_driver, timeout, name=name, advice="Lower num_executors")
 
 
 def _check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str], reservation_timeout: float) -> None:
-    if input_mode not in (InputMode.SPARK, InputMode.TENSORFLOW):
-        raise errors.ParamError(f"input_mode must be InputMode.SPARK or InputMode.TENSORFLOW. Received: {input_mode!r}")
     if driver_ps_nodes and input_mode != InputMode.TENSORFLOW:
         raise errors.ParamError("driver_ps_nodes=True needs input_mode=InputMode.TENSORFLOW")
     if isinstance(queues, str) or not queues or not all(isinstance(name, str) for name in queues):

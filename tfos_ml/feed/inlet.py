@@ -122,7 +122,7 @@ class Inlet:
         """Put stored rows before the train function; they are kept if they are to be replayed."""
         with self._changed:
             for chunk in chunks:
-                self._announce(stream, replace(chunk, is_kept=epochs > 1), feed_timeout)
+                self._announce(stream, replace(chunk, is_kept=epochs != 1), feed_timeout)
 
     def fail(self, problem: Exception) -> None:
         """Have the supervisor fail with an error: what has become of rows cannot be known any more."""
