@@ -188,11 +188,11 @@ def test_inference_that_nobody_answers_is_an_error_in_time(spark):
 
 
 def tell_when_read(args, ctx):
-    """Read to the end of the feed; touch a file once fifteen rows have been read."""
+    """Read to the end of the feed; touch a file once twenty rows have been read."""
     feed, count = ctx.get_data_feed(), 0
     while not feed.should_stop():
         count += len(feed.next_batch(10))
-        if count >= 15:
+        if count >= 20:
             Path(args).touch()
     ctx.report({"read": count})
 
@@ -209,9 +209,9 @@ def test_a_node_that_waits_for_rows_is_not_timed_out(spark, tmp_path, epochs):
 
     rdd = spark.sparkContext.parallelize(range(20), 2).mapPartitionsWithIndex(very_late)
     with start(spark, tell_when_read, read, nodes=1) as cluster:
-        cluster.train(spark.range(5))  # its process has started now
+        cluster.train(spark.range(10))  # its process has started now
         cluster.train(rdd, epochs, feed_timeout=timeout)
-    assert cluster.summary["nodes"][0]["metrics"][0]["metrics"] == {"read": 5 + 20 * epochs}
+    assert cluster.summary["nodes"][0]["metrics"][0]["metrics"] == {"read": 10 + 20 * epochs}
 
 
 # Programs of TensorFlowOnSpark
