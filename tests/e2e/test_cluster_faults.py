@@ -146,7 +146,7 @@ def test_parallel_instances_return_their_results_on_several_executors(sessions):
     spark = sessions.get(CLUSTER)
     found = TFParallel.run(spark.sparkContext, instance, {}, 5)
     assert [f["number"] for f in found] == [0, 1, 2, 3, 4]
-    assert {f["workers"] for f in found} == {1}
+    assert {f["workers"] for f in found} == {5}
     assert len({f["tf_config"] for f in found}) == 5
     with pytest.raises(errors.TrainFnError, match="worker:1 on .*ZeroDivisionError: the user's own mistake"):
         TFParallel.run(spark, instance, {"fail_on": 1}, 2)

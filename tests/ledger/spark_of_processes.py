@@ -378,6 +378,9 @@ class Context:
         tracker.getJobInfo = lambda stage: _known(stageIds=lambda: [stage])
         tracker.getStageInfo = lambda stage: _known(numActiveTasks=stage.is_running)
 
+    def sparkUser(self) -> str:
+        return "driver"
+
     def tags(self) -> set[str]:
         return getattr(self._tags, "tags", set())
 

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import uuid
+from collections import deque
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from tfos_ml.cluster.claims import DriverClaims
 from tfos_ml.cluster.cluster_server import ClusterServer
 from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
-from tfos_ml.cluster.feeding import FeedNode, FeedOrder, _choose
+from tfos_ml.cluster.feeding import FeedNode, FeedOrder, _nearest
 from tfos_ml.cluster.template import make_template
 from tfos_ml.cluster.transport import connect
 from tfos_ml.feed import blocks, inlet, rows, spool
@@ -30,13 +31,13 @@ TOKEN = "the run's token"
 class Node:
     """An inlet with its endpoint and a driver; the TensorFlow process is played by the test."""
 
-    def __init__(self, directory: Path, timeout=60.0, tell=None, driver=None, token=TOKEN, patience=20.0):
+    def __init__(self, directory: Path, tell=None, driver=None, token=TOKEN, patience=20.0):
         self.told: list[dict] = []
         self.driver = driver or ClusterServer("127.0.0.1", make_template(1), lambda: True)
         self.driver.open_feed(1)
         self._client = ControlClient(**self.driver.address)
         directories = spool.SpoolDirectories(None, directory)
-        self.inlet = Inlet(directories, tell or self.tell, timeout)
+        self.inlet = Inlet(directories, tell or self.tell)
         self.claims = DriverClaims(self._client, patience)
         self.endpoint = FeedEndpoint(self.inlet, "127.0.0.1", token, self.claims)
         self.directory = directory
@@ -56,9 +57,10 @@ class Node:
     def elements(self):
         return [e for c in self.chunks() for b in spool.read_chunk(c["path"]) for e in to_elements(b)]
 
-    def put(self, elements, token=TOKEN, partition=0, epochs=1, whole=True, claimant=None):
+    def put(self, elements, token=TOKEN, partition=0, epochs=1, whole=True, claimant=None, feed_timeout=60.0):
         claimant = claimant or uuid.uuid4().hex
         order = {"number": 1, "stream": "input", "partition": partition, "epochs": epochs, "claimant": claimant}
+        order["feed_timeout"] = feed_timeout
         descriptor = flight.FlightDescriptor.for_command(json.dumps(order).encode())
         with connect(self.endpoint.location, token) as client:
             writer, reader = client.do_put(descriptor, blocks.MESSAGE_SCHEMA, flight.FlightCallOptions(timeout=20))
@@ -143,37 +145,63 @@ def test_nothing_is_wanted_after_the_end(node):
     assert not list(node.directory.iterdir())
 
 
-def test_rows_that_nobody_reads_are_an_error_in_time(tmp_path):
-    node = Node(tmp_path, timeout=0.0)
-    try:
-        assert next(node.inlet.until_end()) is None
-        node.put([1])
-        with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered rows for feed_timeout=0 s"):
-            next(node.inlet.until_end())
-    finally:
-        node.close()
+def test_rows_that_nobody_reads_are_an_error_in_time(node):
+    assert next(node.inlet.until_end()) is None
+    node.put([1], feed_timeout=0.0)
+    with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered rows for feed_timeout=0 s"):
+        next(node.inlet.until_end())
 
 
-def test_rows_that_are_read_but_not_answered_are_an_error_in_time(tmp_path):
-    node = Node(tmp_path, timeout=0.0)
-    try:
-        exchange = node.inlet.open_exchange()
-        node.inlet.ask("input", exchange, blocks.pack(list(rows.to_batches([1, 2]))))
-        node.inlet.release(node.chunks()[0]["path"])
-        with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
-            next(node.inlet.until_end())
-        node.inlet.close_exchange(exchange)
-        assert next(node.inlet.until_end()) is None
-    finally:
-        node.close()
+def test_rows_that_are_kept_wait_for_nobody_once_they_have_been_read(node):
+    node.put([1], epochs=2, feed_timeout=0.0)
+    node.inlet.chunk_read(node.chunks()[0]["path"])
+    assert next(node.inlet.until_end()) is None
+    segment = {"kind": "segment", "serial": 1, "stream": "input", "number": 1, "epochs": 2, "feed_timeout": 0.0}
+    node.inlet.hear({"announcements": [segment]})  # it now is to be read again
+    with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
+        next(node.inlet.until_end())
 
 
-def test_a_task_prefers_nodes_on_its_own_host():
+def test_of_calls_at_once_each_has_its_own_time_out(node):
+    node.put([1], feed_timeout=60.0)
+    node.put([2], partition=1, feed_timeout=0.0)
+    with pytest.raises(errors.FeedTimeoutError, match="feed_timeout=0 s"):
+        next(node.inlet.until_end())
+    node.inlet.release(node.chunks()[1]["path"])
+    assert next(node.inlet.until_end()) is None
+
+
+def test_who_waits_for_room_behind_rows_of_another_call_has_its_own_time_out(node, monkeypatch):
+    monkeypatch.setattr(inlet, "WINDOW_BYTES", 1)
+    node.put([1], feed_timeout=60.0)
+    blocked = {"args": ([2],), "kwargs": {"partition": 1, "feed_timeout": 0.1}}
+    feeding = threading.Thread(target=node.put, **blocked)
+    feeding.start()
+    with pytest.raises(errors.FeedTimeoutError, match=r"feed_timeout=0\.1 s"):
+        deque(node.inlet.until_end(), maxlen=0)
+    assert feeding.is_alive()
+    node.inlet.release(node.chunks()[0]["path"])
+    feeding.join(10)
+
+
+def test_rows_that_are_read_but_not_answered_are_an_error_in_time(node):
+    exchange = node.inlet.open_exchange(0.0)
+    node.inlet.ask("input", exchange, blocks.pack(list(rows.to_batches([1, 2]))))
+    node.inlet.release(node.chunks()[0]["path"])
+    with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
+        next(node.inlet.until_end())
+    node.inlet.close_exchange(exchange)
+    assert next(node.inlet.until_end()) is None
+
+
+def test_a_task_with_rows_to_infer_from_prefers_nodes_on_its_own_host():
     nodes = tuple(FeedNode(rank, host, "") for rank, host in enumerate(["127.0.0.1", "far", "127.0.0.1", "far"]))
-    order = FeedOrder(1, "input", nodes, {"location": "grpc+tls://127.0.0.1:9", "token": ""})
-    assert [_choose(order, partition).rank for partition in range(4)] == [0, 2, 0, 2]
-    order = FeedOrder(1, "input", nodes[1::2], {"location": "grpc+tls://127.0.0.1:9", "token": ""})
-    assert [_choose(order, partition).rank for partition in range(4)] == [1, 3, 1, 3]
+    control = {"location": "grpc+tls://127.0.0.1:9", "token": ""}
+    order = FeedOrder(1, "input", nodes, control)
+    assert [_nearest(order, partition).rank for partition in range(4)] == [2, 0, 2, 0]
+    assert [_nearest(FeedOrder(number, "input", nodes, control), 0).rank for number in range(4)] == [0, 2, 0, 2]
+    order = FeedOrder(2, "input", nodes[1::2], control)
+    assert [_nearest(order, partition).rank for partition in range(4)] == [1, 3, 1, 3]
 
 
 def test_rows_without_room_end_the_node(node, monkeypatch):
@@ -197,7 +225,7 @@ def test_announcements_of_the_driver(node):
 
 
 def ask(node, given):
-    descriptor = flight.FlightDescriptor.for_command(json.dumps({"stream": "input"}).encode())
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"stream": "input", "feed_timeout": 60.0}).encode())
     with connect(node.endpoint.location, TOKEN) as client:
         writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(timeout=20))
         with writer:
@@ -262,7 +290,7 @@ def test_a_process_that_reads_nothing_holds_up_no_ping(tmp_path):
     node = Node(tmp_path, tell=channel.send)
     try:
         chunks = [spool.Chunk(f"{'x' * 1000}-{i}", 1, 1, True) for i in range(2000)]
-        node.inlet.commit("input", chunks, 1)  # more than the socket holds
+        node.inlet.commit("input", chunks, 1, 60.0)  # more than the socket holds
         assert node.inlet.progress()["rows"] == 2000
         with theirs.makefile("rb") as lines:
             received = [json.loads(lines.readline())["chunk"]["path"] for _ in chunks]
@@ -317,7 +345,7 @@ def exchange_message(client, order, wrong):
         reader.read_chunk()
 
 
-ORDER = b'{"number": 1, "stream": "input", "partition": 0, "epochs": 1, "claimant": "a"}'
+ORDER = b'{"number": 1, "stream": "input", "partition": 0, "epochs": 1, "claimant": "a", "feed_timeout": 60.0}'
 
 
 @pytest.mark.timeout(30)

@@ -18,6 +18,7 @@ from tfos_ml.cluster.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.cluster.failure import NodeFailure
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder, feed_elements
 from tfos_ml.cluster.progress_link import ProgressLink
 from tfos_ml.cluster.tasks import Place, PlainSeat
@@ -135,7 +136,7 @@ def feed(nodes, server, partitions, attempts=4, epochs=1):
             try:
                 fed |= dict(feed_elements(order, partition, iter(elements)))
                 break
-            except RuntimeError:
+            except NodeFailure:
                 assert attempt < attempts - 1
     return fed
 
@@ -437,7 +438,8 @@ def test_a_file_that_is_not_whole_is_refused(serve, connect, tmp_path):
 
 def state_of(server):
     """How much of calls that have ended a server keeps."""
-    return len(server._claims), len(server._announcements), len(server._reports), len(server._rounds)
+    calls = len(server._claims), len(server._dealer)
+    return *calls, len(server._announcements), len(server._reports), len(server._rounds)
 
 
 def test_a_stream_leaves_no_state_behind(serve, connect):
@@ -446,8 +448,9 @@ def test_a_stream_leaves_no_state_behind(serve, connect):
     claims = DriverClaims(client, DEADLINE)
     reports = [{"loss": 1.0, "step": i} for i in range(1000)]
     for number in range(1, 21):
-        server.open_feed(number)
+        server.open_feed(number, {0: "a"})
         for partition in range(20):
+            client.call_reliably("deal", DEADLINE, number=number, partition=partition, host="b")
             claims.take(number, partition, f"{number}-{partition}")
             claims.commit(number, partition, f"{number}-{partition}", 1)
         assert sum(server.committed(number, 0).values()) == 20
@@ -457,7 +460,7 @@ def test_a_stream_leaves_no_state_behind(serve, connect):
         said = {"rows": 0, "heard": heard - 1}
         answer = client.call_reliably("progress", DEADLINE, rank=0, progress=said, **about)
         assert [a["serial"] for a in answer["announcements"]] == [heard]
-    assert state_of(server) == (0, 1, 0, 0)
+    assert state_of(server) == (0, 0, 1, 0, 0)
     server.plan("claim")
     assert not claims.take(1, 0, "a task that has outlived its job")
 

@@ -45,7 +45,7 @@ from pathlib import Path
 
 told = []
 driver = ClusterServer("127.0.0.1", make_template(2), lambda: True)
-inlet = Inlet(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda kind, **content: told.append(kind), 60)
+inlet = Inlet(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda kind, **content: told.append(kind))
 claims = DriverClaims(ControlClient(**driver.address), 60)
 node = FeedEndpoint(inlet, "127.0.0.1", driver.address["token"], claims)
 print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)
@@ -262,14 +262,15 @@ GOOD = {
     "gather": {"rank": 1, "round": 0, "size": 2, "message": "{}"},
     "enter": {"rank": 1, "task": 5},
     "failed": {"rank": 1, "error": "why"},
+    "deal": {"number": 1, "partition": 2, "host": "a"},
     "claim": {"number": 1, "partition": 2, "claimant": "a"},
     "commit": {"number": 1, "partition": 2, "claimant": "a", "rows": 3},
     "release": {"number": 1, "partition": 2, "claimant": "a"},
     "committed": {"number": 1, "partition": 2, "claimant": "a"},
     "why": {"rank": 1},
 }
-PUT = {"number": 1, "partition": 0, "claimant": "a", "stream": "input", "epochs": 1}
-EXCHANGE = {"stream": "input"}
+PUT = {"number": 1, "partition": 0, "claimant": "a", "stream": "input", "epochs": 1, "feed_timeout": 60.0}
+EXCHANGE = {"stream": "input", "feed_timeout": 60.0}
 GOOD_PUT = flight.FlightDescriptor.for_command(json.dumps(PUT).encode())
 GOOD_EXCHANGE = flight.FlightDescriptor.for_command(json.dumps(EXCHANGE).encode())
 WRONG = [None, "1", 1.5, [], {}, True, [1], {"rank": 1}, "\u0000"]

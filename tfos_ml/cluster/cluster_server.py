@@ -1,15 +1,15 @@
 """The driver's end of a cluster whose nodes outlive the tasks that started them.
 
 Nodes ask it often and end when it does not answer: it is their lease. It tells them what the
-driver announces (the end of a feed, the end of the input), grants each partition of a feed
-to one attempt, and keeps what nodes bring home. Nothing of it grows with the length of a stream.
+driver announces (the end of a feed, the end of the input), deals the partitions of a feed, grants
+each to one attempt, and keeps what nodes bring home. Nothing of it grows with the length of a stream.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.claims import PENDING, Claims
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.control_client import CALL_TIMEOUT, ControlClient
+from tfos_ml.cluster.dealing import Dealer
 from tfos_ml.cluster.failure import Failure
 from tfos_ml.cluster.preflight import LEASE_SECONDS, LEASE_SETTING
 from tfos_ml.cluster.template import ClusterTemplate
@@ -73,6 +74,7 @@ class ClusterServer(ControlServer):
 
     actions: ClassVar[Actions] = {
         **ControlServer.actions,
+        "deal": {"number": int, "partition": int, "host": str},
         "claim": _CLAIM,
         "commit": {**_CLAIM, "rows": int},
         "release": _CLAIM,
@@ -96,6 +98,7 @@ class ClusterServer(ControlServer):
         self._announced = 0
         self._claims = Claims()
         self.ending: dict[str, Any] | None = None
+        self._dealer = Dealer()
         self.stop_requested = False
 
     def _answer(self, action: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -103,6 +106,8 @@ class ClusterServer(ControlServer):
             self._stopping = True
         if action in ("claim", "commit", "release", "committed"):
             return self._answer_claim(action, **{name: body[name] for name in self.actions[action]})
+        if action == "deal":
+            return {"rank": self._dealer.deal(body["number"], body["partition"], body["host"], self._over())}
         if action == "why":
             rank = int(body["rank"])
             self._changed.wait_for(lambda: self._failure or rank in self._results, WHY_SECONDS)
@@ -132,6 +137,7 @@ class ClusterServer(ControlServer):
             return {"state": claims.claim(number, partition, claimant)}
         if action == "commit":
             claims.commit(number, partition, claimant, rows)
+            self._dealer.commit(number, partition, rows)
         elif action == "release":
             claims.release(number, partition, claimant)
         else:
@@ -187,16 +193,22 @@ class ClusterServer(ControlServer):
 
     # Feeds
 
-    def open_feed(self, number: int) -> None:
-        """From now on grant the partitions of this call of ``train``."""
+    def open_feed(self, number: int, hosts: Mapping[int, str] | None = None) -> None:
+        """From now on grant the partitions of this call of ``train``, and deal them to nodes on these hosts."""
         with self._changed:
             self._claims.open(number)
+            self._dealer.open(number, hosts or {})
 
     def close_feed(self, number: int) -> None:
-        """Grant no more of them, and forget them."""
+        """Deal and grant no more of them, and forget them."""
         with self._changed:
             self._claims.close(number)
+            self._dealer.close(number)
             self._changed.notify_all()
+
+    def _over(self) -> set[int]:
+        """Nodes that read no further."""
+        return {*self._results, *(rank for rank, word in self._progress.items() if word.get("over"))}
 
     def committed(self, number: int, timeout: float) -> dict[int, int] | None:
         """Rows by partition that nodes have taken over; None if that is not settled within `timeout` seconds."""

@@ -24,8 +24,8 @@ from tfos_ml.feed import blocks
 from tfos_ml.feed.inlet import Exchange, Inlet
 from tfos_ml.feed.spool import Chunk
 
-_PUT = {"number": int, "partition": int, "claimant": str, "stream": str, "epochs": int}
-_EXCHANGE = {"stream": str}
+_PUT = {"number": int, "partition": int, "claimant": str, "stream": str, "epochs": int, "feed_timeout": float}
+_EXCHANGE = {"stream": str, "feed_timeout": float}
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class PutOrder:
     stream : str
         Name of the queue.
     epochs : int
-        How often the rows will be read.
+        How often the rows will be read; 0 until the train function reads no further.
+    feed_timeout : float
+        Seconds that rows may wait without one being read.
     """
 
     number: int
@@ -49,10 +51,11 @@ class PutOrder:
     claimant: str
     stream: str
     epochs: int
+    feed_timeout: float
 
     def __post_init__(self) -> None:
         counts = (self.number, self.partition, self.epochs)
-        if min(counts) < 0 or self.epochs < 1:
+        if min(counts) < 0:
             raise pa.ArrowInvalid(f"malformed order: number, partition and epochs must count. Got: {counts}")
         if not (self.claimant and self.stream):
             raise pa.ArrowInvalid("malformed order: claimant and stream must be names")
@@ -92,7 +95,7 @@ class FeedEndpoint(TransportServer):
                 is_whole = blocks.is_end(message)
                 if not is_whole:
                     blocks.check(message)
-                wanted = wanted and self._inlet.wait_for_room()
+                wanted = wanted and self._inlet.wait_for_room(order.feed_timeout)
                 if wanted and not is_whole:
                     chunks.append(self._inlet.store(message))
                 writer.write(json.dumps({"wanted": wanted}).encode())
@@ -118,7 +121,7 @@ class FeedEndpoint(TransportServer):
             return
         rows = sum(chunk.rows for chunk in chunks)
         try:
-            self._inlet.commit(order.stream, chunks, order.epochs)
+            self._inlet.commit(order.stream, chunks, order.epochs, order.feed_timeout)
             chunks.clear()
             self._claims.commit(*claim, rows)
         except Exception as error:
@@ -133,10 +136,10 @@ class FeedEndpoint(TransportServer):
 
     def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Give one result for each row, in order."""
-        stream = read_message(descriptor.command, {"stream": str})["stream"]
-        exchange = self._inlet.open_exchange()
+        order = read_message(descriptor.command, _EXCHANGE)
+        exchange = self._inlet.open_exchange(order["feed_timeout"])
         try:
-            asking = _Asking(self._inlet, exchange, stream, reader)
+            asking = _Asking(self._inlet, exchange, order["stream"], reader)
             writer.begin(blocks.MESSAGE_SCHEMA)
             for answer in asking.answers():
                 writer.write_batch(answer)
@@ -172,7 +175,7 @@ class _Asking:
     def _ask_all(self) -> str:
         for message in _messages(self._reader):
             blocks.check(message)
-            if not self._inlet.wait_for_room():
+            if not self._inlet.wait_for_room(self._exchange.feed_timeout):
                 return ""  # why, the inlet has said among the answers
             self._asked += blocks.unpack(message)[0]
             self._inlet.ask(self._stream, self._exchange, message)

@@ -1,8 +1,9 @@
 """Feed tasks: what a Spark task does with its partition's rows, for ``TFCluster.train`` and ``.inference``.
 
-A task hands its rows to a node on its own host if there is one, else to any other. What it
-cannot reach, or what a node refuses, it reports with the cluster's own failure, if there is one.
-Each attempt of a task has a name of its own (``claimant``), by which the driver grants a partition.
+To train, the driver says which node gets a partition (``dealing.py``); rows to infer from go to a node on
+the task's own host if there is one, else to any other. What a task cannot reach, or what a node refuses,
+it reports with the cluster's own failure, if there is one. Each attempt of a task has a name of its
+own (``claimant``), by which the driver grants a partition.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from tfos_ml.cluster.addresses import NODE_PORTS, address_towards
 from tfos_ml.cluster.control_client import NO_ANSWER, ControlClient
 from tfos_ml.cluster.failure import Failure, NodeFailure, find_failure
 from tfos_ml.cluster.preflight import LEASE_SECONDS
+from tfos_ml.cluster.programs import FEED_TIMEOUT
 from tfos_ml.cluster.task_input import whole
 from tfos_ml.cluster.transport import connect
 from tfos_ml.feed import blocks, rows
@@ -60,9 +63,11 @@ class FeedOrder:
     control : dict of str to str
         Address and token of the driver.
     epochs : int
-        How often the rows will be read.
+        How often the rows will be read; 0 until the train function reads no further.
     patience : float
         Seconds within which the driver must be able to say what has become of rows.
+    feed_timeout : float
+        Seconds that rows may wait on a node without one being read.
     """
 
     number: int
@@ -71,6 +76,7 @@ class FeedOrder:
     control: dict[str, str] = field(repr=False)  # holds the run's token
     epochs: int = 1
     patience: float = LEASE_SECONDS
+    feed_timeout: float = FEED_TIMEOUT
 
 
 FED_SCHEMA = "partition int, rows long"
@@ -140,14 +146,18 @@ def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> int | None:
     """Hand rows in until there are no more; returns how many were taken over, None if no more are wanted."""
+    batches = (batch for batch in batches if batch.num_rows)
+    first = next(batches, None)
+    if first is None:
+        return 0
     claimant = uuid.uuid4().hex
     descriptor = _descriptor(order, partition, claimant=claimant, epochs=order.epochs)
     sent, is_settled, has_sent_all = 0, False, False
-    with _Call(order, partition, may_end=True) as call:
+    with _Call(order, partition, _dealt(order, partition), may_end=True) as call:
         try:
             writer, reader = call.client.do_put(descriptor, blocks.MESSAGE_SCHEMA, call.options)
             with writer:
-                for batch in call.watched(batches):
+                for batch in call.watched(chain([first], batches)):
                     writer.write_batch(blocks.pack([batch]))
                     if not _answer(reader)["wanted"]:
                         return None
@@ -177,7 +187,7 @@ def _answer(reader: Any) -> dict[str, Any]:
 def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Results of rows, in order; at most ``MAX_BLOCKS_AHEAD`` batches wait for theirs at a time."""
     waiting: deque[int] = deque()  # rows of each batch that waits for results
-    with _Call(order, partition) as call:
+    with _Call(order, partition, _nearest(order, partition)) as call:
         writer, reader = call.client.do_exchange(_descriptor(order, partition), call.options)
         with writer:
             writer.begin(blocks.MESSAGE_SCHEMA)
@@ -201,14 +211,29 @@ def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch
 
 
 def _descriptor(order: FeedOrder, partition: int, **more: Any) -> flight.FlightDescriptor:
-    command = {"number": order.number, "stream": order.stream, "partition": partition, **more}
+    about = {"number": order.number, "stream": order.stream, "feed_timeout": float(order.feed_timeout)}
+    command = {**about, "partition": partition, **more}
     return flight.FlightDescriptor.for_command(json.dumps(command).encode())
 
 
-def _choose(order: FeedOrder, partition: int) -> FeedNode:
+def _dealt(order: FeedOrder, partition: int) -> FeedNode:
+    """The node that the driver deals a partition to; any once the call has ended, which then refuses it."""
+    client = ControlClient(**order.control)
+    try:
+        where = {"number": order.number, "partition": partition, "host": address_towards(order.control["location"])}
+        rank = client.call_reliably("deal", order.patience, **where)["rank"]
+    except pa.ArrowException:  # without the driver nothing is granted, and the node says so
+        rank = None
+    finally:
+        client.close()
+    return next((node for node in order.nodes if node.rank == rank), order.nodes[0])
+
+
+def _nearest(order: FeedOrder, partition: int) -> FeedNode:
+    """A node on the task's own host if there is one; for one call after another, one after another."""
     here = address_towards(order.control["location"])
     pool = [node for node in order.nodes if node.host == here] or order.nodes
-    return pool[partition % len(pool)]
+    return pool[(order.number + partition) % len(pool)]
 
 
 class _Call:
@@ -219,11 +244,11 @@ class _Call:
 
     BROKEN = (pa.ArrowException, StopIteration, OSError)
 
-    def __init__(self, order: FeedOrder, partition: int, may_end: bool = False):
+    def __init__(self, order: FeedOrder, partition: int, node: FeedNode, may_end: bool = False):
         self._control = order.control
         self._claim = {"number": order.number, "partition": partition}
         self._patience = order.patience
-        self._node = _choose(order, partition)
+        self._node = node
         self._may_end = may_end
         self._upstream: BaseException | None = None
         self.options = flight.FlightCallOptions()

@@ -141,7 +141,7 @@ class _HostedNode(Node):
         self._ending_since: float | None = None
 
     def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> Inlet:
-        self._inlet = Inlet(directories, tell, self._order.task.feed_timeout)
+        self._inlet = Inlet(directories, tell)
         claims = DriverClaims(ControlClient(**self._control), self._patience)
         where = node_endpoint(self._order.place.host, self._order.task.node_ports)
         self._endpoint = FeedEndpoint(self._inlet, where, self._control["token"], claims)

@@ -427,6 +427,8 @@ class Node:
                 self._feeder.release(message["path"])
             case "taken":
                 self._feeder.touch()
+            case "chunk_read":
+                self._feeder.chunk_read(message["path"])
             case "segment_read":
                 self._feeder.segment_read(message["number"])
             case "answers":

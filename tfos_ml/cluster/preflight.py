@@ -139,13 +139,22 @@ def default_fs(spark: SparkSession) -> str:
     return fs
 
 
-def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any = None) -> None:
+def check_slots(
+    spark: SparkSession,
+    needed: int,
+    timeout: float,
+    profile: Any = None,
+    *,
+    name: str = "clusterSize",
+    advice: str = "Lower clusterSize or nodeCpus",
+) -> None:
     """Refuse a cluster that Spark has too few task slots for.
 
     Executors that the settings promise but that have not registered yet are waited for, for at
     most `timeout` seconds; where no setting tells how many there will be, as long as they may still be
     registering: ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the
-    application began. On Spark Connect slots cannot be counted, and nothing is checked.
+    application began. On Spark Connect slots cannot be counted, and nothing is checked. The error names the argument
+    that asked for so many, and gives an advice.
 
     Raises
     ------
@@ -168,9 +177,9 @@ def check_slots(spark: SparkSession, needed: int, timeout: float, profile: Any =
         available, since = found, since if found == available else time.monotonic()
     if available < needed:
         raise NotEnoughSlotsError(
-            f"clusterSize={needed} needs {needed} task slots at once, but Spark has {max(available, promised or 0)} "
+            f"{name}={needed} needs {needed} task slots at once, but Spark has {max(available, promised or 0)} "
             f"(master {spark.sparkContext.master}, CPUs a node: {_task_cpus(spark, profile)}). "
-            "Lower clusterSize or nodeCpus, or start the session with more cores, for instance "
+            f"{advice}, or start the session with more cores, for instance "
             f".master('local[{needed}]') or more executors."
         )
 

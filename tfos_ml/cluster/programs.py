@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FEED_TIMEOUT = 600.0
+RESERVATION_TIMEOUT = 600.0
 CLEANUP_TIMEOUT = 10.0
 POLL_SECONDS = 0.1
 
@@ -61,8 +62,8 @@ def classic_session(sc: Any, program: str) -> SparkSession:
     return session
 
 
-def check_map_fun(map_fun: Any) -> None:
-    """Raise ``ParamError`` if it is no function of two arguments."""
+def check_map_fun(map_fun: Any, name: str = "map_fun") -> None:
+    """Raise ``ParamError``, which calls it by this name, if it is no function of two arguments."""
     if not callable(map_fun):
-        raise errors.ParamError(f"map_fun must be a function of (args, ctx). Received: {map_fun!r}")
-    check_call("map_fun", map_fun, "(args, ctx)", None, None)
+        raise errors.ParamError(f"{name} must be a function of (args, ctx). Received: {map_fun!r}")
+    check_call(name, map_fun, "(args, ctx)", None, None)

@@ -37,6 +37,7 @@ from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
     POLL_SECONDS,
+    RESERVATION_TIMEOUT,
     check_map_fun,
     classic_session,
     context_settings,
@@ -77,7 +78,7 @@ class TFCluster:
     cluster_meta : dict
         Id, template, number of nodes, default filesystem and working directory.
     input_mode : str
-        As given to :meth:`run`.
+        ``InputMode.SPARK`` or ``InputMode.TENSORFLOW``.
     nodeRDD : pyspark.RDD
         The ranks, a partition each.
     num_executors : int
@@ -150,11 +151,11 @@ class TFCluster:
         num_executors: int,
         num_ps: int = 0,
         tensorboard: bool = False,
-        input_mode: str = InputMode.TENSORFLOW,
+        input_mode: str | int = InputMode.TENSORFLOW,
         log_dir: str | None = None,
         driver_ps_nodes: bool = False,
         master_node: str | None = None,
-        reservation_timeout: float = 600,
+        reservation_timeout: float = RESERVATION_TIMEOUT,
         queues: Sequence[str] = ("input", "output", "error"),
         eval_node: bool = False,
         release_port: bool = True,
@@ -175,7 +176,7 @@ class TFCluster:
         tensorboard : bool, default False
             Whether the chief starts TensorBoard.
         input_mode : {InputMode.TENSORFLOW, InputMode.SPARK}
-            Whether the nodes read files themselves, or are fed.
+            Whether the nodes read files themselves, or are fed; 0 and 1 stand for the two, as in TensorFlowOnSpark.
         log_dir : str, optional
             Where TensorBoard looks, ``ctx.log_dir``. Default with `tensorboard`: ``tensorboard_<cluster_id>`` in the
             working directory of the chief's executor, which stays; else a directory that goes with the node.
@@ -209,13 +210,14 @@ class TFCluster:
         spark = classic_session(sc, "TFCluster")
         template = make_template(num_executors, num_ps, master_node, eval_node)
         check_map_fun(map_fun)
-        _check_arguments(input_mode, driver_ps_nodes, queues, reservation_timeout)
+        mode = _input_mode(input_mode)
+        _check_arguments(mode, driver_ps_nodes, queues, reservation_timeout)
         check_settings(spark, barrier=False)
         driver_ranks = range(num_ps) if driver_ps_nodes else range(0)
-        check_slots(spark, num_executors - len(driver_ranks), reservation_timeout)
+        _check_slots(spark, num_executors, len(driver_ranks), reservation_timeout)
         check_executors(spark, num_executors)
         program = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
-        fed = input_mode == InputMode.SPARK
+        fed = mode == InputMode.SPARK
         task = NodeTask(
             run_id=uuid.uuid4().hex[:12],
             template=template,
@@ -242,7 +244,7 @@ class TFCluster:
             shares_console=is_local(spark),
             verbose=verbose,
         )
-        return cls(spark, task, input_mode, program, driver_ranks)
+        return cls(spark, task, mode, program, driver_ranks)
 
     def _start(self, task: NodeTask, program: bytes, driver_ranks: range) -> None:
         task = replace(task, control=self.server.address)
@@ -300,9 +302,11 @@ class TFCluster:
             The rows. An RDD or DataFrame is computed once. Each micro-batch of a DStream is fed as it comes; this
             call then returns at once.
         num_epochs : int, default 1
-            How often the train functions get the rows; they are kept for that on the nodes.
+            How often the train functions get the rows; they are kept for that on the nodes. With 0 the rows are
+            repeated until all train functions that got some have returned or called ``feed.terminate()``; those of a
+            DStream come once.
         feed_timeout : float, default 600
-            Seconds that rows may wait without one being read.
+            Seconds that rows may wait on a node without one being read, also while others are still on their way.
         qname : str, default "input"
             The queue.
 
@@ -318,10 +322,14 @@ class TFCluster:
             If the nodes have taken over other rows than Spark has read; some may have been trained on by then.
         """
         self._check_feed(qname)
-        if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 1:
-            raise errors.ParamError(f"num_epochs must be an integer of at least 1. Received: {num_epochs!r}")
+        _check_seconds("feed_timeout", feed_timeout)
+        if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 0:
+            raise errors.ParamError(
+                "num_epochs must be an integer of at least 1, or 0 to repeat the rows until the train functions read "
+                f"no further. Received: {num_epochs!r}"
+            )
         if hasattr(dataRDD, "foreachRDD"):
-            dataRDD.foreachRDD(lambda rdd: self._feed_from_stream(rdd, num_epochs, feed_timeout, qname))
+            dataRDD.foreachRDD(lambda rdd: self._feed_from_stream(rdd, num_epochs or 1, feed_timeout, qname))
         else:
             self._feed(dataRDD, num_epochs, feed_timeout, qname)
 
@@ -348,9 +356,9 @@ class TFCluster:
 
     def _feed(self, data: Any, epochs: int, feed_timeout: float, stream: str) -> None:
         self._check_failed()
-        order = self._order(stream, epochs)
+        order = self._order(stream, feed_timeout, epochs)
         action = feeding(data, order)
-        self.server.open_feed(order.number)
+        self.server.open_feed(order.number, {node.rank: node.host for node in self._nodes})
         try:
             fed = self._run_job(action)
             self._check_fed(fed, order.number)
@@ -377,8 +385,9 @@ class TFCluster:
             committed = self.server.committed(number, POLL_SECONDS)
         check_rows({partition: rows for partition, rows in fed.items() if rows is not None}, committed)
 
-    def _order(self, stream: str, epochs: int = 1) -> FeedOrder:
-        return FeedOrder(next(self._feeds), stream, self._nodes, self.server.address, epochs, self._lease)
+    def _order(self, stream: str, feed_timeout: float, epochs: int = 1) -> FeedOrder:
+        number = next(self._feeds)
+        return FeedOrder(number, stream, self._nodes, self.server.address, epochs, self._lease, feed_timeout)
 
     def _run_job(self, action: Callable[[], Any]) -> Any:
         job = TaggedJob(self._spark, self._tag, action)
@@ -395,13 +404,22 @@ class TFCluster:
             raise typed_error(job.error, self._spark) from None
         return job.result
 
-    def inference(self, dataRDD: RDD[Any] | DataFrame, qname: str = "input", schema: str = "prediction double") -> Any:
+    def inference(
+        self,
+        dataRDD: RDD[Any] | DataFrame,
+        feed_timeout: float = FEED_TIMEOUT,
+        qname: str = "input",
+        schema: str = "prediction double",
+    ) -> Any:
         """A result for each row, in order; computed when an action asks for it.
 
         Parameters
         ----------
         dataRDD : pyspark.RDD or pyspark.sql.DataFrame
             The rows.
+        feed_timeout : float, default 600
+            Seconds that rows may wait on a node without one being read or answered. The action then fails, and
+            :meth:`shutdown` raises ``FeedTimeoutError``.
         qname : str, default "input"
             The queue.
         schema : str, default "prediction double"
@@ -413,7 +431,8 @@ class TFCluster:
             Of results; for a DataFrame its own columns and then those of the results.
         """
         self._check_feed(qname)
-        return inferring(dataRDD, self._order(qname), schema)
+        _check_seconds("feed_timeout", feed_timeout)
+        return inferring(dataRDD, self._order(qname, feed_timeout), schema)
 
     def _check_feed(self, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:
@@ -580,12 +599,27 @@ class TFCluster:
             self._driver_nodes.wait(CLEANUP_TIMEOUT)
 
 
+def _input_mode(given: Any) -> str:
+    """As :class:`InputMode` has it, whose members are numbers in TensorFlowOnSpark."""
+    mode = {0: InputMode.TENSORFLOW, 1: InputMode.SPARK}.get(given, "") if type(given) is int else given
+    if mode not in (InputMode.SPARK, InputMode.TENSORFLOW):
+        raise errors.ParamError(f"input_mode must be InputMode.SPARK or InputMode.TENSORFLOW. Received: {given!r}")
+    return str(mode)
+
+
+def _check_slots(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
+    name = "num_executors - num_ps" if on_driver else "num_executors"
+    check_slots(spark, num_executors - on_driver, timeout, name=name, advice="Lower num_executors")
+
+
 def _check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str], reservation_timeout: float) -> None:
-    if input_mode not in (InputMode.SPARK, InputMode.TENSORFLOW):
-        raise errors.ParamError(f"input_mode must be InputMode.SPARK or InputMode.TENSORFLOW. Received: {input_mode!r}")
     if driver_ps_nodes and input_mode != InputMode.TENSORFLOW:
         raise errors.ParamError("driver_ps_nodes=True needs input_mode=InputMode.TENSORFLOW")
     if isinstance(queues, str) or not queues or not all(isinstance(name, str) for name in queues):
         raise errors.ParamError(f"queues must be names. Received: {queues!r}")
-    if not reservation_timeout > 0:
-        raise errors.ParamError(f"reservation_timeout must be positive seconds. Received: {reservation_timeout!r}")
+    _check_seconds("reservation_timeout", reservation_timeout)
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise errors.ParamError(f"{name} must be positive seconds. Received: {value!r}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from tfos_ml import errors
 from tfos_ml.artifacts import publish
 from tfos_ml.cluster import results
 from tfos_ml.cluster.addresses import driver_endpoint, node_ports
@@ -19,12 +20,19 @@ from tfos_ml.cluster.meeting import raise_failure, raise_silence
 from tfos_ml.cluster.node import Node, supervise
 from tfos_ml.cluster.node_output import write_lines
 from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.preflight import LEASE_SECONDS, check_settings, lease_timeout
+from tfos_ml.cluster.preflight import (
+    LEASE_SECONDS,
+    allocates_dynamically,
+    check_settings,
+    check_slots,
+    lease_timeout,
+)
 from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
     POLL_SECONDS,
+    RESERVATION_TIMEOUT,
     check_map_fun,
     classic_session,
     context_settings,
@@ -49,9 +57,10 @@ class TFParallel:
     @concise
     def run(
         sc: SparkContext | SparkSession,
-        map_fun: Callable[[Any, Any], Any],
+        map_fn: Callable[[Any, Any], Any],
         tf_args: Any,
         num_executors: int,
+        use_barrier: bool = False,
         verbose: int = 1,
     ) -> list[Any]:
         """Run independent instances of a function, each in a TensorFlow process of its own.
@@ -60,12 +69,16 @@ class TFParallel:
         ----------
         sc : pyspark.SparkContext or pyspark.sql.SparkSession
             Where; not Spark Connect.
-        map_fun : callable
-            ``map_fun(args, ctx)``. Each instance is worker 0 of a cluster of one; ``ctx.executor_id`` is its number.
+        map_fn : callable
+            ``map_fn(args, ctx)``, with ``ctx.worker_num`` the number of the instance and ``ctx.num_workers`` how many
+            there are. In all else each is worker 0 of a cluster of its own.
         tf_args : object
             Passed to it as it is; a list becomes ``sys.argv`` as well.
         num_executors : int
-            Number of instances. As many run at once as there are task slots.
+            Number of instances.
+        use_barrier : bool, default False
+            Whether all start at once, in a barrier stage of Spark's, for which there must be a task slot for each.
+            Otherwise as many run at once as there are slots.
         verbose : {0, 1, 2}, default 1
             What of the instances' output the driver's stderr shows: nothing, ``ctx.log``, or all they print.
 
@@ -78,34 +91,41 @@ class TFParallel:
         ------
         InvalidInputError
             Before anything starts.
+        NotEnoughSlotsError, ClusterConfigError
+            Before anything starts, if `use_barrier` and there are fewer slots, or Spark allocates executors
+            dynamically.
         NodeError
             The first failure of an instance; the others are ended.
 
         Examples
         --------
-        >>> def map_fun(args, ctx):                                 # doctest: +SKIP
-        ...     return ctx.executor_id ** 2
-        >>> TFParallel.run(sc, map_fun, None, 3)                    # doctest: +SKIP
-        [0, 1, 4]
+        >>> def map_fn(args, ctx):                                  # doctest: +SKIP
+        ...     return sum(range(10)[ctx.worker_num :: ctx.num_workers])
+        >>> TFParallel.run(sc, map_fn, None, 3)                     # doctest: +SKIP
+        [18, 12, 15]
         """
         spark = classic_session(sc, "TFParallel")
         template = make_template(num_executors)
-        check_map_fun(map_fun)
-        check_settings(spark, barrier=False)
+        check_map_fun(map_fn, "map_fn")
+        if not isinstance(use_barrier, bool):
+            raise errors.ParamError(f"use_barrier must be True or False. Received: {use_barrier!r}")
+        check_settings(spark, barrier=use_barrier)
+        if use_barrier:
+            _check_barrier(spark, num_executors)
         check_executors(spark, num_executors)
         control = ControlServer(driver_endpoint(spark))
         task = NodeTask(
             run_id=uuid.uuid4().hex[:12],
             template=template,
             schema=FeedSchema(()),
-            payload=publish(spark, pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})),
-            settings={**context_settings(spark), "returns": True},
+            payload=publish(spark, pack_program("map_fn", map_fn, (map_fn, tf_args), {"tf_args": tf_args})),
+            settings={**context_settings(spark), "returns": True, "instances": num_executors},
             environment={},
             reservation_timeout=FEED_TIMEOUT,
             feed_timeout=FEED_TIMEOUT,
             export_dir=None,
             control=control.address,
-            barrier=False,
+            barrier=use_barrier,
             is_independent=True,
             lease=lease_timeout(spark),
             node_ports=node_ports(spark),
@@ -122,9 +142,21 @@ class TFParallel:
         return [cloudpickle.loads(payload) for _, payload in results.joined(rows, "results")]
 
 
+def _check_barrier(spark: SparkSession, num_executors: int) -> None:
+    """Raise unless Spark can run so many tasks of a barrier stage at once."""
+    if allocates_dynamically(spark):
+        raise errors.ClusterConfigError(
+            "spark.dynamicAllocation.enabled=true: Spark refuses barrier stages under dynamic allocation "
+            "(SPARK-24942). Pass use_barrier=False, or start the session with spark.dynamicAllocation.enabled=false."
+        )
+    advice = "Lower num_executors, or pass use_barrier=False to run as many at once as there are slots"
+    check_slots(spark, num_executors, RESERVATION_TIMEOUT, name="num_executors", advice=advice)
+
+
 def _collect(spark: SparkSession, task: NodeTask, control: ControlServer) -> list[results.ResultRow]:
-    numbers = range(task.template.size)
-    instances = spark.sparkContext.parallelize(numbers, len(numbers)).mapPartitions(partial(_run_instance, task))
+    numbers = spark.sparkContext.parallelize(range(task.template.size), task.template.size)
+    run_instance = partial(_run_instance, task)
+    instances = numbers.barrier().mapPartitions(run_instance) if task.barrier else numbers.mapPartitions(run_instance)
     job = TaggedJob(spark, f"tfos_ml-{task.run_id}", instances.collect)
     try:
         while not job.wait(POLL_SECONDS):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from tfos_ml import errors
 from tfos_ml.cluster import tfcluster
-from tfos_ml.cluster.programs import FEED_TIMEOUT, check_map_fun
+from tfos_ml.cluster.programs import check_map_fun
 from tfos_ml.compat.map_functions import MapFun, run_in_cluster
 from tfos_ml.input_mode import InputMode as NativeMode
 
@@ -38,7 +38,7 @@ class InputMode:
     SPARK = 1
 
 
-_NATIVE = {InputMode.TENSORFLOW: NativeMode.TENSORFLOW, InputMode.SPARK: NativeMode.SPARK}
+_MODES = {NativeMode.TENSORFLOW: InputMode.TENSORFLOW, NativeMode.SPARK: InputMode.SPARK}
 
 
 class TFCluster:
@@ -71,7 +71,7 @@ class TFCluster:
     have their values. It is a context manager, too, that shuts down at the end.
     """
 
-    def __init__(self, native: tfcluster.TFCluster, input_mode: int, queues: Sequence[str]):
+    def __init__(self, native: tfcluster.TFCluster, queues: Sequence[str]):
         self.native = native
         self.sc: SparkContext = native.sc
         self.defaultFS = native.defaultFS
@@ -79,7 +79,7 @@ class TFCluster:
         self.num_executors = native.num_executors
         self.nodeRDD: RDD[int] = native.nodeRDD
         self.cluster_id = native.cluster_id
-        self.input_mode = input_mode
+        self.input_mode = _MODES[native.input_mode]
         self.queues = list(queues)
         self.server = native.server
         self._has_board = False
@@ -146,8 +146,7 @@ class TFCluster:
         qname : str, default "input"
             The queue.
         """
-        options: dict[str, Any] = {} if feed_timeout == FEED_TIMEOUT else {"feed_timeout": feed_timeout}
-        results: RDD[Any] = self.native.inference(dataRDD, qname=qname, **options)
+        results: RDD[Any] = self.native.inference(dataRDD, feed_timeout, qname)
         return results
 
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
@@ -273,9 +272,6 @@ def run(
     ``.tensorboardPort`` are not set. Wrong arguments raise before anything starts.
     """
     check_map_fun(map_fun)
-    if input_mode not in (*_NATIVE, *_NATIVE.values()):
-        raise errors.ParamError(f"input_mode must be InputMode.TENSORFLOW or InputMode.SPARK. Received: {input_mode!r}")
-    mode: Any = input_mode if isinstance(input_mode, int) else {v: k for k, v in _NATIVE.items()}[input_mode]
     native = _Native.run(
         sc,
         partial(run_in_cluster, map_fun),
@@ -283,7 +279,7 @@ def run(
         num_executors,
         num_ps,
         tensorboard=tensorboard,
-        input_mode=_NATIVE[mode],
+        input_mode=input_mode,
         log_dir=log_dir,
         driver_ps_nodes=driver_ps_nodes,
         master_node=master_node,
@@ -292,6 +288,6 @@ def run(
         eval_node=eval_node,
         release_port=release_port,
     )
-    cluster = TFCluster(native, mode, queues)
+    cluster = TFCluster(native, queues)
     cluster._has_board = tensorboard
     return cluster

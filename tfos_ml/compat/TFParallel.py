@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +28,12 @@ def run(sc: SparkContext, map_fn: MapFun, tf_args: Any, num_executors: int, use_
     num_executors : int
         Number of instances.
     use_barrier : bool, default True
-        Whether all run at once, or as many as there are task slots.
+        Whether all start at once, for which there must be as many task slots; else as many run as there are.
 
     Notes
     -----
     Differences: an instance that fails ends the others, and its error is raised here. With ``num_gpus``, instances
     find their GPUs by their number, not by their number on their host.
     """
-    check_map_fun(map_fn)
-    program = partial(run_alone, map_fn, num_executors)
-    # What tfos_ml.TFParallel does not take yet, it does not get.
-    takes_barrier = "use_barrier" in inspect.signature(TFParallel.run).parameters
-    options: dict[str, Any] = {"use_barrier": use_barrier} if takes_barrier else {}
-    TFParallel.run(sc, program, tf_args, num_executors, **options)
+    check_map_fun(map_fn, "map_fn")
+    TFParallel.run(sc, partial(run_alone, map_fn), tf_args, num_executors, use_barrier)

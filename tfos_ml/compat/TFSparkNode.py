@@ -95,10 +95,10 @@ class TFNodeContext:
         return context
 
     @classmethod
-    def of_instance(cls, node: NodeContext, num_workers: int) -> TFNodeContext:
+    def of_instance(cls, node: NodeContext) -> TFNodeContext:
         """The context of an instance of ``TFParallel``, which is in no cluster; for tfos_ml itself."""
         context = cls(node.executor_id, defaultFS=default_fs(node.default_fs))
-        context.num_workers = num_workers
+        context.num_workers = node.num_workers
         context._node = node
         return context
 

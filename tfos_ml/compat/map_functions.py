@@ -25,9 +25,9 @@ def run_in_cluster(map_fun: MapFun, args: Any, node: NodeContext) -> None:
     map_fun(args, ctx)
 
 
-def run_alone(map_fun: MapFun, num_workers: int, args: Any, node: NodeContext) -> None:
+def run_alone(map_fun: MapFun, args: Any, node: NodeContext) -> None:
     """Run a map function as one of several independent instances."""
-    ctx = TFNodeContext.of_instance(node, num_workers)
+    ctx = TFNodeContext.of_instance(node)
     os.environ.pop("TF_CONFIG", None)
     wanted = num_gpus(args)
     assign_gpus(ctx, 1 if wanted is None else wanted, needs_them=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ class ClusterFeed(DataFeed):
 
     Rows of an RDD are the elements as they were, but for lists of numbers, which come as NumPy
     arrays; rows of a DataFrame are tuples of its columns. The rows of one call of ``train`` come as
-    often as its ``num_epochs`` says. There is no end of the feed before ``shutdown``.
+    often as its ``num_epochs`` says, with 0 until the train function reads no further. There is no
+    end of the feed before ``shutdown``.
 
     Attributes
     ----------
@@ -71,14 +73,17 @@ class ClusterFeed(DataFeed):
             yield from read_chunk(item.path)
             if item.is_kept:
                 kept.append(item)
+                self._channel.send("chunk_read", path=item.path)
             else:
                 self._channel.send("released", path=item.path)
 
     def _replay(self, kept: list[Chunk], epochs: int) -> Iterator[pa.RecordBatch]:
-        for epoch in range(1, epochs):
+        """The rows of a call once more for each further epoch; without end if `epochs` is 0."""
+        more: Iterable[int] = range(1, epochs) if epochs else count() if kept else ()
+        for epoch in more:
             for chunk in kept:
                 yield from read_chunk(chunk.path)
-                if epoch == epochs - 1:
+                if epochs and epoch == epochs - 1:
                     self._channel.send("released", path=chunk.path)
 
     def _check_mode(self, chunk: Chunk) -> None:

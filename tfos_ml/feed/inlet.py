@@ -32,10 +32,21 @@ FED_BY_TASKS = {"counts": None, "why": "is fed by TFCluster, which knows no end 
 
 
 @dataclass
+class _Announced:
+    """A chunk that the train function may read."""
+
+    size: int
+    is_kept: bool
+    feed_timeout: float
+    is_read: bool = False  # once, where it is kept to be read again
+
+
+@dataclass
 class Exchange:
     """Rows of one task that wait for their results; `answers` holds messages, or why there are no more."""
 
     number: int
+    feed_timeout: float
     waiting: int = 0  # rows without a result
     answers: queue.SimpleQueue[pa.RecordBatch | str] = field(default_factory=queue.SimpleQueue)
 
@@ -49,8 +60,6 @@ class Inlet:
         Where the spool is.
     tell : callable
         Tells the TensorFlow process, ``tell(kind, **content)``, without waiting for it.
-    feed_timeout : float
-        Seconds after which rows that nobody reads are a failure.
 
     Attributes
     ----------
@@ -58,21 +67,16 @@ class Inlet:
         Where feed tasks reach it.
     """
 
-    def __init__(
-        self,
-        directories: spool.SpoolDirectories,
-        tell: Callable[..., None],
-        feed_timeout: float,
-    ):
+    def __init__(self, directories: spool.SpoolDirectories, tell: Callable[..., None]):
         self._directories = directories
         self._tell = tell
         self._changed = threading.Condition()
         self._numbers = count()
-        self._outstanding: dict[str, tuple[int, bool]] = {}  # path -> size, whether it counts for the window
-        self._pending: list[int] = []
+        self._outstanding: dict[str, _Announced] = {}  # by path
+        self._pending: dict[int, float] = {}  # calls whose rows have all come, with their time-outs
+        self._held_up: list[float] = []  # time-outs of those that wait for room
         self._exchanges: dict[int, Exchange] = {}
         self._touched = time.monotonic()
-        self._timeout = feed_timeout
         self._heard = 0
         self._input_ended = False
         self._over: str | None = None
@@ -87,15 +91,17 @@ class Inlet:
 
     # For feed tasks
 
-    def wait_for_room(self) -> bool:
+    def wait_for_room(self, feed_timeout: float) -> bool:
         """Wait until more rows may come; False if none are wanted any more."""
         with self._changed:
+            self._held_up.append(feed_timeout)
             while self._over is None and self._used() >= WINDOW_BYTES:
                 self._changed.wait(ROOM_POLL_SECONDS)
+            self._held_up.remove(feed_timeout)
             return self._over is None
 
     def _used(self) -> int:
-        return sum(size for size, counts in self._outstanding.values() if counts)
+        return sum(chunk.size for chunk in self._outstanding.values() if not chunk.is_kept)
 
     def store(self, message: pa.RecordBatch) -> spool.Chunk:
         """Write a block to the spool, where nobody knows of it yet.
@@ -112,11 +118,11 @@ class Inlet:
             self.fail(error)
             raise
 
-    def commit(self, stream: str, chunks: list[spool.Chunk], epochs: int) -> None:
+    def commit(self, stream: str, chunks: list[spool.Chunk], epochs: int, feed_timeout: float) -> None:
         """Put stored rows before the train function; they are kept if they are to be replayed."""
         with self._changed:
             for chunk in chunks:
-                self._announce(stream, replace(chunk, is_kept=epochs > 1))
+                self._announce(stream, replace(chunk, is_kept=epochs != 1), feed_timeout)
 
     def fail(self, problem: Exception) -> None:
         """Have the supervisor fail with an error: what has become of rows cannot be known any more."""
@@ -127,10 +133,10 @@ class Inlet:
         for chunk in chunks:
             Path(chunk.path).unlink(missing_ok=True)
 
-    def open_exchange(self) -> Exchange:
+    def open_exchange(self, feed_timeout: float) -> Exchange:
         """Begin an exchange of rows for results."""
         with self._changed:
-            exchange = Exchange(next(self._numbers))
+            exchange = Exchange(next(self._numbers), feed_timeout)
             if self._over is not None:
                 exchange.answers.put(self._over)
             self._exchanges[exchange.number] = exchange
@@ -140,17 +146,18 @@ class Inlet:
         """Put a block of an exchange before the train function at once."""
         chunk = replace(self.store(message), exchange=exchange.number)
         with self._changed:
+            self._announce(stream, chunk, exchange.feed_timeout)
             exchange.waiting += chunk.rows
-            self._announce(stream, chunk)
 
     def close_exchange(self, exchange: Exchange) -> None:
         """End an exchange; answers that still come are for nobody."""
         with self._changed:
             self._exchanges.pop(exchange.number, None)
 
-    def _announce(self, stream: str, chunk: spool.Chunk) -> None:
-        self._touch()
-        self._outstanding[chunk.path] = chunk.size, not chunk.is_kept
+    def _announce(self, stream: str, chunk: spool.Chunk, feed_timeout: float) -> None:
+        if self._shortest_timeout() is None:  # nothing has waited so far
+            self._touch()
+        self._outstanding[chunk.path] = _Announced(chunk.size, chunk.is_kept, feed_timeout)
         self.rows["train"] += chunk.rows
         self.bytes += chunk.size
         self._tell("chunk", stream=stream, chunk=asdict(chunk))
@@ -172,9 +179,8 @@ class Inlet:
     def _end_segment(self, stream: str, number: int, epochs: int, feed_timeout: float) -> None:
         """All rows of one call of ``train`` have come."""
         self._touch()
-        self._timeout = feed_timeout
         if self._over is None:
-            self._pending.append(number)
+            self._pending[number] = feed_timeout
             self._tell("segment", stream=stream, number=number, epochs=epochs)
 
     def progress(self) -> dict[str, Any]:
@@ -196,7 +202,7 @@ class Inlet:
         Raises
         ------
         FeedTimeoutError
-            If rows have waited for `feed_timeout` seconds and none was read.
+            If rows have waited for the ``feed_timeout`` of their call and none was read.
         spool.NoRoomError
             If rows had no room.
         NodeLostError
@@ -206,14 +212,20 @@ class Inlet:
             if self._problem is not None:
                 raise self._problem
             with self._changed:
-                asking = any(exchange.waiting for exchange in self._exchanges.values())
-                if (asking or self._outstanding or self._pending) and time.monotonic() - self._touched > self._timeout:
+                timeout = self._shortest_timeout()
+                if timeout is not None and time.monotonic() - self._touched > timeout:
                     raise errors.FeedTimeoutError(
-                        f"the train function has neither read nor answered rows for feed_timeout={self._timeout:g} s "
+                        f"the train function has neither read nor answered rows for feed_timeout={timeout:g} s "
                         "while some were waiting. Read them with feed.next_batch(), answer those of inference() with "
                         "feed.batch_results(), end the feed with feed.terminate(), or raise feed_timeout"
                     )
             yield None
+
+    def _shortest_timeout(self) -> float | None:
+        """Of all that waits for the train function; None if nothing does."""
+        unread = [chunk.feed_timeout for chunk in self._outstanding.values() if not chunk.is_read]
+        unanswered = [exchange.feed_timeout for exchange in self._exchanges.values() if exchange.waiting]
+        return min([*unread, *unanswered, *self._pending.values(), *self._held_up], default=None)
 
     def _touch(self) -> None:
         self._touched = time.monotonic()
@@ -235,12 +247,17 @@ class Inlet:
             self._changed.notify_all()
         Path(path).unlink()
 
+    def chunk_read(self, path: str) -> None:
+        """Note that a chunk has been read, and will be again."""
+        with self._changed:
+            self._touch()
+            self._outstanding[path].is_read = True
+
     def segment_read(self, number: int) -> None:
         """Note that all rows of one call of ``train`` have been read."""
         with self._changed:
             self._touch()
-            if number in self._pending:  # none are once no more rows are wanted
-                self._pending.remove(number)
+            self._pending.pop(number, None)  # none are once no more rows are wanted
 
     def answered(self, path: str, runs: list[tuple[int, int]]) -> None:
         """Send results back: a file of them, and to which exchange how many belong, in order."""

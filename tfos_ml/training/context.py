@@ -43,7 +43,7 @@ class NodeContext:
         Rank of the node in the whole cluster.
     worker_num, num_workers : int
         Index among, and number of, the nodes that receive training rows; ``worker_num`` is -1
-        on nodes that receive none.
+        on nodes that receive none. With ``TFParallel``, of the instances.
     cluster_spec : dict of str to list of str
         ``host:port`` of all nodes by job name.
     is_chief : bool
@@ -90,6 +90,8 @@ class NodeContext:
         self.num_workers: int = len(self._feed_labels)
         self.worker_num: int = self._feed_labels.index(self._label) if self._label in self._feed_labels else -1
         self.per_node_batch_size: int = max(1, self.batch_size // self.num_workers)
+        if "instances" in settings:  # of TFParallel, which share nothing but their numbers
+            self.worker_num, self.num_workers = self.executor_id, settings["instances"]
         self.checkpoint_dir = self.absolute_path(settings["model_dir"]) if settings["model_dir"] else None
         self.log_dir: str = start["log_dir"]
         self.settings = settings

@@ -1,0 +1,93 @@
+"""Which node gets the rows of a partition: the driver's choice, when a feed task has its first rows.
+
+The partitions of one call of ``train`` go to all nodes alike. Over many calls, as of a stream with a partition each,
+it is rows that count. Among nodes that have had about as many, one on the task's own host is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass
+class _Call:
+    hosts: Mapping[int, str]  # of the nodes
+    dealt: dict[int, int] = field(default_factory=dict)  # which node has which partition
+    counts: Counter[int] = field(default_factory=Counter)  # partitions of each node
+    under_way: Counter[int] = field(default_factory=Counter)  # those of them that are not committed
+    committed: set[int] = field(default_factory=set)
+
+
+class Dealer:
+    """The driver's accounts; for one thread at a time. Of calls that have ended only the rows of each node are kept."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, _Call] = {}
+        self._rows: Counter[int] = Counter()  # committed, of each node
+        self._partitions = 0  # in which they came
+
+    def __len__(self) -> int:
+        """Number of partitions that it remembers."""
+        return sum(len(call.dealt) for call in self._calls.values())
+
+    def open(self, number: int, hosts: Mapping[int, str]) -> None:
+        """From now on deal partitions of this call of ``train`` to these nodes, which are on these hosts."""
+        self._calls[number] = _Call(hosts)
+
+    def close(self, number: int) -> None:
+        """Deal nothing of it any more."""
+        self._calls.pop(number, None)
+
+    def deal(self, number: int, partition: int, host: str, over: Container[int] = ()) -> int | None:
+        """The node for a partition: for all attempts of its task the same.
+
+        Parameters
+        ----------
+        number, partition : int
+            Which call, and which partition of its input.
+        host : str
+            Where the task is.
+        over : container of int
+            Nodes that read no further, and are dealt nothing for as long as others do.
+
+        Returns
+        -------
+        int or None
+            Its rank; None if the call has ended, or has no nodes.
+        """
+        call = self._calls.get(number)
+        if call is None or not call.hosts:
+            return None
+        if partition not in call.dealt:
+            rank = self._choose(call, host, [r for r in call.hosts if r not in over] or list(call.hosts))
+            call.dealt[partition] = rank
+            call.counts[rank] += 1
+            call.under_way[rank] += 1
+        return call.dealt[partition]
+
+    def _choose(self, call: _Call, host: str, ranks: list[int]) -> int:
+        fewest = min(call.counts[rank] for rank in ranks)
+        usual = self._rows.total() / self._partitions if self._rows.total() else 1.0  # rows of a partition
+        rows = {rank: self._expected(rank, usual) for rank in ranks if call.counts[rank] == fewest}
+        enough = min(rows.values()) + usual  # whoever has had more waits, wherever it is
+        return min(
+            (rank for rank in rows if rows[rank] <= enough),
+            key=lambda rank: (call.hosts[rank] != host, rows[rank], rank),
+        )
+
+    def _expected(self, rank: int, usual: float) -> float:
+        """Rows of a node once all that is under way has come."""
+        return self._rows[rank] + usual * sum(call.under_way[rank] for call in self._calls.values())
+
+    def commit(self, number: int, partition: int, rows: int) -> None:
+        """Note that a node has taken over the rows of a partition; the same again is nothing new."""
+        call = self._calls.get(number)
+        if call is None or partition not in call.dealt or partition in call.committed:
+            return
+        rank = call.dealt[partition]
+        call.committed.add(partition)
+        call.under_way[rank] -= 1
+        self._rows[rank] += rows
+        self._partitions += 1
