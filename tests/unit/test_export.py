@@ -302,7 +302,9 @@ def test_a_variable_of_a_strategy_anywhere_in_a_model_makes_it_distributed():
     assert is_distributed(model)
 
 
-@pytest.mark.parametrize("model", [None, object(), tf.Module(), keras.Sequential()], ids=repr)
+@pytest.mark.parametrize(
+    "model", [None, object(), tf.Module(), keras.Sequential()], ids=lambda model: type(model).__name__
+)
 def test_what_has_no_variables_is_not_distributed(model):
     assert not is_distributed(model)
 
