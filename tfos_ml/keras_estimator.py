@@ -44,13 +44,14 @@ if TYPE_CHECKING:
 
 _MODEL_FILE = "model.keras"
 _SPLIT_BITS = 53
+_NO_SERVERS: tuple[type[errors.TfosMlError], str] = (
+    errors.ClusterConfigError,
+    "KerasEstimator cannot train with parameter servers (numPS): Keras 3 does not support ParameterServerStrategy. "
+    "Leave numPS out to train synchronously; or train a tf_keras (Keras 2) model, or plain TensorFlow variables, "
+    "with TFEstimator and nodeEnv={'TF_USE_LEGACY_KERAS': '1'}.",
+)
 _REFUSED: dict[str, tuple[type[errors.TfosMlError], str]] = {
-    "numPS": (
-        errors.ClusterConfigError,
-        "KerasEstimator cannot train with parameter servers (numPS): Keras 3 does not support ParameterServerStrategy. "
-        "Leave numPS out to train synchronously; or train a tf_keras (Keras 2) model, or plain TensorFlow variables, "
-        "with TFEstimator and nodeEnv={'TF_USE_LEGACY_KERAS': '1'}.",
-    ),
+    **dict.fromkeys(["numPS", "driverPSNodes"], _NO_SERVERS),
     "evalNode": (
         errors.ClusterConfigError,
         "KerasEstimator needs no evaluator (evalNode): all workers evaluate, each row once. Leave it out, and mark the "

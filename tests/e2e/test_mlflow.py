@@ -35,7 +35,7 @@ deadline, seen = time.monotonic() + 150, 0
 while seen < 6 and time.monotonic() < deadline:
     runs = requests.post(api + "runs/search", json={"experiment_ids": [experiment_id]}).json().get("runs", [])
     for run in runs:
-        query = {"run_id": run["info"]["run_id"], "metric_key": "loss"}
+        query = {"run_id": run["info"]["run_id"], "metric_key": "loss", "max_results": 100}  # 3.9 gives none without
         points = requests.get(api + "metrics/get-history", query).json().get("metrics", [])
         if len(points) > seen:
             seen = len(points)

@@ -18,7 +18,7 @@ from tfos_ml.inference.saved_model import SIGNATURE_FILE
 
 ROOT = Path(__file__).parents[2]
 STAGES = [TFEstimator, KerasEstimator, TFModel]
-REFUSED = ["numPS", "evalNode", "inputMode", "steps", "protocol"]
+REFUSED = ["numPS", "driverPSNodes", "evalNode", "inputMode", "steps", "protocol"]
 
 
 def test_the_module_of_keywords_is_what_the_params_make_it(monkeypatch):
