@@ -47,6 +47,7 @@ VALUES = {  # one that differs from the default, by Param
     "padValue": 1.5,
     "clusterSize": 4,
     "numPS": 1,
+    "driverPSNodes": True,
     "masterNode": "chief",
     "evalNode": True,
     "inputMode": "TENSORFLOW",
