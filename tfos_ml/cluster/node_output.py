@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.cluster.process import LimitedLines
+from tfos_ml.cluster.progress import CLEAR_LINE
 
 if TYPE_CHECKING:
     from tfos_ml.cluster.cluster_server import ClusterServer
@@ -102,7 +103,7 @@ class OutputPrinter:
 
 
 def write_lines(lines: list[str]) -> None:
-    """Write lines on stderr."""
+    """Write lines on stderr; on a terminal in place of the bar that Spark may have drawn."""
     if lines:
-        sys.stderr.write("\n".join(lines) + "\n")
+        sys.stderr.write((CLEAR_LINE if sys.stderr.isatty() else "") + "\n".join(lines) + "\n")
         sys.stderr.flush()
