@@ -91,10 +91,10 @@ class ControlServer(TransportServer):
         A file lies here until :meth:`close`, and its report says where. What comes again changes nothing, and what is
         not whole is refused.
         """
-        if b'"rank"' in descriptor.command and b'"delivery"' not in descriptor.command:
-            self._take_results(read_message(descriptor.command, {"rank": int})["rank"], reader)
-        else:
+        if "delivery" in read_message(descriptor.command, {}):
             self._take_file(read_message(descriptor.command, {"report": dict, "size": int, "delivery": str}), reader)
+        else:
+            self._take_results(read_message(descriptor.command, {"rank": int})["rank"], reader)
 
     def _take_results(self, rank: int, reader: Any) -> None:
         rows = [row for batch in reader.read_all().to_batches() for row in results.read_rows(batch)]

@@ -29,7 +29,7 @@ class DriverNodes:
     """
 
     def __init__(self, task: NodeTask, program: bytes, ranks: Iterable[int], host: str):
-        task = replace(task, payload=Artifact(task.payload.name, program))
+        task = replace(task, payload=Artifact(task.payload.name, program), shares_console=True)
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in ranks:
             order = HostOrder(task, Place(rank, host, cpus=1, gpus={}), os.getpid(), is_fed=False)

@@ -56,7 +56,7 @@ class NodeOutput:
         """Send what there is, and what comes, over a link to the driver."""
         self._link = link
         while self._kept:
-            self._send(self._kept.popleft())
+            self._pass_on(self._kept.popleft())
 
     def say(self, text: str) -> None:
         """Take what the train function says with ``ctx.log``."""
@@ -67,11 +67,13 @@ class NodeOutput:
     def _send(self, line: str) -> None:
         more = len(line) - LINE_LENGTH
         line = line if more <= 0 else f"{line[:LINE_LENGTH]} ({more:,} characters left out)"
-        line = line.removeprefix(f"[{self._label}] ")
+        self._pass_on(f"[{self._label}] {line}")
+
+    def _pass_on(self, line: str) -> None:
         if self._link is not None:
-            self._link.report({"line": f"[{self._label}] {line}"})
+            self._link.report({"line": line})
         else:
-            self._kept.append(f"[{self._label}] {line}")
+            self._kept.append(line)
 
     def facts(self) -> dict[str, Any]:
         """Lines that could not be sent, for the node's report."""
