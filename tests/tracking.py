@@ -38,7 +38,8 @@ def logged(uri: str, experiment: str, **options: Any) -> Iterator[Any]:
         mlflow.set_tracking_uri(None)
         mlflow.set_registry_uri(None)
         mlflow.tracking.fluent._active_experiment_id = None  # or it would be looked for in the next store
-        os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
+        for name in ("MLFLOW_EXPERIMENT_ID", "MLFLOW_REGISTRY_URI"):  # MLflow leaves them to child processes
+            os.environ.pop(name, None)
 
 
 def runs_of(client: Any, experiment: str) -> list[Any]:

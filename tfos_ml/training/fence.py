@@ -40,16 +40,16 @@ class Fence:
 
     def take(self, accepted: list[str]) -> None:
         """Become the newest attempt, which goes on from the checkpoints `accepted`."""
-        earlier = self._names()
-        number = 1 + max((int(name.split("-")[1]) for name in earlier), default=0)
-        name = f"{_PREFIX}{number:06d}-{self._run_id}"
-        with self._fs.open_output_stream(f"{self._root}/{name}") as stream:
+        number = 1 + max((int(name.split("-")[1]) for name in self._names()), default=0)
+        self._name = f"{_PREFIX}{number:06d}-{self._run_id}"
+        with self._fs.open_output_stream(f"{self._root}/{self._name}") as stream:
             stream.write(json.dumps({"accepted": accepted}).encode())
-        self._name = name
+        names = self._names()  # again: others may have come meanwhile, and each deletes what is older than itself
+        for name in names:
+            if name < max(names):
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.delete_file(f"{self._root}/{name}")
         self.check()
-        for old in earlier:
-            with contextlib.suppress(FileNotFoundError):  # a later attempt may have tidied up already
-                self._fs.delete_file(f"{self._root}/{old}")
 
     def check(self) -> None:
         """Raise ``SupersededError`` if a later attempt has come, or this one never did."""
