@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -184,6 +185,22 @@ def test_an_estimator_with_its_function_and_arguments(spark, tmp_path):
     assert nothing.history == model.history
     with pytest.raises(errors.NothingExportedError):
         nothing.transform(points(spark))
+
+
+def test_a_pipeline_saved_before_the_files_were_moved(spark):
+    saved = Path(__file__).parents[1] / "saved"  # by make.py there, when TFModel was tfos_ml.model.TFModel
+    rows = spark.createDataFrame([(1.0, 1.0, 2.0), (2.0, 2.0, 4.0)], "a double, b double, y double")
+
+    model = PipelineModel.load(str(saved / "model"))
+    scored = model.transform(rows).select("sum", "p").collect()
+    assert [row["sum"] for row in scored] == [4.0, 8.0]
+    assert [row.p for row in scored] == pytest.approx([3.0217161, 5.9395475], rel=1e-5)
+
+    fitted = Pipeline.load(str(saved / "pipeline")).fit(rows)
+    assert [row["sum"] for row in fitted.transform(rows).select("sum").collect()] == [4.0, 8.0]
+    assert [f"{type(stage).__module__}.{type(stage).__name__}" for stage in fitted.stages[1:]] == [
+        "tfos_ml.TFModel"
+    ] * 2
 
 
 def test_overwriting_is_asked_for_and_leaves_nothing_half_done(spark, tmp_path):
