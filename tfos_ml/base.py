@@ -10,7 +10,6 @@ from pyspark.ml import Estimator
 from pyspark.sql import functions as F
 
 from tfos_ml import errors, schema
-from tfos_ml.arguments import check_dataframe
 from tfos_ml.artifacts import is_connect, publish
 from tfos_ml.cluster.addresses import board_port
 from tfos_ml.cluster.export import check_destination
@@ -20,19 +19,20 @@ from tfos_ml.cluster.preflight import default_fs, graces, lease_timeout
 from tfos_ml.cluster.programs import DEFAULT_SETTINGS
 from tfos_ml.cluster.resources import make_profile
 from tfos_ml.cluster.template import ClusterTemplate, make_template
+from tfos_ml.common.arguments import check_dataframe
+from tfos_ml.common.hadoop import driver_places, pyarrow_uri
+from tfos_ml.common.redact import redact
+from tfos_ml.common.tracebacks import concise
+from tfos_ml.common.user_warnings import warn
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.steps import PARTITION_SHIFT
 from tfos_ml.fit_iterator import FitIterator
 from tfos_ml.fit_listener import FitListener, listening
 from tfos_ml.fit_outcome import warn_of_outcome
-from tfos_ml.hadoop import driver_places, pyarrow_uri
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.params import TrainingParams
 from tfos_ml.persistence import Saveable
-from tfos_ml.redact import redact
-from tfos_ml.tracebacks import concise
-from tfos_ml.user_warnings import warn
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.cluster.graces import warn_of_ended
+from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import IndependentWorkersWarning, NothingExportedWarning
 from tfos_ml.training.outcome import RETURNED
-from tfos_ml.user_warnings import warn
 
 if TYPE_CHECKING:
     from tfos_ml.cluster.launcher import RunResult

@@ -11,15 +11,18 @@ from pyarrow import fs
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tfos_ml import errors, schema, storage
-from tfos_ml.arguments import check_model_function
+from tfos_ml import errors, schema
 from tfos_ml.arrays import plain
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.cluster.job_errors import adapt_rows_error
 from tfos_ml.cluster.preflight import default_fs
+from tfos_ml.common import filesystems as storage
+from tfos_ml.common.arguments import check_model_function
+from tfos_ml.common.hadoop import driver_places
+from tfos_ml.common.redact import redact, secrets_of_uri
+from tfos_ml.common.user_warnings import warn
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.feed.row_checks import RowChecks
-from tfos_ml.hadoop import driver_places
 from tfos_ml.heads import Head, head_of
 from tfos_ml.inference.columns import output_columns
 from tfos_ml.keras_columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
@@ -28,10 +31,8 @@ from tfos_ml.keywords import KerasEstimatorKeywords
 from tfos_ml.output_checks import check_activations
 from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
-from tfos_ml.redact import redact, secrets_of_uri
 from tfos_ml.training.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
 from tfos_ml.training.paths import absolute_path
-from tfos_ml.user_warnings import warn
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,8 +15,8 @@ import cloudpickle
 import pyarrow as pa
 
 from tfos_ml.cluster.process import child_environment
+from tfos_ml.common.interpreter import module_command
 from tfos_ml.errors import ModelError
-from tfos_ml.interpreter import module_command
 from tfos_ml.pickling import pickle_function
 from tfos_ml.schema import FeedSchema
 from tfos_ml.training import describe

@@ -14,12 +14,13 @@ import pyarrow as pa
 from pyspark.ml import Model
 
 from tfos_ml import errors, schema
-from tfos_ml.arguments import check_dataframe
 from tfos_ml.artifacts import Artifact, publish, publish_for
 from tfos_ml.attributes import check_vector_width
 from tfos_ml.cluster.export import Listing, fetch, listing, pack
+from tfos_ml.common.arguments import check_dataframe
+from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.tracebacks import concise
 from tfos_ml.feed.datafeed import RESULT_COLUMN
-from tfos_ml.hadoop import pyarrow_uri
 from tfos_ml.heads import HEAD_FILE, Head
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.archive import Archive
@@ -30,7 +31,6 @@ from tfos_ml.keywords import TFModelKeywords
 from tfos_ml.model_repr import model_repr
 from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
 from tfos_ml.persistence import Saveable
-from tfos_ml.tracebacks import concise
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tfos_ml.common.redact import redact
 from tfos_ml.inference import saved_model
-from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from tfos_ml.inference.saved_model import Signature

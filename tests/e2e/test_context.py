@@ -12,7 +12,8 @@ import pytest
 from conftest import CLUSTER, LOCAL
 from pyspark.sql import functions as F
 
-from tfos_ml import InputMode, TFEstimator, errors, storage
+from tfos_ml import InputMode, TFEstimator, errors
+from tfos_ml.common import filesystems as storage
 
 
 def frame(spark, rows=60):

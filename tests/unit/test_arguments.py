@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
-from tfos_ml.arguments import check_call, check_model_function
+from tfos_ml.common.arguments import check_call, check_model_function
 
 
 class Rdd:

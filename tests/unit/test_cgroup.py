@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tfos_ml.common.cgroup import memory_headroom
 from tfos_ml.feed import spool
-from tfos_ml.feed.cgroup import memory_headroom
 
 MIB = 1 << 20
 NO_LIMIT = "9223372036854771712"

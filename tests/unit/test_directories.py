@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tfos_ml.directories import private_directory
+from tfos_ml.common.directories import private_directory
 
 NAME = "tfos_ml-test"
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")

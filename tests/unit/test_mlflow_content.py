@@ -7,8 +7,8 @@ import io
 import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator
+from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import content
-from tfos_ml.redact import redact
 
 
 def test_params_are_text_by_name():

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from conftest import wait_until
 
-from tfos_ml.pids import ProcessHandle, start_mark, start_ticks
+from tfos_ml.common.pids import ProcessHandle, start_mark, start_ticks
 
 DEADLINE = 10.0
 NO_PID = 4194303
@@ -146,7 +146,7 @@ def pidfd_open(*arguments):
 os.pidfd_open = pidfd_open
 """
 HANDLE = {
-    "take": "from tfos_ml.pids import ProcessHandle; handle = ProcessHandle.open(first.pid)",
+    "take": "from tfos_ml.common.pids import ProcessHandle; handle = ProcessHandle.open(first.pid)",
     "end": "handle.kill_group(); handle.send_signal(signal.SIGKILL)",
 }
 GUARDIAN = {

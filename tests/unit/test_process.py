@@ -18,7 +18,7 @@ from tfos_ml.cluster.process import (
     kill_tree,
     new_marker,
 )
-from tfos_ml.pids import ProcessHandle
+from tfos_ml.common.pids import ProcessHandle
 
 DEADLINE = 10.0
 

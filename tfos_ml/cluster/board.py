@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from tfos_ml.interpreter import module_command
+from tfos_ml.common.interpreter import module_command
 from tfos_ml.training.main import die_with
 
 

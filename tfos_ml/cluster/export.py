@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from tfos_ml import storage
+from tfos_ml.common import filesystems as storage
+from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import DestinationError, ModelError
-from tfos_ml.redact import redact, secrets_of_uri
 
 Listing = tuple[tuple[str, int, int], ...]
 

@@ -26,8 +26,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfos_ml.cluster.process import MARKER, child_environment, kill_tree
-from tfos_ml.interpreter import module_command
-from tfos_ml.pids import ProcessHandle, start_ticks
+from tfos_ml.common.interpreter import module_command
+from tfos_ml.common.pids import ProcessHandle, start_ticks
 
 CLEANUP_TIMEOUT = 10.0
 SUPERVISOR_TIMEOUT = 60.0

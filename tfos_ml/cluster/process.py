@@ -22,8 +22,8 @@ from typing import IO
 
 import psutil
 
-from tfos_ml.interpreter import module_command, search_path
-from tfos_ml.pids import ProcessHandle
+from tfos_ml.common.interpreter import module_command, search_path
+from tfos_ml.common.pids import ProcessHandle
 
 MARKER = "TFOS_ML_NODE"
 """Environment variable that tells the processes of one attempt of one node from all others."""

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from pyarrow import fs
 
-from tfos_ml import storage
+from tfos_ml.common import filesystems as storage
 from tfos_ml.errors import ColumnTypeError, DestinationError, EmptyDataError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from pyspark.ml import Estimator, Model
 from pyspark.ml.param.shared import Params
 from pyspark.sql import functions as F
 
-from tfos_ml import user_warnings
-from tfos_ml.arguments import check_dataframe
+from tfos_ml.common import user_warnings
+from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.compat import TFCluster, util
 from tfos_ml.compat.gpus import num_gpus
 from tfos_ml.compat.map_functions import MapFun

@@ -4,7 +4,7 @@ The node's supervisor writes chunks of about 32 MiB; the TensorFlow process maps
 memory, so rows are neither copied nor pickled on the way. Chunks live in shared memory
 while there is room (``/dev/shm``, within the container's memory limit) and on Spark's
 local disk beyond it. A spool is a pair of directories that belong to a process
-(:mod:`tfos_ml.directories`), so that whoever finds one whose owner has died may remove it.
+(:mod:`tfos_ml.common.directories`), so that whoever finds one whose owner has died may remove it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from tfos_ml import directories as owned
-from tfos_ml.feed.cgroup import memory_headroom
+from tfos_ml.common import directories as owned
+from tfos_ml.common.cgroup import memory_headroom
 
 CHUNK_BYTES = 32 << 20
 MEMORY_RESERVE = 1 << 30

@@ -38,9 +38,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tfos_ml.directories import make_private, private_directory
+from tfos_ml.common.directories import make_private, private_directory
+from tfos_ml.common.interpreter import module_command, search_path
 from tfos_ml.inference.archive import extract
-from tfos_ml.interpreter import module_command, search_path
 
 if TYPE_CHECKING:
     from tfos_ml.artifacts import Artifact  # a keeper needs none of it

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import mlflow
 
 from tfos_ml import errors, fit_listener
+from tfos_ml.common.redact import redact
 from tfos_ml.fit_listener import FitListener, Listening
 from tfos_ml.mlflow import server
 from tfos_ml.mlflow.fit_run import FitRun, Options
 from tfos_ml.mlflow.runs import NOBODY, Runs
-from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,9 +18,9 @@ import mlflow.pyfunc  # otherwise loaded, which takes a while, in the middle of 
 from mlflow.models import Model
 
 from tfos_ml import errors
+from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import packages, pyfunc
 from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
-from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo

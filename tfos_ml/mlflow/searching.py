@@ -19,9 +19,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.autologging_utils import autologging_is_disabled
 
+from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import content, server
 from tfos_ml.mlflow.runs import NOBODY, Parent, Runs, parent_of
-from tfos_ml.redact import redact
 
 if TYPE_CHECKING:
     from pyspark.ml import Estimator

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
+from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import server
-from tfos_ml.redact import redact
 
 logger = logging.getLogger("tfos_ml.mlflow")
 BATCH = 1000  # MLflow takes no more at once

@@ -24,8 +24,8 @@ import keras
 import numpy as np
 from pyarrow import fs
 
+from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
-from tfos_ml.redact import redact
 from tfos_ml.training.allreduce import Array, WorkerGroup
 from tfos_ml.training.fence import Fence
 from tfos_ml.training.model_dir import FOLDER

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tfos_ml.casting import TensorInfo
+from tfos_ml.common.interpreter import add_working_directory
 from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.heads import LossInfo
-from tfos_ml.interpreter import add_working_directory
 from tfos_ml.quiet import import_keras_lightly, import_tensorflow
 from tfos_ml.training.activations import output_activations
 from tfos_ml.training.overview import ModelOverview, overview

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pyarrow import fs
 
-from tfos_ml import storage
+from tfos_ml.common import filesystems as storage
+from tfos_ml.common.redact import redact
 from tfos_ml.errors import DestinationError
-from tfos_ml.redact import redact
 
 FOLDER = "tfos_ml"
 

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from tfos_ml.pids import exists, start_mark
+from tfos_ml.common.pids import exists, start_mark
 
 _OWNED = re.compile(r"tfos_ml-[a-z]+-(?P<host>[0-9a-f]{8})-(?P<pid>[0-9]{1,7})-(?P<start>[0-9a-f]{8})-")
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH

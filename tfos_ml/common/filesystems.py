@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from tfos_ml.hadoop import s3_advice
-from tfos_ml.redact import redact, secrets_of_uri
+from tfos_ml.common.hadoop import s3_advice
+from tfos_ml.common.redact import redact, secrets_of_uri
 
 DEADLINE = 30.0
 """Seconds that a filesystem may take to answer."""
