@@ -251,10 +251,10 @@ def columns_of(data):
 
 def worker_context(data, rank, size, shuffle, directory):
     """What fit_model asks of a NodeContext, over a spool with the rows of one worker."""
-    from tfos_ml.arrays import fixed_shape, list_extents
-    from tfos_ml.feed import spool
+    from tfos_ml.data import spool
+    from tfos_ml.data.arrow import fixed_shape, list_extents
+    from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
     from tfos_ml.feed.dataset import RowStore
-    from tfos_ml.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 
     columns = columns_of(data)
     specs, shapes, longest = [], [], []
@@ -307,7 +307,7 @@ def worker_context(data, rank, size, shuffle, directory):
 
 
 def main(out, rank, ports, cases):
-    from tfos_ml.feed import spool
+    from tfos_ml.data import spool
     from tfos_ml.heads import Head
     from tfos_ml.training.allreduce import WorkerGroup
     from tfos_ml.training.describe import describe

@@ -8,7 +8,7 @@ from typing import Any
 from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.template import make_template
-from tfos_ml.schema import FeedSchema
+from tfos_ml.data.schema import FeedSchema
 
 
 def make_task(**changes: Any) -> NodeTask:

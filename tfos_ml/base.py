@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.ml import Estimator
 from pyspark.sql import functions as F
 
-from tfos_ml import errors, schema
+from tfos_ml import errors
 from tfos_ml.artifacts import is_connect, publish
 from tfos_ml.cluster.addresses import board_port
 from tfos_ml.cluster.export import check_destination
@@ -24,8 +24,9 @@ from tfos_ml.common.hadoop import driver_places, pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
+from tfos_ml.data import schema
+from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
-from tfos_ml.feed.steps import PARTITION_SHIFT
 from tfos_ml.fit_iterator import FitIterator
 from tfos_ml.fit_listener import FitListener, listening
 from tfos_ml.fit_outcome import warn_of_outcome

@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml import errors, schema
+from tfos_ml import errors
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.common.arguments import check_call
+from tfos_ml.data import schema
 from tfos_ml.keywords import TFEstimatorKeywords
 from tfos_ml.params import TRAINING_PARAMS, TrainFnParams, accessors
 from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program

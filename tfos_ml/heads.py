@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfos_ml.casting import TensorInfo
+from tfos_ml.data.casting import TensorInfo
+from tfos_ml.data.schema import Array, ColumnConstraint
 from tfos_ml.errors import ModelError
-from tfos_ml.schema import Array, ColumnConstraint
 
 HEAD_FILE = "tfos_ml_head.json"  # beside a SavedModel of KerasEstimator
 BINARY, MULTICLASS, PLAIN = "binary", "multiclass", "plain"

@@ -11,8 +11,7 @@ from pyarrow import fs
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tfos_ml import errors, schema
-from tfos_ml.arrays import plain
+from tfos_ml import errors
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.cluster.job_errors import adapt_rows_error
 from tfos_ml.cluster.preflight import default_fs
@@ -21,8 +20,10 @@ from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import driver_places
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.common.user_warnings import warn
+from tfos_ml.data import schema
+from tfos_ml.data.arrow import plain
+from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
-from tfos_ml.feed.row_checks import RowChecks
 from tfos_ml.heads import Head, head_of
 from tfos_ml.inference.columns import output_columns
 from tfos_ml.keras_columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors

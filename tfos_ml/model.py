@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.ml import Model
 
-from tfos_ml import errors, schema
+from tfos_ml import errors
 from tfos_ml.artifacts import Artifact, publish, publish_for
-from tfos_ml.attributes import check_vector_width
 from tfos_ml.cluster.export import Listing, fetch, listing, pack
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.tracebacks import concise
+from tfos_ml.data import schema
+from tfos_ml.data.attributes import check_vector_width
 from tfos_ml.feed.datafeed import RESULT_COLUMN
 from tfos_ml.heads import HEAD_FILE, Head
 from tfos_ml.inference import saved_model, udf

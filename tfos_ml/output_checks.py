@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfos_ml.data.schema import Array
 from tfos_ml.errors import ModelError
 from tfos_ml.heads import LossInfo, bounds_outside_probabilities
-from tfos_ml.schema import Array
 
 if TYPE_CHECKING:
     from tfos_ml.training.describe import ModelDescription

@@ -299,7 +299,8 @@ def test_train_function_that_never_reads_is_a_stall_error(spark, tmp_path):
 
 
 def test_data_feed_holds_memory_and_disk_within_its_bound(spark, tmp_path):
-    from tfos_ml.feed import feeder, spool
+    from tfos_ml.data import spool
+    from tfos_ml.feed import feeder
 
     def watch(args, ctx):
         feed, most, rows = ctx.get_data_feed(), 0, 0

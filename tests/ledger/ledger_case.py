@@ -24,15 +24,15 @@ from lost_answers import Answers
 from spark_of_processes import ConnectSpark, Elements, FetchFailedError, ProcessSpark, Rows, wait_until
 
 from tfos_ml import InputMode, TFCluster, errors
-from tfos_ml.arrays import spec_of
 from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster import launcher, results
 from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SETTING
 from tfos_ml.cluster.programs import DEFAULT_SETTINGS
 from tfos_ml.cluster.template import make_template
+from tfos_ml.data.arrow import spec_of
+from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.pickling import pack_program
-from tfos_ml.schema import ROW_COLUMN, FeedSchema
 
 NODES, EPOCHS = 2, 2
 IDS = {0: range(30), 1: range(1000, 1033)}  # of the rows of each node

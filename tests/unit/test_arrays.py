@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tfos_ml.arrays import plain, spec_of, to_numpy
+from tfos_ml.data.arrow import plain, spec_of, to_numpy
 from tfos_ml.errors import ShapeError
 
 VECTOR = pa.struct(

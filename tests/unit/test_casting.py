@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfos_ml.casting import TensorInfo, fit_to_tensor, reshapes
+from tfos_ml.data.casting import TensorInfo, fit_to_tensor, reshapes
 from tfos_ml.errors import ShapeError
 
 NAN, INF = float("nan"), float("inf")

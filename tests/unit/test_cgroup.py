@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfos_ml.common.cgroup import memory_headroom
-from tfos_ml.feed import spool
+from tfos_ml.data import spool
 
 MIB = 1 << 20
 NO_LIMIT = "9223372036854771712"
@@ -173,7 +173,7 @@ def run_in(group, text, *arguments):
 
 
 SEE = """
-from tfos_ml.feed import spool
+from tfos_ml.data import spool
 print(spool.free_memory())
 """
 
@@ -181,7 +181,7 @@ FILL = """
 import sys
 import numpy, pyarrow
 from pathlib import Path
-from tfos_ml.feed import spool
+from tfos_ml.data import spool
 
 spool.MEMORY_RESERVE = 64 << 20
 chunks = []

@@ -4,13 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tfos_ml.arrays import fixed_shape, list_extents
+from tfos_ml.data import spool
+from tfos_ml.data.arrow import fixed_shape, list_extents
+from tfos_ml.data.order import PARTITION_SHIFT, batch_sizes, permute
+from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
+from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
 from tfos_ml.feed import dataset as dataset_module
-from tfos_ml.feed import spool
 from tfos_ml.feed.dataset import RowStore, make_dataset
-from tfos_ml.feed.spool import SpoolDirectories, SpoolWriter
-from tfos_ml.feed.steps import PARTITION_SHIFT, batch_sizes, permute
-from tfos_ml.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 
 SEED = 11
 TOTALS = [13, 0, 20, 4]

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from tfos_ml.casting import TensorInfo
+from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
 from tfos_ml.heads import LossInfo
 

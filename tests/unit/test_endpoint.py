@@ -21,8 +21,10 @@ from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder, _nearest
 from tfos_ml.cluster.template import make_template
 from tfos_ml.cluster.transport import connect
-from tfos_ml.feed import blocks, inlet, rows, spool
-from tfos_ml.feed.elements import to_elements
+from tfos_ml.data import blocks, spool
+from tfos_ml.data import rdd_to_arrow as rows
+from tfos_ml.data.arrow_to_rdd import to_elements
+from tfos_ml.feed import inlet
 from tfos_ml.feed.inlet import Inlet
 
 TOKEN = "the run's token"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from keras_worker import class_data, worker_context
 
+from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.errors import ModelError
-from tfos_ml.feed.spool import SpoolDirectories
 from tfos_ml.heads import Head
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from keras_worker import worker_context
 
+from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.feed import dataset as dataset_module
 from tfos_ml.feed.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
-from tfos_ml.feed.spool import SpoolDirectories
 
 SEED, TOTAL = 11, 37
 

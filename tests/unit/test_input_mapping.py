@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import Row
 
 from tfos_ml import errors
+from tfos_ml.data.rdd_to_arrow import to_batches
+from tfos_ml.data.spool import Chunk
 from tfos_ml.feed.cluster_feed import ClusterFeed
-from tfos_ml.feed.rows import to_batches
-from tfos_ml.feed.spool import Chunk
 
 Sample = namedtuple("Sample", "image label")
 IMAGES = [[0.5, 1.5], [2.5, 3.5]]

@@ -8,7 +8,7 @@ import pytest
 from keras_worker import worker_context
 
 from tfos_ml import errors
-from tfos_ml.feed.spool import SpoolDirectories
+from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.heads import Head
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.describe import describe

@@ -9,7 +9,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
 
 from tfos_ml import errors
-from tfos_ml.casting import TensorInfo, fit_to_tensor
+from tfos_ml.data.casting import TensorInfo, fit_to_tensor
 from tfos_ml.inference.local_inputs import local_batches, local_inputs
 from tfos_ml.inference.saved_model import Signature
 

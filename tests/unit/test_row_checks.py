@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.attributes import class_count, vector_names
-from tfos_ml.casting import TensorInfo
+from tfos_ml.data.attributes import class_count, vector_names
+from tfos_ml.data.casting import TensorInfo
+from tfos_ml.data.schema import VECTOR, ColumnConstraint, ColumnSpec, FeedSchema
+from tfos_ml.data.spool import SpoolDirectories, read_chunk
 from tfos_ml.feed.feeder import Feeder
-from tfos_ml.feed.spool import SpoolDirectories, read_chunk
 from tfos_ml.heads import LossInfo, label_constraint
-from tfos_ml.schema import VECTOR, ColumnConstraint, ColumnSpec, FeedSchema
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = pa.list_(pa.float32())

@@ -5,11 +5,11 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from tfos_ml.arrays import to_numpy
-from tfos_ml.casting import TensorInfo, row_shape
+from tfos_ml.data.arrow import to_numpy
+from tfos_ml.data.casting import TensorInfo, row_shape
+from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ShapeError
 from tfos_ml.inference.udf import InputBinding, Scoring, score_batch
-from tfos_ml.schema import ColumnSpec
 
 NONE = None
 

@@ -17,10 +17,10 @@ from pyspark.ml.linalg import Matrices, Vectors
 from pyspark.mllib import linalg as mllib
 from pyspark.sql import Row
 
-from tfos_ml.arrays import plain, spec_of, to_numpy
+from tfos_ml.data.arrow import plain, spec_of, to_numpy
+from tfos_ml.data.arrow_to_rdd import column_of, is_row_batch, to_elements
+from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, to_batches
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, InvalidInputError, ShapeError
-from tfos_ml.feed.elements import column_of, is_row_batch, to_elements
-from tfos_ml.feed.rows import FORM_KEY, MAX_FIELDS, to_batches
 
 NAN, INF = float("nan"), float("inf")
 UTC = dt.timezone.utc

@@ -7,7 +7,7 @@ import pytest
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 
-from tfos_ml.arrays import (
+from tfos_ml.data.arrow import (
     check_no_nulls,
     concat_padded,
     count_nulls,
@@ -16,8 +16,8 @@ from tfos_ml.arrays import (
     merge_extents,
     to_numpy,
 )
+from tfos_ml.data.schema import VECTOR, ColumnSpec, FeedSchema, column_spec
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, NullValueError
-from tfos_ml.schema import VECTOR, ColumnSpec, FeedSchema, column_spec
 
 NUMBERS = ["int8", "int16", "int32", "int64", "float32", "float64"]
 ARROW = {**{name: getattr(pa, name)() for name in NUMBERS}, "bool": pa.bool_(), "string": pa.string()}

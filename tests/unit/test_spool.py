@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tfos_ml.feed import spool
-from tfos_ml.feed.spool import NoRoomError, SpoolDirectories, SpoolWriter, read_chunk
+from tfos_ml.data import spool
+from tfos_ml.data.spool import NoRoomError, SpoolDirectories, SpoolWriter, read_chunk
 
 PLENTY = 1 << 50
 
@@ -160,7 +160,7 @@ def test_spark_local_dirs_say_where_the_disk_is(tmp_path, monkeypatch):
 
 OWNER = """
 import sys, pathlib
-from tfos_ml.feed import spool
+from tfos_ml.data import spool
 made = spool.create(pathlib.Path(sys.argv[1]))
 (made.disk / "chunk").write_text("rows")
 print(*made.all(), sep="\\n", flush=True)
@@ -231,7 +231,7 @@ stepped = [f"btime {int(line.split()[1]) + 5}" if line.startswith("btime") else 
 file = pathlib.Path(sys.argv[1]) / "stat"
 file.write_text("\\n".join(stepped) + "\\n")
 subprocess.run(["mount", "--bind", str(file), "/proc/stat"], check=True)
-from tfos_ml.feed import spool
+from tfos_ml.data import spool
 print(*spool.sweep(pathlib.Path(sys.argv[1])), sep="\\n")
 """
 

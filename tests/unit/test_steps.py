@@ -4,8 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from tfos_ml.errors import UnevenDataError
-from tfos_ml.feed.steps import (
+from tfos_ml.data.order import (
     PARTITION_SHIFT,
     agree_steps,
     batch_sizes,
@@ -16,6 +15,7 @@ from tfos_ml.feed.steps import (
     total_counts,
     unpack_counts,
 )
+from tfos_ml.errors import UnevenDataError
 
 LARGE_TOTALS = [2**16 - 1, 2**16, 2**16 + 1, 100_003]
 

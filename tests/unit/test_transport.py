@@ -39,7 +39,7 @@ from tfos_ml.cluster.cluster_server import ClusterServer
 from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
 from tfos_ml.cluster.template import make_template
-from tfos_ml.feed import spool
+from tfos_ml.data import spool
 from tfos_ml.feed.inlet import Inlet
 from pathlib import Path
 

@@ -20,9 +20,9 @@ from tfos_ml import errors
 from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.claims import DriverClaims
 from tfos_ml.cluster.transport import TransportServer, read_message
-from tfos_ml.feed import blocks
+from tfos_ml.data import blocks
+from tfos_ml.data.spool import Chunk
 from tfos_ml.feed.inlet import Exchange, Inlet
-from tfos_ml.feed.spool import Chunk
 
 _PUT = {"number": int, "partition": int, "claimant": str, "stream": str, "epochs": int, "feed_timeout": float}
 _EXCHANGE = {"stream": str, "feed_timeout": float}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml import errors, schema
+from tfos_ml import errors
 from tfos_ml.cluster.feeding import (
     FED_SCHEMA,
     FeedOrder,
@@ -15,6 +15,7 @@ from tfos_ml.cluster.feeding import (
     infer_batches,
     infer_elements,
 )
+from tfos_ml.data import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -38,10 +38,10 @@ from tfos_ml.cluster.process import MARKER, child_environment
 from tfos_ml.cluster.tasks import Place, PlainSeat, check_driver, place_of
 from tfos_ml.cluster.transport import connect
 from tfos_ml.common.interpreter import module_command
+from tfos_ml.data.schema import FeedSchema
+from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.feed.inlet import Inlet
-from tfos_ml.feed.spool import SpoolDirectories
-from tfos_ml.schema import FeedSchema
 
 _JOINED = b"joined\n"
 

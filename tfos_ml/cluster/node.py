@@ -51,10 +51,10 @@ from tfos_ml.cluster.task_input import as_they_come, whole
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, check_driver, place_of
 from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
 from tfos_ml.common.redact import redact, secrets_of_uri
-from tfos_ml.feed import spool
+from tfos_ml.data import spool
+from tfos_ml.data.schema import FeedSchema
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.quiet import USES_KERAS
-from tfos_ml.schema import FeedSchema
 from tfos_ml.training.paths import LOG_DIR, absolute_path
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster.addresses import ANY_PORT
 from tfos_ml.cluster.graces import Graces
 from tfos_ml.cluster.template import ClusterTemplate
-from tfos_ml.schema import FeedSchema
+from tfos_ml.data.schema import FeedSchema
 
 
 @dataclass(frozen=True)

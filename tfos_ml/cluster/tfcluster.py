@@ -48,10 +48,10 @@ from tfos_ml.cluster.streams import has_ended, stop_stream
 from tfos_ml.cluster.tagged_job import TaggedJob
 from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.common.tracebacks import concise
+from tfos_ml.data.schema import FeedSchema
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.pickling import pack_program
-from tfos_ml.schema import FeedSchema
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext

@@ -42,8 +42,8 @@ from tfos_ml.cluster.tagged_job import TaggedJob
 from tfos_ml.cluster.tasks import PlainSeat, check_driver, place_of
 from tfos_ml.cluster.template import make_template
 from tfos_ml.common.tracebacks import concise
+from tfos_ml.data.schema import FeedSchema
 from tfos_ml.pickling import pack_program
-from tfos_ml.schema import FeedSchema
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfos_ml.casting import TensorInfo
+from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.saved_model import DEFAULT_SIGNATURE, write_signature
 from tfos_ml.training.export import declared_inputs, declared_tensors, serving_function

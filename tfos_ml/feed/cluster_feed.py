@@ -11,15 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.arrays import concat_padded, plain, spec_of, to_numpy
 from tfos_ml.cluster.channel import Channel
+from tfos_ml.data import rdd_to_arrow as rows
+from tfos_ml.data.arrow import concat_padded, plain, spec_of, to_numpy
+from tfos_ml.data.arrow_to_rdd import to_elements
+from tfos_ml.data.fields import UnnamedFields, field_of
+from tfos_ml.data.schema import Array, FeedSchema
+from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError, ShapeError
-from tfos_ml.feed import rows
 from tfos_ml.feed.datafeed import DataFeed
-from tfos_ml.feed.elements import to_elements
-from tfos_ml.feed.fields import UnnamedFields, field_of
-from tfos_ml.feed.spool import Chunk, read_chunk
-from tfos_ml.schema import Array, FeedSchema
 from tfos_ml.training.inbox import Inbox, Segment
 
 TAKEN_SECONDS = 1.0

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.arrays import concat_padded, to_numpy
-from tfos_ml.feed.spool import Chunk, read_chunk
-from tfos_ml.feed.steps import Int64s, global_indices, permute
-from tfos_ml.schema import ROW_COLUMN, Array, ColumnSpec, FeedSchema
+from tfos_ml.data.arrow import concat_padded, to_numpy
+from tfos_ml.data.order import Int64s, global_indices, permute
+from tfos_ml.data.schema import ROW_COLUMN, Array, ColumnSpec, FeedSchema
+from tfos_ml.data.spool import Chunk, read_chunk
 
 if TYPE_CHECKING:
     import tensorflow as tf

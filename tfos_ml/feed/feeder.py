@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.arrays import Extents, check_extents, check_vector_size, list_extents, merge_extents, plain
-from tfos_ml.feed import spool
-from tfos_ml.feed.row_checks import RowChecks
-from tfos_ml.feed.steps import pack_counts, partition_counts
-from tfos_ml.schema import ROW_COLUMN, FeedSchema
+from tfos_ml.data import spool
+from tfos_ml.data.arrow import Extents, check_extents, check_vector_size, list_extents, merge_extents, plain
+from tfos_ml.data.order import pack_counts, partition_counts
+from tfos_ml.data.row_checks import RowChecks
+from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 
 WINDOW_BYTES = 256 << 20
 VALIDATION_COLUMN = "validation"

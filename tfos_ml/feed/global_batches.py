@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfos_ml.data.order import Int64s, permute
+from tfos_ml.data.spool import MEMORY_RESERVE, free_memory
 from tfos_ml.feed.dataset import RowStore
-from tfos_ml.feed.spool import MEMORY_RESERVE, free_memory
-from tfos_ml.feed.steps import Int64s, permute
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.feed import blocks, spool
+from tfos_ml.data import blocks, spool
 from tfos_ml.feed.feeder import WINDOW_BYTES
 
 ROOM_POLL_SECONDS = 1.0

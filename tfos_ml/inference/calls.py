@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.arrays import longest_by_row, plain, spec_of
-from tfos_ml.casting import TensorInfo
-from tfos_ml.schema import Array
+from tfos_ml.data.arrow import longest_by_row, plain, spec_of
+from tfos_ml.data.casting import TensorInfo
+from tfos_ml.data.schema import Array
 
 
 class Calls:

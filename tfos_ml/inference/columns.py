@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from tfos_ml.casting import TensorInfo
+from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.heads import Head
 from tfos_ml.inference import udf

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.casting import TensorInfo
+from tfos_ml.data.casting import TensorInfo
+from tfos_ml.data.schema import Array
 from tfos_ml.errors import ColumnNotFoundError, NonFiniteValueError, ParamError, ShapeError, SignatureError
 from tfos_ml.inference import udf
 from tfos_ml.inference.calls import shapes_of
 from tfos_ml.inference.saved_model import Signature
-from tfos_ml.schema import Array
 
 _LENGTHS = (
     "The rows of '{column}' differ in shape; expected {tensor}. predict() runs the model once for all rows: call it "

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tfos_ml.casting import TensorInfo
+from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.cache import LOADED_MODELS
 from tfos_ml.quiet import import_tensorflow

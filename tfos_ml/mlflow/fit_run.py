@@ -16,8 +16,8 @@ from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
-from tfos_ml.arrays import plain
 from tfos_ml.artifacts import is_connect
+from tfos_ml.data.arrow import plain
 from tfos_ml.fit_listener import FitListener
 from tfos_ml.mlflow import content, flavor, pipelines
 from tfos_ml.mlflow.checkpoints import Checkpoints
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from tfos_ml.base import ClusterEstimator
     from tfos_ml.cluster.launcher import RunResult
+    from tfos_ml.data.schema import ColumnSpec
     from tfos_ml.model import TFModel
-    from tfos_ml.schema import ColumnSpec
     from tfos_ml.training.overview import ModelOverview
 
 logger = logging.getLogger("tfos_ml.mlflow")

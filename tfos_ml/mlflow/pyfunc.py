@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.arrays import plain
-from tfos_ml.casting import TensorInfo
+from tfos_ml.data.arrow import plain
+from tfos_ml.data.casting import TensorInfo
+from tfos_ml.data.schema import Array
 from tfos_ml.heads import Head
 from tfos_ml.inference import udf
-from tfos_ml.schema import Array
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,15 +22,15 @@ from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 from tfos_ml import errors
-from tfos_ml.arrays import plain, spec_of
-from tfos_ml.casting import TensorInfo
+from tfos_ml.data.arrow import plain, spec_of
+from tfos_ml.data.casting import TensorInfo
 from tfos_ml.mlflow.pyfunc import shown_fields
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tfos_ml.data.schema import ColumnSpec
     from tfos_ml.inference.udf import InputBinding, Scoring
-    from tfos_ml.schema import ColumnSpec
 
 _ARROW_TYPES = {
     pa.int8(): DataType.integer,

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from tfos_ml.arrays import plain, to_numpy
+from tfos_ml.data.arrow import plain, to_numpy
+from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
-from tfos_ml.schema import FeedSchema
 from tfos_ml.training.export import arrange_inputs, fit_inputs, input_specs
 
 _BATCH = 8192

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfos_ml.casting import TensorInfo
 from tfos_ml.common.interpreter import add_working_directory
+from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.heads import LossInfo

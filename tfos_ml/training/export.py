@@ -12,10 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfos_ml.casting import TensorInfo, fit_to_tensor
+from tfos_ml.data.casting import TensorInfo, fit_to_tensor
+from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.saved_model import row_splits_name, write_signature
-from tfos_ml.schema import Array, ColumnSpec, FeedSchema
 
 SINGLE_INPUT = "features"
 RowShape = tuple[int | None, ...]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfos_ml.cluster.channel import ChannelClosedError, Message
+from tfos_ml.data.spool import Chunk
 from tfos_ml.errors import FeedTimeoutError
-from tfos_ml.feed.spool import Chunk
 
 
 @dataclass(frozen=True)

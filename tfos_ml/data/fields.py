@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tfos_ml.common.user_warnings import warn
+from tfos_ml.data.arrow_to_rdd import column_of, is_row_batch
+from tfos_ml.data.rdd_to_arrow import FORM_KEY, VALUE, Kind
 from tfos_ml.errors import ColumnNotFoundError, UnnamedFieldsWarning
-from tfos_ml.feed.elements import column_of, is_row_batch
-from tfos_ml.feed.rows import FORM_KEY, VALUE, Kind
 
 _NAMED = ("dict", "row", "namedtuple")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tfos_ml.data.schema import Array
 from tfos_ml.errors import ShapeError
-from tfos_ml.schema import Array
 
 
 @dataclass(frozen=True)

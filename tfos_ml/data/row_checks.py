@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.arrays import check_no_nulls, count_nulls, rows_with_nulls
+from tfos_ml.data.arrow import check_no_nulls, count_nulls, rows_with_nulls
+from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
+from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.errors import LabelRangeError
-from tfos_ml.finite import is_finite, not_finite_error, rows_not_finite
-from tfos_ml.schema import Array, ColumnSpec, FeedSchema
 
 
 class RowChecks:

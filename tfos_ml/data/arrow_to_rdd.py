@@ -1,6 +1,6 @@
 """The way back from Arrow record batches to the elements of an RDD, or to one field of them.
 
-What comes back as what is told in :mod:`tfos_ml.feed.rows`, which makes the batches.
+What comes back as what is told in :mod:`tfos_ml.data.rdd_to_arrow`, which makes the batches.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.data.codecs import CODECS, MIXED_CAST
+from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, VALUE, Kind, list_array, with_nulls
+from tfos_ml.data.schema import Array
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, ShapeError
-from tfos_ml.feed.codecs import CODECS, MIXED_CAST
-from tfos_ml.feed.rows import FORM_KEY, MAX_FIELDS, VALUE, Kind, list_array, with_nulls
-from tfos_ml.schema import Array
 
 
 def is_row_batch(batch: pa.RecordBatch) -> bool:
-    """Whether :mod:`tfos_ml.feed.rows` made a batch; others, of a DataFrame, hold tuples of their columns."""
+    """Whether :mod:`tfos_ml.data.rdd_to_arrow` made a batch; others, of a DataFrame, hold tuples of their columns."""
     return FORM_KEY in (batch.schema.metadata or {})
 
 
@@ -39,12 +39,12 @@ def _kind_of(kind: pa.DataType) -> Kind:
 
 
 def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
-    """A field of the elements of a batch; arrays are nested lists, which :mod:`tfos_ml.arrays` knows.
+    """A field of the elements of a batch; arrays are nested lists, which :mod:`tfos_ml.data.arrow` knows.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch
-        Made by :func:`tfos_ml.feed.rows.to_batches`, or of a DataFrame.
+        Made by :func:`tfos_ml.data.rdd_to_arrow.to_batches`, or of a DataFrame.
     key : str or int
         Name in a dict, a Row or a DataFrame; position in a tuple, a list, a Row or a DataFrame. An element that is
         one value is its own field 0.
@@ -111,7 +111,7 @@ def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
     Parameters
     ----------
     batch : pyarrow.RecordBatch
-        Made by :func:`tfos_ml.feed.rows.to_batches`, or of a DataFrame; also a slice of one.
+        Made by :func:`tfos_ml.data.rdd_to_arrow.to_batches`, or of a DataFrame; also a slice of one.
     lists : bool, default False
         Give lists of numbers as lists, rather than as arrays, which are much faster.
     """

@@ -1,4 +1,4 @@
-"""Columns as Arrow brings them -> NumPy arrays of a batch; see the table in :mod:`tfos_ml.schema`."""
+"""Columns as Arrow brings them -> NumPy arrays of a batch; see the table in :mod:`tfos_ml.data.schema`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.data.schema import IMAGE_FIELDS, VECTOR_FIELDS, Array, ColumnSpec
 from tfos_ml.errors import NullValueError, ShapeError
-from tfos_ml.schema import IMAGE_FIELDS, VECTOR_FIELDS, Array, ColumnSpec
 
 
 def plain(array: pa.Array) -> pa.Array:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.casting import TensorInfo, row_shape
+from tfos_ml.data.casting import TensorInfo, row_shape
+from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ShapeError
-from tfos_ml.schema import ColumnSpec
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

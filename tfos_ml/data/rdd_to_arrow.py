@@ -1,6 +1,6 @@
 """Elements of an RDD as Arrow record batches: batched before they cross a process, as they were after it.
 
-The way back is in :mod:`tfos_ml.feed.elements`.
+The way back is in :mod:`tfos_ml.data.arrow_to_rdd`.
 
 =====================================  ================================  ===========================
 Element, or a field of it              Arrow                             Comes back as
@@ -18,7 +18,7 @@ namedtuple                             a column of a struct per field    namedtu
 tuple of > ``MAX_FIELDS`` numbers      lists                             ndarray, or tuple
 vector of Spark ML, matrix             lists; if some are sparse, a      ndarray of float64
                                        struct as ``VectorUDT`` has it
-what :mod:`tfos_ml.feed.codecs` names  text, bytes or lists              the same
+what :mod:`tfos_ml.data.codecs` names  text, bytes or lists              the same
 values of several types in one field   a struct with a column per type   the same
 =====================================  ================================  ===========================
 
@@ -45,9 +45,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tfos_ml.data.codecs import CODECS, cast_for, codec_for
+from tfos_ml.data.schema import VECTOR_FIELDS, Array
 from tfos_ml.errors import ColumnTypeError
-from tfos_ml.feed.codecs import CODECS, cast_for, codec_for
-from tfos_ml.schema import VECTOR_FIELDS, Array
 
 FORM_KEY = b"tfos_ml.form"
 FIRST_ROWS = 64

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.data.schema import VECTOR_FIELDS, Array
 from tfos_ml.errors import NonFiniteValueError
-from tfos_ml.schema import VECTOR_FIELDS, Array
 
 
 def is_finite(array: pa.Array) -> bool:

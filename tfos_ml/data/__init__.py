@@ -1,0 +1,1 @@
+"""Columns, Arrow, NumPy, the order of rows, and the spool."""
