@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tfos_ml.artifacts import Artifact
-from tfos_ml.cluster.node_task import NodeTask
-from tfos_ml.cluster.template import make_template
 from tfos_ml.data.schema import FeedSchema
+from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.template import make_template
 
 
 def make_task(**changes: Any) -> NodeTask:

@@ -10,15 +10,11 @@ from pyspark.ml import Estimator
 from pyspark.sql import functions as F
 
 from tfos_ml import errors
-from tfos_ml.artifacts import is_connect, publish
-from tfos_ml.cluster.addresses import board_port
 from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
-from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import default_fs, graces, lease_timeout
 from tfos_ml.cluster.programs import DEFAULT_SETTINGS
 from tfos_ml.cluster.resources import make_profile
-from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import driver_places, pyarrow_uri
 from tfos_ml.common.redact import redact
@@ -34,6 +30,10 @@ from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.params import TrainingParams
 from tfos_ml.persistence import Saveable
+from tfos_ml.protocol.addresses import board_port
+from tfos_ml.protocol.artifacts import is_connect, publish
+from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.template import ClusterTemplate, make_template
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param

@@ -12,7 +12,7 @@ from tfos_ml.common.arguments import check_call
 from tfos_ml.data import schema
 from tfos_ml.keywords import TFEstimatorKeywords
 from tfos_ml.params import TRAINING_PARAMS, TrainFnParams, accessors
-from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
+from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

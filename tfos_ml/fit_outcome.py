@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.cluster.graces import warn_of_ended
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import IndependentWorkersWarning, NothingExportedWarning
+from tfos_ml.protocol.graces import warn_of_ended
 from tfos_ml.training.outcome import RETURNED
 
 if TYPE_CHECKING:
     from tfos_ml.cluster.launcher import RunResult
-    from tfos_ml.cluster.template import ClusterTemplate
+    from tfos_ml.protocol.template import ClusterTemplate
 
 
 def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:

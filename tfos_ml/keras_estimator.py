@@ -31,9 +31,9 @@ from tfos_ml.keras_model import adapt_source, describe_source
 from tfos_ml.keywords import KerasEstimatorKeywords
 from tfos_ml.output_checks import check_activations
 from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
-from tfos_ml.pickling import PROGRAM_FILE, pack_program, unpack_program
+from tfos_ml.protocol.paths import absolute_path
+from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.training.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
-from tfos_ml.training.paths import absolute_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

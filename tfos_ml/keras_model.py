@@ -18,7 +18,7 @@ from tfos_ml.cluster.process import child_environment
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
-from tfos_ml.pickling import pickle_function
+from tfos_ml.protocol.pickling import pickle_function
 from tfos_ml.training import describe
 from tfos_ml.training.describe import ModelDescription
 from tfos_ml.training.model_source import ModelSource

@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark.ml import Model
 
 from tfos_ml import errors
-from tfos_ml.artifacts import Artifact, publish, publish_for
 from tfos_ml.cluster.export import Listing, fetch, listing, pack
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
@@ -32,6 +31,7 @@ from tfos_ml.keywords import TFModelKeywords
 from tfos_ml.model_repr import model_repr
 from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
 from tfos_ml.persistence import Saveable
+from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param

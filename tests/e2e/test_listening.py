@@ -6,7 +6,7 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
-from tfos_ml.cluster.addresses import is_loopback
+from tfos_ml.protocol.addresses import is_loopback
 
 DRIVER = """
 import json

@@ -13,7 +13,7 @@ from conftest import LOCAL
 from tracking import free_port
 
 from tfos_ml import TFCluster
-from tfos_ml.cluster.addresses import BOARD_VARIABLE, NODE_VARIABLE, SERVER_VARIABLE
+from tfos_ml.protocol.addresses import BOARD_VARIABLE, NODE_VARIABLE, SERVER_VARIABLE
 
 
 def write_a_scalar(args, ctx):

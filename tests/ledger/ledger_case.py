@@ -24,15 +24,16 @@ from lost_answers import Answers
 from spark_of_processes import ConnectSpark, Elements, FetchFailedError, ProcessSpark, Rows, wait_until
 
 from tfos_ml import InputMode, TFCluster, errors
-from tfos_ml.artifacts import Artifact
-from tfos_ml.cluster import launcher, results
-from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.cluster import launcher
 from tfos_ml.cluster.preflight import LEASE_SETTING
 from tfos_ml.cluster.programs import DEFAULT_SETTINGS
-from tfos_ml.cluster.template import make_template
 from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
-from tfos_ml.pickling import pack_program
+from tfos_ml.protocol import results
+from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.pickling import pack_program
+from tfos_ml.protocol.template import make_template
 
 NODES, EPOCHS = 2, 2
 IDS = {0: range(30), 1: range(1000, 1033)}  # of the rows of each node
@@ -44,7 +45,7 @@ MODEL = bytes(MODEL_BYTES)
 CLUSTER_IDS = {0: range(32), 1: range(1000, 1032)}
 PARTITIONS = 2 * NODES  # of a TFCluster's rows, all of one size: two go to each node, whichever they are
 CONSTANTS = {  # on the nodes
-    "tfos_ml.cluster.control_client.CALL_TIMEOUT": 1.0,
+    "tfos_ml.protocol.control_client.CALL_TIMEOUT": 1.0,
     "tfos_ml.cluster.host.start_host": spark_task.fork_host,
 }
 SCHEMA = pa.schema([("c0", pa.int64()), (ROW_COLUMN, pa.int64())])

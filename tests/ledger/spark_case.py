@@ -14,8 +14,8 @@ import ledger_program
 from ledger_case import EPOCHS, NODES, Case, Run
 
 from tfos_ml import TFEstimator, base
-from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SETTING
+from tfos_ml.protocol.node_task import NodeTask
 
 ROWS = 62
 PHASES = ["start", "epoch", "export"]

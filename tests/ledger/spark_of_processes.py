@@ -33,8 +33,8 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import spark_task
 
-from tfos_ml.cluster import results
 from tfos_ml.cluster.tagged_job import PROGRESS_INTERVAL
+from tfos_ml.protocol import results
 
 MAX_FAILURES = 4
 MAX_STAGE_ATTEMPTS = 4

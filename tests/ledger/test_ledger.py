@@ -11,7 +11,7 @@ from spark_of_processes import Context, end_forks
 
 from tfos_ml import errors
 from tfos_ml.cluster import cluster_server, launcher, meeting, probe, tfcluster
-from tfos_ml.cluster.node_task import NodeTask
+from tfos_ml.protocol.node_task import NodeTask
 
 pytestmark = pytest.mark.timeout(60)
 FITS = ["barrier", "plain", "connect"]

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.cluster import addresses, transport
-from tfos_ml.cluster.addresses import Endpoint
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.control_client import ControlClient
-from tfos_ml.cluster.failure import NodeFailure, find_failure
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder, feed_elements
 from tfos_ml.cluster.rendezvous import NodeCard, ReservedPort
 from tfos_ml.cluster.tasks import BarrierSeat, check_driver, place_of
+from tfos_ml.protocol import addresses, transport
+from tfos_ml.protocol.addresses import Endpoint
+from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.failure import NodeFailure, find_failure
 
 CLUSTER = "spark://master:7077"
 HAS_IPV6 = socket.has_ipv6 and addresses.is_loopback("::1")

@@ -20,9 +20,9 @@ import pytest
 from conftest import wait_until
 from pyspark import SparkFiles
 
-from tfos_ml.artifacts import Artifact
 from tfos_ml.errors import ModelError
 from tfos_ml.inference import cache
+from tfos_ml.protocol.artifacts import Artifact
 
 SECONDS = 20.0
 CHECK_SECONDS = 0.01

@@ -6,7 +6,7 @@ import pytest
 from conftest import wait_until
 
 from tfos_ml import errors
-from tfos_ml.cluster.channel import Channel, ChannelClosedError, QueuedChannel
+from tfos_ml.protocol.channel import Channel, ChannelClosedError, QueuedChannel
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import pyarrow.flight as flight
 import pytest
 from conftest import wait_until
 
-from tfos_ml.cluster import control_client, transport
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.progress_link import ProgressLink, period_for
+from tfos_ml.protocol import control_client, transport
+from tfos_ml.protocol.control_client import ControlClient
 
 DEADLINE = 10.0
 GARBAGE = {

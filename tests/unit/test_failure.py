@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import IllegalArgumentException
 
 from tfos_ml import errors
-from tfos_ml.cluster.failure import Failure, NodeFailure, find_failure
+from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
 
 TREE = {
     name: cls

@@ -13,16 +13,17 @@ import pytest
 from test_endpoint import Node
 
 from tfos_ml import errors
-from tfos_ml.cluster import cluster_server, control, control_client, progress_link, results, transport
-from tfos_ml.cluster.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims, check_rows
+from tfos_ml.cluster import cluster_server, control, progress_link
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.control_client import ControlClient
-from tfos_ml.cluster.failure import NodeFailure
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder, feed_elements
 from tfos_ml.cluster.progress_link import ProgressLink
 from tfos_ml.cluster.tasks import Place, PlainSeat
-from tfos_ml.cluster.template import make_template
+from tfos_ml.protocol import control_client, results, transport
+from tfos_ml.protocol.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims, check_rows
+from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.failure import NodeFailure
+from tfos_ml.protocol.template import make_template
 
 DEADLINE = 10.0
 FAULTS = ["lost", "late", "doubled", "overtaken"]

@@ -6,11 +6,11 @@ import sys
 import cloudpickle
 import pytest
 
-from tfos_ml.cluster.channel import Channel
 from tfos_ml.cluster.guardian import Guardian
 from tfos_ml.cluster.process import ChildProcess, child_environment
 from tfos_ml.common import interpreter
 from tfos_ml.common.interpreter import module_command, search_path
+from tfos_ml.protocol.channel import Channel
 
 DEADLINE = 30.0
 PLANTED = ("json.py", "socket.py", "runpy.py", "psutil.py", "pyarrow.py", "numpy.py", "tfos_ml/__init__.py")

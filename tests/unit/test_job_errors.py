@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.cluster.failure import Failure
 from tfos_ml.cluster.job_errors import adapt_rows_error, node_error, typed_error
-from tfos_ml.cluster.template import make_template
+from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.template import make_template
 
 RUNNING = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=object()))
 STOPPED = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from tfos_ml.training.paths import absolute_path
+from tfos_ml.protocol.paths import absolute_path
 
 ME = "driver-user"
 PLACES = {"working_dir": "/work", "user": ME, "home": "/home/driver-user"}

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from tfos_ml.cluster import transport
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.protocol import transport
+from tfos_ml.protocol.control_client import ControlClient
 
 DEADLINE = 30.0
 MIB = 1 << 20
@@ -34,11 +34,11 @@ HANDSHAKE_SECONDS = 120.0  # gRPC's own; Flight gives no way to change it
 # A driver and a node in a process of its own. When its input ends it says what has come in.
 SERVERS = """
 import json, sys
-from tfos_ml.cluster.claims import DriverClaims
+from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.cluster.cluster_server import ClusterServer
-from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
-from tfos_ml.cluster.template import make_template
+from tfos_ml.protocol.template import make_template
 from tfos_ml.data import spool
 from tfos_ml.feed.inlet import Inlet
 from pathlib import Path

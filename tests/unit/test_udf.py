@@ -16,7 +16,6 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from tfos_ml import TFModel
 from tfos_ml import model as model_module
-from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster.export import fetch, pack
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import ColumnSpec
@@ -33,6 +32,7 @@ from tfos_ml.inference.udf import (
     output_type,
     score_batch,
 )
+from tfos_ml.protocol.artifacts import Artifact
 
 NAN, INF = float("nan"), float("inf")
 OUTPUTS = {

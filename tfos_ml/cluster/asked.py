@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.cluster import results
-from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.progress_link import ProgressLink
 from tfos_ml.cluster.system_metrics import SystemMetrics, system_report
 from tfos_ml.cluster.upload import send_checkpoint
+from tfos_ml.protocol import results
+from tfos_ml.protocol.node_task import NodeTask
 
 KEPT_SYSTEM_REPORTS = 1000  # where they cannot be passed on at once
 EXAMPLE_BYTES = results.PAYLOAD_BYTES

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tfos_ml.cluster.addresses import Endpoint
-from tfos_ml.cluster.claims import PENDING, Claims
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.cluster.dealing import Dealer
-from tfos_ml.cluster.failure import Failure
 from tfos_ml.cluster.preflight import LEASE_SECONDS, LEASE_SETTING
-from tfos_ml.cluster.template import ClusterTemplate
-from tfos_ml.cluster.transport import Actions
+from tfos_ml.protocol.addresses import Endpoint
+from tfos_ml.protocol.claims import PENDING, Claims
+from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
+from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.template import ClusterTemplate
+from tfos_ml.protocol.transport import Actions
 
 WHY_SECONDS = 4.0  # below the callers' deadline
 _CLAIM = {"number": int, "partition": int, "claimant": str}

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from tfos_ml.cluster.rendezvous import Rendezvous
-from tfos_ml.cluster.template import ClusterTemplate
+from tfos_ml.protocol.template import ClusterTemplate
 
 Word = dict[str, Any]
 

@@ -7,10 +7,10 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tfos_ml.artifacts import Artifact
 from tfos_ml.cluster.host import HostOrder, start_host
-from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.tasks import Place
+from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.node_task import NodeTask
 
 
 class DriverNodes:

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.cluster.addresses import Endpoint
-from tfos_ml.cluster.claims import DriverClaims
-from tfos_ml.cluster.transport import TransportServer, read_message
 from tfos_ml.data import blocks
 from tfos_ml.data.spool import Chunk
 from tfos_ml.feed.inlet import Exchange, Inlet
+from tfos_ml.protocol.addresses import Endpoint
+from tfos_ml.protocol.claims import DriverClaims
+from tfos_ml.protocol.transport import TransportServer, read_message
 
 _PUT = {"number": int, "partition": int, "claimant": str, "stream": str, "epochs": int, "feed_timeout": float}
 _EXCHANGE = {"stream": str, "feed_timeout": float}

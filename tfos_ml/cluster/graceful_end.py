@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.cluster.control_client import ControlClient
-from tfos_ml.cluster.failure import Failure, find_failure
+from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.failure import Failure, find_failure
 
 if TYPE_CHECKING:
     from tfos_ml.cluster.control import ControlServer

@@ -207,7 +207,7 @@ class _Watch:
 def _tell(guarded: dict[str, Any], action: str, **content: Any) -> None:
     if not guarded.get("control"):
         return
-    from tfos_ml.cluster.control_client import ControlClient
+    from tfos_ml.protocol.control_client import ControlClient
 
     with contextlib.suppress(Exception):  # the driver may be gone too; there is nobody left to tell
         ControlClient(**guarded["control"]).call(action, rank=guarded["rank"], **content)

@@ -23,25 +23,25 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from tfos_ml.artifacts import Artifact
-from tfos_ml.cluster import results
-from tfos_ml.cluster.addresses import node_endpoint
-from tfos_ml.cluster.claims import DriverClaims
-from tfos_ml.cluster.control_client import NO_ANSWER, RETRY_SECONDS, ControlClient
 from tfos_ml.cluster.endpoint import FeedEndpoint
-from tfos_ml.cluster.failure import NodeFailure
-from tfos_ml.cluster.graces import Limit
 from tfos_ml.cluster.node import Node, supervise
-from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.process import MARKER, child_environment
 from tfos_ml.cluster.tasks import Place, PlainSeat, check_driver, place_of
-from tfos_ml.cluster.transport import connect
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.feed.feeder import Feeder
 from tfos_ml.feed.inlet import Inlet
+from tfos_ml.protocol import results
+from tfos_ml.protocol.addresses import node_endpoint
+from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.claims import DriverClaims
+from tfos_ml.protocol.control_client import NO_ANSWER, RETRY_SECONDS, ControlClient
+from tfos_ml.protocol.failure import NodeFailure
+from tfos_ml.protocol.graces import Limit
+from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.transport import connect
 
 _JOINED = b"joined\n"
 

@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from tfos_ml import errors
-from tfos_ml.artifacts import is_connect
-from tfos_ml.cluster.failure import Failure, find_failure
 from tfos_ml.cluster.task_input import LOST as LOST_INPUT
+from tfos_ml.protocol.artifacts import is_connect
+from tfos_ml.protocol.failure import Failure, find_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tfos_ml.cluster.template import ClusterTemplate
+    from tfos_ml.protocol.template import ClusterTemplate
 
 SHOWN_CHARACTERS = 500
 MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"

@@ -16,24 +16,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.artifacts import is_connect
-from tfos_ml.cluster import export, results
-from tfos_ml.cluster.addresses import driver_endpoint, node_ports
+from tfos_ml.cluster import export
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.driver_nodes import DriverNodes
-from tfos_ml.cluster.failure import find_failure
 from tfos_ml.cluster.graceful_end import await_end
-from tfos_ml.cluster.graces import WaitNotice
 from tfos_ml.cluster.job_errors import node_error
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure, raise_silence
 from tfos_ml.cluster.node import run_node
-from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS, allocates_dynamically, check_settings, check_slots
 from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.progress import Progress
 from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.restarts import RestartPolicy
 from tfos_ml.cluster.tagged_job import TaggedJob
+from tfos_ml.protocol import results
+from tfos_ml.protocol.addresses import driver_endpoint, node_ports
+from tfos_ml.protocol.artifacts import is_connect
+from tfos_ml.protocol.failure import find_failure
+from tfos_ml.protocol.graces import WaitNotice
+from tfos_ml.protocol.node_task import NodeTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,10 +11,10 @@ import time
 
 from tfos_ml import errors
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.control_client import CALL_TIMEOUT
-from tfos_ml.cluster.failure import Failure, find_failure
 from tfos_ml.cluster.preflight import LEASE_SETTING
-from tfos_ml.cluster.template import ClusterTemplate
+from tfos_ml.protocol.control_client import CALL_TIMEOUT
+from tfos_ml.protocol.failure import Failure, find_failure
+from tfos_ml.protocol.template import ClusterTemplate
 
 one_at_a_time = threading.Lock()
 """Held while nodes gather: of two clusters that each had some of their slots, neither would get the rest."""

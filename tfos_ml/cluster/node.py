@@ -29,19 +29,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.cluster import export, results
-from tfos_ml.cluster.addresses import ANY_PORT, BOARD_VARIABLE, NODE_PORTS, NODE_VARIABLE, ports_of_variable
+from tfos_ml.cluster import export
 from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import Board, why_not_started
-from tfos_ml.cluster.channel import HEARTBEAT, ChannelClosedError, QueuedChannel
-from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.cluster.conversation import Conversation
-from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.graceful_end import log_failure
-from tfos_ml.cluster.graces import Limit, ended_at_work, limit_of, lost_peers
 from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
 from tfos_ml.cluster.node_output import NodeOutput
-from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.cluster.progress_link import ProgressLink, period_for
@@ -49,13 +43,20 @@ from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local
 from tfos_ml.cluster.task_input import LOST as LOST_INPUT
 from tfos_ml.cluster.task_input import as_they_come, whole
 from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, check_driver, place_of
-from tfos_ml.cluster.template import cluster_spec, make_template, tf_config
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data import spool
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.feed.feeder import Feeder
+from tfos_ml.protocol import results
+from tfos_ml.protocol.addresses import ANY_PORT, BOARD_VARIABLE, NODE_PORTS, NODE_VARIABLE, ports_of_variable
+from tfos_ml.protocol.channel import HEARTBEAT, ChannelClosedError, QueuedChannel
+from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.failure import Failure, NodeFailure
+from tfos_ml.protocol.graces import Limit, ended_at_work, limit_of, lost_peers
+from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.paths import LOG_DIR, absolute_path
+from tfos_ml.protocol.template import cluster_spec, make_template, tf_config
 from tfos_ml.quiet import USES_KERAS
-from tfos_ml.training.paths import LOG_DIR, absolute_path
 
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"

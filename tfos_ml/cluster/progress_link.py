@@ -12,8 +12,8 @@ from collections.abc import Callable
 from itertools import accumulate, islice, takewhile
 from typing import Any
 
-from tfos_ml.cluster import control_client
-from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.protocol import control_client
+from tfos_ml.protocol.control_client import ControlClient
 
 logger = logging.getLogger(__name__)
 PING_SECONDS = 0.5

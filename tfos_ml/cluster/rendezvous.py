@@ -20,8 +20,8 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from tfos_ml.cluster.addresses import ANY_PORT, NODE_PORTS, bracketed, described_ports
 from tfos_ml.errors import ClusterConfigError, VersionMismatchError
+from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, bracketed, described_ports
 
 
 class BarrierContext(Protocol):

@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from tfos_ml.cluster.addresses import PORT, address_towards, is_loopback, unbracketed
-from tfos_ml.cluster.control_client import CALL_TIMEOUT, ControlClient
-from tfos_ml.cluster.failure import Failure, NodeFailure
 from tfos_ml.cluster.graceful_end import leave_together
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.progress_link import period_for
 from tfos_ml.cluster.rendezvous import Rendezvous
 from tfos_ml.cluster.resources import visible_gpus
 from tfos_ml.errors import ClusterClosedError
+from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbracketed
+from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
+from tfos_ml.protocol.failure import Failure, NodeFailure
 
 GATHER_POLL_SECONDS = 0.1
 REPORT_SECONDS = 10.0

@@ -15,22 +15,16 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfos_ml import errors
-from tfos_ml.artifacts import publish
-from tfos_ml.cluster import results
-from tfos_ml.cluster.addresses import board_port, driver_endpoint, node_ports
-from tfos_ml.cluster.claims import check_rows
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.driver_nodes import DriverNodes
 from tfos_ml.cluster.feed_jobs import feeding, inferring
 from tfos_ml.cluster.feeding import FeedNode, FeedOrder
 from tfos_ml.cluster.graceful_end import FEED_END_SECONDS, await_end, has_failed
-from tfos_ml.cluster.graces import Limit, WaitNotice, warn_of_ended
 from tfos_ml.cluster.host import start_node
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
 from tfos_ml.cluster.node_output import OutputPrinter
-from tfos_ml.cluster.node_task import NodeTask
 from tfos_ml.cluster.preflight import LEASE_SETTING, check_settings, check_slots, graces, lease_timeout
 from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.programs import (
@@ -46,12 +40,18 @@ from tfos_ml.cluster.rendezvous import read_cards
 from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.streams import has_ended, stop_stream
 from tfos_ml.cluster.tagged_job import TaggedJob
-from tfos_ml.cluster.template import ClusterTemplate, make_template
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
-from tfos_ml.pickling import pack_program
+from tfos_ml.protocol import results
+from tfos_ml.protocol.addresses import board_port, driver_endpoint, node_ports
+from tfos_ml.protocol.artifacts import publish
+from tfos_ml.protocol.claims import check_rows
+from tfos_ml.protocol.graces import Limit, WaitNotice, warn_of_ended
+from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.pickling import pack_program
+from tfos_ml.protocol.template import ClusterTemplate, make_template
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext

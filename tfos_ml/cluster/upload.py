@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfos_ml.cluster import export
-from tfos_ml.cluster.control_client import ControlClient
+from tfos_ml.protocol.control_client import ControlClient
 
 logger = logging.getLogger(__name__)
 

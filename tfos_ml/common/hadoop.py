@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from tfos_ml.artifacts import is_connect
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import DestinationError
+from tfos_ml.protocol.artifacts import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ Settings = Callable[[str], str | None]
 
 
 def driver_places(spark: SparkSession) -> dict[str, Any]:
-    """The driver's working directory, user and home, for :func:`tfos_ml.training.paths.absolute_path`."""
+    """The driver's working directory, user and home, for :func:`tfos_ml.protocol.paths.absolute_path`."""
     user = getpass.getuser() if is_connect(spark) else spark.sparkContext.sparkUser()
     return {"working_dir": os.getcwd(), "user": user, "home": os.path.expanduser("~")}
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.cluster.channel import Channel
 from tfos_ml.data import rdd_to_arrow as rows
 from tfos_ml.data.arrow import concat_padded, plain, spec_of, to_numpy
 from tfos_ml.data.arrow_to_rdd import to_elements
@@ -20,6 +19,7 @@ from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError, ShapeError
 from tfos_ml.feed.datafeed import DataFeed
+from tfos_ml.protocol.channel import Channel
 from tfos_ml.training.inbox import Inbox, Segment
 
 TAKEN_SECONDS = 1.0

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.cluster.channel import Channel
 from tfos_ml.data.arrow import concat_padded, to_numpy
 from tfos_ml.data.schema import ROW_COLUMN, Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError, ShapeError
+from tfos_ml.protocol.channel import Channel
 from tfos_ml.training.inbox import Inbox
 
 RESULT_COLUMN = "result"

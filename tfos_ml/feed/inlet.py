@@ -7,7 +7,7 @@ function answers goes back to where they came from (an *exchange*).
 
 Used by three kinds of threads: those that serve feed tasks, the one that hears the driver,
 and the supervisor's own. What is told to the process is told under the lock, for the sake of its
-order; so `tell` must not wait for the process (:class:`tfos_ml.cluster.channel.QueuedChannel`).
+order; so `tell` must not wait for the process (:class:`tfos_ml.protocol.channel.QueuedChannel`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from tfos_ml.common.interpreter import module_command, search_path
 from tfos_ml.inference.archive import extract
 
 if TYPE_CHECKING:
-    from tfos_ml.artifacts import Artifact  # a keeper needs none of it
+    from tfos_ml.protocol.artifacts import Artifact  # a keeper needs none of it
 
 LOADED_MODELS = 4
 """Models that a process uses at a time; of more, those used last."""

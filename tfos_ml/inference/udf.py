@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.artifacts import Artifact
 from tfos_ml.data.arrow import RowShape, check_extents, count_nulls, list_extents, rows_with_nulls, spec_of, to_numpy
 from tfos_ml.data.casting import TensorInfo, fit_to_tensor, row_shape
 from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
@@ -32,6 +31,7 @@ from tfos_ml.errors import ModelError, NullValueError, ShapeError, SignatureErro
 from tfos_ml.heads import Head, classify
 from tfos_ml.inference import cache, saved_model
 from tfos_ml.inference.calls import Calls
+from tfos_ml.protocol.artifacts import Artifact
 
 _OUTPUT_TYPES = {
     "int8": pa.int8(),

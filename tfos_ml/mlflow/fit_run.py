@@ -16,7 +16,6 @@ from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
-from tfos_ml.artifacts import is_connect
 from tfos_ml.data.arrow import plain
 from tfos_ml.fit_listener import FitListener
 from tfos_ml.mlflow import content, flavor, pipelines
@@ -24,6 +23,7 @@ from tfos_ml.mlflow.checkpoints import Checkpoints
 from tfos_ml.mlflow.runs import Run
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
+from tfos_ml.protocol.artifacts import is_connect
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo

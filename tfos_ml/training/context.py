@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.cluster.channel import Channel, Message
 from tfos_ml.data.order import batch_sizes
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.feed.datafeed import DataFeed
 from tfos_ml.feed.dataset import make_dataset
-from tfos_ml.pickling import pickle_value
+from tfos_ml.protocol.channel import Channel, Message
+from tfos_ml.protocol.paths import absolute_path
+from tfos_ml.protocol.pickling import pickle_value
 from tfos_ml.training.inbox import Inbox
-from tfos_ml.training.paths import absolute_path
 from tfos_ml.training.rows import NodeRows
 from tfos_ml.training.serving import tell_alive
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tfos_ml.cluster.channel import ChannelClosedError, Message
 from tfos_ml.data.spool import Chunk
 from tfos_ml.errors import FeedTimeoutError
+from tfos_ml.protocol.channel import ChannelClosedError, Message
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.cluster.channel import HEARTBEAT, Channel, ChannelClosedError
 from tfos_ml.common.interpreter import add_working_directory
+from tfos_ml.protocol.channel import HEARTBEAT, Channel, ChannelClosedError
 from tfos_ml.quiet import PRELOADS, USES_KERAS, import_keras_lightly, import_tensorflow, import_tensorflow_later
 from tfos_ml.training.serving import tell_alive
 
@@ -49,7 +49,7 @@ def _beat(channel: Channel) -> None:
 
 
 def _run(channel: Channel) -> None:
-    from tfos_ml.pickling import unpack_program
+    from tfos_ml.protocol.pickling import unpack_program
     from tfos_ml.training.context import NodeContext
     from tfos_ml.training.outcome import outcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from tfos_ml.cluster.channel import Channel
+from tfos_ml.protocol.channel import Channel
 
 
 def tell_alive(channel: Channel) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 
 from tfos_ml.errors import TrainFnPickleError
-from tfos_ml.training import sources
+from tfos_ml.protocol import sources
 
 PROGRAM_FILE = "program.pkl"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfos_ml.artifacts import Artifact
-from tfos_ml.cluster.addresses import ANY_PORT
-from tfos_ml.cluster.graces import Graces
-from tfos_ml.cluster.template import ClusterTemplate
 from tfos_ml.data.schema import FeedSchema
+from tfos_ml.protocol.addresses import ANY_PORT
+from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.graces import Graces
+from tfos_ml.protocol.template import ClusterTemplate
 
 
 @dataclass(frozen=True)

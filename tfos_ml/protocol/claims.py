@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import pyarrow.flight as flight
 
-from tfos_ml.cluster.control_client import ControlClient
 from tfos_ml.errors import RowsLostError
+from tfos_ml.protocol.control_client import ControlClient
 
 GRANTED, TAKEN, PENDING = "granted", "taken", "pending"
 NAMED_PARTITIONS = 5  # in an error

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from tfos_ml.cluster.transport import checked_credentials, connect
+from tfos_ml.protocol.transport import checked_credentials, connect
 
 CALL_TIMEOUT = 5.0
 RETRY_SECONDS = 0.2

@@ -29,8 +29,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tfos_ml.cluster.addresses import Endpoint, bracketed
 from tfos_ml.errors import ClusterConfigError
+from tfos_ml.protocol.addresses import Endpoint, bracketed
 
 CLOSE_TIMEOUT = 5.0
 MAX_MESSAGE_BYTES = 8 << 20

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfos_ml.cluster.failure import Failure
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import NodeEndedWarning
+from tfos_ml.protocol.failure import Failure
 
 logger = logging.getLogger(__name__)
 WORKER_SETTING = "spark.tfos_ml.workerGrace"

@@ -1,0 +1,1 @@
+"""What the places say to each other: driver, agents and workers."""
