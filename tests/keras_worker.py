@@ -308,7 +308,7 @@ def worker_context(data, rank, size, shuffle, directory):
 
 def main(out, rank, ports, cases):
     from tfos_ml.data import spool
-    from tfos_ml.heads import Head
+    from tfos_ml.inference.prediction import Head
     from tfos_ml.training.allreduce import WorkerGroup
     from tfos_ml.training.describe import describe
     from tfos_ml.training.keras_fit import KerasFit, fit_model

@@ -10,7 +10,6 @@ from pyspark.ml import Estimator
 from pyspark.sql import functions as F
 
 from tfos_ml import errors
-from tfos_ml.cluster.export import check_destination
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.preflight import default_fs, graces, lease_timeout
 from tfos_ml.cluster.programs import DEFAULT_SETTINGS
@@ -26,6 +25,7 @@ from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.fit_iterator import FitIterator
 from tfos_ml.fit_listener import FitListener, listening
 from tfos_ml.fit_outcome import warn_of_outcome
+from tfos_ml.inference.publishing import check_destination
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.params import TrainingParams

@@ -10,7 +10,7 @@ from tfos_ml import errors
 from tfos_ml.data.attributes import check_vector_width, class_count
 from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.schema import ColumnConstraint, ColumnSpec, FeedSchema
-from tfos_ml.heads import label_constraint, label_problem
+from tfos_ml.inference.prediction import label_constraint, label_problem
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -24,8 +24,8 @@ from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
-from tfos_ml.heads import Head, head_of
 from tfos_ml.inference.columns import output_columns
+from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras_columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras_model import adapt_source, describe_source
 from tfos_ml.keywords import KerasEstimatorKeywords

@@ -14,18 +14,18 @@ import pyarrow as pa
 from pyspark.ml import Model
 
 from tfos_ml import errors
-from tfos_ml.cluster.export import Listing, fetch, listing, pack
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
 from tfos_ml.feed.datafeed import RESULT_COLUMN
-from tfos_ml.heads import HEAD_FILE, Head
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.columns import OutputColumns, output_columns
 from tfos_ml.inference.local_inputs import local_inputs
+from tfos_ml.inference.prediction import HEAD_FILE, Head
+from tfos_ml.inference.publishing import Listing, fetch, listing, pack
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.keywords import TFModelKeywords
 from tfos_ml.model_repr import model_repr

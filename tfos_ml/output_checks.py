@@ -11,7 +11,7 @@ import numpy as np
 
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import ModelError
-from tfos_ml.heads import LossInfo, bounds_outside_probabilities
+from tfos_ml.inference.prediction import LossInfo, bounds_outside_probabilities
 
 if TYPE_CHECKING:
     from tfos_ml.training.describe import ModelDescription

@@ -20,8 +20,8 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, TFModel, errors
-from tfos_ml.heads import HEAD_FILE
 from tfos_ml.inference import cache, udf
+from tfos_ml.inference.prediction import HEAD_FILE
 from tfos_ml.inference.udf import make_udf_function
 
 MAKE_MODELS = """

@@ -5,7 +5,7 @@ import pytest
 
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
-from tfos_ml.heads import LossInfo
+from tfos_ml.inference.prediction import LossInfo
 
 
 @pytest.fixture(scope="module", autouse=True)

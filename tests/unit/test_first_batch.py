@@ -9,7 +9,7 @@ from keras_worker import class_data, worker_context
 
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.errors import ModelError
-from tfos_ml.heads import Head
+from tfos_ml.inference.prediction import Head
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pytest
 from pyarrow import fs
 
 from tfos_ml import errors
-from tfos_ml.cluster.export import check_destination
 from tfos_ml.common import filesystems as storage
 from tfos_ml.common import hadoop
+from tfos_ml.inference.publishing import check_destination
 
 URI = "s3a://bucket/models/a%20b"
 KEYS = {"fs.s3a.access.key": "AKIA/KEY", "fs.s3a.secret.key": "s3cr/t+@"}

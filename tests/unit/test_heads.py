@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.heads import BINARY, MULTICLASS, PLAIN, Head, LossInfo, classify, head_of, label_problem
+from tfos_ml.inference.prediction import BINARY, MULTICLASS, PLAIN, Head, LossInfo, classify, head_of, label_problem
 
 THREE, ONE, FLAT = (TensorInfo("float32", shape) for shape in [(None, 3), (None, 1), (None,)])
 UNKNOWN = TensorInfo("float32", None)

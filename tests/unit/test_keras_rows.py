@@ -9,7 +9,7 @@ from keras_worker import worker_context
 
 from tfos_ml import errors
 from tfos_ml.data.spool import SpoolDirectories
-from tfos_ml.heads import Head
+from tfos_ml.inference.prediction import Head
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.describe import describe
 from tfos_ml.training.keras_data import padded_lengths

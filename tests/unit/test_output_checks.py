@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tfos_ml.errors import ModelError
-from tfos_ml.heads import BINARY, MULTICLASS, Head, LossInfo, classify
+from tfos_ml.inference.prediction import BINARY, MULTICLASS, Head, LossInfo, classify
 from tfos_ml.output_checks import activation_problem, check_activations, sum_notice, value_problem
 
 SPARSE = "sparse_categorical_crossentropy"

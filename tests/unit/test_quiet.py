@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tfos_ml import quiet
+from tfos_ml.inference import tensorflow_import as quiet
 
 STARTUP = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
@@ -48,7 +48,7 @@ def test_all_lines_are_shown_after_an_error(capfd):
 
 
 PROGRAM = """
-from tfos_ml import quiet
+from tfos_ml.inference import tensorflow_import as quiet
 quiet.import_tensorflow()
 import tensorflow as tf
 tf.constant(1) + 1

@@ -14,7 +14,7 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import VECTOR, ColumnConstraint, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, read_chunk
 from tfos_ml.feed.feeder import Feeder
-from tfos_ml.heads import LossInfo, label_constraint
+from tfos_ml.inference.prediction import LossInfo, label_constraint
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = pa.list_(pa.float32())

@@ -16,11 +16,11 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from tfos_ml import TFModel
 from tfos_ml import model as model_module
-from tfos_ml.cluster.export import fetch, pack
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ModelError, ShapeError, SignatureError
 from tfos_ml.inference import cache
+from tfos_ml.inference.publishing import fetch, pack
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature
 from tfos_ml.inference.udf import (
     InputBinding,

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.cluster import export
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.driver_nodes import DriverNodes
 from tfos_ml.cluster.graceful_end import await_end
@@ -29,6 +28,7 @@ from tfos_ml.cluster.progress import Progress
 from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.restarts import RestartPolicy
 from tfos_ml.cluster.tagged_job import TaggedJob
+from tfos_ml.inference import publishing as export
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, node_ports
 from tfos_ml.protocol.artifacts import is_connect

@@ -29,7 +29,6 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.cluster import export
 from tfos_ml.cluster.asked import Asked
 from tfos_ml.cluster.board import Board, why_not_started
 from tfos_ml.cluster.conversation import Conversation
@@ -47,6 +46,8 @@ from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data import spool
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.feed.feeder import Feeder
+from tfos_ml.inference import publishing as export
+from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import ANY_PORT, BOARD_VARIABLE, NODE_PORTS, NODE_VARIABLE, ports_of_variable
 from tfos_ml.protocol.channel import HEARTBEAT, ChannelClosedError, QueuedChannel
@@ -56,7 +57,6 @@ from tfos_ml.protocol.graces import Limit, ended_at_work, limit_of, lost_peers
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.paths import LOG_DIR, absolute_path
 from tfos_ml.protocol.template import cluster_spec, make_template, tf_config
-from tfos_ml.quiet import USES_KERAS
 
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.training.main"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfos_ml.cluster import export
+from tfos_ml.inference import publishing as export
 from tfos_ml.protocol.control_client import ControlClient
 
 logger = logging.getLogger(__name__)

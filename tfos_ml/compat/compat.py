@@ -41,7 +41,7 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
         if "://" not in local:
             save_model(model, local)
             return
-        from tfos_ml.cluster.export import publish_directory
+        from tfos_ml.inference.publishing import publish_directory
 
         save_model(model, path)
         publish_directory(path, export_dir)

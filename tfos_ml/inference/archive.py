@@ -16,7 +16,7 @@ class Archive:
     Parameters
     ----------
     content : bytes
-        The tar file, as ``tfos_ml.cluster.export.pack`` makes it.
+        The tar file, as ``tfos_ml.inference.publishing.pack`` makes it.
     """
 
     def __init__(self, content: bytes):

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ParamError, SignatureError
-from tfos_ml.heads import Head
 from tfos_ml.inference import udf
+from tfos_ml.inference.prediction import Head
 from tfos_ml.params import ScoringParams
 
 if TYPE_CHECKING:

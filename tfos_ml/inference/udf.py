@@ -28,9 +28,9 @@ from tfos_ml.data.casting import TensorInfo, fit_to_tensor, row_shape
 from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec
 from tfos_ml.errors import ModelError, NullValueError, ShapeError, SignatureError
-from tfos_ml.heads import Head, classify
 from tfos_ml.inference import cache, saved_model
 from tfos_ml.inference.calls import Calls
+from tfos_ml.inference.prediction import Head, classify
 from tfos_ml.protocol.artifacts import Artifact
 
 _OUTPUT_TYPES = {

@@ -15,8 +15,8 @@ from tfos_ml import errors
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import Array
-from tfos_ml.heads import Head
 from tfos_ml.inference import udf
+from tfos_ml.inference.prediction import Head
 
 if TYPE_CHECKING:
     import pandas as pd

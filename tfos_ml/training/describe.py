@@ -20,8 +20,8 @@ from tfos_ml.common.interpreter import add_working_directory
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.excerpt import message_excerpt, traceback_excerpt
-from tfos_ml.heads import LossInfo
-from tfos_ml.quiet import import_keras_lightly, import_tensorflow
+from tfos_ml.inference.prediction import LossInfo
+from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow
 from tfos_ml.training.activations import output_activations
 from tfos_ml.training.overview import ModelOverview, overview
 

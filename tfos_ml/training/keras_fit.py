@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
-from tfos_ml.heads import HEAD_FILE, Head
+from tfos_ml.inference.prediction import HEAD_FILE, Head
 from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.training import adapt
 from tfos_ml.training.allreduce import WorkerGroup

@@ -21,8 +21,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.interpreter import add_working_directory
+from tfos_ml.inference.tensorflow_import import (
+    PRELOADS,
+    USES_KERAS,
+    import_keras_lightly,
+    import_tensorflow,
+    import_tensorflow_later,
+)
 from tfos_ml.protocol.channel import HEARTBEAT, Channel, ChannelClosedError
-from tfos_ml.quiet import PRELOADS, USES_KERAS, import_keras_lightly, import_tensorflow, import_tensorflow_later
 from tfos_ml.training.serving import tell_alive
 
 if TYPE_CHECKING:
