@@ -254,7 +254,7 @@ def worker_context(data, rank, size, shuffle, directory):
     from tfos_ml.data import spool
     from tfos_ml.data.arrow import fixed_shape, list_extents
     from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
-    from tfos_ml.feed.dataset import RowStore
+    from tfos_ml.worker.dataset import RowStore
 
     columns = columns_of(data)
     specs, shapes, longest = [], [], []

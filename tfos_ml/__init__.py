@@ -34,15 +34,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfos_ml.cluster.resolver import SparkClusterResolver
     from tfos_ml.cluster.tfcluster import TFCluster
     from tfos_ml.cluster.tfparallel import TFParallel
     from tfos_ml.estimator import TFEstimator
-    from tfos_ml.feed.datafeed import DataFeed
     from tfos_ml.input_mode import InputMode
     from tfos_ml.keras_estimator import KerasEstimator
     from tfos_ml.model import TFModel
-    from tfos_ml.training.context import NodeContext
+    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.datafeed import DataFeed
+    from tfos_ml.worker.resolver import SparkClusterResolver
 
 __version__ = "0.1.0"
 __all__ = [
@@ -58,11 +58,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DataFeed": "tfos_ml.feed.datafeed",
+    "DataFeed": "tfos_ml.worker.datafeed",
     "InputMode": "tfos_ml.input_mode",
     "KerasEstimator": "tfos_ml.keras_estimator",
-    "NodeContext": "tfos_ml.training.context",
-    "SparkClusterResolver": "tfos_ml.cluster.resolver",
+    "NodeContext": "tfos_ml.worker.context",
+    "SparkClusterResolver": "tfos_ml.worker.resolver",
     "TFCluster": "tfos_ml.cluster.tfcluster",
     "TFEstimator": "tfos_ml.estimator",
     "TFModel": "tfos_ml.model",

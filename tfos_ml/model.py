@@ -19,7 +19,6 @@ from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
-from tfos_ml.feed.datafeed import RESULT_COLUMN
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.columns import OutputColumns, output_columns
@@ -32,6 +31,7 @@ from tfos_ml.model_repr import model_repr
 from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
 from tfos_ml.persistence import Saveable
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
+from tfos_ml.worker.datafeed import RESULT_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param

@@ -13,7 +13,7 @@ from conftest import wait_until
 from standalone import START_SECONDS, Standalone, command_of, kill
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
-NODE = "tfos_ml.training.main"
+NODE = "tfos_ml.worker.main"
 SPOOL_WINDOW_ROWS = 50_000  # of 8 kB: more than a node holds before its train function reads
 
 

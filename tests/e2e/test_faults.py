@@ -41,7 +41,7 @@ def test_exception_on_one_node_is_soon_one_typed_error_and_the_next_fit_works(an
     assert error.host
     assert "ZeroDivisionError: the user's own mistake" in error.message
     assert 'raise ZeroDivisionError("the user\'s own mistake")' in error.traceback
-    assert "tfos_ml/training/main.py" not in error.traceback
+    assert "tfos_ml/worker/main.py" not in error.traceback
     assert "worker:1 on " in str(error)
 
     estimator(train_functions.consume, tmp_path).fit(features(any_spark))

@@ -13,7 +13,7 @@ from tfos_ml.data.schema import ColumnSpec, FeedSchema
 from tfos_ml.errors import DestinationError, ModelError
 from tfos_ml.inference.publishing import check_destination, commit, discard, fetch, pack, stage
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature, TensorInfo, parse_signature, read_signature
-from tfos_ml.training.export import export_saved_model, is_distributed
+from tfos_ml.worker.export import export_saved_model, is_distributed
 
 KEY = "serving_default"
 FLAT = ColumnSpec("features", "pixels", "feature", "float32", 1)

@@ -53,7 +53,7 @@ def test_how_a_chief_ended_that_exported_nothing():
 
 PROGRAM = """
 import socket, sys
-from tfos_ml.training.outcome import coordination
+from tfos_ml.worker.outcome import coordination
 
 assert coordination() == []  # and TensorFlow is not imported for it
 assert "tensorflow" not in sys.modules

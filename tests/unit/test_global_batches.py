@@ -5,8 +5,8 @@ import pytest
 from keras_worker import worker_context
 
 from tfos_ml.data.spool import SpoolDirectories
-from tfos_ml.feed import dataset as dataset_module
-from tfos_ml.feed.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
+from tfos_ml.worker import dataset as dataset_module
+from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 
 SEED, TOTAL = 11, 37
 

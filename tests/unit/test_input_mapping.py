@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from tfos_ml import errors
 from tfos_ml.data.rdd_to_arrow import to_batches
 from tfos_ml.data.spool import Chunk
-from tfos_ml.feed.cluster_feed import ClusterFeed
+from tfos_ml.worker.cluster_feed import ClusterFeed
 
 Sample = namedtuple("Sample", "image label")
 IMAGES = [[0.5, 1.5], [2.5, 3.5]]

@@ -88,7 +88,7 @@ def test_child_imports_what_lies_in_the_working_directory_for_the_user(tmp_path,
     payload = tmp_path / "payload"
     payload.write_bytes(cloudpickle.dumps(({}, cloudpickle.dumps((function, {})))))
     assert str(tmp_path) not in search_path()
-    child = ChildProcess("tfos_ml.training.main", child_environment("m-beside", 1, {}), "worker:0")
+    child = ChildProcess("tfos_ml.worker.main", child_environment("m-beside", 1, {}), "worker:0")
     channel = Channel(child.socket)
     channel.send("start", payload=str(payload))
     assert child.wait(DEADLINE)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 
 from tfos_ml.common.interpreter import module_command
-from tfos_ml.training.main import die_with
+from tfos_ml.worker.main import die_with
 
 
 def why_not_started(port: int) -> str:

@@ -59,7 +59,7 @@ from tfos_ml.protocol.paths import LOG_DIR, absolute_path
 from tfos_ml.protocol.template import cluster_spec, make_template, tf_config
 
 logger = logging.getLogger(__name__)
-CHILD_MODULE = "tfos_ml.training.main"
+CHILD_MODULE = "tfos_ml.worker.main"
 COLLATERAL_SECONDS = 5.0
 HEARTBEATS = 24  # signs of life of a process within the time after which it counts as stuck
 CULPRIT_SECONDS = 10.0  # after that time, within which a process that stands still is found out by its own supervisor

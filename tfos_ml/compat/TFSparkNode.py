@@ -14,7 +14,7 @@ from tfos_ml.compat.TFManager import TFManager
 from tfos_ml.errors import ParamError
 
 if TYPE_CHECKING:
-    from tfos_ml.training.context import NodeContext
+    from tfos_ml.worker.context import NodeContext
 
 TRAINING_JOBS = ("chief", "master", "worker")
 

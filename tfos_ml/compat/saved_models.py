@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.saved_model import DEFAULT_SIGNATURE, write_signature
-from tfos_ml.training.export import declared_inputs, declared_tensors, serving_function
+from tfos_ml.worker.export import declared_inputs, declared_tensors, serving_function
 
 _UNNAMED = ("keras_tensor", "input_layer")
 

@@ -13,7 +13,7 @@ def output_activations(model: Any) -> dict[str, str]:
 
     ``"linear"`` stands for any number; an output whose values are bounded otherwise, or not known, is left out.
     """
-    from tfos_ml.training.export import declared_outputs, declared_tensors
+    from tfos_ml.worker.export import declared_outputs, declared_tensors
 
     names = list(declared_outputs(model) or ())
     tensors = declared_tensors(model, "outputs") or []

@@ -101,7 +101,7 @@ def describe(model: Any) -> ModelDescription:
     ModelError
         If it is not a compiled Keras 3 model that KerasEstimator can train.
     """
-    from tfos_ml.training.export import declared_inputs, declared_outputs
+    from tfos_ml.worker.export import declared_inputs, declared_outputs
 
     _check_kind(model)
     layers, losses = list(_layers(model)), _losses(model)
@@ -173,7 +173,7 @@ def _was_adapted(layer: Any) -> bool:
 
 
 def _losses(model: Any) -> dict[str, LossInfo]:
-    from tfos_ml.training.export import declared_outputs
+    from tfos_ml.worker.export import declared_outputs
 
     compiled = getattr(model, "_compile_loss", None)
     loss = None if compiled is None else compiled._user_loss

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfos_ml.errors import ModelError
 from tfos_ml.output_checks import compares_probabilities, sum_notice, value_problem
-from tfos_ml.training.export import output_layer_names
+from tfos_ml.worker.export import output_layer_names
 
 if TYPE_CHECKING:
     from tfos_ml.training.describe import ModelDescription

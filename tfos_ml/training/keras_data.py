@@ -13,16 +13,16 @@ from tfos_ml.data.arrow import pad_rows
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError
-from tfos_ml.feed.dataset import RowStore
-from tfos_ml.feed.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.keras_columns import check_label
 from tfos_ml.training.allreduce import WorkerGroup
 from tfos_ml.training.describe import ModelDescription
-from tfos_ml.training.export import arrange_inputs, fit_inputs, input_specs, tensor_spec
-from tfos_ml.training.rows import no_rows
+from tfos_ml.worker.dataset import RowStore
+from tfos_ml.worker.export import arrange_inputs, fit_inputs, input_specs, tensor_spec
+from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
+from tfos_ml.worker.row_store import no_rows
 
 if TYPE_CHECKING:
-    from tfos_ml.training.context import NodeContext
+    from tfos_ml.worker.context import NodeContext
 
 _VALUES, _LENGTHS = "tfos_ml_values", "tfos_ml_lengths"
 

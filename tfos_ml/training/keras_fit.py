@@ -40,9 +40,9 @@ from tfos_ml.training.keras_data import TrainingData, fingerprint, padded_length
 from tfos_ml.training.model_source import WEIGHTS_FILE
 
 if TYPE_CHECKING:
-    from tfos_ml.training.context import NodeContext
     from tfos_ml.training.describe import ModelDescription
     from tfos_ml.training.model_source import ModelSource
+    from tfos_ml.worker.context import NodeContext
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tfos_ml.data.order import Int64s, permute
 from tfos_ml.data.spool import MEMORY_RESERVE, free_memory
-from tfos_ml.feed.dataset import RowStore
+from tfos_ml.worker.dataset import RowStore
 
 if TYPE_CHECKING:
     import tensorflow as tf

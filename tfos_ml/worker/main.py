@@ -1,4 +1,4 @@
-"""Entry point of a node's TensorFlow process: ``python -m tfos_ml.training.main <descriptor> <parent>``.
+"""Entry point of a node's TensorFlow process: ``python -m tfos_ml.worker.main <descriptor> <parent>``.
 
 Loads TensorFlow while the nodes meet, waits for the word to start, runs the user's train
 function, and says over the channel how it ended. No TensorFlow state is made before it.
@@ -29,10 +29,10 @@ from tfos_ml.inference.tensorflow_import import (
     import_tensorflow_later,
 )
 from tfos_ml.protocol.channel import HEARTBEAT, Channel, ChannelClosedError
-from tfos_ml.training.serving import tell_alive
+from tfos_ml.worker.serving import tell_alive
 
 if TYPE_CHECKING:
-    from tfos_ml.training.context import NodeContext
+    from tfos_ml.worker.context import NodeContext
 
 _PR_SET_PDEATHSIG = 1
 
@@ -56,8 +56,8 @@ def _beat(channel: Channel) -> None:
 
 def _run(channel: Channel) -> None:
     from tfos_ml.protocol.pickling import unpack_program
-    from tfos_ml.training.context import NodeContext
-    from tfos_ml.training.outcome import outcome
+    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.outcome import outcome
 
     import_keras_lightly()
     # Of Model.fit's own default: ctx.dataset() has shuffled the rows.
@@ -96,7 +96,7 @@ def _run(channel: Channel) -> None:
 
 def _call(train_fn: Callable[[Any, Any], Any], args: Any, context: NodeContext) -> tuple[Any, str]:
     """What a train function returns, and how it ended; ``sys.exit(0)`` is like a return."""
-    from tfos_ml.training.outcome import RETURNED, exit_line
+    from tfos_ml.worker.outcome import RETURNED, exit_line
 
     try:
         return train_fn(args, context), RETURNED

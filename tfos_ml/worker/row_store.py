@@ -8,9 +8,9 @@ from tfos_ml import errors
 from tfos_ml.data.arrow import check_vector_size, fixed_shape, merge_extents
 from tfos_ml.data.order import agree_steps, total_counts, unpack_counts
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.feed.dataset import RowStore
 from tfos_ml.protocol.channel import Channel, Message
-from tfos_ml.training.inbox import Inbox
+from tfos_ml.worker.dataset import RowStore
+from tfos_ml.worker.inbox import Inbox
 
 
 class NodeRows:

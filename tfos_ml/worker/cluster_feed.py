@@ -18,9 +18,9 @@ from tfos_ml.data.fields import UnnamedFields, field_of
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError, ShapeError
-from tfos_ml.feed.datafeed import DataFeed
 from tfos_ml.protocol.channel import Channel
-from tfos_ml.training.inbox import Inbox, Segment
+from tfos_ml.worker.datafeed import DataFeed
+from tfos_ml.worker.inbox import Inbox, Segment
 
 TAKEN_SECONDS = 1.0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfos_ml.training.context import NodeContext
+    from tfos_ml.worker.context import NodeContext
 
 RETURNED = "returned"
 
@@ -36,7 +36,7 @@ def exit_line(error: SystemExit) -> str:
     """Where ``sys.exit`` was called."""
     frames = traceback.extract_tb(error.__traceback__)
     code = "" if error.code is None else error.code
-    where = [f for f in frames if not f.filename.endswith("tfos_ml/training/main.py")]
+    where = [f for f in frames if not f.filename.endswith("tfos_ml/worker/main.py")]
     return f"sys.exit({code})" + (
         f" at {where[-1].filename}, line {where[-1].lineno}, in {where[-1].name}" if where else ""
     )

@@ -14,7 +14,7 @@ from tfos_ml.data.schema import ROW_COLUMN, Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError, ShapeError
 from tfos_ml.protocol.channel import Channel
-from tfos_ml.training.inbox import Inbox
+from tfos_ml.worker.inbox import Inbox
 
 RESULT_COLUMN = "result"
 

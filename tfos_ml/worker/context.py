@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.data.order import batch_sizes
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.feed.datafeed import DataFeed
-from tfos_ml.feed.dataset import make_dataset
 from tfos_ml.protocol.channel import Channel, Message
 from tfos_ml.protocol.paths import absolute_path
 from tfos_ml.protocol.pickling import pickle_value
-from tfos_ml.training.inbox import Inbox
-from tfos_ml.training.rows import NodeRows
-from tfos_ml.training.serving import tell_alive
+from tfos_ml.worker.datafeed import DataFeed
+from tfos_ml.worker.dataset import make_dataset
+from tfos_ml.worker.inbox import Inbox
+from tfos_ml.worker.row_store import NodeRows
+from tfos_ml.worker.serving import tell_alive
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfos_ml.cluster.resolver import SparkClusterResolver
-    from tfos_ml.feed.dataset import RowStore
+    from tfos_ml.worker.dataset import RowStore
+    from tfos_ml.worker.resolver import SparkClusterResolver
 
 
 class NodeContext:
@@ -252,7 +252,7 @@ class NodeContext:
         return DataFeed(self._inbox, self._channel, self.schema, epochs, train_mode, self._directory, pad_value)
 
     def _cluster_feed(self, train_mode: bool, stream: str, mapping: Mapping[str, str] | None) -> DataFeed:
-        from tfos_ml.feed.cluster_feed import ClusterFeed
+        from tfos_ml.worker.cluster_feed import ClusterFeed
 
         queues = self.settings["queues"]
         if stream not in queues:
@@ -280,7 +280,7 @@ class NodeContext:
 
     def cluster_resolver(self) -> SparkClusterResolver:
         """A ``tf.distribute`` cluster resolver of this cluster."""
-        from tfos_ml.cluster.resolver import SparkClusterResolver
+        from tfos_ml.worker.resolver import SparkClusterResolver
 
         return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index, self.settings["protocol"])
 
@@ -423,7 +423,7 @@ class NodeContext:
         Other nodes save only models with variables of a ``tf.distribute`` strategy, for which
         TensorFlow needs all workers, and throw the copy away.
         """
-        from tfos_ml.training.export import export_saved_model, is_distributed
+        from tfos_ml.worker.export import export_saved_model, is_distributed
 
         if not self.is_chief and not is_distributed(model):
             return None
@@ -457,7 +457,7 @@ class NodeContext:
 
     def export_checkpoint(self, model: Any, epoch: int) -> str | None:
         """The directory of an exported checkpoint; None if none is wanted. For tfos_ml itself."""
-        from tfos_ml.training.export import export_saved_model
+        from tfos_ml.worker.export import export_saved_model
 
         every = self.settings.get("checkpoint_every")
         if not every or not self.is_chief or (epoch + 1) % every:

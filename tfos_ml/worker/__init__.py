@@ -1,0 +1,1 @@
+"""What runs inside the TensorFlow process of a node."""
