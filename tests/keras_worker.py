@@ -309,10 +309,10 @@ def worker_context(data, rank, size, shuffle, directory):
 def main(out, rank, ports, cases):
     from tfos_ml.data import spool
     from tfos_ml.inference.prediction import Head
-    from tfos_ml.training.allreduce import WorkerGroup
-    from tfos_ml.training.describe import describe
-    from tfos_ml.training.keras_fit import KerasFit, fit_model
-    from tfos_ml.training.model_source import ModelSource
+    from tfos_ml.keras.collectives import WorkerGroup
+    from tfos_ml.keras.fit import KerasFit, fit_model
+    from tfos_ml.keras.inspection import describe
+    from tfos_ml.keras.model_source import ModelSource
 
     size = len(ports)
     if size > 1:

@@ -26,14 +26,14 @@ from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.inference.columns import output_columns
 from tfos_ml.inference.prediction import Head, head_of
-from tfos_ml.keras_columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
-from tfos_ml.keras_model import adapt_source, describe_source
+from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
+from tfos_ml.keras.fresh_process import adapt_source, describe_source
+from tfos_ml.keras.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
+from tfos_ml.keras.output_checks import check_activations
 from tfos_ml.keywords import KerasEstimatorKeywords
-from tfos_ml.output_checks import check_activations
 from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.protocol.paths import absolute_path
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
-from tfos_ml.training.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tfos_ml.cluster.launcher import RunResult
+    from tfos_ml.keras.inspection import ModelDescription
     from tfos_ml.model import TFModel
-    from tfos_ml.training.describe import ModelDescription
 
 _MODEL_FILE = "model.keras"
 _SPLIT_BITS = 53
@@ -174,7 +174,7 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
         if not hasattr(value, "compile") and callable(value):
             self._source, self._description = ModelSource(function=value), None
             return self
-        from tfos_ml.training.describe import describe
+        from tfos_ml.keras.inspection import describe
 
         description = describe(value)
         archive = save_instance(value)
@@ -409,14 +409,14 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
     def _check_directories(self, spark: SparkSession) -> None:
         super()._check_directories(spark)
         if self._get("modelDir"):
-            from tfos_ml.training.model_dir import check_model_dir
+            from tfos_ml.keras.model_dir import check_model_dir
 
             check_model_dir(absolute_path(self._get("modelDir"), default_fs(spark), **driver_places(spark)))
 
 
 def _train(task: dict[str, Any], ctx: Any) -> None:
     """What runs on each node."""
-    from tfos_ml.training.keras_fit import KerasFit, train
+    from tfos_ml.keras.fit import KerasFit, train
 
     train(KerasFit(**task), ctx)
 

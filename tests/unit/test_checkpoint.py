@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tfos_ml.errors import DestinationError, ModelError, SupersededError
-from tfos_ml.training.model_dir import FOLDER, check_model_dir
+from tfos_ml.keras.model_dir import FOLDER, check_model_dir
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,8 +23,8 @@ def keras():
 @pytest.fixture
 def checkpoints(tmp_path):
     """Those of a run, by default of the only worker."""
-    from tfos_ml.training.allreduce import WorkerGroup
-    from tfos_ml.training.checkpoint import Checkpoints
+    from tfos_ml.keras.checkpoint import Checkpoints
+    from tfos_ml.keras.collectives import WorkerGroup
 
     def checkpoints(run_id="run", uri=None, is_chief=True):
         return Checkpoints(str(tmp_path) if uri is None else uri, run_id, WorkerGroup(0, 1, 60.0), is_chief)
@@ -34,7 +34,7 @@ def checkpoints(tmp_path):
 
 @pytest.fixture
 def state_of():
-    from tfos_ml.training.checkpoint import TrainingState
+    from tfos_ml.keras.checkpoint import TrainingState
 
     def state_of(epoch, **changes):
         state = TrainingState(
@@ -242,7 +242,7 @@ class TestModelDir:
 @pytest.fixture
 def passed_on(keras):
     """A callback made anew by `make`, with the state of another."""
-    from tfos_ml.training.checkpoint import callback_state, set_callback_state
+    from tfos_ml.keras.checkpoint import callback_state, set_callback_state
 
     def passed_on(callback, make):
         states = callback_state([callback])
@@ -322,7 +322,7 @@ class TestCallbacks:
         assert passed_on(make(1), lambda: make(2)).on_epoch_end(0, {}) == 2
 
     def test_callback_that_cannot_be_pickled_begins_anew(self, keras, passed_on):
-        from tfos_ml.training.checkpoint import callback_state
+        from tfos_ml.keras.checkpoint import callback_state
 
         class Locked(keras.callbacks.Callback):
             def __init__(self):
@@ -336,7 +336,7 @@ class TestCallbacks:
 
 
 def test_random_generators_go_on_where_they_were():
-    from tfos_ml.training.checkpoint import random_state, set_random_state
+    from tfos_ml.keras.checkpoint import random_state, set_random_state
 
     state = random_state()
     try:
@@ -356,13 +356,13 @@ class TestVariables:
         return model
 
     def test_states_of_seed_generators_are_a_workers_own(self, model):
-        from tfos_ml.training.checkpoint import split_variables
+        from tfos_ml.keras.checkpoint import split_variables
 
         _, own = split_variables(model)
         assert [id(v) for v in own] == [id(model.layers[-1].seed_generator.state)]
 
     def test_are_all_shared_or_a_workers_own(self, model):
-        from tfos_ml.training.checkpoint import split_variables
+        from tfos_ml.keras.checkpoint import split_variables
 
         shared, own = split_variables(model)
         every = [*model.variables, *model.optimizer.variables]
@@ -370,7 +370,7 @@ class TestVariables:
         assert {id(v) for v in model.optimizer.variables} <= {id(v) for v in shared}
 
     def test_of_another_model_are_refused(self, model):
-        from tfos_ml.training.checkpoint import assign_all
+        from tfos_ml.keras.checkpoint import assign_all
 
         kernel, bias = model.trainable_variables
         assign_all([kernel, bias], [np.ones((3, 2)), np.ones(2)])

@@ -17,7 +17,7 @@ def keras():
 
 @pytest.fixture
 def describe(keras):
-    from tfos_ml.training.describe import describe
+    from tfos_ml.keras.inspection import describe
 
     return describe
 
@@ -259,7 +259,7 @@ class TestRefused:
 
 
 def test_description_survives_json(describe, two_outputs, keras):
-    from tfos_ml.training.describe import ModelDescription
+    from tfos_ml.keras.inspection import ModelDescription
 
     unbuilt = keras.Sequential([keras.layers.Normalization(), keras.layers.Dropout(0.1), keras.layers.Dense(1)])
     unbuilt.compile("sgd", None)
@@ -270,7 +270,7 @@ def test_description_survives_json(describe, two_outputs, keras):
 
 class TestSource:
     def test_saved_model_is_built_again_as_it_was(self, sequential):
-        from tfos_ml.training.model_source import ModelSource, save_instance
+        from tfos_ml.keras.model_source import ModelSource, save_instance
 
         model = sequential(metrics=["mae"])
         again = ModelSource(archive=save_instance(model)).build()
@@ -280,13 +280,13 @@ class TestSource:
             np.testing.assert_array_equal(one, other)
 
     def test_function_gets_its_arguments(self, sequential, keras):
-        from tfos_ml.training.model_source import ModelSource
+        from tfos_ml.keras.model_source import ModelSource
 
         source = ModelSource(function=lambda units: sequential(keras.layers.Dense(units)), arguments={"units": 7})
         assert source.build().output_shape == (None, 7)
 
     def test_model_that_cannot_be_serialised_is_refused_with_the_way_out(self, sequential, keras):
-        from tfos_ml.training.model_source import save_instance
+        from tfos_ml.keras.model_source import save_instance
 
         class Stuck(keras.layers.Dense):
             def get_config(self):
@@ -299,7 +299,7 @@ class TestSource:
         assert "KerasEstimator(model=make_model)" in text
 
     def test_model_that_only_its_process_could_load_is_refused(self, sequential, keras):
-        from tfos_ml.training.model_source import ModelSource, save_instance
+        from tfos_ml.keras.model_source import ModelSource, save_instance
 
         class Unknown(keras.layers.Dense):
             pass
@@ -314,7 +314,7 @@ class TestSource:
 class TestAllKeras:
     @pytest.fixture
     def names_only_keras(self, sequential):
-        from tfos_ml.training.model_source import is_all_keras, save_instance
+        from tfos_ml.keras.model_source import is_all_keras, save_instance
 
         return lambda *layers, **options: is_all_keras(save_instance(sequential(*layers, **options)))
 

@@ -55,14 +55,14 @@ def keras():
 
 @pytest.fixture(scope="module")
 def is_exact(keras):
-    from tfos_ml.training.epoch_state import is_exact
+    from tfos_ml.keras.sync import is_exact
 
     return is_exact
 
 
 @pytest.fixture(scope="module")
 def group(keras):
-    from tfos_ml.training.allreduce import WorkerGroup
+    from tfos_ml.keras.collectives import WorkerGroup
 
     return WorkerGroup(0, 1, 60.0)
 
@@ -136,20 +136,20 @@ def fitted(keras):
 
 class TestLeafMetrics:
     def test_are_the_loss_and_all_that_was_compiled(self, keras, fitted):
-        from tfos_ml.training.epoch_state import leaf_metrics
+        from tfos_ml.keras.sync import leaf_metrics
 
         model = fitted(metrics=["mae", keras.metrics.AUC(name="auc")], weighted_metrics=["mse"])
         assert [m.name for m in leaf_metrics(model)] == ["loss", "mae", "auc", "mse"]
 
     def test_are_the_loss_alone_without_metrics(self, fitted):
-        from tfos_ml.training.epoch_state import leaf_metrics
+        from tfos_ml.keras.sync import leaf_metrics
 
         assert [m.name for m in leaf_metrics(fitted())] == ["loss"]
 
 
 class TestAlone:
     def test_metrics_stay_as_they_are_and_are_not_warned_of(self, keras, fitted, group):
-        from tfos_ml.training.epoch_state import MetricSums
+        from tfos_ml.keras.sync import MetricSums
 
         model = fitted(metrics=[keras.metrics.PearsonCorrelation(name="correlation"), "mae"])
         before = [np.asarray(v) for m in model.metrics for v in m.variables]
@@ -159,12 +159,12 @@ class TestAlone:
 
     @pytest.mark.parametrize("values", [{}, {"a": 2.0, "b": np.float32(3)}])
     def test_an_average_is_of_ones_own_values(self, fitted, group, values):
-        from tfos_ml.training.epoch_state import MetricSums
+        from tfos_ml.keras.sync import MetricSums
 
         assert MetricSums(fitted(), group).average(values, 1.0) == values
 
     def test_layer_state_stays_as_it_is(self, keras, fitted, group):
-        from tfos_ml.training.epoch_state import LayerState
+        from tfos_ml.keras.sync import LayerState
 
         model = fitted([keras.layers.BatchNormalization()])
         state = LayerState(model, group)

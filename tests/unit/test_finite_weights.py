@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tfos_ml.errors import NonFiniteWeightsError
-from tfos_ml.training.finite_weights import WeightWatch
+from tfos_ml.keras.finite_weights import WeightWatch
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ def fit(tmp_path):
     """Train a model of no declared outputs, which only its values give away."""
     import keras
 
-    from tfos_ml.training.allreduce import WorkerGroup
-    from tfos_ml.training.describe import describe
-    from tfos_ml.training.keras_fit import KerasFit, fit_model
-    from tfos_ml.training.model_source import ModelSource
+    from tfos_ml.keras.collectives import WorkerGroup
+    from tfos_ml.keras.fit import KerasFit, fit_model
+    from tfos_ml.keras.inspection import describe
+    from tfos_ml.keras.model_source import ModelSource
 
     class Own(keras.Model):
         def __init__(self, units, activation):

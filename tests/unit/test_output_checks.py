@@ -7,7 +7,7 @@ import pytest
 
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import BINARY, MULTICLASS, Head, LossInfo, classify
-from tfos_ml.output_checks import activation_problem, check_activations, sum_notice, value_problem
+from tfos_ml.keras.output_checks import activation_problem, check_activations, sum_notice, value_problem
 
 SPARSE = "sparse_categorical_crossentropy"
 LOGITS = np.array([[9.4, -2.8, 0.1], [0.5, 0.2, 0.3]])
@@ -56,7 +56,7 @@ class TestModels:
     """Which activation is found, and that nothing is said of what is not known for certain."""
 
     def check(self, keras, *layers, loss=SPARSE):
-        from tfos_ml.training.describe import describe
+        from tfos_ml.keras.inspection import describe
 
         model = keras.Sequential([keras.layers.Input((4,)), *layers])
         model.compile("sgd", loss)
@@ -98,7 +98,7 @@ class TestModels:
         self.check(keras, layers.Dense(5), loss="mse")
 
     def test_of_several_outputs_the_one_is_named(self, keras):
-        from tfos_ml.training.describe import describe
+        from tfos_ml.keras.inspection import describe
 
         x = keras.layers.Input((4,))
         outputs = {"kind": keras.layers.Dense(3)(x), "size": keras.layers.Dense(1)(x)}

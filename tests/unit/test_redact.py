@@ -7,9 +7,9 @@ from tfos_ml.common.redact import redact, secrets_of_environment, secrets_of_uri
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import DestinationError, ModelError, ParamError
 from tfos_ml.inference.publishing import check_destination, fetch
+from tfos_ml.keras.model_dir import check_model_dir
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.template import make_template
-from tfos_ml.training.model_dir import check_model_dir
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tfos_ml import TFModel
 from tfos_ml.common import filesystems as storage
 from tfos_ml.errors import DestinationError, ModelError
 from tfos_ml.inference.publishing import check_destination
-from tfos_ml.training.model_dir import check_model_dir
+from tfos_ml.keras.model_dir import check_model_dir
 
 QUICK = 10.0
 CREDENTIALS = "AKIAKEY:hunter2secret"

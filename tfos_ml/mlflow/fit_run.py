@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tfos_ml.base import ClusterEstimator
     from tfos_ml.cluster.launcher import RunResult
     from tfos_ml.data.schema import ColumnSpec
+    from tfos_ml.keras.overview import ModelOverview
     from tfos_ml.model import TFModel
-    from tfos_ml.training.overview import ModelOverview
 
 logger = logging.getLogger("tfos_ml.mlflow")
 EXAMPLE_ROWS = 5

@@ -19,9 +19,10 @@ from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import HEAD_FILE, Head
 from tfos_ml.inference.saved_model import note_padding
-from tfos_ml.training import adapt
-from tfos_ml.training.allreduce import WorkerGroup
-from tfos_ml.training.checkpoint import (
+from tfos_ml.keras import adapt
+from tfos_ml.keras.batches import TrainingData, fingerprint, padded_lengths
+from tfos_ml.keras.callbacks import Closing, EpochState, Opening, acts_on_batches, of_this_worker
+from tfos_ml.keras.checkpoint import (
     Checkpoints,
     TrainingState,
     assign_all,
@@ -31,17 +32,16 @@ from tfos_ml.training.checkpoint import (
     set_random_state,
     split_variables,
 )
-from tfos_ml.training.data_parallel import DataParallel, Stage
-from tfos_ml.training.epoch_state import LayerState, MetricSums
-from tfos_ml.training.finite_weights import WeightWatch
-from tfos_ml.training.first_batch import check_first_batch
-from tfos_ml.training.keras_callbacks import Closing, EpochState, Opening, acts_on_batches, of_this_worker
-from tfos_ml.training.keras_data import TrainingData, fingerprint, padded_lengths
-from tfos_ml.training.model_source import WEIGHTS_FILE
+from tfos_ml.keras.collectives import WorkerGroup
+from tfos_ml.keras.data_parallel import DataParallel, Stage
+from tfos_ml.keras.finite_weights import WeightWatch
+from tfos_ml.keras.first_batch import check_first_batch
+from tfos_ml.keras.model_source import WEIGHTS_FILE
+from tfos_ml.keras.sync import LayerState, MetricSums
 
 if TYPE_CHECKING:
-    from tfos_ml.training.describe import ModelDescription
-    from tfos_ml.training.model_source import ModelSource
+    from tfos_ml.keras.inspection import ModelDescription
+    from tfos_ml.keras.model_source import ModelSource
     from tfos_ml.worker.context import NodeContext
 
 

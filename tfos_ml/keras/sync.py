@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfos_ml.training.allreduce import Array, WorkerGroup
+from tfos_ml.keras.collectives import Array, WorkerGroup
 
 _EXACT = (
     "AUC",

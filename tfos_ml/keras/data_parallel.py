@@ -25,7 +25,7 @@ import keras
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
-from tfos_ml.training.allreduce import WorkerGroup
+from tfos_ml.keras.collectives import WorkerGroup
 
 NO_STEP = -1
 _MEAN_OF_ROWS = ("sum_over_batch_size", "mean")

@@ -1,7 +1,7 @@
 """What the driver has to know of a Keras model before any job starts.
 
 Runs on the driver: in the user's process if that holds the model, else in a fresh one
-(``python -m tfos_ml.training.describe <directory>``), where a model that only this process
+(``python -m tfos_ml.keras.inspection <directory>``), where a model that only this process
 could rebuild shows itself.
 """
 
@@ -22,8 +22,8 @@ from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.inference.prediction import LossInfo
 from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow
-from tfos_ml.training.activations import output_activations
-from tfos_ml.training.overview import ModelOverview, overview
+from tfos_ml.keras.activations import output_activations
+from tfos_ml.keras.overview import ModelOverview, overview
 
 _COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
@@ -227,7 +227,7 @@ def answer(folder: Path) -> dict[str, Any]:
     model = source.build()
     description = describe(model)
     if adapted:
-        from tfos_ml.training import adapt
+        from tfos_ml.keras import adapt
 
         description.check_adapted(adapted)
         adapt.adapt_layers(model, adapted, adapt.read_inputs(folder / ROWS, schema, model))

@@ -18,10 +18,10 @@ from tfos_ml.cluster.process import child_environment
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
+from tfos_ml.keras import inspection as describe
+from tfos_ml.keras.inspection import ModelDescription
+from tfos_ml.keras.model_source import ModelSource
 from tfos_ml.protocol.pickling import pickle_function
-from tfos_ml.training import describe
-from tfos_ml.training.describe import ModelDescription
-from tfos_ml.training.model_source import ModelSource
 
 TIMEOUT = 600.0
 REMEMBERED = 32
@@ -96,7 +96,7 @@ def _ask(
 
 
 def _run(folder: Path, environment: Mapping[str, str]) -> None:
-    command = module_command("tfos_ml.training.describe", str(folder))
+    command = module_command("tfos_ml.keras.inspection", str(folder))
     variables = child_environment(f"driver-{os.getpid()}", os.cpu_count() or 1, environment)
     variables["CUDA_VISIBLE_DEVICES"] = ""  # a look at the model needs none of the driver's GPUs
     try:

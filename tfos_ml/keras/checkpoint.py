@@ -26,9 +26,9 @@ from pyarrow import fs
 
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
-from tfos_ml.training.allreduce import Array, WorkerGroup
-from tfos_ml.training.fence import Fence
-from tfos_ml.training.model_dir import FOLDER
+from tfos_ml.keras.collectives import Array, WorkerGroup
+from tfos_ml.keras.fence import Fence
+from tfos_ml.keras.model_dir import FOLDER
 
 KEPT = 2
 _COMPLETE = "COMPLETE.json"

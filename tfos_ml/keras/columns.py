@@ -15,7 +15,7 @@ from tfos_ml.inference.prediction import label_constraint, label_problem
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from tfos_ml.training.describe import ModelDescription
+    from tfos_ml.keras.inspection import ModelDescription
 
 
 def check_columns(columns: FeedSchema, description: ModelDescription) -> None:

@@ -13,9 +13,9 @@ from tfos_ml.data.arrow import pad_rows
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError
-from tfos_ml.keras_columns import check_label
-from tfos_ml.training.allreduce import WorkerGroup
-from tfos_ml.training.describe import ModelDescription
+from tfos_ml.keras.collectives import WorkerGroup
+from tfos_ml.keras.columns import check_label
+from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.export import arrange_inputs, fit_inputs, input_specs, tensor_spec
 from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows

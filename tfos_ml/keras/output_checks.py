@@ -14,7 +14,7 @@ from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import LossInfo, bounds_outside_probabilities
 
 if TYPE_CHECKING:
-    from tfos_ml.training.describe import ModelDescription
+    from tfos_ml.keras.inspection import ModelDescription
 
 _SOFTMAX_LOSSES = {
     "categoricalcrossentropy": "CategoricalCrossentropy",

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfos_ml.errors import ModelError
-from tfos_ml.output_checks import compares_probabilities, sum_notice, value_problem
+from tfos_ml.keras.output_checks import compares_probabilities, sum_notice, value_problem
 from tfos_ml.worker.export import output_layer_names
 
 if TYPE_CHECKING:
-    from tfos_ml.training.describe import ModelDescription
-    from tfos_ml.training.keras_data import TrainingData
+    from tfos_ml.keras.batches import TrainingData
+    from tfos_ml.keras.inspection import ModelDescription
 
 
 def check_first_batch(model: Any, data: TrainingData, description: ModelDescription) -> list[str]:

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteLossError
-from tfos_ml.training.allreduce import WorkerGroup
-from tfos_ml.training.data_parallel import NO_STEP, DataParallel, Stage
-from tfos_ml.training.epoch_state import LayerState, MetricSums
-from tfos_ml.training.finite_weights import WeightWatch
-from tfos_ml.training.keras_data import TrainingData
+from tfos_ml.keras.batches import TrainingData
+from tfos_ml.keras.collectives import WorkerGroup
+from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, Stage
+from tfos_ml.keras.finite_weights import WeightWatch
+from tfos_ml.keras.sync import LayerState, MetricSums
 from tfos_ml.worker.global_batches import GlobalBatches
 
 if TYPE_CHECKING:
