@@ -34,7 +34,7 @@ os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 os.environ["TFOS_ML_PRELOAD"] = "0"
 
 CLEAN_SECONDS = 10.0
-MODULES = {"tfos_ml.worker.main", "tfos_ml.cluster.guardian", "tfos_ml.cluster.host", "tfos_ml.cluster.board"}
+MODULES = {"tfos_ml.worker.main", "tfos_ml.agent.reaper", "tfos_ml.agent.detached", "tfos_ml.agent.tensorboard"}
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
 KEEPER, UNUSED_MODELS = "tfos_ml.inference.cache", 4
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session

@@ -10,6 +10,7 @@ from pyspark.ml import Estimator
 from pyspark.sql import functions as F
 
 from tfos_ml import errors
+from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.cluster.launcher import RunResult, launch
 from tfos_ml.cluster.preflight import default_fs, graces, lease_timeout
 from tfos_ml.cluster.programs import DEFAULT_SETTINGS
@@ -21,7 +22,6 @@ from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.order import PARTITION_SHIFT
-from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.fit_iterator import FitIterator
 from tfos_ml.fit_listener import FitListener, listening
 from tfos_ml.fit_outcome import warn_of_outcome

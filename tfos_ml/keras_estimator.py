@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tfos_ml import errors
+from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.base import ClusterEstimator
 from tfos_ml.cluster.job_errors import adapt_rows_error
 from tfos_ml.cluster.preflight import default_fs
@@ -23,7 +24,6 @@ from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
-from tfos_ml.feed.feeder import VALIDATION_COLUMN
 from tfos_ml.inference.columns import output_columns
 from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors

@@ -18,7 +18,7 @@ from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, our_processes, wait_until
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
-from tfos_ml.cluster.graceful_end import END_SECONDS
+from tfos_ml.agent.graceful_end import END_SECONDS
 
 
 def features(spark, rows=100):
@@ -299,8 +299,8 @@ def test_train_function_that_never_reads_is_a_stall_error(spark, tmp_path):
 
 
 def test_data_feed_holds_memory_and_disk_within_its_bound(spark, tmp_path):
+    from tfos_ml.agent import feeder
     from tfos_ml.data import spool
-    from tfos_ml.feed import feeder
 
     def watch(args, ctx):
         feed, most, rows = ctx.get_data_feed(), 0, 0

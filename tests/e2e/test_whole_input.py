@@ -9,7 +9,7 @@ from conftest import wait_until
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from tfos_ml.cluster.task_input import whole
+from tfos_ml.agent.task_input import whole
 from tfos_ml.errors import InputLostError
 
 ROWS = 60_000

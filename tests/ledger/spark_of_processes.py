@@ -46,7 +46,7 @@ FETCH_FAILED = (
 )
 EXITED = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["tfos_ml.cluster.host", "tfos_ml.cluster.task_input", "pyspark.serializers"])
+_forks.set_forkserver_preload(["tfos_ml.agent.detached", "tfos_ml.agent.task_input", "pyspark.serializers"])
 
 
 def end_forks() -> None:

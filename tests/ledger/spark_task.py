@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
-from tfos_ml.cluster.host import HostOrder, lead
+from tfos_ml.agent.detached import HostOrder, lead
 
 ELEMENTS = BatchedSerializer(CPickleSerializer(), 5)
 
@@ -90,7 +90,7 @@ def main(infile: Any, answers: Connection, order: TaskOrder) -> None:
 
 
 def fork_host(order: HostOrder) -> SimpleNamespace:
-    """Instead of ``tfos_ml.cluster.host.start_host``: the same program, in a fork that need not import it again."""
+    """Instead of ``tfos_ml.agent.detached.start_host``: the same program, in a fork that need not import it again."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

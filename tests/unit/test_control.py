@@ -13,8 +13,8 @@ import pyarrow.flight as flight
 import pytest
 from conftest import wait_until
 
+from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.progress_link import ProgressLink, period_for
 from tfos_ml.protocol import control_client, transport
 from tfos_ml.protocol.control_client import ControlClient
 

@@ -10,17 +10,17 @@ import psutil
 import pytest
 from conftest import ends, lives, wait_until
 
+from tfos_ml.agent.process import MARKER, new_marker
+from tfos_ml.agent.reaper import Guardian
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.guardian import Guardian
-from tfos_ml.cluster.process import MARKER, new_marker
 
 DEADLINE = 15.0
 
 
 SUPERVISOR = """
 import json, os, subprocess, sys
-from tfos_ml.cluster.guardian import Guardian
-from tfos_ml.cluster.process import MARKER
+from tfos_ml.agent.reaper import Guardian
+from tfos_ml.agent.process import MARKER
 
 given = json.loads(sys.argv[1])
 guardian = Guardian(given["marker"], given["directories"], **given.get("watching", {}))
@@ -101,7 +101,7 @@ class TestEndOfTheSupervisor:
 
     def test_in_the_middle_of_a_message_is_cleaned_up_after(self, directory):
         read, write = os.pipe()
-        with subprocess.Popen([sys.executable, "-m", "tfos_ml.cluster.guardian"], stdin=read) as guardian:
+        with subprocess.Popen([sys.executable, "-m", "tfos_ml.agent.reaper"], stdin=read) as guardian:
             os.close(read)
             os.write(write, f'{{"marker": "g-cut", "directories": ["{directory}"]}}\n{{"control": '.encode())
             os.close(write)
@@ -163,7 +163,7 @@ class TestFinish:
         assert not directory.exists()
 
     def test_does_the_work_of_a_guardian_that_is_frozen(self, start, directory, monkeypatch):
-        monkeypatch.setattr("tfos_ml.cluster.guardian.CLEANUP_TIMEOUT", 0.5)
+        monkeypatch.setattr("tfos_ml.agent.reaper.CLEANUP_TIMEOUT", 0.5)
         guardian = Guardian("g-5", [str(directory)])
         child = start("g-5")
         guardian.guard(pid=child.pid)

@@ -13,12 +13,13 @@ import pytest
 from test_endpoint import Node
 
 from tfos_ml import errors
-from tfos_ml.cluster import cluster_server, control, progress_link
+from tfos_ml.agent import progress_link
+from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
+from tfos_ml.agent.placement import Place, PlainSeat
+from tfos_ml.agent.progress_link import ProgressLink
+from tfos_ml.cluster import cluster_server, control
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.feeding import FeedNode, FeedOrder, feed_elements
-from tfos_ml.cluster.progress_link import ProgressLink
-from tfos_ml.cluster.tasks import Place, PlainSeat
 from tfos_ml.protocol import control_client, results, transport
 from tfos_ml.protocol.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims, check_rows
 from tfos_ml.protocol.control_client import ControlClient

@@ -6,8 +6,8 @@ import sys
 import cloudpickle
 import pytest
 
-from tfos_ml.cluster.guardian import Guardian
-from tfos_ml.cluster.process import ChildProcess, child_environment
+from tfos_ml.agent.process import ChildProcess, child_environment
+from tfos_ml.agent.reaper import Guardian
 from tfos_ml.common import interpreter
 from tfos_ml.common.interpreter import module_command, search_path
 from tfos_ml.protocol.channel import Channel
@@ -37,10 +37,10 @@ def assert_nothing_ran(directory):
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("tfos_ml.cluster.guardian", []),
-        ("tfos_ml.cluster.host", []),
+        ("tfos_ml.agent.reaper", []),
+        ("tfos_ml.agent.detached", []),
         ("tfos_ml.inference.cache", ["/not there/model"]),
-        ("tfos_ml.cluster.board", ["/tmp", "127.0.0.1", "1"]),
+        ("tfos_ml.agent.tensorboard", ["/tmp", "127.0.0.1", "1"]),
     ],
 )
 def test_processes_of_ours_run_nothing_of_the_working_directory(here, module, arguments):
@@ -60,7 +60,7 @@ def test_guardian_runs_nothing_of_the_working_directory(here):
 def test_command_of_python_3_10_is_as_safe(here):
     (here / "tfos_ml" / "cluster").mkdir()
     (here / "tfos_ml" / "cluster" / "guardian.py").write_text((here / "json.py").read_text())
-    command = [sys.executable, "-c", interpreter._SAFE_RUN, "tfos_ml.cluster.guardian"]
+    command = [sys.executable, "-c", interpreter._SAFE_RUN, "tfos_ml.agent.reaper"]
     done = subprocess.run(
         command, env=child_environment("m", 1, {}), stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE
     )

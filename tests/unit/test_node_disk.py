@@ -7,7 +7,7 @@ import tempfile
 import pytest
 from node_tasks import make_task
 
-from tfos_ml.cluster.node import Node, supervise
+from tfos_ml.agent.supervisor import Node, supervise
 from tfos_ml.protocol.failure import NodeFailure
 
 ROOM_FOR_TWO = "size=1m,nr_inodes=3"  # the root takes one

@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ends, lives
 
-from tfos_ml.cluster.process import (
+from tfos_ml.agent.process import (
     LINES_A_SECOND,
     MARKER,
     TAIL_LINES,

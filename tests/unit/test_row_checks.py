@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from tfos_ml import errors
+from tfos_ml.agent.feeder import Feeder
 from tfos_ml.data.attributes import class_count, vector_names
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import VECTOR, ColumnConstraint, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, read_chunk
-from tfos_ml.feed.feeder import Feeder
 from tfos_ml.inference.prediction import LossInfo, label_constraint
 
 NAN, INF = float("nan"), float("inf")

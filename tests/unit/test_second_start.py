@@ -3,9 +3,9 @@
 import pytest
 from node_tasks import make_task
 
+from tfos_ml.agent.placement import Place, PlainSeat
+from tfos_ml.agent.supervisor import Node, supervise
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.node import Node, supervise
-from tfos_ml.cluster.tasks import Place, PlainSeat
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.failure import NodeFailure, find_failure
 

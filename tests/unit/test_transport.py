@@ -37,10 +37,10 @@ import json, sys
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.cluster.cluster_server import ClusterServer
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.cluster.endpoint import FeedEndpoint
+from tfos_ml.agent.row_server import FeedEndpoint
 from tfos_ml.protocol.template import make_template
 from tfos_ml.data import spool
-from tfos_ml.feed.inlet import Inlet
+from tfos_ml.agent.row_receiver import Inlet
 from pathlib import Path
 
 told = []

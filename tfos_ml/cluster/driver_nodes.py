@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tfos_ml.cluster.host import HostOrder, start_host
-from tfos_ml.cluster.tasks import Place
+from tfos_ml.agent.detached import HostOrder, start_host
+from tfos_ml.agent.placement import Place
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.node_task import NodeTask
 

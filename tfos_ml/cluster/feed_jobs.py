@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.cluster.feeding import (
+from tfos_ml.agent.feed_task import (
     FED_SCHEMA,
     FeedOrder,
     feed_batches,

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tfos_ml import errors
-from tfos_ml.cluster.task_input import LOST as LOST_INPUT
+from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.protocol.artifacts import is_connect
 from tfos_ml.protocol.failure import Failure, find_failure
 

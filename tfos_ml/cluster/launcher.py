@@ -16,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
+from tfos_ml.agent.graceful_end import await_end
+from tfos_ml.agent.supervisor import run_node
 from tfos_ml.cluster.control import ControlServer
 from tfos_ml.cluster.driver_nodes import DriverNodes
-from tfos_ml.cluster.graceful_end import await_end
 from tfos_ml.cluster.job_errors import node_error
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure, raise_silence
-from tfos_ml.cluster.node import run_node
 from tfos_ml.cluster.preflight import LEASE_SECONDS, allocates_dynamically, check_settings, check_slots
 from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.progress import Progress

@@ -15,16 +15,17 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfos_ml import errors
+from tfos_ml.agent.detached import start_node
+from tfos_ml.agent.feed_task import FeedNode, FeedOrder
+from tfos_ml.agent.graceful_end import FEED_END_SECONDS, await_end, has_failed
+from tfos_ml.agent.node_output import OutputPrinter
+from tfos_ml.agent.rendezvous import read_cards
 from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.cluster.driver_nodes import DriverNodes
 from tfos_ml.cluster.feed_jobs import feeding, inferring
-from tfos_ml.cluster.feeding import FeedNode, FeedOrder
-from tfos_ml.cluster.graceful_end import FEED_END_SECONDS, await_end, has_failed
-from tfos_ml.cluster.host import start_node
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.launcher import RunResult
 from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
-from tfos_ml.cluster.node_output import OutputPrinter
 from tfos_ml.cluster.preflight import LEASE_SETTING, check_settings, check_slots, graces, lease_timeout
 from tfos_ml.cluster.probe import check_executors
 from tfos_ml.cluster.programs import (
@@ -36,7 +37,6 @@ from tfos_ml.cluster.programs import (
     classic_session,
     context_settings,
 )
-from tfos_ml.cluster.rendezvous import read_cards
 from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.streams import has_ended, stop_stream
 from tfos_ml.cluster.tagged_job import TaggedJob

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from tfos_ml import errors
+from tfos_ml.agent.graceful_end import await_end, has_failed
+from tfos_ml.agent.node_output import write_lines
+from tfos_ml.agent.placement import PlainSeat, check_driver, place_of
+from tfos_ml.agent.supervisor import Node, supervise
 from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.graceful_end import await_end, has_failed
 from tfos_ml.cluster.job_errors import typed_error
 from tfos_ml.cluster.meeting import raise_failure, raise_silence
-from tfos_ml.cluster.node import Node, supervise
-from tfos_ml.cluster.node_output import write_lines
 from tfos_ml.cluster.preflight import (
     LEASE_SECONDS,
     allocates_dynamically,
@@ -35,7 +36,6 @@ from tfos_ml.cluster.programs import (
 )
 from tfos_ml.cluster.resources import is_local
 from tfos_ml.cluster.tagged_job import TaggedJob
-from tfos_ml.cluster.tasks import PlainSeat, check_driver, place_of
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol import results

@@ -14,7 +14,7 @@ from pathlib import Path
 import cloudpickle
 import pyarrow as pa
 
-from tfos_ml.cluster.process import child_environment
+from tfos_ml.agent.process import child_environment
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError

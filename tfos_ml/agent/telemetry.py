@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.cluster.progress_link import ProgressLink
-from tfos_ml.cluster.system_metrics import SystemMetrics, system_report
-from tfos_ml.cluster.upload import send_checkpoint
+from tfos_ml.agent.progress_link import ProgressLink
+from tfos_ml.agent.system_metrics import SystemMetrics, system_report
+from tfos_ml.agent.upload import send_checkpoint
 from tfos_ml.protocol import results
 from tfos_ml.protocol.node_task import NodeTask
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from tfos_ml.cluster.rendezvous import Rendezvous
+from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.protocol.template import ClusterTemplate
 
 Word = dict[str, Any]

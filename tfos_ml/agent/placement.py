@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from tfos_ml.cluster.graceful_end import leave_together
+from tfos_ml.agent.graceful_end import leave_together
+from tfos_ml.agent.progress_link import period_for
+from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.cluster.preflight import LEASE_SECONDS
-from tfos_ml.cluster.progress_link import period_for
-from tfos_ml.cluster.rendezvous import Rendezvous
 from tfos_ml.cluster.resources import visible_gpus
 from tfos_ml.errors import ClusterClosedError
 from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbracketed

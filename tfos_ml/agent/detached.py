@@ -1,4 +1,4 @@
-"""``python -m tfos_ml.cluster.host``: a node's supervisor that outlives the task that started it.
+"""``python -m tfos_ml.agent.detached``: a node's supervisor that outlives the task that started it.
 
 Feeding jobs come and go, so the node cannot be their task. A task starts this process, in a
 session of its own, and hands it what it needs through a pipe. It ends by itself when its
@@ -23,16 +23,16 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from tfos_ml.cluster.endpoint import FeedEndpoint
-from tfos_ml.cluster.node import Node, supervise
+from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.placement import Place, PlainSeat, check_driver, place_of
+from tfos_ml.agent.process import MARKER, child_environment
+from tfos_ml.agent.row_receiver import Inlet
+from tfos_ml.agent.row_server import FeedEndpoint
+from tfos_ml.agent.supervisor import Node, supervise
 from tfos_ml.cluster.preflight import LEASE_SECONDS
-from tfos_ml.cluster.process import MARKER, child_environment
-from tfos_ml.cluster.tasks import Place, PlainSeat, check_driver, place_of
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import SpoolDirectories
-from tfos_ml.feed.feeder import Feeder
-from tfos_ml.feed.inlet import Inlet
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact
@@ -73,7 +73,7 @@ def start_host(order: HostOrder) -> subprocess.Popen[bytes]:
     environment = child_environment("", 1, {})
     del environment[MARKER]  # of the TensorFlow process alone
     process = subprocess.Popen(
-        module_command("tfos_ml.cluster.host"),
+        module_command("tfos_ml.agent.detached"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
+from tfos_ml.agent.task_input import whole
 from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.cluster.programs import FEED_TIMEOUT
-from tfos_ml.cluster.task_input import whole
 from tfos_ml.data import blocks
 from tfos_ml.data import rdd_to_arrow as rows
 from tfos_ml.data.arrow import plain

@@ -1,4 +1,4 @@
-"""``python -m tfos_ml.cluster.board <log_dir> <host> <port> <parent>``: TensorBoard, started by the chief.
+"""``python -m tfos_ml.agent.tensorboard <log_dir> <host> <port> <parent>``: TensorBoard, started by the chief.
 
 It says its address on standard output, and dies with its parent. It runs in a
 session of its own; the node's guardian ends what it has started.
@@ -51,7 +51,7 @@ class Board:
 
     def __init__(self, log_dir: str, host: str, environment: Mapping[str, str], parent: int, port: int = 0):
         self._process = subprocess.Popen(
-            module_command("tfos_ml.cluster.board", log_dir, host, str(port), str(parent)),
+            module_command("tfos_ml.agent.tensorboard", log_dir, host, str(port), str(parent)),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""``python -m tfos_ml.cluster.guardian``: cleans up after a supervisor, however it ended.
+"""``python -m tfos_ml.agent.reaper``: cleans up after a supervisor, however it ended.
 
 Spark cancels with SIGKILL, so a node's supervisor cannot be relied on to clean up. The
 guardian runs in a session of its own and reads what to guard from stdin, one JSON object a
@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfos_ml.cluster.process import MARKER, child_environment, kill_tree
+from tfos_ml.agent.process import MARKER, child_environment, kill_tree
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 
@@ -54,7 +54,7 @@ class Guardian:
         self, marker: str, directories: Sequence[str], watch: float | None = None, frozen: str | None = None
     ) -> None:
         self._process = subprocess.Popen(
-            module_command("tfos_ml.cluster.guardian"),
+            module_command("tfos_ml.agent.reaper"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

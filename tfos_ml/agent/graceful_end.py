@@ -24,8 +24,8 @@ from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.failure import Failure, find_failure
 
 if TYPE_CHECKING:
+    from tfos_ml.agent.rendezvous import Rendezvous
     from tfos_ml.cluster.control import ControlServer
-    from tfos_ml.cluster.rendezvous import Rendezvous
     from tfos_ml.cluster.tagged_job import TaggedJob
 
 logger = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_ml import errors
+from tfos_ml.agent.feeder import WINDOW_BYTES
 from tfos_ml.data import blocks, spool
-from tfos_ml.feed.feeder import WINDOW_BYTES
 
 ROOM_POLL_SECONDS = 1.0
 FED_BY_TASKS = {"counts": None, "why": "is fed by TFCluster, which knows no end of the rows before shutdown"}

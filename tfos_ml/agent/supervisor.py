@@ -29,23 +29,23 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.cluster.asked import Asked
-from tfos_ml.cluster.board import Board, why_not_started
-from tfos_ml.cluster.conversation import Conversation
-from tfos_ml.cluster.graceful_end import log_failure
-from tfos_ml.cluster.guardian import SUPERVISOR_TIMEOUT, Guardian
-from tfos_ml.cluster.node_output import NodeOutput
+from tfos_ml.agent.consensus import Conversation
+from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.graceful_end import log_failure
+from tfos_ml.agent.node_output import NodeOutput
+from tfos_ml.agent.placement import BarrierSeat, NodeSeat, PlainSeat, check_driver, place_of
+from tfos_ml.agent.process import ChildProcess, child_environment, describe_exit, new_marker
+from tfos_ml.agent.progress_link import ProgressLink, period_for
+from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Guardian
+from tfos_ml.agent.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
+from tfos_ml.agent.task_input import LOST as LOST_INPUT
+from tfos_ml.agent.task_input import as_they_come, whole
+from tfos_ml.agent.telemetry import Asked
+from tfos_ml.agent.tensorboard import Board, why_not_started
 from tfos_ml.cluster.preflight import LEASE_SECONDS
-from tfos_ml.cluster.process import ChildProcess, child_environment, describe_exit, new_marker
-from tfos_ml.cluster.progress_link import ProgressLink, period_for
-from tfos_ml.cluster.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
-from tfos_ml.cluster.task_input import LOST as LOST_INPUT
-from tfos_ml.cluster.task_input import as_they_come, whole
-from tfos_ml.cluster.tasks import BarrierSeat, NodeSeat, PlainSeat, check_driver, place_of
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data import spool
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.feed.feeder import Feeder
 from tfos_ml.inference import publishing as export
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.protocol import results

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
+from tfos_ml.agent.row_receiver import Exchange, Inlet
 from tfos_ml.data import blocks
 from tfos_ml.data.spool import Chunk
-from tfos_ml.feed.inlet import Exchange, Inlet
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.transport import TransportServer, read_message

@@ -1,0 +1,1 @@
+"""One node, seen from its Spark task: the supervisor of its TensorFlow process."""
