@@ -11,10 +11,6 @@ from pyspark.sql import functions as F
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
-from tfos_ml.cluster.launcher import RunResult, launch
-from tfos_ml.cluster.preflight import default_fs, graces, lease_timeout
-from tfos_ml.cluster.programs import DEFAULT_SETTINGS
-from tfos_ml.cluster.resources import make_profile
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import driver_places, pyarrow_uri
 from tfos_ml.common.redact import redact
@@ -22,6 +18,10 @@ from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.order import PARTITION_SHIFT
+from tfos_ml.driver.preflight import default_fs, graces, lease_timeout
+from tfos_ml.driver.programs import DEFAULT_SETTINGS
+from tfos_ml.driver.resources import make_profile
+from tfos_ml.driver.run import RunResult, launch
 from tfos_ml.fit_iterator import FitIterator
 from tfos_ml.fit_listener import FitListener, listening
 from tfos_ml.fit_outcome import warn_of_outcome

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tfos_ml.base import ClusterEstimator
-    from tfos_ml.cluster.launcher import RunResult
+    from tfos_ml.driver.run import RunResult
     from tfos_ml.model import TFModel
 
 

@@ -14,8 +14,6 @@ from pyspark.sql.types import StructType
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.base import ClusterEstimator
-from tfos_ml.cluster.job_errors import adapt_rows_error
-from tfos_ml.cluster.preflight import default_fs
 from tfos_ml.common import filesystems as storage
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import driver_places
@@ -24,6 +22,8 @@ from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
+from tfos_ml.driver.job_errors import adapt_rows_error
+from tfos_ml.driver.preflight import default_fs
 from tfos_ml.inference.columns import output_columns
 from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from typing_extensions import Self
 
-    from tfos_ml.cluster.launcher import RunResult
+    from tfos_ml.driver.run import RunResult
     from tfos_ml.keras.inspection import ModelDescription
     from tfos_ml.model import TFModel
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
     from typing_extensions import Self
 
-    from tfos_ml.cluster.launcher import RunResult
+    from tfos_ml.driver.run import RunResult
 
 
 _MODEL_FILE, _RESULTS = "saved_model.tar", "results-"

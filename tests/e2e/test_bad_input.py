@@ -15,7 +15,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFEstimator, TFModel, errors
-from tfos_ml.cluster import preflight
+from tfos_ml.driver import preflight
 
 
 @pytest.fixture

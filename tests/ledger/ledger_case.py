@@ -24,11 +24,11 @@ from lost_answers import Answers
 from spark_of_processes import ConnectSpark, Elements, FetchFailedError, ProcessSpark, Rows, wait_until
 
 from tfos_ml import InputMode, TFCluster, errors
-from tfos_ml.cluster import launcher
-from tfos_ml.cluster.preflight import LEASE_SETTING
-from tfos_ml.cluster.programs import DEFAULT_SETTINGS
 from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
+from tfos_ml.driver import run as launcher
+from tfos_ml.driver.preflight import LEASE_SETTING
+from tfos_ml.driver.programs import DEFAULT_SETTINGS
 from tfos_ml.protocol import results
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.node_task import NodeTask

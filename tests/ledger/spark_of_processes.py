@@ -33,7 +33,7 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import spark_task
 
-from tfos_ml.cluster.tagged_job import PROGRESS_INTERVAL
+from tfos_ml.driver.spark_job import PROGRESS_INTERVAL
 from tfos_ml.protocol import results
 
 MAX_FAILURES = 4

@@ -9,7 +9,7 @@ from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
 from tfos_ml.agent.placement import BarrierSeat, check_driver, place_of
 from tfos_ml.agent.rendezvous import NodeCard, ReservedPort
-from tfos_ml.cluster.control import ControlServer
+from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.control_client import ControlClient

@@ -14,7 +14,7 @@ import pytest
 from conftest import wait_until
 
 from tfos_ml.agent.progress_link import ProgressLink, period_for
-from tfos_ml.cluster.control import ControlServer
+from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client, transport
 from tfos_ml.protocol.control_client import ControlClient
 
@@ -271,7 +271,7 @@ def test_files_without_the_token_or_with_a_path_for_a_name_stay_in_their_place(s
 
 SERVER = """
 import sys
-from tfos_ml.cluster.control import ControlServer
+from tfos_ml.driver.control_server import ControlServer
 server = ControlServer("127.0.0.1")
 print(server.address["location"], server.address["token"], flush=True)
 sys.stdin.read()

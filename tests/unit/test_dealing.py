@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tfos_ml.cluster.dealing import Dealer
+from tfos_ml.driver.dealing import Dealer
 
 TWO_HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 

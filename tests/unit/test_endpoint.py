@@ -17,10 +17,10 @@ from tfos_ml.agent import row_receiver as inlet
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder, _nearest
 from tfos_ml.agent.row_receiver import Inlet
 from tfos_ml.agent.row_server import FeedEndpoint
-from tfos_ml.cluster.cluster_server import ClusterServer
 from tfos_ml.data import blocks, spool
 from tfos_ml.data import rdd_to_arrow as rows
 from tfos_ml.data.arrow_to_rdd import to_elements
+from tfos_ml.driver.cluster_server import ClusterServer
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.control_client import ControlClient

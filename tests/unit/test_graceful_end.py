@@ -8,7 +8,7 @@ import pytest
 from tfos_ml.agent import graceful_end
 from tfos_ml.agent.graceful_end import has_failed, leave_together, log_failure
 from tfos_ml.agent.rendezvous import Rendezvous
-from tfos_ml.cluster.control import ControlServer
+from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.failure import Failure
 

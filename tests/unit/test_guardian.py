@@ -12,7 +12,7 @@ from conftest import ends, lives, wait_until
 
 from tfos_ml.agent.process import MARKER, new_marker
 from tfos_ml.agent.reaper import Guardian
-from tfos_ml.cluster.control import ControlServer
+from tfos_ml.driver.control_server import ControlServer
 
 DEADLINE = 15.0
 

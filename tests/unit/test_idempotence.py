@@ -17,9 +17,10 @@ from tfos_ml.agent import progress_link
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
 from tfos_ml.agent.placement import Place, PlainSeat
 from tfos_ml.agent.progress_link import ProgressLink
-from tfos_ml.cluster import cluster_server, control
-from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
-from tfos_ml.cluster.control import ControlServer
+from tfos_ml.driver import cluster_server
+from tfos_ml.driver import control_server as control
+from tfos_ml.driver.cluster_server import ClusterAddress, ClusterServer
+from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client, results, transport
 from tfos_ml.protocol.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims, check_rows
 from tfos_ml.protocol.control_client import ControlClient

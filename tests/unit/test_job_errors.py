@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.cluster.job_errors import adapt_rows_error, node_error, typed_error
+from tfos_ml.driver.job_errors import adapt_rows_error, node_error, typed_error
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.template import make_template
 

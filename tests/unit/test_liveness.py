@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfos_ml.cluster.liveness import PAUSE_SECONDS, Liveness
+from tfos_ml.driver.liveness import PAUSE_SECONDS, Liveness
 
 
 class Clock:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 
-from tfos_ml.cluster import probe
+from tfos_ml.driver import probe
 from tfos_ml.errors import ClusterConfigError
 
 HERE = {"host": "host-7", "python": platform.python_version(), "missing": []}

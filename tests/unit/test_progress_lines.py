@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tfos_ml.cluster.progress import Progress
+from tfos_ml.driver.progress import Progress
 
 WORD = {0: {"rows": 100, "complete": True}}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.cluster.restarts import PORT_RETRIES, RestartPolicy
+from tfos_ml.driver.restarts import PORT_RETRIES, RestartPolicy
 
 PASSING = [errors.NodeLostError, errors.NodeExitError, errors.TrainFnError, errors.InputLostError]
 COMING_AGAIN = [

@@ -5,7 +5,7 @@ from node_tasks import make_task
 
 from tfos_ml.agent.placement import Place, PlainSeat
 from tfos_ml.agent.supervisor import Node, supervise
-from tfos_ml.cluster.control import ControlServer
+from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.failure import NodeFailure, find_failure
 

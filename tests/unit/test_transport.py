@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from tfos_ml.cluster.control import ControlServer
+from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import transport
 from tfos_ml.protocol.control_client import ControlClient
 
@@ -35,7 +35,7 @@ HANDSHAKE_SECONDS = 120.0  # gRPC's own; Flight gives no way to change it
 SERVERS = """
 import json, sys
 from tfos_ml.protocol.claims import DriverClaims
-from tfos_ml.cluster.cluster_server import ClusterServer
+from tfos_ml.driver.cluster_server import ClusterServer
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.agent.row_server import FeedEndpoint
 from tfos_ml.protocol.template import make_template

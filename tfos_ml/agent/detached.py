@@ -29,10 +29,10 @@ from tfos_ml.agent.process import MARKER, child_environment
 from tfos_ml.agent.row_receiver import Inlet
 from tfos_ml.agent.row_server import FeedEndpoint
 from tfos_ml.agent.supervisor import Node, supervise
-from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import SpoolDirectories
+from tfos_ml.driver.preflight import LEASE_SECONDS
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact

@@ -23,13 +23,13 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import whole
-from tfos_ml.cluster.preflight import LEASE_SECONDS
-from tfos_ml.cluster.programs import FEED_TIMEOUT
 from tfos_ml.data import blocks
 from tfos_ml.data import rdd_to_arrow as rows
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.data.fields import field_of
+from tfos_ml.driver.preflight import LEASE_SECONDS
+from tfos_ml.driver.programs import FEED_TIMEOUT
 from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure

@@ -25,8 +25,8 @@ from tfos_ml.protocol.failure import Failure, find_failure
 
 if TYPE_CHECKING:
     from tfos_ml.agent.rendezvous import Rendezvous
-    from tfos_ml.cluster.control import ControlServer
-    from tfos_ml.cluster.tagged_job import TaggedJob
+    from tfos_ml.driver.control_server import ControlServer
+    from tfos_ml.driver.spark_job import TaggedJob
 
 logger = logging.getLogger(__name__)
 END_SECONDS = 10.0

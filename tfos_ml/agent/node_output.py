@@ -12,11 +12,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.agent.process import LimitedLines
-from tfos_ml.cluster.progress import CLEAR_LINE
+from tfos_ml.driver.progress import CLEAR_LINE
 
 if TYPE_CHECKING:
     from tfos_ml.agent.progress_link import ProgressLink
-    from tfos_ml.cluster.cluster_server import ClusterServer
+    from tfos_ml.driver.cluster_server import ClusterServer
 
 LINES_A_SECOND = 100  # of a node, and of all nodes of a large cluster but for one each
 LINE_LENGTH = 2_000

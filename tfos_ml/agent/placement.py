@@ -17,8 +17,8 @@ import psutil
 from tfos_ml.agent.graceful_end import leave_together
 from tfos_ml.agent.progress_link import period_for
 from tfos_ml.agent.rendezvous import Rendezvous
-from tfos_ml.cluster.preflight import LEASE_SECONDS
-from tfos_ml.cluster.resources import visible_gpus
+from tfos_ml.driver.preflight import LEASE_SECONDS
+from tfos_ml.driver.resources import visible_gpus
 from tfos_ml.errors import ClusterClosedError
 from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbracketed
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient

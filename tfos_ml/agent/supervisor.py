@@ -42,10 +42,10 @@ from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.agent.task_input import as_they_come, whole
 from tfos_ml.agent.telemetry import Asked
 from tfos_ml.agent.tensorboard import Board, why_not_started
-from tfos_ml.cluster.preflight import LEASE_SECONDS
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data import spool
 from tfos_ml.data.schema import FeedSchema
+from tfos_ml.driver.preflight import LEASE_SECONDS
 from tfos_ml.inference import publishing as export
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.protocol import results

@@ -20,15 +20,17 @@ from tfos_ml.agent.feed_task import FeedNode, FeedOrder
 from tfos_ml.agent.graceful_end import FEED_END_SECONDS, await_end, has_failed
 from tfos_ml.agent.node_output import OutputPrinter
 from tfos_ml.agent.rendezvous import read_cards
-from tfos_ml.cluster.cluster_server import ClusterAddress, ClusterServer
-from tfos_ml.cluster.driver_nodes import DriverNodes
-from tfos_ml.cluster.feed_jobs import feeding, inferring
-from tfos_ml.cluster.job_errors import typed_error
-from tfos_ml.cluster.launcher import RunResult
-from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure
-from tfos_ml.cluster.preflight import LEASE_SETTING, check_settings, check_slots, graces, lease_timeout
-from tfos_ml.cluster.probe import check_executors
-from tfos_ml.cluster.programs import (
+from tfos_ml.cluster.streams import has_ended, stop_stream
+from tfos_ml.common.tracebacks import concise
+from tfos_ml.data.schema import FeedSchema
+from tfos_ml.driver.cluster_server import ClusterAddress, ClusterServer
+from tfos_ml.driver.driver_nodes import DriverNodes
+from tfos_ml.driver.feed_jobs import feeding, inferring
+from tfos_ml.driver.gather import Meeting, one_at_a_time, raise_failure
+from tfos_ml.driver.job_errors import typed_error
+from tfos_ml.driver.preflight import LEASE_SETTING, check_settings, check_slots, graces, lease_timeout
+from tfos_ml.driver.probe import check_executors
+from tfos_ml.driver.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
     POLL_SECONDS,
@@ -37,11 +39,9 @@ from tfos_ml.cluster.programs import (
     classic_session,
     context_settings,
 )
-from tfos_ml.cluster.resources import is_local
-from tfos_ml.cluster.streams import has_ended, stop_stream
-from tfos_ml.cluster.tagged_job import TaggedJob
-from tfos_ml.common.tracebacks import concise
-from tfos_ml.data.schema import FeedSchema
+from tfos_ml.driver.resources import is_local
+from tfos_ml.driver.run import RunResult
+from tfos_ml.driver.spark_job import TaggedJob
 from tfos_ml.input_mode import InputMode
 from tfos_ml.model import TFModel
 from tfos_ml.protocol import results

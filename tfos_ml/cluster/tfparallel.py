@@ -14,18 +14,20 @@ from tfos_ml.agent.graceful_end import await_end, has_failed
 from tfos_ml.agent.node_output import write_lines
 from tfos_ml.agent.placement import PlainSeat, check_driver, place_of
 from tfos_ml.agent.supervisor import Node, supervise
-from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.job_errors import typed_error
-from tfos_ml.cluster.meeting import raise_failure, raise_silence
-from tfos_ml.cluster.preflight import (
+from tfos_ml.common.tracebacks import concise
+from tfos_ml.data.schema import FeedSchema
+from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.gather import raise_failure, raise_silence
+from tfos_ml.driver.job_errors import typed_error
+from tfos_ml.driver.preflight import (
     LEASE_SECONDS,
     allocates_dynamically,
     check_settings,
     check_slots,
     lease_timeout,
 )
-from tfos_ml.cluster.probe import check_executors
-from tfos_ml.cluster.programs import (
+from tfos_ml.driver.probe import check_executors
+from tfos_ml.driver.programs import (
     CLEANUP_TIMEOUT,
     FEED_TIMEOUT,
     POLL_SECONDS,
@@ -34,10 +36,8 @@ from tfos_ml.cluster.programs import (
     classic_session,
     context_settings,
 )
-from tfos_ml.cluster.resources import is_local
-from tfos_ml.cluster.tagged_job import TaggedJob
-from tfos_ml.common.tracebacks import concise
-from tfos_ml.data.schema import FeedSchema
+from tfos_ml.driver.resources import is_local
+from tfos_ml.driver.spark_job import TaggedJob
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, node_ports
 from tfos_ml.protocol.artifacts import publish

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from tfos_ml import errors
 from tfos_ml.cluster import tfcluster
-from tfos_ml.cluster.programs import check_map_fun
 from tfos_ml.compat.map_functions import MapFun, run_in_cluster
+from tfos_ml.driver.programs import check_map_fun
 from tfos_ml.input_mode import InputMode as NativeMode
 
 if TYPE_CHECKING:

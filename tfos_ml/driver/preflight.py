@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.cluster.resources import is_local
+from tfos_ml.driver.resources import is_local
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
 from tfos_ml.protocol.artifacts import is_connect
 from tfos_ml.protocol.graces import EVALUATOR_SETTING, SERVER_SETTING, WORKER_SETTING, Graces

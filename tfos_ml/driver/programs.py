@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.cluster.preflight import default_fs
 from tfos_ml.common.arguments import check_call
 from tfos_ml.common.hadoop import driver_places
+from tfos_ml.driver.preflight import default_fs
 from tfos_ml.protocol.artifacts import is_connect
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.cluster.resources import is_local
-from tfos_ml.cluster.tagged_job import TaggedJob
+from tfos_ml.driver.resources import is_local
+from tfos_ml.driver.spark_job import TaggedJob
 from tfos_ml.errors import ClusterConfigError
 from tfos_ml.protocol.artifacts import is_connect
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.dealing import Dealer
-from tfos_ml.cluster.preflight import LEASE_SECONDS, LEASE_SETTING
+from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.dealing import Dealer
+from tfos_ml.driver.preflight import LEASE_SECONDS, LEASE_SETTING
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.claims import PENDING, Claims
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml.agent.progress_link import KEPT_REPORTS
-from tfos_ml.cluster.liveness import Liveness
+from tfos_ml.driver.liveness import Liveness
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.transport import Actions, TransportServer, read_message

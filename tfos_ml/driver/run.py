@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.agent.graceful_end import await_end
 from tfos_ml.agent.supervisor import run_node
-from tfos_ml.cluster.control import ControlServer
-from tfos_ml.cluster.driver_nodes import DriverNodes
-from tfos_ml.cluster.job_errors import node_error
-from tfos_ml.cluster.meeting import Meeting, one_at_a_time, raise_failure, raise_silence
-from tfos_ml.cluster.preflight import LEASE_SECONDS, allocates_dynamically, check_settings, check_slots
-from tfos_ml.cluster.probe import check_executors
-from tfos_ml.cluster.progress import Progress
-from tfos_ml.cluster.resources import is_local
-from tfos_ml.cluster.restarts import RestartPolicy
-from tfos_ml.cluster.tagged_job import TaggedJob
+from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.driver_nodes import DriverNodes
+from tfos_ml.driver.gather import Meeting, one_at_a_time, raise_failure, raise_silence
+from tfos_ml.driver.job_errors import node_error
+from tfos_ml.driver.preflight import LEASE_SECONDS, allocates_dynamically, check_settings, check_slots
+from tfos_ml.driver.probe import check_executors
+from tfos_ml.driver.progress import Progress
+from tfos_ml.driver.resources import is_local
+from tfos_ml.driver.restarts import RestartPolicy
+from tfos_ml.driver.spark_job import TaggedJob
 from tfos_ml.inference import publishing as export
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, node_ports

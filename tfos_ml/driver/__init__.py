@@ -1,0 +1,1 @@
+"""One run, on the driver: started, watched, cancelled and closed."""
