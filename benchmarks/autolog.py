@@ -36,7 +36,8 @@ from tracking import Server
 from training import frame, make_model
 
 import tfos_ml.mlflow
-from tfos_ml import KerasEstimator, TFEstimator, fit_listener
+from tfos_ml import KerasEstimator, TFEstimator
+from tfos_ml.stages import fit_listener
 
 ROWS, AIM = 20_000, 0.02  # of the wall time
 EPOCH_SECONDS = 3

@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfos_ml.cluster.tfcluster import TFCluster
     from tfos_ml.cluster.tfparallel import TFParallel
-    from tfos_ml.estimator import TFEstimator
-    from tfos_ml.input_mode import InputMode
-    from tfos_ml.keras_estimator import KerasEstimator
-    from tfos_ml.model import TFModel
+    from tfos_ml.stages.estimator import TFEstimator
+    from tfos_ml.stages.input_mode import InputMode
+    from tfos_ml.stages.keras_estimator import KerasEstimator
+    from tfos_ml.stages.model import TFModel
     from tfos_ml.worker.context import NodeContext
     from tfos_ml.worker.datafeed import DataFeed
     from tfos_ml.worker.resolver import SparkClusterResolver
@@ -59,13 +59,13 @@ __all__ = [
 
 _HOMES = {
     "DataFeed": "tfos_ml.worker.datafeed",
-    "InputMode": "tfos_ml.input_mode",
-    "KerasEstimator": "tfos_ml.keras_estimator",
+    "InputMode": "tfos_ml.stages.input_mode",
+    "KerasEstimator": "tfos_ml.stages.keras_estimator",
     "NodeContext": "tfos_ml.worker.context",
     "SparkClusterResolver": "tfos_ml.worker.resolver",
     "TFCluster": "tfos_ml.cluster.tfcluster",
-    "TFEstimator": "tfos_ml.estimator",
-    "TFModel": "tfos_ml.model",
+    "TFEstimator": "tfos_ml.stages.estimator",
+    "TFModel": "tfos_ml.stages.model",
     "TFParallel": "tfos_ml.cluster.tfparallel",
 }
 

@@ -1,4 +1,4 @@
-"""Writes ``tfos_ml/keywords.py``: ``python tools/generate_keywords.py``, after a Param was added or changed."""
+"""Writes ``tfos_ml/stages/keywords.py``: ``python tools/generate_keywords.py``, after a Param was added or changed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.ml.param import Param, TypeConverters
 
-from tfos_ml import params
-from tfos_ml.constraints import Environment
+from tfos_ml.stages import params
+from tfos_ml.stages.constraints import Environment
 
 TARGET = Path(__file__).parents[1] / "tfos_ml" / "keywords.py"
 TYPES = {
@@ -38,7 +38,7 @@ KERAS_ARGUMENTS = {
 }
 HEADER = '''"""Constructors and accessors of the public stages, written out for editors, type checkers and ``help``.
 
-Generated from ``tfos_ml/params.py`` by ``python tools/generate_keywords.py``; not to be edited.
+Generated from ``tfos_ml/stages/params.py`` by ``python tools/generate_keywords.py``; not to be edited.
 """
 
 # ruff: noqa: D102

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from tracking import logged, runs_of, series
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
-from tfos_ml.persistence import _within_limits
+from tfos_ml.stages.persistence import _within_limits
 
 NEW_PROCESS = """
 import sys
@@ -188,7 +188,7 @@ def test_an_estimator_with_its_function_and_arguments(spark, tmp_path):
 
 
 def test_a_pipeline_saved_before_the_files_were_moved(spark):
-    saved = Path(__file__).parents[1] / "saved"  # by make.py there, when TFModel was tfos_ml.model.TFModel
+    saved = Path(__file__).parents[1] / "saved"  # by make.py there, when TFModel was tfos_ml.stages.model.TFModel
     rows = spark.createDataFrame([(1.0, 1.0, 2.0), (2.0, 2.0, 4.0)], "a double, b double, y double")
 
     model = PipelineModel.load(str(saved / "model"))

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tfos_ml.fit_outcome import independence, missing_export
 from tfos_ml.protocol.template import make_template
+from tfos_ml.stages.fit_outcome import independence, missing_export
 
 
 def reports(*labels, reads="dataset", coordinates=(), rows=30):

@@ -8,9 +8,9 @@ import pytest
 
 import tfos_ml
 from tfos_ml import InputMode, KerasEstimator, TFEstimator, TFModel
-from tfos_ml.constraints import CONSTRAINTS, Environment
 from tfos_ml.errors import ParamError
-from tfos_ml.params import CLASSIFIER_PARAMS, KERAS_PARAMS, SCORING_PARAMS, TRAINING_PARAMS
+from tfos_ml.stages.constraints import CONSTRAINTS, Environment
+from tfos_ml.stages.params import CLASSIFIER_PARAMS, KERAS_PARAMS, SCORING_PARAMS, TRAINING_PARAMS
 
 TEXTS = (["x", "with space"], ["", 1, b"x", ["x"]])
 FLAGS = ([True, False], [0, 1, "true", np.True_])

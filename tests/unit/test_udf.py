@@ -15,7 +15,6 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_type
 
 from tfos_ml import TFModel
-from tfos_ml import model as model_module
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ModelError, ShapeError, SignatureError
@@ -33,6 +32,7 @@ from tfos_ml.inference.udf import (
     score_batch,
 )
 from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.stages import model as model_module
 
 NAN, INF = float("nan"), float("inf")
 OUTPUTS = {

@@ -24,7 +24,7 @@ class Asked:
     Parameters
     ----------
     task : NodeTask
-        The node's; see :class:`tfos_ml.fit_listener.FitListener` for the settings.
+        The node's; see :class:`tfos_ml.stages.fit_listener.FitListener` for the settings.
     label : str
         The node's role and index.
     gives_example : bool

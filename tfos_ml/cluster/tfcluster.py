@@ -42,8 +42,6 @@ from tfos_ml.driver.programs import (
 from tfos_ml.driver.resources import is_local
 from tfos_ml.driver.run import RunResult
 from tfos_ml.driver.spark_job import TaggedJob
-from tfos_ml.input_mode import InputMode
-from tfos_ml.model import TFModel
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import board_port, driver_endpoint, node_ports
 from tfos_ml.protocol.artifacts import publish
@@ -52,6 +50,8 @@ from tfos_ml.protocol.graces import Limit, WaitNotice, warn_of_ended
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.template import ClusterTemplate, make_template
+from tfos_ml.stages.input_mode import InputMode
+from tfos_ml.stages.model import TFModel
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext

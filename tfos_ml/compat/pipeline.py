@@ -43,7 +43,7 @@ from tfos_ml.compat.params import (
     TFTypeConverters,
 )
 from tfos_ml.errors import ParamError, RemovedError
-from tfos_ml.model import TFModel as NativeModel
+from tfos_ml.stages.model import TFModel as NativeModel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,7 +13,7 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
 from tfos_ml.inference.prediction import Head
-from tfos_ml.params import ScoringParams
+from tfos_ml.stages.params import ScoringParams
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

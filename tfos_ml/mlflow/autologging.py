@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 
 import mlflow
 
-from tfos_ml import errors, fit_listener
+from tfos_ml import errors
 from tfos_ml.common.redact import redact
-from tfos_ml.fit_listener import FitListener, Listening
 from tfos_ml.mlflow import server
 from tfos_ml.mlflow.fit_run import FitRun, Options
 from tfos_ml.mlflow.runs import NOBODY, Runs
+from tfos_ml.stages import fit_listener
+from tfos_ml.stages.fit_listener import FitListener, Listening
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tfos_ml.base import ClusterEstimator
+    from tfos_ml.stages.base import ClusterEstimator
 
 logger = logging.getLogger("tfos_ml.mlflow")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pyspark.sql import DataFrame
 
-    from tfos_ml.base import ClusterEstimator
+    from tfos_ml.stages.base import ClusterEstimator
 
 PARAM_CHARACTERS = 6000  # MLflow takes no more
 NOT_LOGGED = "(not logged)"

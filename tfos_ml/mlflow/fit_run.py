@@ -17,24 +17,24 @@ from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
 from tfos_ml.data.arrow import plain
-from tfos_ml.fit_listener import FitListener
 from tfos_ml.mlflow import content, flavor, pipelines
 from tfos_ml.mlflow.checkpoints import Checkpoints
 from tfos_ml.mlflow.runs import Run
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
 from tfos_ml.protocol.artifacts import is_connect
+from tfos_ml.stages.fit_listener import FitListener
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
     from pyspark.ml import PipelineModel
     from pyspark.sql import DataFrame
 
-    from tfos_ml.base import ClusterEstimator
     from tfos_ml.data.schema import ColumnSpec
     from tfos_ml.driver.run import RunResult
     from tfos_ml.keras.overview import ModelOverview
-    from tfos_ml.model import TFModel
+    from tfos_ml.stages.base import ClusterEstimator
+    from tfos_ml.stages.model import TFModel
 
 logger = logging.getLogger("tfos_ml.mlflow")
 EXAMPLE_ROWS = 5

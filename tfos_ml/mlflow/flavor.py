@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
     from mlflow.models.signature import ModelSignature
 
-    from tfos_ml.model import TFModel
+    from tfos_ml.stages.model import TFModel
 
 FLAVOR_NAME = "tfos_ml"
 MODULE = "tfos_ml.mlflow"
@@ -171,8 +171,8 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
     ModelError
         If it is of another flavor.
     """
-    from tfos_ml.model import TFModel
-    from tfos_ml.persistence import set_params
+    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.persistence import set_params
 
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         path = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=dst_path or directory))
@@ -192,7 +192,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
 
 
 def _check(model: Any) -> None:
-    from tfos_ml.model import TFModel
+    from tfos_ml.stages.model import TFModel
 
     if not isinstance(model, TFModel):
         stages = [type(stage).__name__ for stage in getattr(model, "stages", [])]
@@ -205,7 +205,7 @@ def _check(model: Any) -> None:
 
 def _write(model: TFModel, scoring: Any, data: Path) -> None:
     """The content of an MLflow model's data directory."""
-    from tfos_ml.persistence import params_of
+    from tfos_ml.stages.persistence import params_of
 
     (data / pyfunc.SAVED_MODEL).mkdir(parents=True)
     model._unpack(data / pyfunc.SAVED_MODEL)

@@ -87,7 +87,7 @@ def _spark_logs_it() -> bool:
 
 def _ours(estimator: Estimator[Any]) -> Iterator[Any]:
     """The estimators of tfos_ml within one, pipelines and searches opened."""
-    from tfos_ml.base import ClusterEstimator
+    from tfos_ml.stages.base import ClusterEstimator
 
     if isinstance(estimator, ClusterEstimator):
         yield estimator

@@ -26,11 +26,11 @@ from tfos_ml.inference.local_inputs import local_inputs
 from tfos_ml.inference.prediction import HEAD_FILE, Head
 from tfos_ml.inference.publishing import Listing, fetch, listing, pack
 from tfos_ml.inference.saved_model import Signature
-from tfos_ml.keywords import TFModelKeywords
-from tfos_ml.model_repr import model_repr
-from tfos_ml.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
-from tfos_ml.persistence import Saveable
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
+from tfos_ml.stages.keywords import TFModelKeywords
+from tfos_ml.stages.model_repr import model_repr
+from tfos_ml.stages.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
+from tfos_ml.stages.persistence import Saveable
 from tfos_ml.worker.datafeed import RESULT_COLUMN
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.base import ClusterEstimator
 from tfos_ml.common.arguments import check_call
 from tfos_ml.data import schema
-from tfos_ml.keywords import TFEstimatorKeywords
-from tfos_ml.params import TRAINING_PARAMS, TrainFnParams, accessors
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
+from tfos_ml.stages.base import ClusterEstimator
+from tfos_ml.stages.keywords import TFEstimatorKeywords
+from tfos_ml.stages.params import TRAINING_PARAMS, TrainFnParams, accessors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,9 +21,9 @@ from pyspark.ml.param.shared import (
 )
 
 from tfos_ml.common.redact import redact
-from tfos_ml.constraints import CONSTRAINTS, Environment, check_value
 from tfos_ml.errors import ParamError
-from tfos_ml.input_mode import InputMode
+from tfos_ml.stages.constraints import CONSTRAINTS, Environment, check_value
+from tfos_ml.stages.input_mode import InputMode
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,7 +9,7 @@ from typing import Any
 
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ParamError
-from tfos_ml.input_mode import InputMode
+from tfos_ml.stages.input_mode import InputMode
 
 
 def _is_integer(value: Any) -> bool:

@@ -9,7 +9,7 @@ from tfos_ml.inference import saved_model
 
 if TYPE_CHECKING:
     from tfos_ml.inference.saved_model import Signature
-    from tfos_ml.model import TFModel
+    from tfos_ml.stages.model import TFModel
 
 
 def model_repr(model: TFModel) -> str:

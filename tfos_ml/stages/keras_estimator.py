@@ -13,7 +13,6 @@ from pyspark.sql.types import StructType
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
-from tfos_ml.base import ClusterEstimator
 from tfos_ml.common import filesystems as storage
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import driver_places
@@ -30,10 +29,11 @@ from tfos_ml.keras.columns import check_attributes, check_columns, check_is_sing
 from tfos_ml.keras.fresh_process import adapt_source, describe_source
 from tfos_ml.keras.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
 from tfos_ml.keras.output_checks import check_activations
-from tfos_ml.keywords import KerasEstimatorKeywords
-from tfos_ml.params import KERAS_PARAMS, KerasParams, accessors
 from tfos_ml.protocol.paths import absolute_path
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
+from tfos_ml.stages.base import ClusterEstimator
+from tfos_ml.stages.keywords import KerasEstimatorKeywords
+from tfos_ml.stages.params import KERAS_PARAMS, KerasParams, accessors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tfos_ml.driver.run import RunResult
     from tfos_ml.keras.inspection import ModelDescription
-    from tfos_ml.model import TFModel
+    from tfos_ml.stages.model import TFModel
 
 _MODEL_FILE = "model.keras"
 _SPLIT_BITS = 53

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tfos_ml.base import ClusterEstimator
     from tfos_ml.driver.run import RunResult
-    from tfos_ml.model import TFModel
+    from tfos_ml.stages.base import ClusterEstimator
+    from tfos_ml.stages.model import TFModel
 
 
 class FitListener:

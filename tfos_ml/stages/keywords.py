@@ -1,6 +1,6 @@
 """Constructors and accessors of the public stages, written out for editors, type checkers and ``help``.
 
-Generated from ``tfos_ml/params.py`` by ``python tools/generate_keywords.py``; not to be edited.
+Generated from ``tfos_ml/stages/params.py`` by ``python tools/generate_keywords.py``; not to be edited.
 """
 
 # ruff: noqa: D102

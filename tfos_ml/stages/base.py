@@ -22,18 +22,18 @@ from tfos_ml.driver.preflight import default_fs, graces, lease_timeout
 from tfos_ml.driver.programs import DEFAULT_SETTINGS
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.run import RunResult, launch
-from tfos_ml.fit_iterator import FitIterator
-from tfos_ml.fit_listener import FitListener, listening
-from tfos_ml.fit_outcome import warn_of_outcome
 from tfos_ml.inference.publishing import check_destination
-from tfos_ml.input_mode import InputMode
-from tfos_ml.model import TFModel
-from tfos_ml.params import TrainingParams
-from tfos_ml.persistence import Saveable
 from tfos_ml.protocol.addresses import board_port
 from tfos_ml.protocol.artifacts import is_connect, publish
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.template import ClusterTemplate, make_template
+from tfos_ml.stages.fit_iterator import FitIterator
+from tfos_ml.stages.fit_listener import FitListener, listening
+from tfos_ml.stages.fit_outcome import warn_of_outcome
+from tfos_ml.stages.input_mode import InputMode
+from tfos_ml.stages.model import TFModel
+from tfos_ml.stages.params import TrainingParams
+from tfos_ml.stages.persistence import Saveable
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param

@@ -1,0 +1,1 @@
+"""What users put into a Pipeline."""
