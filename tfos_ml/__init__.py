@@ -34,12 +34,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfos_ml.cluster.tfcluster import TFCluster
-    from tfos_ml.cluster.tfparallel import TFParallel
     from tfos_ml.stages.estimator import TFEstimator
     from tfos_ml.stages.input_mode import InputMode
     from tfos_ml.stages.keras_estimator import KerasEstimator
     from tfos_ml.stages.model import TFModel
+    from tfos_ml.tfcluster.tfcluster import TFCluster
+    from tfos_ml.tfcluster.tfparallel import TFParallel
     from tfos_ml.worker.context import NodeContext
     from tfos_ml.worker.datafeed import DataFeed
     from tfos_ml.worker.resolver import SparkClusterResolver
@@ -63,10 +63,10 @@ _HOMES = {
     "KerasEstimator": "tfos_ml.stages.keras_estimator",
     "NodeContext": "tfos_ml.worker.context",
     "SparkClusterResolver": "tfos_ml.worker.resolver",
-    "TFCluster": "tfos_ml.cluster.tfcluster",
+    "TFCluster": "tfos_ml.tfcluster.tfcluster",
     "TFEstimator": "tfos_ml.stages.estimator",
     "TFModel": "tfos_ml.stages.model",
-    "TFParallel": "tfos_ml.cluster.tfparallel",
+    "TFParallel": "tfos_ml.tfcluster.tfparallel",
 }
 
 

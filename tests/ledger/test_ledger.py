@@ -10,11 +10,11 @@ from ledger_case import Case, Run
 from spark_of_processes import Context, end_forks
 
 from tfos_ml import errors
-from tfos_ml.cluster import tfcluster
 from tfos_ml.driver import cluster_server, probe
 from tfos_ml.driver import gather as meeting
 from tfos_ml.driver import run as launcher
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.tfcluster import tfcluster
 
 pytestmark = pytest.mark.timeout(60)
 FITS = ["barrier", "plain", "connect"]

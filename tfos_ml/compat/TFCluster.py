@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tfos_ml import errors
-from tfos_ml.cluster import tfcluster
 from tfos_ml.compat.map_functions import MapFun, run_in_cluster
 from tfos_ml.driver.programs import check_map_fun
 from tfos_ml.stages.input_mode import InputMode as NativeMode
+from tfos_ml.tfcluster import tfcluster
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext

@@ -20,7 +20,6 @@ from tfos_ml.agent.feed_task import FeedNode, FeedOrder
 from tfos_ml.agent.graceful_end import FEED_END_SECONDS, await_end, has_failed
 from tfos_ml.agent.node_output import OutputPrinter
 from tfos_ml.agent.rendezvous import read_cards
-from tfos_ml.cluster.streams import has_ended, stop_stream
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.cluster_server import ClusterAddress, ClusterServer
@@ -52,6 +51,7 @@ from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.template import ClusterTemplate, make_template
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.model import TFModel
+from tfos_ml.tfcluster.streams import has_ended, stop_stream
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext

@@ -1,0 +1,1 @@
+"""Clusters that a program leads itself."""
