@@ -70,6 +70,9 @@ _HOMES = {
 }
 
 
+__path__.append(f"{__path__[0]}/stages/former")  # what pipelines saved by earlier versions import
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'tfos_ml' has no attribute {name!r}")

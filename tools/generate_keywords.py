@@ -13,7 +13,7 @@ from pyspark.ml.param import Param, TypeConverters
 from tfos_ml.stages import params
 from tfos_ml.stages.constraints import Environment
 
-TARGET = Path(__file__).parents[1] / "tfos_ml" / "keywords.py"
+TARGET = Path(__file__).parents[1] / "tfos_ml" / "stages" / "keywords.py"
 TYPES = {
     int: "int",
     float: "float",

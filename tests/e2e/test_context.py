@@ -13,7 +13,7 @@ from conftest import CLUSTER, LOCAL
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFEstimator, errors
-from tfos_ml.common import filesystems as storage
+from tfos_ml.common import filesystems
 
 
 def frame(spark, rows=60):
@@ -84,7 +84,7 @@ def test_relative_directories_are_the_drivers(sessions, tmp_path):
 
 
 def test_an_export_to_s3a_goes_where_hadoop_says(spark, monkeypatch):
-    monkeypatch.setattr(storage, "ATTEMPTS", 1)
+    monkeypatch.setattr(filesystems, "ATTEMPTS", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed_port = server.getsockname()[1]
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()

@@ -26,7 +26,7 @@ from spark_of_processes import ConnectSpark, Elements, FetchFailedError, Process
 from tfos_ml import InputMode, TFCluster, errors
 from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
-from tfos_ml.driver import run as launcher
+from tfos_ml.driver import run
 from tfos_ml.driver.preflight import LEASE_SETTING
 from tfos_ml.driver.programs import DEFAULT_SETTINGS
 from tfos_ml.protocol import results
@@ -193,7 +193,7 @@ class Run:
             lease=self.lease,
             heartbeat_timeout=self.silence,
         )
-        return launcher.launch(self.spark, self.rows, task, max_restarts=self.case.restarts, verbose=0)
+        return run.launch(self.spark, self.rows, task, max_restarts=self.case.restarts, verbose=0)
 
     def _lead_cluster(self, args: argparse.Namespace) -> TFCluster:
         rows = Elements(self.spark, self.elements, PARTITIONS)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
-from tfos_ml.agent.detached import HostOrder, lead
+from tfos_ml.agent.detached import DetachedOrder, lead
 
 ELEMENTS = BatchedSerializer(CPickleSerializer(), 5)
 
@@ -89,7 +89,7 @@ def main(infile: Any, answers: Connection, order: TaskOrder) -> None:
     answers.send(("done", None))
 
 
-def fork_host(order: HostOrder) -> SimpleNamespace:
+def fork_host(order: DetachedOrder) -> SimpleNamespace:
     """Instead of ``tfos_ml.agent.detached.start_host``: the same program, in a fork that need not import it again."""
     reading, writing = os.pipe()
     pid = os.fork()

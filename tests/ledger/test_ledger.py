@@ -10,9 +10,8 @@ from ledger_case import Case, Run
 from spark_of_processes import Context, end_forks
 
 from tfos_ml import errors
-from tfos_ml.driver import cluster_server, probe
-from tfos_ml.driver import gather as meeting
-from tfos_ml.driver import run as launcher
+from tfos_ml.driver import cluster_server, gather, probe
+from tfos_ml.driver import run as driver_run
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.tfcluster import tfcluster
 
@@ -36,11 +35,11 @@ def no_real_spark(monkeypatch):
     from pyspark import SparkContext
 
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(meeting, "CALL_TIMEOUT", 1.0)
+    monkeypatch.setattr(gather, "CALL_TIMEOUT", 1.0)
     monkeypatch.setattr(cluster_server, "GRACE_SECONDS", 2.0)
-    monkeypatch.setattr(launcher, "CAUSE_SECONDS", 2.0)
+    monkeypatch.setattr(driver_run, "CAUSE_SECONDS", 2.0)
     monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
-    for module in (launcher, tfcluster):
+    for module in (driver_run, tfcluster):
         monkeypatch.setattr(module, "CLEANUP_TIMEOUT", 3.0)
 
 
@@ -54,7 +53,7 @@ def run(tmp_path, monkeypatch):
             directory = tmp_path / f"case-{number}"
             directory.mkdir()
             runs.append(Run(case, directory))
-        monkeypatch.setattr(launcher, "ControlServer", runs[0].answers.hit(launcher.ControlServer))
+        monkeypatch.setattr(driver_run, "ControlServer", runs[0].answers.hit(driver_run.ControlServer))
         monkeypatch.setattr(tfcluster, "ClusterServer", runs[0].answers.hit(tfcluster.ClusterServer))
         monkeypatch.setattr(tfcluster, "NodeTask", partial(NodeTask, heartbeat_timeout=runs[0].silence))
         threads = [threading.Thread(target=one.fit, name=str(one.case)) for one in runs]

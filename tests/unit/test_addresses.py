@@ -7,8 +7,8 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
-from tfos_ml.agent.placement import BarrierSeat, check_driver, place_of
-from tfos_ml.agent.rendezvous import NodeCard, ReservedPort
+from tfos_ml.agent.placement import BarrierPlacement, check_driver, place_of
+from tfos_ml.agent.rendezvous import NodeInfo, ReservedPort
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport
 from tfos_ml.protocol.addresses import Endpoint
@@ -189,7 +189,7 @@ def test_a_reserved_port_is_taken_in_both_families():
 
 @pytest.mark.parametrize(("host", "address"), [("10.0.0.1", "10.0.0.1:5"), ("fd00::2", "[fd00::2]:5"), ("a", "a:5")])
 def test_addresses_in_the_cluster_spec(host, address):
-    assert NodeCard(**CARD, host=host).address == address
+    assert NodeInfo(**CARD, host=host).address == address
 
 
 class Task:
@@ -229,7 +229,7 @@ class Task:
 )
 def test_where_a_node_of_a_barrier_job_is(address, control, host):
     location = {"location": control, "token": ""} if control else None
-    assert BarrierSeat(Task(address), location).host == host
+    assert BarrierPlacement(Task(address), location).host == host
 
 
 # Out of reach
@@ -256,7 +256,7 @@ def test_a_driver_in_reach_is_fine():
 
 def test_a_barrier_task_whose_host_cannot_find_the_driver_trains_without_it():
     control = {"location": "grpc+tls://no-such-host.invalid:5", "token": ""}
-    assert BarrierSeat(Task("10.0.0.5:4000"), control).host == "10.0.0.5"
+    assert BarrierPlacement(Task("10.0.0.5:4000"), control).host == "10.0.0.5"
 
 
 def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():

@@ -13,12 +13,11 @@ import pytest
 from test_control import GARBAGE
 
 from tfos_ml import errors
-from tfos_ml.agent import row_receiver as inlet
+from tfos_ml.agent import row_receiver
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder, _nearest
-from tfos_ml.agent.row_receiver import Inlet
-from tfos_ml.agent.row_server import FeedEndpoint
-from tfos_ml.data import blocks, spool
-from tfos_ml.data import rdd_to_arrow as rows
+from tfos_ml.agent.row_receiver import RowReceiver
+from tfos_ml.agent.row_server import RowServer
+from tfos_ml.data import blocks, rdd_to_arrow, spool
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.driver.cluster_server import ClusterServer
 from tfos_ml.protocol.channel import QueuedChannel
@@ -39,9 +38,9 @@ class Node:
         self.driver.open_feed(1)
         self._client = ControlClient(**self.driver.address)
         directories = spool.SpoolDirectories(None, directory)
-        self.inlet = Inlet(directories, tell or self.tell)
+        self.inlet = RowReceiver(directories, tell or self.tell)
         self.claims = DriverClaims(self._client, patience)
-        self.endpoint = FeedEndpoint(self.inlet, "127.0.0.1", token, self.claims)
+        self.endpoint = RowServer(self.inlet, "127.0.0.1", token, self.claims)
         self.directory = directory
 
     def tell(self, kind, **content):
@@ -67,7 +66,7 @@ class Node:
         with connect(self.endpoint.location, token) as client:
             writer, reader = client.do_put(descriptor, blocks.MESSAGE_SCHEMA, flight.FlightCallOptions(timeout=20))
             with writer:
-                for batch in rows.to_batches(elements):
+                for batch in rdd_to_arrow.to_batches(elements):
                     writer.write_batch(blocks.pack([batch]))
                     if not json.loads(reader.read().to_pybytes())["wanted"]:
                         return False
@@ -122,7 +121,7 @@ def test_garbage_harms_nobody(node, garbage):
 
 
 def test_feeding_waits_for_room_and_goes_on(node, monkeypatch):
-    monkeypatch.setattr(inlet, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(row_receiver, "WINDOW_BYTES", 1)
     node.put([1], partition=0)
     feeding = threading.Thread(target=node.put, args=([2],), kwargs={"partition": 1})
     feeding.start()
@@ -134,7 +133,7 @@ def test_feeding_waits_for_room_and_goes_on(node, monkeypatch):
 
 
 def test_rows_to_replay_do_not_hold_up_the_others(node, monkeypatch):
-    monkeypatch.setattr(inlet, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(row_receiver, "WINDOW_BYTES", 1)
     for partition in range(3):
         assert node.put([partition], partition=partition, epochs=2)
     assert [c["is_kept"] for c in node.chunks()] == [True] * 3
@@ -174,7 +173,7 @@ def test_of_calls_at_once_each_has_its_own_time_out(node):
 
 
 def test_who_waits_for_room_behind_rows_of_another_call_has_its_own_time_out(node, monkeypatch):
-    monkeypatch.setattr(inlet, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(row_receiver, "WINDOW_BYTES", 1)
     node.put([1], feed_timeout=60.0)
     blocked = {"args": ([2],), "kwargs": {"partition": 1, "feed_timeout": 0.1}}
     feeding = threading.Thread(target=node.put, **blocked)
@@ -188,7 +187,7 @@ def test_who_waits_for_room_behind_rows_of_another_call_has_its_own_time_out(nod
 
 def test_rows_that_are_read_but_not_answered_are_an_error_in_time(node):
     exchange = node.inlet.open_exchange(0.0)
-    node.inlet.ask("input", exchange, blocks.pack(list(rows.to_batches([1, 2]))))
+    node.inlet.ask("input", exchange, blocks.pack(list(rdd_to_arrow.to_batches([1, 2]))))
     node.inlet.release(node.chunks()[0]["path"])
     with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
         next(node.inlet.until_end())
@@ -232,7 +231,7 @@ def ask(node, given):
         writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(timeout=20))
         with writer:
             writer.begin(blocks.MESSAGE_SCHEMA)
-            for batch in rows.to_batches(given):
+            for batch in rdd_to_arrow.to_batches(given):
                 writer.write_batch(blocks.pack([batch]))
             writer.done_writing()
             blocks_back = [blocks.unpack(chunk.data)[1] for chunk in reader]
@@ -247,7 +246,7 @@ def answer(node, directory, expected):
     chunks = node.chunks()
     found = [e * 2 for c in chunks for b in spool.read_chunk(c["path"]) for e in to_elements(b)]
     path = str(directory / "answers")
-    (batch,) = rows.to_batches(found)
+    (batch,) = rdd_to_arrow.to_batches(found)
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     node.inlet.answered(path, [(c["exchange"], c["rows"]) for c in chunks])
@@ -309,7 +308,7 @@ def message(rows, block):
 
 
 def block_of(elements):
-    (batch,) = rows.to_batches(elements)
+    (batch,) = rdd_to_arrow.to_batches(elements)
     return blocks.unpack(blocks.pack([batch]))[1].to_pybytes()
 
 

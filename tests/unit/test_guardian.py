@@ -11,7 +11,7 @@ import pytest
 from conftest import ends, lives, wait_until
 
 from tfos_ml.agent.process import MARKER, new_marker
-from tfos_ml.agent.reaper import Guardian
+from tfos_ml.agent.reaper import Reaper
 from tfos_ml.driver.control_server import ControlServer
 
 DEADLINE = 15.0
@@ -19,11 +19,11 @@ DEADLINE = 15.0
 
 SUPERVISOR = """
 import json, os, subprocess, sys
-from tfos_ml.agent.reaper import Guardian
+from tfos_ml.agent.reaper import Reaper
 from tfos_ml.agent.process import MARKER
 
 given = json.loads(sys.argv[1])
-guardian = Guardian(given["marker"], given["directories"], **given.get("watching", {}))
+guardian = Reaper(given["marker"], given["directories"], **given.get("watching", {}))
 silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
 environment = {**os.environ, MARKER: given["marker"]}
 child = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True, **silent)
@@ -138,7 +138,7 @@ class TestFinish:
             process.wait(DEADLINE)
 
     def test_has_everything_cleaned_up_on_return(self, start, directory):
-        guardian = Guardian("g-2", [str(directory)])
+        guardian = Reaper("g-2", [str(directory)])
         child = start("g-2")
         assert guardian.finish(report=False)
         assert child.wait(DEADLINE) == -signal.SIGKILL
@@ -147,12 +147,12 @@ class TestFinish:
     def test_deletes_nothing_else(self, directory):
         neighbour = Path(f"{directory}-2")
         neighbour.mkdir()
-        Guardian("g-3", [str(directory)]).finish(report=False)
+        Reaper("g-3", [str(directory)]).finish(report=False)
         assert neighbour.is_dir()
 
     @pytest.mark.parametrize("is_known", [True, False])
     def test_does_the_work_of_a_guardian_that_was_killed(self, start, directory, is_known):
-        guardian = Guardian("g-4", [str(directory)])
+        guardian = Reaper("g-4", [str(directory)])
         child = start("g-4")
         guardian._process.kill()
         guardian._process.wait(DEADLINE)
@@ -164,7 +164,7 @@ class TestFinish:
 
     def test_does_the_work_of_a_guardian_that_is_frozen(self, start, directory, monkeypatch):
         monkeypatch.setattr("tfos_ml.agent.reaper.CLEANUP_TIMEOUT", 0.5)
-        guardian = Guardian("g-5", [str(directory)])
+        guardian = Reaper("g-5", [str(directory)])
         child = start("g-5")
         guardian.guard(pid=child.pid)
         guardian._process.send_signal(signal.SIGSTOP)

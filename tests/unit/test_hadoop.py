@@ -4,8 +4,7 @@ import pytest
 from pyarrow import fs
 
 from tfos_ml import errors
-from tfos_ml.common import filesystems as storage
-from tfos_ml.common import hadoop
+from tfos_ml.common import filesystems, hadoop
 from tfos_ml.inference.publishing import check_destination
 
 URI = "s3a://bucket/models/a%20b"
@@ -53,8 +52,8 @@ def test_keys_are_taken_and_hidden_in_what_is_shown(provider):
     uri = translated(**settings)
     found, _ = options(uri)
     assert (found["access_key"], found["secret_key"]) == ("AKIA/KEY", "s3cr/t+@")
-    assert "s3cr" not in storage.redact(uri)
-    assert "AKIA" not in storage.redact(uri)
+    assert "s3cr" not in filesystems.redact(uri)
+    assert "AKIA" not in filesystems.redact(uri)
 
 
 def test_settings_of_the_bucket_win():

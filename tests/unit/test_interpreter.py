@@ -7,7 +7,7 @@ import cloudpickle
 import pytest
 
 from tfos_ml.agent.process import ChildProcess, child_environment
-from tfos_ml.agent.reaper import Guardian
+from tfos_ml.agent.reaper import Reaper
 from tfos_ml.common import interpreter
 from tfos_ml.common.interpreter import module_command, search_path
 from tfos_ml.protocol.channel import Channel
@@ -53,13 +53,13 @@ def test_processes_of_ours_run_nothing_of_the_working_directory(here, module, ar
 
 
 def test_guardian_runs_nothing_of_the_working_directory(here):
-    assert Guardian("m-here", []).finish(report=False)
+    assert Reaper("m-here", []).finish(report=False)
     assert_nothing_ran(here)
 
 
 def test_command_of_python_3_10_is_as_safe(here):
-    (here / "tfos_ml" / "cluster").mkdir()
-    (here / "tfos_ml" / "cluster" / "guardian.py").write_text((here / "json.py").read_text())
+    (here / "tfos_ml" / "agent").mkdir()
+    (here / "tfos_ml" / "agent" / "reaper.py").write_text((here / "json.py").read_text())
     command = [sys.executable, "-c", interpreter._SAFE_RUN, "tfos_ml.agent.reaper"]
     done = subprocess.run(
         command, env=child_environment("m", 1, {}), stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE

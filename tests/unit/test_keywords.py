@@ -26,7 +26,7 @@ def test_the_module_of_keywords_is_what_the_params_make_it(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT / "tools"), *sys.path])
     import generate_keywords
 
-    assert (ROOT / "tfos_ml" / "keywords.py").read_text() == generate_keywords.source(), (
+    assert (ROOT / "tfos_ml" / "stages" / "keywords.py").read_text() == generate_keywords.source(), (
         "run: python tools/generate_keywords.py"
     )
 

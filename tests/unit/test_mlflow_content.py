@@ -79,7 +79,7 @@ def test_long_values_are_cut_to_what_mlflow_takes():
 def test_tags_tell_the_shape_of_the_cluster():
     tags = content.tags_of(TFEstimator(clusterSize=5, numPS=1, masterNode="chief", evalNode=True))
     assert tags["tfos_ml.cluster"] == "ps: 1, chief: 1, evaluator: 1, worker: 2"
-    assert tags["estimator_class"] == "tfos_ml.stages.estimator.TFEstimator"
+    assert tags["estimator_class"] == "tfos_ml.TFEstimator"
 
 
 @pytest.mark.parametrize(("given", "name"), [("loss", "loss"), ("top-5 @ 1", "top-5 _ 1"), ("f1/macro", "f1/macro")])

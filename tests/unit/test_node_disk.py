@@ -7,7 +7,7 @@ import tempfile
 import pytest
 from node_tasks import make_task
 
-from tfos_ml.agent.supervisor import Node, supervise
+from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.protocol.failure import NodeFailure
 
 ROOM_FOR_TWO = "size=1m,nr_inodes=3"  # the root takes one
@@ -32,7 +32,7 @@ class OnlyTask:
 
 
 def make_node():
-    return Node(make_task(), OnlyTask())
+    return Supervisor(make_task(), OnlyTask())
 
 
 @pytest.fixture

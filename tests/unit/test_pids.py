@@ -150,7 +150,7 @@ HANDLE = {
     "end": "handle.kill_group(); handle.send_signal(signal.SIGKILL)",
 }
 GUARDIAN = {
-    "take": "from tfos_ml.cluster import guardian; g = guardian.Guardian('m', []); g.guard(pid=first.pid)",
+    "take": "from tfos_ml.agent import reaper; g = reaper.Reaper('m', []); g.guard(pid=first.pid)",
     "end": "g.finish(report=False)",
 }
 

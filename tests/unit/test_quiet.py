@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tfos_ml.inference import tensorflow_import as quiet
+from tfos_ml.inference import tensorflow_import
 
 STARTUP = """\
 WARNING: All log messages before absl::InitializeLog() is called are written to STDERR
@@ -25,20 +25,20 @@ OTHERS = "E0000 00:00:1 2 port.cc:153] out of memory\na line of the user's\n"
 
 
 def shown(capfd, text):
-    with quiet.held_back_stderr():
+    with tensorflow_import.held_back_stderr():
         os.write(2, text.encode())
     return capfd.readouterr().err
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])
 def test_known_lines_are_dropped_and_others_shown(capfd, monkeypatch, has_gpu):
-    monkeypatch.setattr(quiet, "_GPU_DEVICES", ("/dev/null",) if has_gpu else ())
+    monkeypatch.setattr(tensorflow_import, "_GPU_DEVICES", ("/dev/null",) if has_gpu else ())
     assert shown(capfd, STARTUP + OTHERS + CU_INIT) == OTHERS + (CU_INIT if has_gpu else "")
 
 
 def test_all_lines_are_shown_after_an_error(capfd):
     def fail():
-        with quiet.held_back_stderr():
+        with tensorflow_import.held_back_stderr():
             os.write(2, STARTUP.encode())
             raise ImportError("no")
 
@@ -48,14 +48,14 @@ def test_all_lines_are_shown_after_an_error(capfd):
 
 
 PROGRAM = """
-from tfos_ml.inference import tensorflow_import as quiet
-quiet.import_tensorflow()
+from tfos_ml.inference import tensorflow_import
+tensorflow_import.import_tensorflow()
 import tensorflow as tf
 tf.constant(1) + 1
 """
 
 
-@pytest.mark.skipif(quiet.has_gpu_device(), reason="with a GPU TensorFlow has more to say")
+@pytest.mark.skipif(tensorflow_import.has_gpu_device(), reason="with a GPU TensorFlow has more to say")
 def test_tensorflow_starts_without_a_word():
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)

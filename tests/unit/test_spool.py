@@ -212,7 +212,7 @@ def test_sweep_knows_a_dead_owner_whose_pid_was_used_again(tmp_path):
 
 
 def test_sweep_removes_scratch_of_dead_owners(tmp_path, monkeypatch):
-    program = "from tfos_ml.feed import spool; print(spool.create_scratch())"
+    program = "from tfos_ml.data import spool; print(spool.create_scratch())"
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tfos_ml import TFModel
-from tfos_ml.common import filesystems as storage
+from tfos_ml.common import filesystems
 from tfos_ml.errors import DestinationError, ModelError
 from tfos_ml.inference.publishing import check_destination
 from tfos_ml.keras.model_dir import check_model_dir
@@ -46,7 +46,7 @@ def check_message(text):
 
 
 def test_silent_s3_is_a_typed_error_in_time(silent_port, monkeypatch):
-    monkeypatch.setattr(storage, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(filesystems, "ANSWER_SECONDS", 1.0)
     begun = time.monotonic()
     with pytest.raises(ModelError, match="cannot be read from the driver") as caught:
         TFModel(exportDir=s3(silent_port)).signature()
@@ -56,7 +56,7 @@ def test_silent_s3_is_a_typed_error_in_time(silent_port, monkeypatch):
 
 
 def test_s3_that_refuses_is_a_typed_error(closed_port, monkeypatch):
-    monkeypatch.setattr(storage, "ATTEMPTS", 1)
+    monkeypatch.setattr(filesystems, "ATTEMPTS", 1)
     begun = time.monotonic()
     with pytest.raises(ModelError) as model:
         TFModel(exportDir=s3(closed_port)).signature()
@@ -71,11 +71,11 @@ def test_s3_that_refuses_is_a_typed_error(closed_port, monkeypatch):
 
 
 def test_filesystem_that_never_answers_is_given_up_at_the_deadline(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "DEADLINE", 0.2)
+    monkeypatch.setattr(filesystems, "DEADLINE", 0.2)
     answer = threading.Event()
     try:
-        with pytest.raises(storage.StorageError, match=r"has not answered for 0.2 s. Check .* the network"):
-            storage.ask("gs://bucket/x", lambda filesystem, path: answer.wait(60))
+        with pytest.raises(filesystems.StorageError, match=r"has not answered for 0.2 s. Check .* the network"):
+            filesystems.ask("gs://bucket/x", lambda filesystem, path: answer.wait(60))
     finally:
         answer.set()
         for thread in storage_threads():

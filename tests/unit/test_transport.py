@@ -37,17 +37,17 @@ import json, sys
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.driver.cluster_server import ClusterServer
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.agent.row_server import FeedEndpoint
+from tfos_ml.agent.row_server import RowServer
 from tfos_ml.protocol.template import make_template
 from tfos_ml.data import spool
-from tfos_ml.agent.row_receiver import Inlet
+from tfos_ml.agent.row_receiver import RowReceiver
 from pathlib import Path
 
 told = []
 driver = ClusterServer("127.0.0.1", make_template(2), lambda: True)
-inlet = Inlet(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda kind, **content: told.append(kind))
+inlet = RowReceiver(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda kind, **content: told.append(kind))
 claims = DriverClaims(ControlClient(**driver.address), 60)
-node = FeedEndpoint(inlet, "127.0.0.1", driver.address["token"], claims)
+node = RowServer(inlet, "127.0.0.1", driver.address["token"], claims)
 print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)
 sys.stdin.read()
 state = [driver.progress(), driver.met(), driver.take_reports(), driver.failure(), driver.results()]

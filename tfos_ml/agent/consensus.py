@@ -19,7 +19,7 @@ from tfos_ml.protocol.template import ClusterTemplate
 Word = dict[str, Any]
 
 
-class Conversation:
+class Consensus:
     """One node's side of it.
 
     Parameters

@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.placement import Place, PlainSeat, check_driver, place_of
+from tfos_ml.agent.placement import GatherPlacement, Place, check_driver, place_of
 from tfos_ml.agent.process import MARKER, child_environment
-from tfos_ml.agent.row_receiver import Inlet
-from tfos_ml.agent.row_server import FeedEndpoint
-from tfos_ml.agent.supervisor import Node, supervise
+from tfos_ml.agent.row_receiver import RowReceiver
+from tfos_ml.agent.row_server import RowServer
+from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import SpoolDirectories
@@ -47,7 +47,7 @@ _JOINED = b"joined\n"
 
 
 @dataclass(frozen=True)
-class HostOrder:
+class DetachedOrder:
     """What a task hands to the process.
 
     Attributes
@@ -68,7 +68,7 @@ class HostOrder:
     is_fed: bool
 
 
-def start_host(order: HostOrder) -> subprocess.Popen[bytes]:
+def start_host(order: DetachedOrder) -> subprocess.Popen[bytes]:
     """Start the process; its standard output says when its node has joined, and ends with it."""
     environment = child_environment("", 1, {})
     del environment[MARKER]  # of the TensorFlow process alone
@@ -94,7 +94,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
     place = place_of(TaskContext.get(), rank, task.control)
     task = replace(task, payload=Artifact(task.payload.name, task.payload.read()))
     owner = _executor() if fed else os.getpid()
-    process = start_host(HostOrder(task, place, owner, fed and rank in task.template.feed_ranks))
+    process = start_host(DetachedOrder(task, place, owner, fed and rank in task.template.feed_ranks))
     assert process.stdout is not None
     with process.stdout as output:
         has_joined = output.readline() == _JOINED
@@ -114,12 +114,12 @@ def _executor() -> int:
     return os.getppid()
 
 
-class _HostedNode(Node):
+class _DetachedSupervisor(Supervisor):
     """A node that is no task: rows reach it through an endpoint of its own, results go straight to the driver.
 
     Parameters
     ----------
-    order : HostOrder
+    order : DetachedOrder
         What it was started with.
     say : file
         Where to say that it has joined.
@@ -128,30 +128,30 @@ class _HostedNode(Node):
     pings_faster = 5  # the driver's announcements come with its answers
     needs_driver = True
 
-    def __init__(self, order: HostOrder, seat: PlainSeat, say: IO[bytes]):
+    def __init__(self, order: DetachedOrder, seat: GatherPlacement, say: IO[bytes]):
         assert order.task.control is not None
         super().__init__(order.task, seat, self._open_inlet if order.is_fed else Feeder)
         self._order = order
         self._control = order.task.control
         self._patience = order.task.lease or LEASE_SECONDS
         self._say = say
-        self._inlet: Inlet | None = None
-        self._endpoint: FeedEndpoint | None = None
+        self._receiver: RowReceiver | None = None
+        self._endpoint: RowServer | None = None
         self._ending: dict[str, Any] = {}
         self._ending_since: float | None = None
 
-    def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> Inlet:
-        self._inlet = Inlet(directories, tell)
+    def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> RowReceiver:
+        self._receiver = RowReceiver(directories, tell)
         claims = DriverClaims(ControlClient(**self._control), self._patience)
         where = node_endpoint(self._order.place.host, self._order.task.node_ports)
-        self._endpoint = FeedEndpoint(self._inlet, where, self._control["token"], claims)
-        self._inlet.location = self._endpoint.location
-        return self._inlet
+        self._endpoint = RowServer(self._receiver, where, self._control["token"], claims)
+        self._receiver.location = self._endpoint.location
+        return self._receiver
 
     def until_end(self) -> Iterator[None]:
         """Goes on for as long as rows may come; there are none for the supervisor itself to write."""
-        if self._inlet is not None:
-            yield from self._inlet.until_end()
+        if self._receiver is not None:
+            yield from self._receiver.until_end()
 
     def _hear(self, answer: dict[str, Any]) -> None:
         """Note, too, that the program shuts the cluster down: until then servers and evaluators stay."""
@@ -207,12 +207,12 @@ class _HostedNode(Node):
         super().stop()
 
 
-def lead(order: HostOrder, say: IO[bytes]) -> None:
+def lead(order: DetachedOrder, say: IO[bytes]) -> None:
     """Lead one node from start to end, and tell the driver how it failed."""
     assert order.task.control is not None
     patience = order.task.lease or LEASE_SECONDS
-    seat = PlainSeat(order.place, order.task.control, order.task.template.size, order.owner, patience)
-    node = _HostedNode(order, seat, say)
+    seat = GatherPlacement(order.place, order.task.control, order.task.template.size, order.owner, patience)
+    node = _DetachedSupervisor(order, seat, say)
     try:
         for _ in supervise(node, node.until_end()):
             pass
@@ -225,7 +225,7 @@ def lead(order: HostOrder, say: IO[bytes]) -> None:
 
 def main() -> None:
     """Lead one node from start to end."""
-    order: HostOrder = pickle.load(sys.stdin.buffer)  # noqa: S301  (a pipe from the process that started this one)
+    order: DetachedOrder = pickle.load(sys.stdin.buffer)  # noqa: S301  (a pipe from the process that started this one)
     sys.stdin.close()
     lead(order, sys.stdout.buffer)
 

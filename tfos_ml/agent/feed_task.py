@@ -23,8 +23,7 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import whole
-from tfos_ml.data import blocks
-from tfos_ml.data import rdd_to_arrow as rows
+from tfos_ml.data import blocks, rdd_to_arrow
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.data.fields import field_of
@@ -85,7 +84,7 @@ FED_SCHEMA = "partition int, rows long"
 
 def feed_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[tuple[int, int | None]]:
     """Feed the elements of an RDD's partition; yields its number and how many, None if they are not wanted."""
-    yield partition, _put(order, partition, rows.to_batches(whole(elements)))
+    yield partition, _put(order, partition, rdd_to_arrow.to_batches(whole(elements)))
 
 
 def feed_batches(order: FeedOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -101,7 +100,7 @@ def feed_batches(order: FeedOrder, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 def infer_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
     """A result for each element of an RDD's partition, in order."""
-    for answer in _exchange(order, partition, rows.to_batches(whole(elements))):
+    for answer in _exchange(order, partition, rdd_to_arrow.to_batches(whole(elements))):
         yield from to_elements(answer, lists=True)
 
 

@@ -26,7 +26,7 @@ from tfos_ml.protocol.failure import Failure, find_failure
 if TYPE_CHECKING:
     from tfos_ml.agent.rendezvous import Rendezvous
     from tfos_ml.driver.control_server import ControlServer
-    from tfos_ml.driver.spark_job import TaggedJob
+    from tfos_ml.driver.spark_job import SparkJob
 
 logger = logging.getLogger(__name__)
 END_SECONDS = 10.0
@@ -68,7 +68,7 @@ def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, s
     return rendezvous.complete(max(map(int, begun)), deadline - time.monotonic())
 
 
-def await_end(job: TaggedJob, control: ControlServer, seconds: float = END_SECONDS) -> None:
+def await_end(job: SparkJob, control: ControlServer, seconds: float = END_SECONDS) -> None:
     """Have all nodes stop, and wait for the end of the job's tasks, since a node has failed."""
     control.stop_nodes()
     job.wait(seconds)

@@ -28,7 +28,7 @@ GATHER_POLL_SECONDS = 0.1
 REPORT_SECONDS = 10.0
 
 
-class NodeSeat(Protocol):
+class NodePlacement(Protocol):
     """What a node needs of its task.
 
     Attributes
@@ -72,7 +72,7 @@ class NodeSeat(Protocol):
         ...
 
 
-class BarrierSeat:
+class BarrierPlacement:
     """A task of a barrier stage: Spark starts all together and carries their exchanges.
 
     Parameters
@@ -93,22 +93,22 @@ class BarrierSeat:
         self.attempt: int = context.attemptNumber()
 
     def is_first(self) -> bool:
-        """See :class:`NodeSeat`: a barrier stage ends with its first failed task."""
+        """See :class:`NodePlacement`: a barrier stage ends with its first failed task."""
         return True
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`NodeSeat`."""
+        """See :class:`NodePlacement`."""
         if len(self._context.getTaskInfos()) == 1:  # Spark would take a second to say so
             return [message]
         messages: list[str] = self._context.allGather(message)
         return messages
 
     def is_orphan(self) -> bool:
-        """See :class:`NodeSeat`."""
+        """See :class:`NodePlacement`."""
         return False
 
     def report_failure(self, text: str) -> bool:
-        """See :class:`NodeSeat`."""
+        """See :class:`NodePlacement`."""
         if self._control is None:
             return False
         client = ControlClient(**self._control)
@@ -119,14 +119,14 @@ class BarrierSeat:
             client.close()
 
     def leave(self, rendezvous: Rendezvous) -> bool:
-        """See :class:`NodeSeat`."""
+        """See :class:`NodePlacement`."""
         size = len(self._context.getTaskInfos())
         return self._control is not None and leave_together(rendezvous, self._control, self.rank, size)
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a plain task knows of itself; attributes as of :class:`NodeSeat`.
+    """What a plain task knows of itself; attributes as of :class:`NodePlacement`.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ def place_of(context: Any, rank: int, control: dict[str, str]) -> Place:
     return Place(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
 
 
-class PlainSeat:
+class GatherPlacement:
     """A node that meets the others at the driver's control server.
 
     Parameters
@@ -208,12 +208,12 @@ class PlainSeat:
         self.attempt = place.attempt
 
     def is_first(self) -> bool:
-        """See :class:`NodeSeat`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""
+        """See :class:`NodePlacement`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""
         first: bool = self._client.call_reliably("enter", self._patience, rank=self.rank, task=self._task)["first"]
         return first
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`NodeSeat`."""
+        """See :class:`NodePlacement`."""
         number, self._round = self._round, self._round + 1
         mine = {"rank": self.rank, "round": number, "size": self._size}
         answer = self._client.call_reliably("gather", self._patience, **mine, message=message)
@@ -226,16 +226,16 @@ class PlainSeat:
         return messages
 
     def is_orphan(self) -> bool:
-        """See :class:`NodeSeat`."""
+        """See :class:`NodePlacement`."""
         return self._owner is not None and not self._owner.is_running()
 
     def report_failure(self, text: str) -> bool:
-        """See :class:`NodeSeat`: Spark would try a plain task again."""
+        """See :class:`NodePlacement`: Spark would try a plain task again."""
         self._client.call_reliably("failed", REPORT_SECONDS, rank=self.rank, error=text)
         return True
 
     def leave(self, rendezvous: Rendezvous) -> bool:
-        """See :class:`NodeSeat`."""
+        """See :class:`NodePlacement`."""
         self._has_left = True
         return True
 

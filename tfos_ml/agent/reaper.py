@@ -35,7 +35,7 @@ BEAT_SECONDS = 2.0
 _SLICE_SECONDS = 1.0
 
 
-class Guardian:
+class Reaper:
     """The supervisor's handle on its guardian process.
 
     Parameters

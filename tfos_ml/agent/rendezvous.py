@@ -80,7 +80,7 @@ class ReservedPort:
 
 
 @dataclass(frozen=True)
-class NodeCard:
+class NodeInfo:
     """What a node tells the others of itself when they meet."""
 
     rank: int
@@ -155,12 +155,12 @@ class Rendezvous:
             self._last = None
         return True
 
-    def join(self, card: NodeCard) -> Future[list[dict[str, Any]]]:
+    def join(self, card: NodeInfo) -> Future[list[dict[str, Any]]]:
         """Tell the others who and where this node is."""
         return self.exchange(asdict(card))
 
 
-def read_cards(messages: list[dict[str, Any]]) -> list[NodeCard]:
+def read_infos(messages: list[dict[str, Any]]) -> list[NodeInfo]:
     """The cards of all nodes, by rank.
 
     Raises
@@ -168,7 +168,7 @@ def read_cards(messages: list[dict[str, Any]]) -> list[NodeCard]:
     VersionMismatchError
         If the nodes do not run the same versions; names them.
     """
-    cards = sorted((NodeCard(**m) for m in messages), key=lambda card: card.rank)
+    cards = sorted((NodeInfo(**m) for m in messages), key=lambda card: card.rank)
     for package in cards[0].versions:
         found = {f"{c.label} on {c.host}": c.versions.get(package) for c in cards}
         if len(set(found.values())) > 1:

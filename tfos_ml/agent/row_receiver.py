@@ -51,7 +51,7 @@ class Exchange:
     answers: queue.SimpleQueue[pa.RecordBatch | str] = field(default_factory=queue.SimpleQueue)
 
 
-class Inlet:
+class RowReceiver:
     """One node's rows from feed tasks, on their way to its TensorFlow process.
 
     Parameters

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.agent.row_receiver import Exchange, Inlet
+from tfos_ml.agent.row_receiver import Exchange, RowReceiver
 from tfos_ml.data import blocks
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.addresses import Endpoint
@@ -61,12 +61,12 @@ class PutOrder:
             raise pa.ArrowInvalid("malformed order: claimant and stream must be names")
 
 
-class FeedEndpoint(TransportServer):
+class RowServer(TransportServer):
     """Listens from construction until :meth:`close`.
 
     Parameters
     ----------
-    inlet : Inlet
+    inlet : RowReceiver
         Takes the rows.
     endpoint : Endpoint or str
         Where it listens, as of :class:`TransportServer`.
@@ -76,9 +76,9 @@ class FeedEndpoint(TransportServer):
         Asks the driver whether the rows of a partition are to be taken.
     """
 
-    def __init__(self, inlet: Inlet, endpoint: Endpoint | str, token: str, claims: DriverClaims):
+    def __init__(self, inlet: RowReceiver, endpoint: Endpoint | str, token: str, claims: DriverClaims):
         super().__init__(endpoint, token)
-        self._inlet = inlet
+        self._receiver = inlet
         self._claims = claims
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
@@ -95,15 +95,15 @@ class FeedEndpoint(TransportServer):
                 is_whole = blocks.is_end(message)
                 if not is_whole:
                     blocks.check(message)
-                wanted = wanted and self._inlet.wait_for_room(order.feed_timeout)
+                wanted = wanted and self._receiver.wait_for_room(order.feed_timeout)
                 if wanted and not is_whole:
-                    chunks.append(self._inlet.store(message))
+                    chunks.append(self._receiver.store(message))
                 writer.write(json.dumps({"wanted": wanted}).encode())
             if wanted and is_whole:
                 self._hand_over(order, chunks)
                 writer.write(json.dumps({"wanted": True, "settled": True}).encode())
         finally:
-            self._inlet.discard(chunks)
+            self._receiver.discard(chunks)
 
     def _hand_over(self, order: PutOrder, chunks: list[Chunk]) -> None:
         """Put a whole partition before the train function if it is granted; `chunks` keeps what is to be discarded.
@@ -121,41 +121,41 @@ class FeedEndpoint(TransportServer):
             return
         rows = sum(chunk.rows for chunk in chunks)
         try:
-            self._inlet.commit(order.stream, chunks, order.epochs, order.feed_timeout)
+            self._receiver.commit(order.stream, chunks, order.epochs, order.feed_timeout)
             chunks.clear()
             self._claims.commit(*claim, rows)
         except Exception as error:
-            self._inlet.fail(_unsettled(error))
+            self._receiver.fail(_unsettled(error))
             raise
 
     def _give_back(self, number: int, partition: int, claimant: str) -> None:
         try:
             self._claims.release(number, partition, claimant)
         except Exception as error:
-            self._inlet.fail(_unsettled(error))
+            self._receiver.fail(_unsettled(error))
 
     def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Give one result for each row, in order."""
         order = read_message(descriptor.command, _EXCHANGE)
-        exchange = self._inlet.open_exchange(order["feed_timeout"])
+        exchange = self._receiver.open_exchange(order["feed_timeout"])
         try:
-            asking = _Asking(self._inlet, exchange, order["stream"], reader)
+            asking = _Asking(self._receiver, exchange, order["stream"], reader)
             writer.begin(blocks.MESSAGE_SCHEMA)
             for answer in asking.answers():
                 writer.write_batch(answer)
         finally:
-            self._inlet.close_exchange(exchange)
+            self._receiver.close_exchange(exchange)
 
 
 class _Asking:
     """Reads the rows of an exchange in a thread of its own, while results go back."""
 
-    def __init__(self, inlet: Inlet, exchange: Exchange, stream: str, reader: Any):
-        self._inlet = inlet
+    def __init__(self, inlet: RowReceiver, exchange: Exchange, stream: str, reader: Any):
+        self._receiver = inlet
         self._exchange = exchange
         self._stream = stream
         self._reader = reader
-        self._asked = 0
+        self._telemetry = 0
         self._all_asked = False
         self._refused: Exception | None = None
         threading.Thread(target=self._read, name="exchange", daemon=True).start()
@@ -175,15 +175,15 @@ class _Asking:
     def _ask_all(self) -> str:
         for message in _messages(self._reader):
             blocks.check(message)
-            if not self._inlet.wait_for_room(self._exchange.feed_timeout):
+            if not self._receiver.wait_for_room(self._exchange.feed_timeout):
                 return ""  # why, the inlet has said among the answers
-            self._asked += blocks.unpack(message)[0]
-            self._inlet.ask(self._stream, self._exchange, message)
+            self._telemetry += blocks.unpack(message)[0]
+            self._receiver.ask(self._stream, self._exchange, message)
         return ""
 
     def answers(self) -> Iterator[pa.RecordBatch]:
         answered = 0
-        while not (self._all_asked and answered == self._asked):
+        while not (self._all_asked and answered == self._telemetry):
             answer = self._exchange.answers.get()
             if self._refused is not None:
                 break
@@ -191,7 +191,7 @@ class _Asking:
                 answered += blocks.unpack(answer)[0]
                 yield answer
             elif answer:
-                raise flight.FlightServerError(f"{self._asked - answered} rows have no result: {answer}")
+                raise flight.FlightServerError(f"{self._telemetry - answered} rows have no result: {answer}")
         if self._refused is not None:
             raise self._refused
 

@@ -29,24 +29,24 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.agent.consensus import Conversation
+from tfos_ml.agent.consensus import Consensus
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.graceful_end import log_failure
 from tfos_ml.agent.node_output import NodeOutput
-from tfos_ml.agent.placement import BarrierSeat, NodeSeat, PlainSeat, check_driver, place_of
+from tfos_ml.agent.placement import BarrierPlacement, GatherPlacement, NodePlacement, check_driver, place_of
 from tfos_ml.agent.process import ChildProcess, child_environment, describe_exit, new_marker
 from tfos_ml.agent.progress_link import ProgressLink, period_for
-from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Guardian
-from tfos_ml.agent.rendezvous import NodeCard, Rendezvous, ReservedPort, local_versions, read_cards
+from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
+from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, ReservedPort, local_versions, read_infos
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.agent.task_input import as_they_come, whole
-from tfos_ml.agent.telemetry import Asked
-from tfos_ml.agent.tensorboard import Board, why_not_started
+from tfos_ml.agent.telemetry import Telemetry
+from tfos_ml.agent.tensorboard import TensorBoard, why_not_started
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data import spool
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.preflight import LEASE_SECONDS
-from tfos_ml.inference import publishing as export
+from tfos_ml.inference import publishing
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import ANY_PORT, BOARD_VARIABLE, NODE_PORTS, NODE_VARIABLE, ports_of_variable
@@ -83,17 +83,17 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     from pyspark import BarrierTaskContext, TaskContext
 
     if task.barrier:
-        yield from supervise(Node(task, BarrierSeat(BarrierTaskContext.get(), task.control)), arriving)
+        yield from supervise(Supervisor(task, BarrierPlacement(BarrierTaskContext.get(), task.control)), arriving)
         return
     assert task.control is not None
     check_driver(task.control)
     context = TaskContext.get()
     place = place_of(context, task.first_rank + context.partitionId(), task.control)
-    seat = PlainSeat(place, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-    yield from supervise(Node(task, seat), arriving)
+    seat = GatherPlacement(place, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
+    yield from supervise(Supervisor(task, seat), arriving)
 
 
-def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
+def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
     """Lead a node from CLAIM to STOP; rows in, result rows out.
 
     It ends without rows if it fails and the driver knows.
@@ -114,7 +114,7 @@ def supervise(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[
         node.stop()
 
 
-def _lead(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
+def _lead(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
     try:
         node.check_first()
         node.claim()
@@ -129,15 +129,15 @@ def _lead(node: Node, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.R
         raise node.failure("NodeLostError", f"the driver cannot be reached: {error}") from error
 
 
-class Node:
+class Supervisor:
     """The state of one node's supervisor."""
 
     pings_faster = 1  # times as often as progress alone would need it
     needs_driver = False  # which otherwise may be out of reach from the start
 
-    def __init__(self, task: NodeTask, seat: NodeSeat, make_feeder: MakeFeeder = Feeder):
+    def __init__(self, task: NodeTask, seat: NodePlacement, make_feeder: MakeFeeder = Feeder):
         rank = seat.rank
-        self._seat = seat
+        self._placement = seat
         self._make_feeder = make_feeder
         self._task = task
         self._me = task.template.nodes[rank]
@@ -153,8 +153,8 @@ class Node:
         self._is_helper = self._role.rank in self._template.helper_ranks
         self._is_server = not self._active and self._role.job_name != "evaluator"
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._conversation = Conversation(self._rendezvous, self._template, self._role.rank, self._send)
-        self._cards: list[NodeCard] = []
+        self._consensus = Consensus(self._rendezvous, self._template, self._role.rank, self._send)
+        self._infos: list[NodeInfo] = []
         self._ended = False
         self._serves = False  # and does nothing else
         self._ended_at_work: str | None = None
@@ -173,17 +173,17 @@ class Node:
         self._feeder: Any = None
         self._link: ProgressLink | None = None
         self._made: list[str] = []
-        self._guardian: Guardian | None = None
+        self._reaper: Reaper | None = None
         self._child: ChildProcess | None = None
-        self._board: Board | None = None
+        self._board: TensorBoard | None = None
         self._output = NodeOutput(self._me.label, 0 if task.shares_console else task.verbose, task.template.size)
-        self._asked = Asked(task, self._me.label, self._role.rank == self._template.feed_ranks[0])
+        self._telemetry = Telemetry(task, self._me.label, self._role.rank == self._template.feed_ranks[0])
 
     def check_first(self) -> None:
         """Raise if Spark has started this node before: nodes do not come back one by one."""
-        if self._seat.is_first():
+        if self._placement.is_first():
             return
-        if self._seat.attempt == 0:  # not the task failed: Spark tries the whole stage again as its input was lost
+        if self._placement.attempt == 0:  # not the task failed: Spark tries the whole stage again as its input was lost
             raise self.failure("InputLostError", LOST_INPUT)
         raise self.failure("NodeLostError", LOST)
 
@@ -199,7 +199,7 @@ class Node:
         self._made += self._directories.all()
         watch = self._task.lease or SUPERVISOR_TIMEOUT
         frozen = str(self.failure("NodeLostError", FROZEN.format(seconds=watch)))
-        self._guardian = Guardian(marker, self._made, watch, frozen)
+        self._reaper = Reaper(marker, self._made, watch, frozen)
         self._reserve_port()
         self._log_dir = self._find_log_dir(scratch)
         program = self._task.payload.read()
@@ -211,19 +211,19 @@ class Node:
         own.update(self._task.environment)
         environment = child_environment(marker, self._threads, own)
         self._child = ChildProcess(CHILD_MODULE, environment, self._me.label, self._output.printed)
-        self._guardian.guard(pid=self._child.pid)
+        self._reaper.guard(pid=self._child.pid)
         self._channel = QueuedChannel(self._child.socket)
         self._feeder = self._make_feeder(self._task.schema, self._directories, self._send)
         threading.Thread(target=self._listen, name="messages", daemon=True).start()
         if self._task.settings["tensorboard"] and self._is_chief:
-            self._board = Board(self._log_dir, self._host, environment, os.getpid(), self._board_port())
+            self._board = TensorBoard(self._log_dir, self._host, environment, os.getpid(), self._board_port())
         if self._task.control:
-            self._guardian.guard(control=self._task.control, rank=self._me.rank)
+            self._reaper.guard(control=self._task.control, rank=self._me.rank)
             client = ControlClient(**self._task.control)
             period = period_for(self._task.template.size) / self.pings_faster
             self._link = ProgressLink(client, self._me.rank, self._progress, period, self._hear)
             self._output.connect(self._link)
-        self._asked.start(self._link)
+        self._telemetry.start(self._link)
 
     def _listen(self) -> None:
         for message in self._channel:
@@ -264,8 +264,8 @@ class Node:
         about: dict[str, Any] = {"host": self._host, "child_silent": silent, "returned": self._ended}
         if self._board is not None:
             about |= {"tensorboard": self._board.url, "tensorboard_pid": self._board.pid, "log_dir": self._log_dir}
-        if self._is_helper and self._conversation.trained_since and self._works():
-            seconds = now - self._conversation.trained_since
+        if self._is_helper and self._consensus.trained_since and self._works():
+            seconds = now - self._consensus.trained_since
             about["works_on"] = {"label": self._me.label, "seconds": seconds, "limit": self._task.graces.worker}
         if self._broken_at is not None:
             about["broken_for"] = now - self._broken_at
@@ -276,7 +276,7 @@ class Node:
     def join(self) -> None:
         """Meet the other nodes and hand the process all it needs to run the train function."""
         assert self._child is not None
-        card = NodeCard(
+        card = NodeInfo(
             self._role.rank,
             self._role.label,
             self._host,
@@ -292,8 +292,8 @@ class Node:
             "ReservationTimeoutError",
             f"the nodes did not all meet within reservationTimeout={self._task.reservation_timeout:g} s",
         )
-        self._cards = read_cards(meeting.result())
-        addresses = [c.address for c in self._cards]
+        self._infos = read_infos(meeting.result())
+        addresses = [c.address for c in self._infos]
         template = self._template
         self._send(
             "start",
@@ -326,7 +326,7 @@ class Node:
             if batch is None:
                 self._pump(POLL_SECONDS)
             else:
-                self._asked.see(self._feeder.write(batch))
+                self._telemetry.see(self._feeder.write(batch))
             self._wait(
                 lambda: self._feeder.has_room() or self._reading_ended(),
                 self._task.feed_timeout,
@@ -341,7 +341,7 @@ class Node:
             self._feeder.close()
         else:
             self._feeder.finish()
-        while not (self._ended and self._conversation.done_since):
+        while not (self._ended and self._consensus.done_since):
             self._pump(POLL_SECONDS)
             if not (self._active or self._ended):
                 self._dismiss()
@@ -352,11 +352,11 @@ class Node:
     def _dismiss(self) -> None:
         """End a passive process that only serves, or whose grace is over."""
         limit = self._limit()
-        since = self._conversation.trained_since if self._is_helper else self._dismissed_since()
+        since = self._consensus.trained_since if self._is_helper else self._dismissed_since()
         if since is None:
             return
         if self._serves:
-            self._ended = self._conversation.done_since is not None
+            self._ended = self._consensus.done_since is not None
         elif time.monotonic() - since > limit.seconds:
             self._ended = True
             self._ended_at_work = ended_at_work(self._role.job_name, self._me.label, limit)
@@ -366,7 +366,7 @@ class Node:
 
     def _dismissed_since(self) -> float | None:
         """When there was nothing left to do for a server or evaluator."""
-        return self._conversation.done_since
+        return self._consensus.done_since
 
     def _wait(self, ready: Callable[[], bool], timeout: float, kind: str, message: str) -> None:
         deadline = time.monotonic() + timeout
@@ -397,15 +397,15 @@ class Node:
                 f"the process gave no sign of life for {self._task.heartbeat_timeout:g} s (stopped, or stuck in C code)"
             )
             raise self.failure("NodeExitError", message_text)
-        if self._cards:
+        if self._infos:
             rows = sum(self._feeder.rows.values())
-            self._conversation.advance(self._counts, rows if self._ended else None, self._works())
+            self._consensus.advance(self._counts, rows if self._ended else None, self._works())
 
     def _check_lease(self) -> None:
         """Raise if nobody wants the node any more."""
         if self._link is not None and self._link.stop_asked:
             raise self.failure("FitCancelledError", "the driver asked the nodes to stop")
-        if self._seat.is_orphan():
+        if self._placement.is_orphan():
             raise self.failure("NodeLostError", "the Spark executor or task that the node belongs to is gone")
         lease, link = self._task.lease, self._link
         if lease is None or link is None or not (link.has_answered or self.needs_driver):
@@ -438,7 +438,7 @@ class Node:
                 self._port.release()
                 self._send("port_released")
             case "barrier":
-                self._conversation.reach_barrier(message["name"])
+                self._consensus.reach_barrier(message["name"])
             case "report":
                 self._report(message)
             case "log":
@@ -447,7 +447,7 @@ class Node:
             case "summary":
                 self._facts.update(message["facts"])
             case "checkpoint":
-                self._asked.send_checkpoint(message, self._send)
+                self._telemetry.send_checkpoint(message, self._send)
             case "exported":
                 self._exported = message["directory"]
             case "results":
@@ -482,9 +482,9 @@ class Node:
 
     def _check_failed(self) -> None:
         """Raise the failure of the process, later if another node's failure may have caused it."""
-        if self._conversation.done_since and self._is_server:
+        if self._consensus.done_since and self._is_server:
             self._ended = True  # a server may well lose its peers at the end
-        elif self._conversation.trained_since and self._is_helper and (self._serves or self._broken_at is not None):
+        elif self._consensus.trained_since and self._is_helper and (self._serves or self._broken_at is not None):
             self._ended = True  # of the end of the chief
             self._ended_at_work = None if self._serves else lost_peers(self._me.label, self._failed)
         elif self._failed is not None and (time.monotonic() >= self._fail_at or self._has_no_other_cause()):
@@ -526,7 +526,7 @@ class Node:
             self._stage()
         report = {
             "label": self._me.label,
-            "address": self._cards[self._role.rank].address,
+            "address": self._infos[self._role.rank].address,
             "rows": self._feeder.rows["train"],
             "validation_rows": self._feeder.rows["validation"],
             "skipped_rows": self._feeder.skipped,
@@ -537,18 +537,18 @@ class Node:
             "evaluator": self._role.job_name == "evaluator",
             "staged": staged,
             "ended_at_work": self._ended_at_work,
-            **self._asked.facts(),
+            **self._telemetry.facts(),
             **self._output.facts(),
             **self._facts,
         }
         rank = self._me.rank
         yield results.row(rank, "report", json.dumps(report).encode())
-        yield from self._asked.result_rows(rank)
+        yield from self._telemetry.result_rows(rank)
         if self._results is not None:
             yield from results.rows_of_file(rank, "results", self._results)
         if exports and not staged:
             assert self._exported is not None
-            archive = export.pack(self._exported, self._directories.disk)
+            archive = publishing.pack(self._exported, self._directories.disk)
             yield from results.rows_of_file(rank, "model", archive)
 
     def _stage(self) -> None:
@@ -556,14 +556,14 @@ class Node:
         assert self._exported is not None
         assert self._task.export_dir is not None
         try:
-            export.stage(self._exported, self._task.export_dir, self._task.run_id)
+            publishing.stage(self._exported, self._task.export_dir, self._task.run_id)
         except (OSError, pa.ArrowException) as error:
             uri, why = redact(self._task.export_dir), redact(error, secrets=secrets_of_uri(self._task.export_dir))
             message = f"exportDir={uri!r} cannot be written from {self._host}: {why}"
             raise self.failure("DestinationError", message) from None
 
     def _has_data(self) -> bool:
-        return self._conversation.total_rows > 0 or not self._task.schema.columns
+        return self._consensus.total_rows > 0 or not self._task.schema.columns
 
     def end_process(self) -> None:
         """End the process of a node that has failed: it is not to train on, nor to write anything more."""
@@ -575,16 +575,16 @@ class Node:
         if self._feeder is not None:
             self._feeder.close()
         self._port.release()
-        self._asked.close()
+        self._telemetry.close()
         if self._link is not None:
             if self._child is not None:
                 self._child.log_tail()  # waits until its last lines are on their way
             self._link.close()
         reported = False
         try:
-            if self._guardian is not None:
+            if self._reaper is not None:
                 # A failed node may be killed at any moment, so there the guardian reports that all is gone.
-                reported = self._guardian.finish(report=not self.succeeded) and not self.succeeded
+                reported = self._reaper.finish(report=not self.succeeded) and not self.succeeded
             if self._child is not None:
                 self._child.wait(10)
                 self._channel.close()
@@ -604,14 +604,14 @@ class Node:
         if self._task.barrier and kind == "InputLostError":
             return False  # Spark ends the job, and knows why
         try:
-            return self._seat.report_failure(str(error)) and kind != "InputLostError"
+            return self._placement.report_failure(str(error)) and kind != "InputLostError"
         except pa.ArrowException:
             logger.warning("Driver not reachable, so it does not hear of: %s", error)
             return False
 
     def leave(self) -> bool:
         """End the exchanges with the other nodes, so that the task may end; whether it may."""
-        return self._conversation.done_since is not None or self._seat.leave(self._rendezvous)
+        return self._consensus.done_since is not None or self._placement.leave(self._rendezvous)
 
     def failure(self, kind: str, message: str) -> NodeFailure:
         """A failure of this node."""

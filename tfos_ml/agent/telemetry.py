@@ -18,7 +18,7 @@ KEPT_SYSTEM_REPORTS = 1000  # where they cannot be passed on at once
 EXAMPLE_BYTES = results.PAYLOAD_BYTES
 
 
-class Asked:
+class Telemetry:
     """What one node does for a listener; nothing, if its task's settings ask for nothing.
 
     Parameters

@@ -25,7 +25,7 @@ def why_not_started(port: int) -> str:
     )
 
 
-class Board:
+class TensorBoard:
     """The supervisor's handle on the TensorBoard process.
 
     Parameters

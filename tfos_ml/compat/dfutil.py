@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from pyarrow import fs
 
-from tfos_ml.common import filesystems as storage
+from tfos_ml.common import filesystems
 from tfos_ml.errors import ColumnTypeError, DestinationError, EmptyDataError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def saveAsTFRecords(df: DataFrame, output_dir: str) -> None:
     """
     convert = toTFExample(df.dtypes)
     uri = _qualified(df.sparkSession.sparkContext, output_dir)
-    filesystem, path = storage.open_uri(uri)
+    filesystem, path = filesystems.open_uri(uri)
     if filesystem.get_file_info(path).type != fs.FileType.NotFound:
         raise DestinationError(f"{uri} exists already. Choose a new directory for the TFRecords.")
     scratch = f"{path}/_temporary"
@@ -89,7 +89,7 @@ def _write(uri: str, partition: int, records: Iterable[Record]) -> str:
     """Write a file of records beside its place; returns its name."""
     import tensorflow as tf
 
-    filesystem, path = storage.open_uri(uri)
+    filesystem, path = filesystems.open_uri(uri)
     name = f"part-{partition:05d}-{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory(prefix="tfrecords-") as directory:
         local = os.path.join(directory, name)

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from tfos_ml.common import directories as owned
+from tfos_ml.common import directories
 from tfos_ml.common.cgroup import memory_headroom
 
 CHUNK_BYTES = 32 << 20
@@ -160,7 +160,7 @@ def create(disk: Path | None = None) -> SpoolDirectories:
 def _create_in_memory() -> Path | None:
     with contextlib.suppress(OSError):  # the disk will do
         if os.access(SHARED_MEMORY, os.W_OK) and _has_inodes(SHARED_MEMORY):
-            return owned.create_owned("spool", SHARED_MEMORY)
+            return directories.create_owned("spool", SHARED_MEMORY)
     return None
 
 
@@ -174,7 +174,7 @@ def create_scratch() -> str:
 
 def _create(kind: str, root: Path, setting: str) -> Path:
     try:
-        return owned.create_owned(kind, root)
+        return directories.create_owned(kind, root)
     except OSError as error:  # whatever it is, another directory is needed
         raise NoRoomError(_full(root, setting, error)) from error
 
@@ -187,7 +187,7 @@ def remove(directories: Iterable[str]) -> None:
 
 def sweep(disk: Path | None = None) -> list[str]:
     """Remove spools and scratch directories of this user whose owner is dead, and return their paths."""
-    return owned.sweep([SHARED_MEMORY, disk or disk_root(), Path(tempfile.gettempdir())])
+    return directories.sweep([SHARED_MEMORY, disk or disk_root(), Path(tempfile.gettempdir())])
 
 
 class SpoolWriter:

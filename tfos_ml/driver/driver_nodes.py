@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tfos_ml.agent.detached import HostOrder, start_host
+from tfos_ml.agent.detached import DetachedOrder, start_host
 from tfos_ml.agent.placement import Place
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.node_task import NodeTask
@@ -32,7 +32,7 @@ class DriverNodes:
         task = replace(task, payload=Artifact(task.payload.name, program), shares_console=True)
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in ranks:
-            order = HostOrder(task, Place(rank, host, cpus=1, gpus={}), os.getpid(), is_fed=False)
+            order = DetachedOrder(task, Place(rank, host, cpus=1, gpus={}), os.getpid(), is_fed=False)
             self._processes.append(start_host(order))
 
     def wait(self, timeout: float) -> None:

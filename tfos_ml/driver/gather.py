@@ -20,7 +20,7 @@ one_at_a_time = threading.Lock()
 """Held while nodes gather: of two clusters that each had some of their slots, neither would get the rest."""
 
 
-class Meeting:
+class Gather:
     """Watches the nodes of one cluster gather.
 
     Parameters

@@ -16,7 +16,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.driver.resources import is_local
-from tfos_ml.driver.spark_job import TaggedJob
+from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError
 from tfos_ml.protocol.artifacts import is_connect
 
@@ -93,7 +93,7 @@ def _ask_executors(spark: SparkSession, tasks: int) -> list[dict[str, Any]]:
     names: dict[str, Any] = {"__name__": "__main__"}  # functions of it are sent by value
     exec(_LOOK, names)
     asked = spark.sparkContext.parallelize(range(tasks), tasks).map(names["look"])
-    job = TaggedJob(spark, f"tfos_ml-probe-{uuid.uuid4().hex[:12]}", asked.collect)
+    job = SparkJob(spark, f"tfos_ml-probe-{uuid.uuid4().hex[:12]}", asked.collect)
     if not job.wait(SECONDS):
         job.cancel(SECONDS)
     return [json.loads(found) for found in job.result or []]

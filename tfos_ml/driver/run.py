@@ -20,15 +20,15 @@ from tfos_ml.agent.graceful_end import await_end
 from tfos_ml.agent.supervisor import run_node
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.driver_nodes import DriverNodes
-from tfos_ml.driver.gather import Meeting, one_at_a_time, raise_failure, raise_silence
+from tfos_ml.driver.gather import Gather, one_at_a_time, raise_failure, raise_silence
 from tfos_ml.driver.job_errors import node_error
 from tfos_ml.driver.preflight import LEASE_SECONDS, allocates_dynamically, check_settings, check_slots
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.resources import is_local
 from tfos_ml.driver.restarts import RestartPolicy
-from tfos_ml.driver.spark_job import TaggedJob
-from tfos_ml.inference import publishing as export
+from tfos_ml.driver.spark_job import SparkJob
+from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, node_ports
 from tfos_ml.protocol.artifacts import is_connect
@@ -159,7 +159,7 @@ class _Attempt:
         self._progress = Progress(verbose, self._size, task.settings["epochs"], draws_bar)
         self._waiting = WaitNotice()
         self._control: ControlServer | None = None
-        self._job: TaggedJob | None = None
+        self._job: SparkJob | None = None
         self._driver_program = driver_program
         self._driver_nodes: DriverNodes | None = None
 
@@ -193,18 +193,18 @@ class _Attempt:
     def _publish(self, result: RunResult) -> None:
         """Only now, as every node has ended well, and Spark has read all rows, does the model count."""
         if self._task.export_dir is not None and any(r.get("staged") for r in result.reports):
-            export.commit(self._task.export_dir, self._task.run_id)
+            publishing.commit(self._task.export_dir, self._task.run_id)
 
     def _discard(self) -> None:
         """Delete what the chief may have staged; the attempt has failed, and that is what is raised."""
         if self._task.export_dir is None:
             return
         try:
-            export.discard(self._task.export_dir, self._task.run_id)
+            publishing.discard(self._task.export_dir, self._task.run_id)
         except Exception as error:
             logger.warning("What an attempt staged beside exportDir could not be deleted: %s", error)
 
-    def _collect(self, df: DataFrame) -> TaggedJob:
+    def _collect(self, df: DataFrame) -> SparkJob:
         """Run the job to its end; nodes of a plain job gather first, and no other's meanwhile."""
         if self._task.barrier or self._control is None:
             self._job = self._start(df)
@@ -212,12 +212,12 @@ class _Attempt:
             return self._job
         with one_at_a_time:
             self._job = self._start(df)
-            meeting = Meeting(self._control, self._task.template, self._task.reservation_timeout)
+            meeting = Gather(self._control, self._task.template, self._task.reservation_timeout)
             self._watch(self._job, meeting, while_missing=True)
         self._watch(self._job, meeting)
         return self._job
 
-    def _start(self, df: DataFrame) -> TaggedJob:
+    def _start(self, df: DataFrame) -> SparkJob:
         address = self._control.address if self._control is not None else None
         task = replace(self._task, control=address)
         if self._driver_program is not None and self._control is not None:
@@ -229,7 +229,7 @@ class _Attempt:
             barrier=self._task.barrier,
             profile=self._profile,
         )
-        return TaggedJob(self._spark, self._tag, job.collect)
+        return SparkJob(self._spark, self._tag, job.collect)
 
     def _cancel(self) -> None:
         if self._control is not None:
@@ -237,7 +237,7 @@ class _Attempt:
         if self._job is not None:
             self._job.cancel(CLEANUP_TIMEOUT)
 
-    def _watch(self, job: TaggedJob, meeting: Meeting | None = None, while_missing: bool = False) -> None:
+    def _watch(self, job: SparkJob, meeting: Gather | None = None, while_missing: bool = False) -> None:
         """Show progress until the job, or the meeting, has ended; give it up if it waits too long for slots."""
         idle_since = time.monotonic()
         while not job.wait(POLL_SECONDS):
@@ -260,7 +260,7 @@ class _Attempt:
                 )
         self._show_progress()
 
-    def _check_failed(self, job: TaggedJob) -> None:
+    def _check_failed(self, job: SparkJob) -> None:
         """Raise what a node has reported, or that one is silent, though the job goes on."""
         if self._control is None:
             return

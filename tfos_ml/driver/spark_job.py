@@ -20,7 +20,7 @@ CANCEL_SECONDS = 0.5
 PROGRESS_INTERVAL = "spark.connect.progress.reportInterval"
 
 
-class TaggedJob:
+class SparkJob:
     """Starts at once.
 
     Parameters

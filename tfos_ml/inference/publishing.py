@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from tfos_ml.common import filesystems as storage
+from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import DestinationError, ModelError
 
@@ -49,7 +49,7 @@ def stage(directory: str, uri: str, run_id: str) -> None:
     run_id : str
         Of the attempt; makes the temporary name unique.
     """
-    filesystem, path = storage.open_uri(uri)
+    filesystem, path = filesystems.open_uri(uri)
     try:
         fs.copy_files(directory, _staged(path, run_id), fs.LocalFileSystem(), filesystem)
     except BaseException:
@@ -69,7 +69,7 @@ def commit(uri: str, run_id: str) -> None:
         If something is at the URI by now, the driver does not see what the chief has staged, or cannot write there.
     """
     try:
-        _commit(*storage.open_uri(uri), uri, run_id)
+        _commit(*filesystems.open_uri(uri), uri, run_id)
     except (OSError, pa.ArrowException) as error:
         why = redact(error, secrets=secrets_of_uri(uri))
         raise DestinationError(f"exportDir={redact(uri)!r} cannot be published to by the driver: {why}") from None
@@ -115,7 +115,7 @@ def publish_directory(directory: str, uri: str) -> None:
     """Copy a SavedModel to a URI, in place of what is there; for nodes of programs that lead themselves."""
     run_id = uuid.uuid4().hex[:12]
     stage(directory, uri, run_id)
-    filesystem, path = storage.open_uri(uri)
+    filesystem, path = filesystems.open_uri(uri)
     if filesystem.get_file_info(path).type == fs.FileType.Directory:
         filesystem.delete_dir(path)
     _move(filesystem, _staged(path, run_id), path)
@@ -131,7 +131,7 @@ def _move(filesystem: fs.FileSystem, staged: str, path: str) -> None:
 
 def discard(uri: str, run_id: str) -> None:
     """Delete what was staged, if anything was."""
-    filesystem, path = storage.open_uri(uri)
+    filesystem, path = filesystems.open_uri(uri)
     staged = _staged(path, run_id)
     if filesystem.get_file_info(staged).type != fs.FileType.NotFound:
         filesystem.delete_dir(staged)
@@ -152,7 +152,7 @@ def fetch(uri: str, directory: str) -> Listing:
     found = listing(uri)
     if found is None:
         raise ModelError(f"There is no SavedModel at exportDir={redact(uri)!r} as seen from the driver.")
-    filesystem, path = storage.open_uri(uri)
+    filesystem, path = filesystems.open_uri(uri)
     Path(directory).mkdir(exist_ok=True)
     try:
         fs.copy_files(path, directory, filesystem, fs.LocalFileSystem())
@@ -167,7 +167,7 @@ def listing(uri: str) -> Listing | None:
     Raises
     ------
     ModelError
-        If it cannot be read, or does not answer within ``storage.DEADLINE``.
+        If it cannot be read, or does not answer within ``filesystems.DEADLINE``.
     """
 
     def find(filesystem: fs.FileSystem, path: str) -> Listing | None:
@@ -177,8 +177,8 @@ def listing(uri: str) -> Listing | None:
         return tuple(sorted((info.path, info.size or 0, info.mtime_ns or 0) for info in found if info.is_file))
 
     try:
-        return storage.ask(uri, find)
-    except storage.StorageError as error:
+        return filesystems.ask(uri, find)
+    except filesystems.StorageError as error:
         raise _unreadable(uri, str(error)) from None
 
 
@@ -189,8 +189,8 @@ def _unreadable(uri: str, why: str) -> ModelError:
 def check_destination(uri: str) -> str | None:
     """Why nothing can be published at a URI, or None if it can."""
     try:
-        return storage.ask(uri, _obstacle)
-    except storage.StorageError as error:
+        return filesystems.ask(uri, _obstacle)
+    except filesystems.StorageError as error:
         return str(error)
 
 

@@ -18,7 +18,7 @@ from tfos_ml.agent.process import child_environment
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
-from tfos_ml.keras import inspection as describe
+from tfos_ml.keras import inspection
 from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.keras.model_source import ModelSource
 from tfos_ml.protocol.pickling import pickle_function
@@ -83,15 +83,15 @@ def _ask(
 ) -> tuple[ModelDescription, bytes | None]:
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         folder = Path(directory)
-        (folder / describe.REQUEST).write_bytes(cloudpickle.dumps((source, layers, schema)))
+        (folder / inspection.REQUEST).write_bytes(cloudpickle.dumps((source, layers, schema)))
         if rows is not None:
-            with pa.OSFile(str(folder / describe.ROWS), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+            with pa.OSFile(str(folder / inspection.ROWS), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows)
         _run(folder, environment)
-        response = json.loads((folder / describe.RESPONSE).read_text())
+        response = json.loads((folder / inspection.RESPONSE).read_text())
         if "error" in response:
             raise ModelError(response["error"])
-        adapted = (folder / describe.ADAPTED).read_bytes() if layers else None
+        adapted = (folder / inspection.ADAPTED).read_bytes() if layers else None
         return ModelDescription.from_json(response["description"]), adapted
 
 
@@ -103,6 +103,6 @@ def _run(folder: Path, environment: Mapping[str, str]) -> None:
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
         raise ModelError(f"The model was not made within {TIMEOUT:g} s in a fresh process.") from None
-    if not (folder / describe.RESPONSE).exists():
+    if not (folder / inspection.RESPONSE).exists():
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-TAIL_LINES:])
         raise ModelError(f"The process that makes the model ended with exit code {done.returncode}:\n{tail}")

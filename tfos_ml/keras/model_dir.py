@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyarrow import fs
 
-from tfos_ml.common import filesystems as storage
+from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import DestinationError
 
@@ -14,8 +14,8 @@ FOLDER = "tfos_ml"
 def check_model_dir(uri: str) -> None:
     """Raise ``DestinationError`` if ``modelDir`` cannot hold checkpoints, as seen from here."""
     try:
-        names = storage.ask(uri, _names)
-    except storage.StorageError as error:
+        names = filesystems.ask(uri, _names)
+    except filesystems.StorageError as error:
         raise DestinationError(f"modelDir={redact(uri)!r} cannot be read: {error}.") from None
     if names is None or (names and FOLDER not in names):
         what = "is a file" if names is None else f"holds other things: {names[:5]}"

@@ -121,6 +121,8 @@ class TFEstimator(TFEstimatorKeywords, TrainFnParams, ClusterEstimator):
     >>> model.transform(df)                                         # doctest: +SKIP
     """
 
+    __module__ = "tfos_ml"
+
     def _construct(self, given: dict[str, Any]) -> None:
         self._set_train_fn_defaults()
         self._train_fn: TrainFn | None = None

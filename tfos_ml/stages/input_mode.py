@@ -14,5 +14,7 @@ class InputMode:
         The nodes read the DataFrame's files themselves, each its share (``ctx.files()``).
     """
 
+    __module__ = "tfos_ml"
+
     TENSORFLOW = "TENSORFLOW"
     SPARK = "SPARK"

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
-from tfos_ml.common import filesystems as storage
+from tfos_ml.common import filesystems
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import driver_places
 from tfos_ml.common.redact import redact, secrets_of_uri
@@ -141,6 +141,8 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
     >>> fitted.history["accuracy"]
     >>> fitted.transform(df).select("prediction", "probability")
     """
+
+    __module__ = "tfos_ml"
 
     def _construct(self, given: dict[str, Any]) -> None:
         self._set_keras_defaults()
@@ -304,8 +306,8 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
         if uri is None:
             return None
         try:
-            path = storage.ask(uri, _weights_path)
-            with storage.open_uri(uri)[0].open_input_stream(path) as stream:
+            path = filesystems.ask(uri, _weights_path)
+            with filesystems.open_uri(uri)[0].open_input_stream(path) as stream:
                 content: bytes = stream.read()
         except (OSError, ValueError) as error:
             raise errors.ModelError(

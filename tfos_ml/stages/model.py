@@ -99,6 +99,8 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
     >>> model.transform(df).select("prediction")                            # doctest: +SKIP
     """
 
+    __module__ = "tfos_ml"
+
     def _construct(self, given: dict[str, Any]) -> None:
         self._set_scoring_defaults()
         self._set_classifier_defaults()

@@ -19,13 +19,13 @@ from tfos_ml.agent.detached import start_node
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder
 from tfos_ml.agent.graceful_end import FEED_END_SECONDS, await_end, has_failed
 from tfos_ml.agent.node_output import OutputPrinter
-from tfos_ml.agent.rendezvous import read_cards
+from tfos_ml.agent.rendezvous import read_infos
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.driver.driver_nodes import DriverNodes
 from tfos_ml.driver.feed_jobs import feeding, inferring
-from tfos_ml.driver.gather import Meeting, one_at_a_time, raise_failure
+from tfos_ml.driver.gather import Gather, one_at_a_time, raise_failure
 from tfos_ml.driver.job_errors import typed_error
 from tfos_ml.driver.preflight import LEASE_SETTING, check_settings, check_slots, graces, lease_timeout
 from tfos_ml.driver.probe import check_executors
@@ -40,7 +40,7 @@ from tfos_ml.driver.programs import (
 )
 from tfos_ml.driver.resources import is_local
 from tfos_ml.driver.run import RunResult
-from tfos_ml.driver.spark_job import TaggedJob
+from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import board_port, driver_endpoint, node_ports
 from tfos_ml.protocol.artifacts import publish
@@ -102,6 +102,8 @@ class TFCluster:
     ...     cluster.train(rdd, num_epochs=3)
     """
 
+    __module__ = "tfos_ml"
+
     InputMode = InputMode
     _takes_port_variables: ClassVar[bool] = False  # of TensorFlowOnSpark
 
@@ -131,7 +133,7 @@ class TFCluster:
         self._unseen: errors.TfosMlError | None = None  # what a stream's thread has raised
         self._closed = False
         self._refuses_batches = False
-        self._job: TaggedJob | None = None
+        self._job: SparkJob | None = None
         self._driver_nodes: DriverNodes | None = None
         self._results: list[results.ResultRow] = []
         try:
@@ -252,15 +254,15 @@ class TFCluster:
         fed = self.input_mode == InputMode.SPARK
         self.nodeRDD: RDD[int] = self.sc.parallelize(ranks, len(ranks))
         start = partial(self.nodeRDD.foreach, partial(start_node, task, fed))
-        self._job = TaggedJob(self._spark, self._tag, start)
+        self._job = SparkJob(self._spark, self._tag, start)
         self._driver_nodes = DriverNodes(task, program, driver_ranks, self.server.host)
-        meeting = Meeting(self.server, self._template, task.reservation_timeout)
+        meeting = Gather(self.server, self._template, task.reservation_timeout)
         while meeting.missing():
             meeting.check(waiting_for_slots=False)
             if self._job.wait(POLL_SECONDS) and self._job.error is not None:
                 raise_failure(self.server)
                 raise typed_error(self._job.error, self._spark) from None
-        cards = read_cards([json.loads(card) for _, card in sorted(self.server.met().items())])
+        cards = read_infos([json.loads(card) for _, card in sorted(self.server.met().items())])
         for node, card in zip(self._template.nodes, cards, strict=True):
             where = {"host": card.host, "port": card.port, "pid": card.pid}
             role = {"executor_id": node.rank, "job_name": node.job_name, "task_index": node.task_index}
@@ -390,7 +392,7 @@ class TFCluster:
         return FeedOrder(number, stream, self._nodes, self.server.address, epochs, self._lease, feed_timeout)
 
     def _run_job(self, action: Callable[[], Any]) -> Any:
-        job = TaggedJob(self._spark, self._tag, action)
+        job = SparkJob(self._spark, self._tag, action)
         try:
             while not job.wait(POLL_SECONDS):
                 if has_failed(self.server):

@@ -12,8 +12,8 @@ import cloudpickle
 from tfos_ml import errors
 from tfos_ml.agent.graceful_end import await_end, has_failed
 from tfos_ml.agent.node_output import write_lines
-from tfos_ml.agent.placement import PlainSeat, check_driver, place_of
-from tfos_ml.agent.supervisor import Node, supervise
+from tfos_ml.agent.placement import GatherPlacement, check_driver, place_of
+from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.control_server import ControlServer
@@ -37,7 +37,7 @@ from tfos_ml.driver.programs import (
     context_settings,
 )
 from tfos_ml.driver.resources import is_local
-from tfos_ml.driver.spark_job import TaggedJob
+from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, node_ports
 from tfos_ml.protocol.artifacts import publish
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 class TFParallel:
     """Parallel single-node mode; see :meth:`run`."""
+
+    __module__ = "tfos_ml"
 
     @staticmethod
     @concise
@@ -157,7 +159,7 @@ def _collect(spark: SparkSession, task: NodeTask, control: ControlServer) -> lis
     numbers = spark.sparkContext.parallelize(range(task.template.size), task.template.size)
     run_instance = partial(_run_instance, task)
     instances = numbers.barrier().mapPartitions(run_instance) if task.barrier else numbers.mapPartitions(run_instance)
-    job = TaggedJob(spark, f"tfos_ml-{task.run_id}", instances.collect)
+    job = SparkJob(spark, f"tfos_ml-{task.run_id}", instances.collect)
     try:
         while not job.wait(POLL_SECONDS):
             write_lines(control.take_lines())
@@ -175,11 +177,11 @@ def _collect(spark: SparkSession, task: NodeTask, control: ControlServer) -> lis
     return rows
 
 
-class _LoneSeat(PlainSeat):
+class _SinglePlacement(GatherPlacement):
     """A node that meets nobody."""
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`NodeSeat`."""
+        """See :class:`NodePlacement`."""
         return [message]
 
 
@@ -190,6 +192,6 @@ def _run_instance(task: NodeTask, numbers: Iterable[int]) -> Iterator[results.Re
     assert task.control is not None
     check_driver(task.control)
     place = place_of(TaskContext.get(), next(iter(numbers)), task.control)
-    seat = _LoneSeat(place, task.control, 1, patience=task.lease or LEASE_SECONDS)
-    for batch in supervise(Node(task, seat), ()):
+    seat = _SinglePlacement(place, task.control, 1, patience=task.lease or LEASE_SECONDS)
+    for batch in supervise(Supervisor(task, seat), ()):
         yield from results.read_rows(batch)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.data import rdd_to_arrow as rows
+from tfos_ml.data import rdd_to_arrow
 from tfos_ml.data.arrow import concat_padded, plain, spec_of, to_numpy
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.data.fields import UnnamedFields, field_of
@@ -170,7 +170,7 @@ class ClusterFeed(DataFeed):
         results = results.numpy() if hasattr(results, "numpy") else results  # a tensor
         if len(results) > waiting:
             raise ShapeError(f"batch_results() got {len(results)} results, but {waiting} rows wait for one")
-        for batch in rows.to_batches(results):
+        for batch in rdd_to_arrow.to_batches(results):
             path = self._directory / f"answers-{self._answer_files:06d}.arrow"
             self._answer_files += 1
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:

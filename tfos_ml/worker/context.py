@@ -70,6 +70,8 @@ class NodeContext:
     ...     ctx.export_saved_model(model)
     """
 
+    __module__ = "tfos_ml"
+
     # settings and schema, too, are public to tfos_ml itself.
 
     def __init__(self, start: Message, channel: Channel, messages: Iterator[Message]):

@@ -29,6 +29,8 @@ class DataFeed:
     ...     batch = feed.next_batch(64)
     """
 
+    __module__ = "tfos_ml"
+
     def __init__(
         self,
         inbox: Inbox,

@@ -49,6 +49,8 @@ class SparkClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
     'grpc://b:2'
     """
 
+    __module__ = "tfos_ml"
+
     def __init__(
         self,
         cluster_spec: tf.train.ClusterSpec | tf.train.ClusterDef | Mapping[str, Sequence[str] | Mapping[int, str]],

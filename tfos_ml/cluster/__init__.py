@@ -1,1 +1,0 @@
-"""One cluster as one barrier job: from roles to running processes and back."""

@@ -1,1 +1,0 @@
-"""Rows on their way from Spark to TensorFlow."""

@@ -1,1 +1,0 @@
-"""What runs inside the TensorFlow process of a node."""
