@@ -27,10 +27,10 @@ from tfos_ml import InputMode, TFCluster, errors
 from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.driver import run
-from tfos_ml.driver.preflight import LEASE_SETTING
 from tfos_ml.driver.programs import DEFAULT_SETTINGS
 from tfos_ml.protocol import results
 from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.graces import LEASE_SETTING
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.template import make_template

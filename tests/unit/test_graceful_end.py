@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tfos_ml.agent import graceful_end
-from tfos_ml.agent.graceful_end import has_failed, leave_together, log_failure
+from tfos_ml.agent.graceful_end import leave_together, log_failure
 from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.graceful_end import has_failed
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.failure import Failure
 

@@ -32,14 +32,13 @@ from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import SpoolDirectories
-from tfos_ml.driver.preflight import LEASE_SECONDS
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.control_client import NO_ANSWER, RETRY_SECONDS, ControlClient
 from tfos_ml.protocol.failure import NodeFailure
-from tfos_ml.protocol.graces import Limit
+from tfos_ml.protocol.graces import LEASE_SECONDS, Limit
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.transport import connect
 

@@ -27,16 +27,16 @@ from tfos_ml.data import blocks, rdd_to_arrow
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.data.fields import field_of
-from tfos_ml.driver.preflight import LEASE_SECONDS
-from tfos_ml.driver.programs import FEED_TIMEOUT
 from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
+from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.transport import connect
 
 MAX_BLOCKS_AHEAD = 8
 WHY_SECONDS = 10.0
 _KEEPALIVE = {"grpc.keepalive_time_ms": 20_000, "grpc.keepalive_timeout_ms": 20_000}
+FEED_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)

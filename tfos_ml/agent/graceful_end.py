@@ -21,18 +21,12 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.failure import Failure, find_failure
+from tfos_ml.protocol.failure import Failure
 
 if TYPE_CHECKING:
     from tfos_ml.agent.rendezvous import Rendezvous
-    from tfos_ml.driver.control_server import ControlServer
-    from tfos_ml.driver.spark_job import SparkJob
 
 logger = logging.getLogger(__name__)
-END_SECONDS = 10.0
-"""The longest that the driver waits for the tasks of a failed run to end by themselves."""
-FEED_END_SECONDS = 2.0
-"""The same for tasks that feed nodes; one whose node stands still hears of nothing."""
 LEAVE_SECONDS = 20.0  # by then the driver has cancelled the job, unless it is out of reach
 POLL_SECONDS = 0.1
 _LEAVING = 0  # round of the control server's exchanges; those of barrier tasks are Spark's own
@@ -68,19 +62,8 @@ def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, s
     return rendezvous.complete(max(map(int, begun)), deadline - time.monotonic())
 
 
-def await_end(job: SparkJob, control: ControlServer, seconds: float = END_SECONDS) -> None:
-    """Have all nodes stop, and wait for the end of the job's tasks, since a node has failed."""
-    control.stop_nodes()
-    job.wait(seconds)
-
-
 def log_failure(failure: Failure) -> None:
     """Write all that is known of a failure into the executor's log."""
     error = failure.to_error()
     text = error.details if isinstance(error, errors.NodeError) else str(error)
     sys.stderr.write(f"{type(error).__name__}: {text}\n")
-
-
-def has_failed(control: ControlServer | None) -> bool:
-    """Whether a node has reported a failure."""
-    return control is not None and find_failure(control.failure() or "") is not None

@@ -17,12 +17,11 @@ import psutil
 from tfos_ml.agent.graceful_end import leave_together
 from tfos_ml.agent.progress_link import period_for
 from tfos_ml.agent.rendezvous import Rendezvous
-from tfos_ml.driver.preflight import LEASE_SECONDS
-from tfos_ml.driver.resources import visible_gpus
 from tfos_ml.errors import ClusterClosedError
 from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbracketed
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.protocol.failure import Failure, NodeFailure
+from tfos_ml.protocol.graces import LEASE_SECONDS
 
 GATHER_POLL_SECONDS = 0.1
 REPORT_SECONDS = 10.0
@@ -250,3 +249,9 @@ def _host_of(address: str, control: dict[str, str] | None) -> str:
     except OSError:  # of a driver out of reach, without which a barrier job's nodes do
         return host
     return towards if is_loopback(towards) else host
+
+
+def visible_gpus(context: Any) -> dict[str, str]:
+    """The environment variable that shows a task's GPUs, and no others, to TensorFlow."""
+    gpus = context.resources().get("gpu")
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}

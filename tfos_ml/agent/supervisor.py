@@ -45,7 +45,6 @@ from tfos_ml.agent.tensorboard import TensorBoard, why_not_started
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data import spool
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.driver.preflight import LEASE_SECONDS
 from tfos_ml.inference import publishing
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.protocol import results
@@ -53,7 +52,7 @@ from tfos_ml.protocol.addresses import ANY_PORT, BOARD_VARIABLE, NODE_PORTS, NOD
 from tfos_ml.protocol.channel import HEARTBEAT, ChannelClosedError, QueuedChannel
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.failure import Failure, NodeFailure
-from tfos_ml.protocol.graces import Limit, ended_at_work, limit_of, lost_peers
+from tfos_ml.protocol.graces import LEASE_SECONDS, Limit, ended_at_work, limit_of, lost_peers
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.paths import LOG_DIR, absolute_path
 from tfos_ml.protocol.template import cluster_spec, make_template, tf_config

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from tfos_ml.common.redact import redact
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.errors import DestinationError
-from tfos_ml.protocol.artifacts import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.dealing import Dealer
-from tfos_ml.driver.preflight import LEASE_SECONDS, LEASE_SETTING
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.claims import PENDING, Claims
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.graces import LEASE_SECONDS, LEASE_SETTING
 from tfos_ml.protocol.template import ClusterTemplate
 from tfos_ml.protocol.transport import Actions
 

@@ -11,9 +11,9 @@ import time
 
 from tfos_ml import errors
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.preflight import LEASE_SETTING
 from tfos_ml.protocol.control_client import CALL_TIMEOUT
 from tfos_ml.protocol.failure import Failure, find_failure
+from tfos_ml.protocol.graces import LEASE_SETTING
 from tfos_ml.protocol.template import ClusterTemplate
 
 one_at_a_time = threading.Lock()

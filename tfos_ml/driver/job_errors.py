@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
-from tfos_ml.protocol.artifacts import is_connect
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.protocol.failure import Failure, find_failure
 
 if TYPE_CHECKING:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.driver.resources import is_local
+from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
-from tfos_ml.protocol.artifacts import is_connect
-from tfos_ml.protocol.graces import EVALUATOR_SETTING, SERVER_SETTING, WORKER_SETTING, Graces
+from tfos_ml.protocol.graces import (
+    EVALUATOR_SETTING,
+    LEASE_SECONDS,
+    LEASE_SETTING,
+    SERVER_SETTING,
+    WORKER_SETTING,
+    Graces,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
-LEASE_SETTING = "spark.tfos_ml.leaseTimeout"
-LEASE_SECONDS = 60.0
-"""The longest that driver and nodes believe in each other without a sign of life, by default.
-
-Longer than the pauses that healthy programs have (garbage collection, a suspended laptop, a debugger), shorter than
-Spark's own ``spark.network.timeout`` of 120 s, so that Spark still knows of the tasks when the run is given up."""
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
 _FILES = "spark.io.encryption.enabled"
 _TRAFFIC = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")

@@ -15,10 +15,9 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.driver.resources import is_local
+from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError
-from tfos_ml.protocol.artifacts import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
+from tfos_ml.agent.feed_task import FEED_TIMEOUT
 from tfos_ml.common.arguments import check_call
 from tfos_ml.common.hadoop import driver_places
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.driver.preflight import default_fs
-from tfos_ml.protocol.artifacts import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FEED_TIMEOUT = 600.0
 RESERVATION_TIMEOUT = 600.0
 CLEANUP_TIMEOUT = 10.0
 POLL_SECONDS = 0.1

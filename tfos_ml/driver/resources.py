@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.common.sessions import is_local
 from tfos_ml.errors import ClusterConfigError
 
 if TYPE_CHECKING:
@@ -39,15 +40,3 @@ def make_profile(spark: SparkSession, cpus: int | None, gpus: int | None) -> Any
             )
         requests = requests.resource("gpu", gpus)
     return ResourceProfileBuilder().require(requests).build
-
-
-def is_local(spark: SparkSession) -> bool:
-    """Whether all tasks run in the driver's own process."""
-    master: str = spark.conf.get("spark.master", "") or ""
-    return master == "local" or master.startswith("local[")
-
-
-def visible_gpus(context: Any) -> dict[str, str]:
-    """The environment variable that shows a task's GPUs, and no others, to TensorFlow."""
-    gpus = context.resources().get("gpu")
-    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}

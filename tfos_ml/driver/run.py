@@ -16,24 +16,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.agent.graceful_end import await_end
 from tfos_ml.agent.supervisor import run_node
+from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.driver_nodes import DriverNodes
 from tfos_ml.driver.gather import Gather, one_at_a_time, raise_failure, raise_silence
+from tfos_ml.driver.graceful_end import await_end
 from tfos_ml.driver.job_errors import node_error
-from tfos_ml.driver.preflight import LEASE_SECONDS, allocates_dynamically, check_settings, check_slots
+from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import Progress
-from tfos_ml.driver.resources import is_local
 from tfos_ml.driver.restarts import RestartPolicy
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, node_ports
-from tfos_ml.protocol.artifacts import is_connect
 from tfos_ml.protocol.failure import find_failure
-from tfos_ml.protocol.graces import WaitNotice
+from tfos_ml.protocol.graces import LEASE_SECONDS, WaitNotice
 from tfos_ml.protocol.node_task import NodeTask
 
 if TYPE_CHECKING:

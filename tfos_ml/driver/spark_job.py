@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.protocol.artifacts import is_connect
+from tfos_ml.common.sessions import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

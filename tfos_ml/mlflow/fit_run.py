@@ -16,13 +16,13 @@ from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.data.arrow import plain
 from tfos_ml.mlflow import content, flavor, pipelines
 from tfos_ml.mlflow.checkpoints import Checkpoints
 from tfos_ml.mlflow.runs import Run
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
-from tfos_ml.protocol.artifacts import is_connect
 from tfos_ml.stages.fit_listener import FitListener
 
 if TYPE_CHECKING:

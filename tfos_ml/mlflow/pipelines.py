@@ -18,9 +18,9 @@ from mlflow.environment_variables import MLFLOW_DFS_TMP
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, infer_signature
 
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.errors import DestinationError
 from tfos_ml.mlflow import packages
-from tfos_ml.protocol.artifacts import is_connect
 
 if TYPE_CHECKING:
     from mlflow.models.signature import ModelSignature

@@ -23,7 +23,7 @@ class SparkApplicationContext(RunContextProvider):
 
     def tags(self) -> dict[str, str]:
         """The tags."""
-        from tfos_ml.protocol.artifacts import is_connect
+        from tfos_ml.common.sessions import is_connect
 
         session = _active_session()
         if session is None:

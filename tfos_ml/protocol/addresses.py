@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tfos_ml.driver.resources import is_local
+from tfos_ml.common.sessions import is_local
 from tfos_ml.errors import ClusterConfigError
 
 if TYPE_CHECKING:

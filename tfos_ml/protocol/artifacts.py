@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfos_ml.common.sessions import is_connect
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -92,8 +94,3 @@ def _write(path: Path, data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
         partial.write(data)
     os.replace(partial.name, path)
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is a Spark Connect client, without a JVM of its own."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")

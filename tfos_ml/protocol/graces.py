@@ -17,6 +17,12 @@ from tfos_ml.errors import NodeEndedWarning
 from tfos_ml.protocol.failure import Failure
 
 logger = logging.getLogger(__name__)
+LEASE_SETTING = "spark.tfos_ml.leaseTimeout"
+LEASE_SECONDS = 60.0
+"""The longest that driver and nodes believe in each other without a sign of life, by default.
+
+Longer than the pauses that healthy programs have (garbage collection, a suspended laptop, a debugger), shorter than
+Spark's own ``spark.network.timeout`` of 120 s, so that Spark still knows of the tasks when the run is given up."""
 WORKER_SETTING = "spark.tfos_ml.workerGrace"
 SERVER_SETTING = "spark.tfos_ml.serverGrace"
 EVALUATOR_SETTING = "spark.tfos_ml.evaluatorGrace"

@@ -14,6 +14,7 @@ from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import driver_places, pyarrow_uri
 from tfos_ml.common.redact import redact
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
@@ -24,7 +25,7 @@ from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.run import RunResult, launch
 from tfos_ml.inference.publishing import check_destination
 from tfos_ml.protocol.addresses import board_port
-from tfos_ml.protocol.artifacts import is_connect, publish
+from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.template import ClusterTemplate, make_template
 from tfos_ml.stages.fit_iterator import FitIterator

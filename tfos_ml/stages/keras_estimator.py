@@ -23,7 +23,6 @@ from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.driver.job_errors import adapt_rows_error
 from tfos_ml.driver.preflight import default_fs
-from tfos_ml.inference.columns import output_columns
 from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras.fresh_process import adapt_source, describe_source
@@ -33,6 +32,7 @@ from tfos_ml.protocol.paths import absolute_path
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.base import ClusterEstimator
 from tfos_ml.stages.keywords import KerasEstimatorKeywords
+from tfos_ml.stages.output_columns import output_columns
 from tfos_ml.stages.params import KERAS_PARAMS, KerasParams, accessors
 
 if TYPE_CHECKING:

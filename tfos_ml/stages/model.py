@@ -21,7 +21,7 @@ from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.archive import Archive
-from tfos_ml.inference.columns import OutputColumns, output_columns
+from tfos_ml.inference.columns import OutputColumns
 from tfos_ml.inference.local_inputs import local_inputs
 from tfos_ml.inference.prediction import HEAD_FILE, Head
 from tfos_ml.inference.publishing import Listing, fetch, listing, pack
@@ -29,6 +29,7 @@ from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
 from tfos_ml.stages.keywords import TFModelKeywords
 from tfos_ml.stages.model_repr import model_repr
+from tfos_ml.stages.output_columns import output_columns
 from tfos_ml.stages.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
 from tfos_ml.stages.persistence import Saveable
 from tfos_ml.worker.datafeed import RESULT_COLUMN

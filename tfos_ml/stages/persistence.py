@@ -27,8 +27,8 @@ from pyspark.errors import AnalysisException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as F
 
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.errors import ClusterConfigError, DestinationError
-from tfos_ml.protocol.artifacts import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

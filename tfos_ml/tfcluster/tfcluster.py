@@ -16,36 +16,35 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfos_ml import errors
 from tfos_ml.agent.detached import start_node
-from tfos_ml.agent.feed_task import FeedNode, FeedOrder
-from tfos_ml.agent.graceful_end import FEED_END_SECONDS, await_end, has_failed
-from tfos_ml.agent.node_output import OutputPrinter
+from tfos_ml.agent.feed_task import FEED_TIMEOUT, FeedNode, FeedOrder
 from tfos_ml.agent.rendezvous import read_infos
+from tfos_ml.common.sessions import is_local
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.cluster_server import ClusterAddress, ClusterServer
 from tfos_ml.driver.driver_nodes import DriverNodes
 from tfos_ml.driver.feed_jobs import feeding, inferring
 from tfos_ml.driver.gather import Gather, one_at_a_time, raise_failure
+from tfos_ml.driver.graceful_end import FEED_END_SECONDS, await_end, has_failed
 from tfos_ml.driver.job_errors import typed_error
-from tfos_ml.driver.preflight import LEASE_SETTING, check_settings, check_slots, graces, lease_timeout
+from tfos_ml.driver.node_lines import OutputPrinter
+from tfos_ml.driver.preflight import check_settings, check_slots, graces, lease_timeout
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.programs import (
     CLEANUP_TIMEOUT,
-    FEED_TIMEOUT,
     POLL_SECONDS,
     RESERVATION_TIMEOUT,
     check_map_fun,
     classic_session,
     context_settings,
 )
-from tfos_ml.driver.resources import is_local
 from tfos_ml.driver.run import RunResult
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import board_port, driver_endpoint, node_ports
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.claims import check_rows
-from tfos_ml.protocol.graces import Limit, WaitNotice, warn_of_ended
+from tfos_ml.protocol.graces import LEASE_SETTING, Limit, WaitNotice, warn_of_ended
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.template import ClusterTemplate, make_template

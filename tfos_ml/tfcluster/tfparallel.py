@@ -10,37 +10,32 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from tfos_ml import errors
-from tfos_ml.agent.graceful_end import await_end, has_failed
-from tfos_ml.agent.node_output import write_lines
+from tfos_ml.agent.feed_task import FEED_TIMEOUT
 from tfos_ml.agent.placement import GatherPlacement, check_driver, place_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
+from tfos_ml.common.sessions import is_local
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.gather import raise_failure, raise_silence
+from tfos_ml.driver.graceful_end import await_end, has_failed
 from tfos_ml.driver.job_errors import typed_error
-from tfos_ml.driver.preflight import (
-    LEASE_SECONDS,
-    allocates_dynamically,
-    check_settings,
-    check_slots,
-    lease_timeout,
-)
+from tfos_ml.driver.node_lines import write_lines
+from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots, lease_timeout
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.programs import (
     CLEANUP_TIMEOUT,
-    FEED_TIMEOUT,
     POLL_SECONDS,
     RESERVATION_TIMEOUT,
     check_map_fun,
     classic_session,
     context_settings,
 )
-from tfos_ml.driver.resources import is_local
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, node_ports
 from tfos_ml.protocol.artifacts import publish
+from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.template import make_template

@@ -1,0 +1,77 @@
+"""Which columns a transform appends, as Params ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tfos_ml.data.casting import TensorInfo
+from tfos_ml.errors import ParamError, SignatureError
+from tfos_ml.inference import udf
+from tfos_ml.inference.columns import OutputColumns
+from tfos_ml.inference.prediction import Head
+from tfos_ml.stages.params import ScoringParams
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def output_columns(
+    stage: ScoringParams,
+    outputs: Mapping[str, TensorInfo],
+    head: Head | None,
+    given: StructType,
+    labels: Sequence[str] = (),
+) -> OutputColumns:
+    """The columns that a stage's Params ask for.
+
+    Parameters
+    ----------
+    stage : TFModel or KerasEstimator
+        Whose Params.
+    outputs : mapping of str to TensorInfo
+        All outputs of its model.
+    head : Head or None
+        What the only output means, if that is known.
+    given : StructType
+        The columns there are.
+    labels : sequence of str
+        Names of the classes.
+
+    Raises
+    ------
+    SignatureError
+        If an output is not there or has no Spark type, or there are several and no ``outputMapping``.
+    ParamError
+        If a column is there already.
+    """
+    mapping: dict[str, str] | None = stage._get("outputMapping")
+    binary = stage._get("binaryOutputs") or ()
+    shown = "{" + ", ".join(f"{name}: {tensor}" for name, tensor in outputs.items()) + "}"
+    unknown = [name for name in [*(mapping or ()), *binary] if name not in outputs]
+    if unknown:
+        raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {shown}")
+    if mapping is None:
+        if len(outputs) != 1:
+            raise SignatureError(f"The model has {len(outputs)} outputs; bind each with outputMapping: {shown}")
+        ((name, output),) = outputs.items()
+        mapping = {name: stage._get("predictionCol")}
+        head = head if head is not None and head.explains(output) else None
+    else:
+        head = None
+    types = udf.output_fields({name: outputs[name] for name in mapping}, head, binary)
+    if head is not None:
+        chosen = {
+            udf.RAW: stage._get("rawPredictionCol"),
+            udf.PROBABILITY: stage._get("probabilityCol"),
+            udf.PREDICTION: stage._get("predictionCol"),
+        }
+        mapping = {field: chosen[field] for field in types if chosen[field]}
+    new = list(mapping.values())
+    taken = [c for c in new if c in given.names]
+    if taken or len(set(new)) < len(new):
+        raise ParamError(
+            f"Output columns {new} must be new and different; {taken or 'some'} exist already. "
+            f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"
+        )
+    return OutputColumns({field: types[field] for field in mapping}, mapping, head, tuple(labels))
