@@ -1,28 +1,22 @@
 """TensorFlow and Keras training and inference as stages of a Spark ML pipeline.
 
-How the package is laid out; imports point downwards:
+Folders are the places where code runs; imports point downwards only (``make lint`` holds that):
 
-=====================  ===============================================================
-``estimator, model``   the public stages, ``params`` what can be set on them, ``keywords`` how
-``keras_estimator``    the other estimator; ``base`` is what the two share
-``cluster/``           one barrier job: template, launcher (driver), node (executor),
-                       process, guardian, rendezvous, control;
-                       ``tfcluster``, ``tfparallel``: programs that lead their nodes themselves
-``feed/``              Spark rows -> spool -> ``tf.data``; ``steps``: who trains what when
-``training/``          inside a node's TensorFlow process: main, context, export
-``inference/``         SavedModel -> Arrow UDF
-``schema, arrays``     which column becomes which tensor, and how; ``artifacts``: bytes to executors
-``mlflow/``            runs and models; ``fit_listener``: how it hears of fits;
-                       ``run_context``: tags of runs
-``compat/``            TensorFlowOnSpark's modules, names and arguments over these
-``persistence``        stages to files and back; ``pickling``: functions
-``casting, heads``     column -> input of a model; output -> columns of Spark ML; ``output_checks``:
-                       whether outputs are what the loss takes them for
-``fit_outcome``        what a fit that ended well is warned of; ``user_warnings``: at the user's line
-``storage, redact``    filesystems by URI, within a deadline; texts without passwords
-``directories, pids``  what is ours on a host, told apart for certain; ``interpreter``: fresh Python processes
-``errors``             every error, on one page
-=====================  ===============================================================
+==============  ======================================================================
+``mlflow/``     runs and models in MLflow
+``compat/``     TensorFlowOnSpark's modules, names and arguments over the rest
+``tfcluster/``  ``TFCluster``, ``TFParallel``: clusters that a program leads itself
+``stages/``     what users put into a Pipeline: estimators, models, Params, persistence
+``keras/``      Keras training, in the worker, and the driver's look at a Keras model
+``driver/``     one run, on the driver: started, watched, cancelled, closed
+``agent/``      one node, seen from its Spark task: the supervisor of its process
+``worker/``     inside the TensorFlow process of a node
+``inference/``  SavedModel -> archive -> executor -> Arrow UDF -> columns
+``protocol/``   what the places say to each other
+``data/``       columns, Arrow, NumPy, the order of rows, the spool
+``common/``     what all stand on: host, processes, filesystems, texts
+``errors.py``   every error, on one page
+==============  ======================================================================
 
 Public names are loaded on first use, so that a node's TensorFlow process, which needs few of
 them, starts fast. ``import tfos_ml`` does not import TensorFlow.
@@ -32,6 +26,8 @@ from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from tfos_ml.common.version import __version__
 
 if TYPE_CHECKING:
     from tfos_ml.stages.estimator import TFEstimator
@@ -44,7 +40,6 @@ if TYPE_CHECKING:
     from tfos_ml.worker.datafeed import DataFeed
     from tfos_ml.worker.resolver import SparkClusterResolver
 
-__version__ = "0.1.0"
 __all__ = [
     "DataFeed",
     "InputMode",
@@ -55,6 +50,7 @@ __all__ = [
     "TFEstimator",
     "TFModel",
     "TFParallel",
+    "__version__",
 ]
 
 _HOMES = {

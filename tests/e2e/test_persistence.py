@@ -196,6 +196,9 @@ def test_a_pipeline_saved_before_the_files_were_moved(spark):
     assert [row["sum"] for row in scored] == [4.0, 8.0]
     assert [row.p for row in scored] == pytest.approx([3.0217161, 5.9395475], rel=1e-5)
 
+    with pytest.raises(errors.ModelError, match=r"holds a tfos_ml.model.TFModel, not a TFEstimator"):
+        TFEstimator.load(str(next((saved / "model" / "stages").glob("1_*"))))
+
     fitted = Pipeline.load(str(saved / "pipeline")).fit(rows)
     assert [row["sum"] for row in fitted.transform(rows).select("sum").collect()] == [4.0, 8.0]
     assert [f"{type(stage).__module__}.{type(stage).__name__}" for stage in fitted.stages[1:]] == [

@@ -28,7 +28,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from pyspark.sql import functions as F
 
 from tfos_ml.common.sessions import is_connect
-from tfos_ml.errors import ClusterConfigError, DestinationError
+from tfos_ml.errors import ClusterConfigError, DestinationError, ModelError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +110,7 @@ class StageWriter(MLWriter):
             raise DestinationError(_EXISTS.format(path))
 
     def _write_metadata(self, path: str, mode: str) -> None:
-        from tfos_ml import __version__
+        from tfos_ml.common.version import __version__
 
         facts = {_VERSION: __version__, **self._stage._facts()}
         text = DefaultParamsWriter._get_metadata_to_save(self._stage, self.sparkSession, facts)
@@ -137,9 +137,13 @@ class StageReader(MLReader[Any]):
         ------
         ClusterConfigError
             If it is larger than a setting of Spark allows.
+        ModelError
+            If there is a stage of another class.
         """
         spark = self.sparkSession
-        metadata = DefaultParamsReader.loadMetadata(path, spark, f"{self._cls.__module__}.{self._cls.__name__}")
+        metadata = DefaultParamsReader.loadMetadata(path, spark)
+        if metadata["class"].rpartition(".")[2] != self._cls.__name__:  # where it lay in the package does not matter
+            raise ModelError(f"{path} holds a {metadata['class']}, not a {self._cls.__name__}. Load it with its class.")
         stage = self._cls()
         stage._resetUid(metadata["uid"])
         set_params(stage, metadata, path)
@@ -195,7 +199,7 @@ def _within_limits(spark: SparkSession, what: str) -> Iterator[None]:
 
 def params_of(stage: Any) -> dict[str, Any]:
     """Params, uid and version of a stage as :func:`set_params` takes them; JSON-serialisable."""
-    from tfos_ml import __version__
+    from tfos_ml.common.version import __version__
 
     return {
         "uid": stage.uid,
@@ -207,7 +211,7 @@ def params_of(stage: Any) -> dict[str, Any]:
 
 def set_params(stage: Any, metadata: dict[str, Any], path: str) -> None:
     """Set what the stage has by now of the Params that were saved."""
-    from tfos_ml import __version__
+    from tfos_ml.common.version import __version__
 
     saved = metadata.get(_VERSION)
     gone = [name for name in metadata["paramMap"] if not stage.hasParam(name)]

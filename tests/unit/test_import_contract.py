@@ -1,0 +1,65 @@
+"""The import contract of pyproject.toml: imports point downwards only, and TensorFlow stays where it belongs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Checks a copy of the package into which a line has been put."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "tfos_ml", tmp_path / "tfos_ml", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def run(module="", line=""):
+        if module:
+            with open(tmp_path / "tfos_ml" / module, "a") as file:
+                file.write(f"\n{line}\n")
+        command = [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command as run; run()",
+            "--no-cache",
+        ]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+
+    return run
+
+
+def test_the_package_keeps_it(check):
+    done = check()
+    assert (done.returncode, "0 broken" in done.stdout) == (0, True), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "broken"),
+    [
+        ("data/schema.py", "from tfos_ml.driver import run", "tfos_ml.data is not allowed to import tfos_ml.driver"),
+        ("agent/supervisor.py", "from tfos_ml.stages.params import TrainingParams", "tfos_ml.agent is not allowed"),
+        (
+            "keras/fit.py",
+            "from tfos_ml.driver import progress",
+            "tfos_ml.keras is not allowed to import tfos_ml.driver",
+        ),
+        ("driver/run.py", "def _later():\n    import tensorflow", "tfos_ml.driver is not allowed to import tensorflow"),
+        ("data/arrow.py", "import mlflow", "tfos_ml.data is not allowed to import mlflow"),
+    ],
+    ids=["upwards", "to-the-stages", "sideways", "tensorflow-lazily", "mlflow"],
+)
+def test_a_line_that_breaks_it_is_named(check, module, line, broken):
+    done = check(module, line)
+    assert done.returncode == 1
+    assert broken in " ".join(done.stdout.split()), done.stdout
+
+
+def test_a_new_folder_must_have_its_place(check, tmp_path):
+    (tmp_path / "tfos_ml" / "helpers").mkdir()
+    (tmp_path / "tfos_ml" / "helpers" / "__init__.py").write_text("")
+    assert check().returncode == 1

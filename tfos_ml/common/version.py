@@ -1,0 +1,3 @@
+"""The version of tfos_ml."""
+
+__version__ = "0.1.0"
