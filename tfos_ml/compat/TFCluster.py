@@ -91,8 +91,8 @@ class TFCluster:
         Differences: ``addr`` and ``authkey`` are gone, as there is no manager; ``pid`` is that of the node.
         """
         url = self.tensorboard_url() if self._has_board else None
-        words = self.server.progress() if url else {}
-        return [{**_board(words.get(node["executor_id"], {})), **node} for node in self.native.cluster_info]
+        progress = self.server.progress() if url else {}
+        return [{**_tensorboard(progress.get(node["executor_id"], {})), **node} for node in self.native.cluster_info]
 
     @property
     def cluster_meta(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class TFCluster:
         self.native.train(dataRDD, epochs, feed_timeout, qname)
 
     def inference(self, dataRDD: RDD[Any], feed_timeout: float = 600, qname: str = "input") -> RDD[Any]:
-        """A result for each row, in order; computed when an action asks for it.
+        """A result for each row, in order; computed by an action.
 
         Parameters
         ----------
@@ -188,12 +188,12 @@ class TFCluster:
     def _stop_when_terminated(self, over: threading.Event) -> None:
         """Ask for the end of the stream once a map function reads no further."""
         while not over.wait(WATCH_SECONDS):
-            if any(word.get("over") for word in self.server.progress().values()):
+            if any(state.get("over") for state in self.server.progress().values()):
                 self.native.request_stop()
                 return
 
     def tensorboard_url(self) -> str | None:
-        """Where TensorBoard answers, None if none was asked for; waits until it does."""
+        """URL of TensorBoard, None if it was not requested; waits until it answers."""
         return self.native.tensorboard_url()
 
     def __enter__(self) -> TFCluster:
@@ -210,10 +210,10 @@ class _Native(tfcluster.TFCluster):
     _takes_port_variables = True
 
 
-def _board(word: dict[str, Any]) -> dict[str, Any]:
+def _tensorboard(progress: dict[str, Any]) -> dict[str, Any]:
     """Where a node's TensorBoard is; zeros if it has none."""
-    url = word.get("tensorboard")
-    return {"tb_port": urlsplit(url).port if url else 0, "tb_pid": word["tensorboard_pid"] if url else 0}
+    url = progress.get("tensorboard")
+    return {"tb_port": urlsplit(url).port if url else 0, "tb_pid": progress["tensorboard_pid"] if url else 0}
 
 
 def run(
@@ -266,7 +266,7 @@ def run(
     Notes
     -----
     Differences: executors may have several slots. The evaluator is no member of the cluster in ``TF_CONFIG``, and may
-    be asked for in ``InputMode.SPARK``, too. Without `log_dir`, TensorBoard's directory is
+    be requested in ``InputMode.SPARK``, too. Without `log_dir`, TensorBoard's directory is
     ``tensorboard_<cluster_id>`` in the working directory of the chief's executor. The ports of ``TFOS_SERVER_PORT``,
     ``TENSORFLOW_PORT`` and ``TENSORBOARD_PORT`` count where the settings ``spark.tfos_ml.port``, ``.nodePorts`` and
     ``.tensorboardPort`` are not set. Wrong arguments raise before anything starts.

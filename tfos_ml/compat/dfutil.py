@@ -196,7 +196,7 @@ def toTFExample(dtypes: Iterable[tuple[str, str]]) -> Callable[[Iterable[Any]], 
     Notes
     -----
     Differences: arrays of text and binary are taken, too; a null is a feature without a value. A type that is not
-    taken is told before a job starts.
+    taken is an error before a job starts.
     """
     columns = [(name, dtype, _encoder(name, dtype)) for name, dtype in dtypes]
 

@@ -1,4 +1,4 @@
-"""GPUs of this host that nobody uses, as ``nvidia-smi`` tells; for hosts whose GPUs Spark does not manage."""
+"""GPUs of this host that nobody uses, by ``nvidia-smi``; for hosts whose GPUs Spark does not manage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def get_gpus(num_gpu: int = 1, worker_index: int = -1, format: str = AS_STRING) 
     num_gpu : int, default 1
         How many.
     worker_index : int, default -1
-        Which of the processes on this host asks, so that each is told others; -1 for any free ones.
+        Number of the calling process on this host, so that each gets others; -1 for any free ones.
     format : {AS_STRING, AS_LIST}
         Joined by commas, or as a list.
 

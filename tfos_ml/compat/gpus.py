@@ -33,7 +33,7 @@ def assign_gpus(ctx: Any, wanted: int | None, needs_them: bool = True) -> None:
     Raises
     ------
     ClusterConfigError
-        If there are fewer than were asked for.
+        If there are fewer than requested.
     """
     gpus = [gpu for gpu in os.environ.get(VISIBLE, "").split(",") if gpu]
     if not gpus and wanted != 0 and _KUBERNETES not in os.environ and gpu_info.is_gpu_available():

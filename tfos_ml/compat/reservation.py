@@ -1,4 +1,4 @@
-"""How another process asks a program to end its stream.
+"""How another process requests the end of a program's stream.
 
 Differences: nodes meet at the driver of tfos_ml, whose calls carry a token and no pickles. Of TensorFlowOnSpark's
 ``Reservations``, ``MessageSocket``, ``Server`` and ``Client`` there is only what programs use of the last.

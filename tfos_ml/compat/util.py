@@ -66,10 +66,10 @@ def find_in_path(path: str, file: str) -> str | Literal[False]:
 
 
 def write_executor_id(num: int) -> NoReturn:
-    """Gone: no file tells a task which node is its own. Raises ``RemovedError``."""
+    """Gone: no file maps a task to its node. Raises ``RemovedError``."""
     raise RemovedError(f"util.write_executor_id() is gone. {_RANK}")
 
 
 def read_executor_id() -> NoReturn:
-    """Gone: no file tells a task which node is its own. Raises ``RemovedError``."""
+    """Gone: no file maps a task to its node. Raises ``RemovedError``."""
     raise RemovedError(f"util.read_executor_id() is gone. {_RANK}")

@@ -1,4 +1,4 @@
-"""Columns as Arrow brings them -> NumPy arrays of a batch; see the table in :mod:`tfos_ml.data.schema`."""
+"""Arrow columns of a batch -> NumPy arrays; see the table in :mod:`tfos_ml.data.schema`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plain(array: pa.Array) -> pa.Array:
     Raises
     ------
     ShapeError
-        If the data of an image does not have the size it says, or a struct is neither vector nor image.
+        If the data of an image is not of its declared size, or a struct is neither vector nor image.
     """
     kind = array.type
     if pa.types.is_struct(kind):
@@ -37,7 +37,7 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def spec_of(kind: pa.DataType, name: str, column: str) -> ColumnSpec:
-    """The spec of a feature column, as far as the Arrow type of its :func:`plain` form tells."""
+    """The spec of a feature column, as the Arrow type of its :func:`plain` form implies."""
     ndim = 0
     while pa.types.is_list(kind):
         kind, ndim = kind.value_type, ndim + 1
@@ -177,7 +177,7 @@ def check_extents(extents: Extents, shape: RowShape, column: str, expected: str)
     Raises
     ------
     ShapeError
-        Says what was found, and what is expected.
+        Names what was found and what is expected.
     """
     if all(length is None or low == high == length for length, (low, high) in zip(shape, extents, strict=False)):
         return
@@ -190,7 +190,7 @@ def check_extents(extents: Extents, shape: RowShape, column: str, expected: str)
 
 
 def check_vector_size(extents: Extents, spec: ColumnSpec) -> None:
-    """Raise ``ShapeError`` if vectors of one column have several sizes, and no model says that it takes them."""
+    """Raise ``ShapeError`` if vectors of one column have several sizes, and the model does not accept them."""
     if not spec.is_vector or spec.constraint.shape is not None or not extents or extents[0][0] == extents[0][1]:
         return
     raise ShapeError(

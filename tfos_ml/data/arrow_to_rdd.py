@@ -1,6 +1,6 @@
 """The way back from Arrow record batches to the elements of an RDD, or to one field of them.
 
-What comes back as what is told in :mod:`tfos_ml.data.rdd_to_arrow`, which makes the batches.
+The inverse of :mod:`tfos_ml.data.rdd_to_arrow`, which documents the types.
 """
 
 from __future__ import annotations

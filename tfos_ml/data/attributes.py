@@ -1,4 +1,4 @@
-"""What Spark ML's attribute metadata tells of a column before any job: widths of vectors, numbers of classes."""
+"""Spark ML's attribute metadata of a column, known before any job: width of vectors, number of classes."""
 
 from __future__ import annotations
 

@@ -42,14 +42,14 @@ def check(message: pa.RecordBatch | None) -> None:
     Raises
     ------
     pyarrow.ArrowInvalid
-        Says what is wrong; Flight hands it on to the sender.
+        Flight passes its message on to the sender.
     """
     if message is None or message.schema != MESSAGE_SCHEMA or message.num_rows != 1:
         found = "no record batch" if message is None else f"{message.num_rows} rows of {message.schema.to_string()!r}"
         raise pa.ArrowInvalid(f"malformed block: expected one row of {MESSAGE_SCHEMA.to_string()!r}, got {found}")
     if message.column("rows").null_count or message.column("block").null_count:
         raise pa.ArrowInvalid("malformed block: 'rows' and 'block' must not be null")
-    said, block = unpack(message)
+    declared, block = unpack(message)
     try:
         found_rows = 0
         for batch in read(block):
@@ -57,8 +57,8 @@ def check(message: pa.RecordBatch | None) -> None:
             found_rows += batch.num_rows
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise pa.ArrowInvalid(f"malformed block: its bytes are no whole Arrow file: {error}") from None
-    if found_rows != said:
-        raise pa.ArrowInvalid(f"malformed block: it says {said} rows and holds {found_rows}")
+    if found_rows != declared:
+        raise pa.ArrowInvalid(f"malformed block: it declares {declared} rows and holds {found_rows}")
 
 
 def is_end(message: pa.RecordBatch | None) -> bool:

@@ -1,4 +1,4 @@
-"""How a column's values become the tensor a model asks for: cast without loss, and reshaped."""
+"""Casts a column's values to a model's input tensor, without loss, and reshapes them."""
 
 from __future__ import annotations
 

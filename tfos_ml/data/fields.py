@@ -35,7 +35,7 @@ def field_of(batch: pa.RecordBatch, name: str, position: int) -> pa.Array:
 
 
 class UnnamedFields:
-    """Watches which field goes by which name where rows have none, and tells it once for each form of rows.
+    """Warns, once for each shape of rows, which field is taken for which name where rows have no names.
 
     Parameters
     ----------
@@ -73,13 +73,13 @@ class UnnamedFields:
             warn(self._order(types), UnnamedFieldsWarning)
 
     def _order(self, types: tuple[str, ...]) -> str:
-        said = [f"field {i} ({kind}) is {self._meaning(i)}" for i, kind in enumerate(types)]
+        described = [f"field {i} ({kind}) is {self._meaning(i)}" for i, kind in enumerate(types)]
         by_name = sorted(self._columns)
         theirs = f" TensorFlowOnSpark takes columns in the order of their names, {by_name}." * (
             by_name != self._columns
         )
         return (
-            f"Rows of the RDD have no column names, so input_mapping goes by position: {', '.join(said)}. "
+            f"Rows of the RDD have no column names, so input_mapping goes by position: {', '.join(described)}. "
             f"{theirs * (by_name != self._columns)}{self._cure()}"
         )
 

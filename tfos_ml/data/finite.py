@@ -13,7 +13,7 @@ from tfos_ml.errors import NonFiniteValueError
 def is_finite(array: pa.Array) -> bool:
     """Whether a plain column, or one of vectors, holds neither NaN nor infinity; nulls do not count.
 
-    The sum of the values tells, which takes one pass over memory and no other memory; only a sum that is not finite
+    It is decided by the sum of the values, which takes one pass over memory and no other memory; only a sum that is not finite
     is looked into.
     """
     values = _values(array)

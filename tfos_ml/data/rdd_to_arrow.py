@@ -85,7 +85,7 @@ def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: i
     Parameters
     ----------
     elements : iterable
-        Read as batches are asked for, one batch at a time.
+        Read lazily, one batch at a time.
     target_bytes : int, default 4 MiB
         Size of a batch to aim at; the first has ``FIRST_ROWS`` rows.
     max_rows : int, default 8192
@@ -386,7 +386,7 @@ def _encode_fields(values: list[Any], how: str, where: str, place: str, names: l
     keys: Any = names or range(len(values[0]))
     columns = zip(keys, zip(*values, strict=True), strict=True)
     encoded = [_encode(list(column), f"{where}[{key!r}]", _below(place)) for key, column in columns]
-    arrays = [array for array, _ in encoded] or [pa.nulls(len(values))]  # says how many rows there are
+    arrays = [array for array, _ in encoded] or [pa.nulls(len(values))]  # its length is the number of rows
     struct = pa.StructArray.from_arrays(arrays, [str(key) for key in keys] or [""])
     return struct, ["fields", how, list(keys), [kind for _, kind in encoded]]
 

@@ -86,7 +86,7 @@ class LabelRange:
         Raises
         ------
         LabelRangeError
-            Says which values were found, and which are expected.
+            Names the values found and those expected.
         """
         self._rows += len(column)
         while pa.types.is_list(column.type):

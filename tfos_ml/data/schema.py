@@ -70,12 +70,12 @@ IMAGE_FIELDS = ["origin", "height", "width", "nChannels", "mode", "data"]
 
 @dataclass(frozen=True)
 class ColumnConstraint:
-    """What the rows of a column must be, as far as the model tells.
+    """Constraints that a model puts on the rows of a column.
 
     Attributes
     ----------
     tensor : str
-        The input or output that asks for it, in words.
+        The input or output it belongs to, for messages.
     shape : tuple of int or None, or None
         Length of each level of arrays, None for any; None alone if nothing is known.
     classes : int or None
@@ -242,7 +242,7 @@ def _element_type(spark_type: DataType, column: str) -> tuple[str, int, str]:
 
 
 def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str | None = None) -> Column:
-    """The expression that brings a column of `df` into a form Arrow can carry and ``arrays.plain`` knows.
+    """The expression that converts a column of `df` to a type that Arrow carries and ``arrow.plain`` reads.
 
     With `vector_dtype` vectors become arrays of that dtype in the JVM.
     """

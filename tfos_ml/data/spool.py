@@ -4,7 +4,7 @@ The node's supervisor writes chunks of about 32 MiB; the TensorFlow process maps
 memory, so rows are neither copied nor pickled on the way. Chunks live in shared memory
 while there is room (``/dev/shm``, within the container's memory limit) and on Spark's
 local disk beyond it. A spool is a pair of directories that belong to a process
-(:mod:`tfos_ml.common.directories`), so that whoever finds one whose owner has died may remove it.
+(:mod:`tfos_ml.common.directories`), so that any process may remove one whose owner has died.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _has_inodes(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def room_in(directory: Path, setting: str = "spark.local.dir") -> Iterator[None]:
-    """Turn the errors of a full disk in the block into one that says where, and what to set.
+    """Turn the errors of a full disk in the block into one that names the directory and the setting.
 
     Raises
     ------

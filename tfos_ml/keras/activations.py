@@ -1,4 +1,4 @@
-"""The activation that makes an output of a Keras model, where that can be told for certain."""
+"""The activation that makes an output of a Keras model, where it can be determined for certain."""
 
 from __future__ import annotations
 

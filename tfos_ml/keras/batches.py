@@ -99,7 +99,7 @@ class TrainingData:
             check_label(spec, store.shapes[i], name, self._description)
 
     def label_error(self, error: Exception) -> LabelRangeError | None:
-        """The error for labels that TensorFlow found to be no class; None if it says something else.
+        """The error for labels that TensorFlow rejected as no class; None if its message is another.
 
         It is the only one to know the outputs of a model that is not built before it sees rows.
         """
@@ -263,7 +263,7 @@ def padded_lengths(model: Any, schema: FeedSchema, store: RowStore) -> dict[str,
 
 
 def fingerprint(stores: Mapping[str, RowStore], schema: FeedSchema, group: WorkerGroup) -> str:
-    """Tells one input from another: counts, and sums over the bytes of all rows."""
+    """Fingerprint of an input: counts, and sums over the bytes of all rows."""
     sums = []
     for store in stores.values():
         sums.append(np.array([len(store)], np.int64))

@@ -105,7 +105,7 @@ class Opening(keras.callbacks.Callback):
 
 
 class Closing(keras.callbacks.Callback):
-    """The last callback: brings the workers together at the end of each pass.
+    """The last callback: synchronises the workers at the end of each pass.
 
     Parameters
     ----------

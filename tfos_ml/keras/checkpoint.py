@@ -49,9 +49,9 @@ class TrainingState:
     history : list of dict
         Logs of each epoch.
     identity : str
-        Tells one model and its settings from another.
+        Fingerprint of the model and its settings.
     fingerprint : str
-        Tells one input from another.
+        Fingerprint of the input.
     shared : list of numpy.ndarray
         Variables that are equal on all workers.
     own : dict

@@ -51,7 +51,7 @@ class WorkerGroup:
         Raises
         ------
         ClusterConfigError
-            If NCCL is asked for where there is no GPU.
+            If NCCL is requested where there is no GPU.
         """
         if size > 1:
             tf.distribute.MultiWorkerMirroredStrategy()

@@ -1,4 +1,4 @@
-"""Whether columns fit a Keras model, as far as names and types tell."""
+"""Whether columns fit a Keras model, judged by names and types."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, desc
 
 
 def constrain(columns: FeedSchema, description: ModelDescription) -> FeedSchema:
-    """The columns with what the model asks of their rows, which the nodes' supervisors look after."""
+    """The columns with the constraints that the model puts on their rows; supervisors check them."""
     constrained = tuple(
         dataclasses.replace(c, constraint=_constraint(c, columns, description)) for c in columns.columns
     )
@@ -101,14 +101,14 @@ def _input_of(spec: ColumnSpec, description: ModelDescription) -> tuple[str, Ten
 
 
 def check_attributes(given: StructType, columns: FeedSchema, description: ModelDescription) -> None:
-    """Raise if what Spark ML's metadata tells of columns does not fit the model.
+    """Raise if Spark ML's attribute metadata of the columns does not fit the model.
 
     Raises
     ------
     ShapeError
         If vectors have another width than the model's input.
     LabelRangeError
-        If there are more classes than the model tells apart.
+        If there are more classes than the model distinguishes.
     """
     for spec in columns.columns:
         if spec.role == "feature":
@@ -136,7 +136,7 @@ def _check_classes(spec: ColumnSpec, count: int | None) -> None:
 
 
 def narrow_vectors(columns: FeedSchema, description: ModelDescription) -> FeedSchema:
-    """Feature vectors as float32, unless the model takes float64: half the bytes to bring to the nodes."""
+    """Feature vectors as float32, unless the model takes float64: half the bytes to send."""
     if "float64" in {t.dtype for t in (description.inputs or {}).values()}:
         return columns
     narrowed = tuple(

@@ -4,7 +4,7 @@ A node that is cut off may train on for a while after its fit has begun again el
 attempt leaves a file in the directory, numbered one above those it finds, and one that finds a higher
 number than its own writes no more. Another may still come between that look and a write. What such a
 write leaves does not count: the file of the newest attempt names the checkpoints of earlier ones that it
-goes on from, and whoever reads believes these and its own, no others.
+goes on from. Only these and its own count for a reader.
 """
 
 from __future__ import annotations

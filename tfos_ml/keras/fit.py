@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KerasFit:
-    """What KerasEstimator asks of its nodes.
+    """Everything a node needs to train the model of a ``KerasEstimator``.
 
     Attributes
     ----------
@@ -165,8 +165,8 @@ class _Training:
     ):
         self._task, self._ctx, self._group, self._model, self._data = task, ctx, group, model, data
         self._notices = notices
-        board = [keras.callbacks.TensorBoard(ctx.log_dir, write_graph=False)] if _wants_logs(task, ctx) else []
-        self._callbacks = of_this_worker([*task.callbacks, *board], ctx.is_chief)
+        tensorboard = [keras.callbacks.TensorBoard(ctx.log_dir, write_graph=False)] if _wants_logs(task, ctx) else []
+        self._callbacks = of_this_worker([*task.callbacks, *tensorboard], ctx.is_chief)
         self._seed = ctx.settings["seed"] if ctx.settings["shuffle"] else None
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
@@ -219,7 +219,7 @@ class _Training:
         self._summarize()
 
     def _note_limits(self, metrics: MetricSums) -> None:
-        """Tell where the result depends on the number of workers, or the speed suffers."""
+        """Warn where the result depends on the number of workers, or where it will be slow."""
         if metrics.inexact:
             self._notices.append(
                 f"Metrics {metrics.inexact} cannot be put together exactly from the workers' shares: their values are "
@@ -299,7 +299,7 @@ class _Training:
 
 
 def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
-    """Whether logs for TensorBoard are asked for and the user's own callbacks write none."""
+    """Whether logs for TensorBoard are requested and no callback of the user's writes them."""
     writes = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in task.callbacks)
     return bool(ctx.settings["tensorboard"] or ctx.settings["log_dir"]) and not writes
 

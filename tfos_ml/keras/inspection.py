@@ -46,7 +46,7 @@ class ModelDescription:
     adaptable, not_adapted : list of str
         Preprocessing layers that have ``adapt``, and those of them that need it still.
     activations : dict of str to str
-        By output name, as :func:`output_activations` tells.
+        By output name, as :func:`output_activations` finds it.
     overview : ModelOverview
         What people compare models by.
     """

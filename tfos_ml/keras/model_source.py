@@ -126,7 +126,7 @@ def _hint(error: BaseException) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What Keras says, without the configurations that it quotes; the innermost cause where it names one."""
+    """Keras's message without the configurations that it quotes; the innermost cause if there is one."""
     text = str(error).strip() or type(error).__name__
     for quoted in _QUOTED:
         text = text.split(quoted)[0]

@@ -1,6 +1,6 @@
 """Whether the outputs of a model are what its loss takes them for: probabilities, or logits.
 
-Keras clips and rescales what is neither, and trains on it without a word.
+Keras clips and rescales what is neither, and trains on it without a warning.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelOverview:
-    """A compiled model in a few words.
+    """A short description of a compiled model.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the workers bring together at the end of each pass: metrics, layer state, decisions."""
+"""Synchronises the workers at the end of each pass: metrics, layer state, decisions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def leaf_metrics(model: keras.Model) -> list[Any]:
 
 
 class MetricSums:
-    """Brings the metrics of all workers together.
+    """Merges the metrics of all workers.
 
     Metrics whose states add up get the state for all rows, on every worker. Of others the
     results are averaged, weighted by rows.

@@ -124,7 +124,7 @@ def make_global_dataset(
     seed : int or None
         Of the shuffle; None keeps the order of the DataFrame.
     epoch : callable
-        Says, when an iteration begins, which epoch it is.
+        Returns the epoch, called when an iteration begins.
     gather : callable
         Makes one dataset element of the rows at some positions.
     element_spec : nested structure of tf.TensorSpec

@@ -1,4 +1,4 @@
-"""What a node tells of a train function that ran without an error: how it ended, and whether it worked with others."""
+"""Outcome of a train function that raised nothing: how it ended, and whether it coordinated with other nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def outcome(ctx: NodeContext, ending: str) -> dict[str, Any]:
     -------
     dict
         ``ending``; ``reads``, what it read its training rows with, or empty; ``coordinates``, as
-        :func:`coordination` tells.
+        :func:`coordination` returns it.
     """
     return {"ending": ending, "reads": ctx.reads, "coordinates": coordination()}
 

@@ -16,10 +16,10 @@ _FORMS = (
 
 
 class SparkClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
-    """Tells ``tf.distribute`` strategies where the nodes are and which of them this is.
+    """Cluster spec and task of this node, for ``tf.distribute`` strategies.
 
     It answers as ``SimpleClusterResolver`` and ``TFConfigClusterResolver`` of TensorFlow do. Where the two
-    differ: asked for no task in particular, it names its own, as the second does; asked for one, it names that
+    differ: without a task argument it names its own, as the second does; with one, it names that
     even if there is no other in the cluster, as the first does.
 
     Parameters
@@ -111,7 +111,7 @@ class SparkClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
     ) -> dict[str, int]:
         """Number of accelerators of a node by type, as this one has them: ``{"GPU": 2}``, or empty.
 
-        Those the resolver was told of; else the GPUs that Spark assigned to this task, which are all that
+        Those passed to the resolver; else the GPUs that Spark assigned to this task, which are all that
         TensorFlow sees, or those it finds. TensorFlow is not started for it, so it can still be configured.
         """
         if self._accelerators is not None:

@@ -9,12 +9,12 @@ from tfos_ml.protocol.channel import Channel
 
 
 def tell_alive(channel: Channel) -> None:
-    """Give the supervisor a sign of life; it says, too, whether the train function only serves."""
+    """Send the supervisor a heartbeat, and with it whether the train function only serves."""
     channel.send("alive", serves=is_joining_server())
 
 
 def is_joining_server() -> bool:
-    """Whether the main thread waits in ``join`` of a ``tf.distribute.Server``, whoever started that."""
+    """Whether the main thread waits in ``join`` of a ``tf.distribute.Server``, no matter who started that."""
     library = sys.modules.get("tensorflow.python.training.server_lib")  # where it is; tensorflow may be half imported
     server = getattr(library, "Server", None)
     if server is None:
