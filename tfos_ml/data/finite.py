@@ -13,8 +13,8 @@ from tfos_ml.errors import NonFiniteValueError
 def is_finite(array: pa.Array) -> bool:
     """Whether a plain column, or one of vectors, holds neither NaN nor infinity; nulls do not count.
 
-    It is decided by the sum of the values, which takes one pass over memory and no other memory; only a sum that is not finite
-    is looked into.
+    Decided by the sum of the values, which takes one pass and no memory; only if it is not finite, the values are
+    examined.
     """
     values = _values(array)
     if values is None:
