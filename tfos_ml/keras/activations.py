@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfos_ml.worker import keras_privates
+
 LINEAR, SIGMOID, SOFTMAX = "linear", "sigmoid", "softmax"
 _KEEP_VALUES = ("Reshape", "Flatten", "Identity", "Permute")
 
@@ -25,17 +27,17 @@ def output_activations(model: Any) -> dict[str, str]:
 def _activation_of(tensor: Any) -> str | None:
     import keras
 
-    history = getattr(tensor, "_keras_history", None)
-    if history is None:
+    origin = keras_privates.origin_of(tensor)
+    if origin is None:
         return None
-    layer = history.operation
+    layer = origin.operation
     if isinstance(layer, keras.Model):
         inner = keras.tree.flatten(getattr(layer, "outputs", None) or [])
-        return _activation_of(inner[history.tensor_index]) if history.tensor_index < len(inner) else None
+        return _activation_of(inner[origin.tensor_index]) if origin.tensor_index < len(inner) else None
     if not type(layer).__module__.startswith("keras."):  # a class of the user's own may do anything
         return None
     if type(layer).__name__ in _KEEP_VALUES or _is_linear_alone(layer):
-        return _activation_of(layer._inbound_nodes[history.node_index].input_tensors[0])
+        return _activation_of(keras_privates.inputs_of_call(layer, origin.call)[0])
     return _activation_of_layer(layer)
 
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfos_ml.data.arrow import plain, to_numpy
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
+from tfos_ml.worker import keras_privates
 from tfos_ml.worker.export import arrange_inputs, fit_inputs, input_specs
 
 _BATCH = 8192
@@ -47,7 +48,7 @@ def adapt_layers(model: keras.Model, names: Sequence[str], inputs: Mapping[str, 
             "layers of a subclassed model yourself."
         )
     for layer in wanted:
-        before = keras.Model(model._inputs_struct, layer.input)
+        before = keras.Model(keras_privates.inputs_structure(model), layer.input)
         layer.adapt(_apply(before, inputs, model))
 
 

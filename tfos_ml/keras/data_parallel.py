@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives import WorkerGroup
+from tfos_ml.worker import keras_privates
 
 NO_STEP = -1
 _MEAN_OF_ROWS = ("sum_over_batch_size", "mean")
@@ -104,7 +105,7 @@ class DataParallel:
             delattr(owner, name)
         self._wrapped.clear()
         if self._plain_losses is not None:
-            self._model._compile_loss._flat_losses = self._plain_losses
+            keras_privates.set_losses_of_outputs(keras_privates.compiled_loss(self._model), self._plain_losses)
         self._model.make_train_function(force=True)
         self._model.make_test_function(force=True)
 
@@ -153,7 +154,7 @@ class DataParallel:
                     "updates once a step; use TFEstimator with a training loop of your own for others."
                 )
             grads = list(grads)
-            variables = list(trainable_variables or self._model.optimizer._trainable_variables)
+            variables = list(trainable_variables or keras_privates.optimizer_variables(self._model.optimizer))
             self._gradients = list(zip(grads, variables, strict=True))
             shapes = [tf.TensorShape(v.shape) for v in variables]
             return original(self._group.sum_gradients(grads, self._share, shapes), variables)
@@ -176,14 +177,15 @@ class DataParallel:
         return compute_loss
 
     def _wrap_losses(self) -> None:
-        compiled = self._model._compile_loss
+        compiled = keras_privates.compiled_loss(self._model)
         if compiled is None:
             return
-        self._plain_losses = compiled._flat_losses
-        compiled._flat_losses = [
+        self._plain_losses = keras_privates.losses_of_outputs(compiled)
+        in_step = [
             entry._replace(loss=self._global_loss(entry.loss, f"denominator-{i}"))
-            for i, entry in enumerate(compiled._flat_losses)
+            for i, entry in enumerate(self._plain_losses)
         ]
+        keras_privates.set_losses_of_outputs(compiled, in_step)
         for metric in compiled.metrics:  # means over steps, of the losses of several outputs
             self._wrap(metric, "update_state", self._share_weighted(metric.update_state))
 
@@ -263,7 +265,7 @@ def _with_reduction(loss: Any, reduction: str, y_true: Any, y_pred: Any, sample_
 
 def _mask_of(y_pred: Any, values: Any) -> Any:
     """The mask that Keras applies to the values of a loss, or None."""
-    masks = [m for m in (getattr(t, "_keras_mask", None) for t in (y_pred, values)) if m is not None]
+    masks = [m for m in map(keras_privates.mask_of, (y_pred, values)) if m is not None]
     return functools.reduce(operator.and_, masks) if masks else None
 
 

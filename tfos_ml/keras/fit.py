@@ -38,6 +38,7 @@ from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.first_batch import check_first_batch
 from tfos_ml.keras.model_source import WEIGHTS_FILE
 from tfos_ml.keras.sync import LayerState, MetricSums
+from tfos_ml.worker import keras_privates
 
 if TYPE_CHECKING:
     from tfos_ml.keras.inspection import ModelDescription
@@ -103,7 +104,7 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
 
 def _build(model: Any, data: TrainingData, task: KerasFit) -> None:
     """Make all variables of model, metrics, loss and optimizer, and set them to where training starts."""
-    model._symbolic_build(data_batch=data.element_spec())  # as Model.fit does with its first batch
+    keras_privates.symbolic_build(model, data.element_spec())
     if task.adapted:
         adapt.load_variables(model, task.adapted)
     if task.initial_weights:

@@ -24,6 +24,7 @@ from tfos_ml.inference.prediction import LossInfo
 from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow
 from tfos_ml.keras.activations import output_activations
 from tfos_ml.keras.overview import ModelOverview, overview
+from tfos_ml.worker import keras_privates
 
 _COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
@@ -175,8 +176,7 @@ def _was_adapted(layer: Any) -> bool:
 def _losses(model: Any) -> dict[str, LossInfo]:
     from tfos_ml.worker.export import declared_outputs
 
-    compiled = getattr(model, "_compile_loss", None)
-    loss = None if compiled is None else compiled._user_loss
+    loss = keras_privates.user_loss(model)
     if isinstance(loss, dict):
         found = loss
     elif isinstance(loss, (list, tuple)):

@@ -16,6 +16,7 @@ from tfos_ml.data.casting import TensorInfo, fit_to_tensor
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.saved_model import row_splits_name, write_signature
+from tfos_ml.worker import keras_privates
 
 SINGLE_INPUT = "features"
 RowShape = tuple[int | None, ...]
@@ -208,7 +209,8 @@ def output_layer_names(model: Any, count: int) -> list[str]:
     names: list[str] = list(getattr(model, "output_names", None) or ())
     if not names:
         try:
-            names = [output._keras_history.operation.name for output in model.outputs]
+            origins = map(keras_privates.origin_of, model.outputs)
+            names = [origin.operation.name for origin in origins if origin]
         except (AttributeError, TypeError, ValueError):  # not Keras, or a model that is not built
             names = []
     return names if len(set(names)) == count else [f"output_{i}" for i in range(count)]

@@ -1,0 +1,84 @@
+"""What tfos_ml uses of Keras that Keras does not document is there and does what it is used for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tfos_ml.worker import keras_privates
+
+
+@pytest.fixture(scope="module")
+def model():
+    import keras
+
+    inputs = {"a": keras.Input((2,), name="a"), "b": keras.Input((2,), name="b")}
+    joined = keras.layers.Concatenate(name="joined")([inputs["a"], inputs["b"]])
+    heads = {"one": keras.layers.Dense(1, name="one")(joined), "two": keras.layers.Dense(2, name="two")(joined)}
+    model = keras.Model(inputs, heads)
+    model.compile(optimizer="sgd", loss={"one": keras.losses.MeanSquaredError(name="of-one"), "two": "mae"})
+    rows = {"a": np.ones((3, 2)), "b": np.ones((3, 2))}
+    model.fit(rows, {"one": np.ones((3, 1)), "two": np.ones((3, 2))}, verbose=0)
+    return model
+
+
+def test_symbolic_build():
+    import keras
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optimizer="adam", loss="mse", metrics=["mae"])
+    keras_privates.symbolic_build(model, (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])))
+    assert (model.built, model.optimizer.built, len(model.trainable_variables)) == (True, True, 2)
+    assert keras_privates.losses_of_outputs(keras_privates.compiled_loss(model))
+
+
+def test_user_loss(model):
+    import keras
+
+    assert {name: getattr(loss, "name", loss) for name, loss in keras_privates.user_loss(model).items()} == {
+        "one": "of-one",
+        "two": "mae",
+    }
+    assert keras_privates.user_loss(keras.Sequential()) is None
+
+
+def test_losses_of_outputs_are_those_that_are_computed(model):
+    compiled = keras_privates.compiled_loss(model)
+    plain = keras_privates.losses_of_outputs(compiled)
+    zeros, ones = {"one": np.zeros((3, 1)), "two": np.zeros((3, 2))}, {"one": np.ones((3, 1)), "two": np.ones((3, 2))}
+    assert [callable(entry.loss) for entry in plain] == [True, True]
+    assert plain[0].loss.name == "of-one"
+    assert float(compiled(zeros, ones)) == 2.0
+    try:
+        keras_privates.set_losses_of_outputs(compiled, [e._replace(loss=lambda t, p, w=None: 21.0) for e in plain])
+        assert float(compiled(zeros, ones)) == 42.0
+    finally:
+        keras_privates.set_losses_of_outputs(compiled, plain)
+
+
+def test_optimizer_variables(model):
+    assert [v.path for v in keras_privates.optimizer_variables(model.optimizer)] == [
+        v.path for v in model.trainable_variables
+    ]
+
+
+def test_inputs_structure(model):
+    assert list(keras_privates.inputs_structure(model)) == ["a", "b"]
+
+
+def test_mask_of():
+    import keras
+
+    assert np.asarray(keras_privates.mask_of(keras.layers.Masking()(np.array([[[0.0], [1.0]]])))).tolist() == [
+        [False, True]
+    ]
+    assert keras_privates.mask_of(np.ones(1)) is None
+
+
+def test_origin_and_inputs_of_call(model):
+    origin = keras_privates.origin_of(model.output["two"])
+    assert (origin.operation.name, origin.call, origin.tensor_index) == ("two", 0, 0)
+    (joined,) = keras_privates.inputs_of_call(origin.operation, origin.call)
+    assert keras_privates.origin_of(joined).operation.name == "joined"
+    assert keras_privates.origin_of(np.ones(1)) is None

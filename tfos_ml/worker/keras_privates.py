@@ -1,0 +1,71 @@
+"""What tfos_ml reads and sets of Keras that Keras does not document: all of it, and nowhere else.
+
+``tests/unit/test_keras_privates.py`` has a test for each function, so that a Keras which changes one is named.
+Tried on Keras 3.7.0, 3.8.0, 3.10.0, 3.12.0 and 3.15.1; 3.5 and 3.6 lack what :func:`losses_of_outputs` reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+def symbolic_build(model: Any, batch: Any) -> None:
+    """Build a compiled model, its metrics and its loss, from the specs of a batch, as ``Model.fit`` does first."""
+    model._symbolic_build(data_batch=batch)
+
+
+def user_loss(model: Any) -> Any:
+    """The loss as it was passed to ``compile``; None if there is none."""
+    compiled = getattr(model, "_compile_loss", None)
+    return None if compiled is None else compiled._user_loss
+
+
+def compiled_loss(model: Any) -> Any:
+    """The object that computes the losses of all outputs of a built model; None if there is none."""
+    return model._compile_loss
+
+
+def losses_of_outputs(compiled: Any) -> list[Any]:
+    """Named tuples of a built :func:`compiled_loss`, one an output, with the field ``loss``."""
+    found: list[Any] = compiled._flat_losses
+    return found
+
+
+def set_losses_of_outputs(compiled: Any, losses: list[Any]) -> None:
+    """Replace what :func:`losses_of_outputs` returns."""
+    compiled._flat_losses = losses
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """The variables that a built optimizer updates, in the order in which ``apply`` expects gradients."""
+    return list(optimizer._trainable_variables)
+
+
+def inputs_structure(model: Any) -> Any:
+    """The input tensors of a functional model in the structure in which it was given them."""
+    return model._inputs_struct
+
+
+def mask_of(tensor: Any) -> Any:
+    """The mask that a layer has attached to its output; None if there is none."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+class Origin(NamedTuple):
+    """The call that made a symbolic tensor: its operation, the number of the call, and that of the output."""
+
+    operation: Any
+    call: int
+    tensor_index: int
+
+
+def origin_of(tensor: Any) -> Origin | None:
+    """The origin of a symbolic tensor; None of any other."""
+    history = getattr(tensor, "_keras_history", None)
+    return None if history is None else Origin(history.operation, history.node_index, history.tensor_index)
+
+
+def inputs_of_call(operation: Any, call: int) -> list[Any]:
+    """The symbolic tensors that an operation was called with."""
+    found: list[Any] = operation._inbound_nodes[call].input_tensors
+    return found
