@@ -67,11 +67,11 @@ try:
     from pyspark.errors import IllegalArgumentException
 except ImportError:  # where a model is served there may be no Spark
 
-    class _IllegalArgumentError(Exception):
+    class IllegalArgumentException(Exception):  # type: ignore[no-redef]  # noqa: N818
+        """Stands in for Spark's."""
+
         def __init__(self, message: str):
             self._message = message
-
-    IllegalArgumentException = _IllegalArgumentError
 
 
 class TfosMlError(Exception):

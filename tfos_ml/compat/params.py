@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.ml.param.shared import Param, Params, TypeConverters
+from pyspark.ml.param import Param, Params, TypeConverters
 
 from tfos_ml.compat.TFCluster import InputMode
 from tfos_ml.errors import ParamError

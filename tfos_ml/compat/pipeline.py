@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.ml import Estimator, Model
-from pyspark.ml.param.shared import Params
+from pyspark.ml.param import Params
 from pyspark.sql import functions as F
 
 from tfos_ml.common import user_warnings
@@ -149,7 +149,7 @@ class TFParams(Params):
 
 
 class TFEstimator(
-    Estimator,
+    Estimator[Any],
     TFParams,
     HasInputMapping,
     HasClusterSize,
