@@ -254,6 +254,7 @@ def worker_context(data, rank, size, shuffle, directory):
     from tfos_ml.data import spool
     from tfos_ml.data.arrow import fixed_shape, list_extents
     from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
+    from tfos_ml.protocol.settings import NodeSettings
     from tfos_ml.worker.dataset import RowStore
 
     columns = columns_of(data)
@@ -283,14 +284,7 @@ def worker_context(data, rank, size, shuffle, directory):
     logs = []
     return SimpleNamespace(
         schema=schema,
-        settings={
-            "pad_value": 0,
-            "shuffle": shuffle,
-            "seed": 11,
-            "validates": bool(validates.any()),
-            "tensorboard": False,
-            "log_dir": None,
-        },
+        settings=NodeSettings(shuffle=shuffle, seed=11, validates=bool(validates.any())),
         row_store=stores.__getitem__,
         row_count=int((~validates).sum()),
         validation_row_count=int(validates.sum()),

@@ -30,10 +30,12 @@ def wait_for_file(*paths: Path) -> None:
 
 def export_text(ctx: Any, content: Any) -> None:
     """Export a file in place of a SavedModel, for which TensorFlow would have to be loaded."""
+    from tfos_ml.protocol.messages import Exported
+
     directory = Path(ctx._directory) / "saved_model"
     (directory / "assets").mkdir(parents=True)  # as any SavedModel has
     (directory / "content.json").write_text(json.dumps(content))
-    ctx._channel.send("exported", directory=str(directory))
+    ctx._channel.send(Exported(str(directory)))
 
 
 def count_rows(args: Any, ctx: Any) -> None:

@@ -27,12 +27,12 @@ from tfos_ml import InputMode, TFCluster, errors
 from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.driver import run
-from tfos_ml.driver.programs import DEFAULT_SETTINGS
 from tfos_ml.protocol import results
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.graces import LEASE_SETTING
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
+from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.template import make_template
 
 NODES, EPOCHS = 2, 2
@@ -187,7 +187,6 @@ class Run:
             settings=SETTINGS,
             environment={},
             reservation_timeout=30,
-            feed_timeout=30,
             export_dir=str(self.export_dir),
             control=None,
             lease=self.lease,
@@ -275,17 +274,9 @@ class Run:
             return run_id, {m.name: tar.extractfile(m).read() for m in tar if m.isfile()}  # type: ignore[union-attr]
 
 
-SETTINGS = {
-    **DEFAULT_SETTINGS,
-    "epochs": EPOCHS,
-    "batch_size": 10,
-    "shuffle": False,
-    "default_fs": "file:///",
-    "working_dir": os.getcwd(),
-    "user": "driver",
-    "home": "/",
-    "feed_timeout": 30.0,
-}
+SETTINGS = NodeSettings(
+    epochs=EPOCHS, batch_size=10, shuffle=False, working_dir=os.getcwd(), user="driver", home="/", feed_timeout=30.0
+)
 
 
 def _signal_child(number: int) -> Callable[[Run], None]:

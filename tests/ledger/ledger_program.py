@@ -33,12 +33,14 @@ def train(args: Any, ctx: Any) -> None:
 
 def export(args: Any, ctx: Any) -> None:
     """What ``ctx.export_saved_model`` does, without TensorFlow."""
+    from tfos_ml.protocol.messages import Exported
+
     path = Path(ctx._directory) / "saved_model"
     (path / "variables").mkdir(parents=True)
     (path / "saved_model.pb").write_text(ctx.run_id)
     with open(path / "variables" / "variables.data-00000-of-00001", "wb") as file:
         file.truncate(args.model_bytes)
-    ctx._channel.send("exported", directory=str(path))
+    ctx._channel.send(Exported(str(path)))
 
 
 def mark(directory: Path, attempt: int, phase: str, rank: int) -> None:

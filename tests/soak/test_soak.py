@@ -60,8 +60,10 @@ def make_train_function():
             raise ZeroDivisionError("as it should")
         if ctx.is_chief:
             path = os.path.join(ctx._directory, "saved_model")
+            from tfos_ml.protocol.messages import Exported
+
             shutil.copytree(args.saved_model, path)
-            ctx._channel.send("exported", directory=path)
+            ctx._channel.send(Exported(path))
 
     return read_and_export
 

@@ -7,6 +7,7 @@ from conftest import wait_until
 
 from tfos_ml import errors
 from tfos_ml.protocol.channel import Channel, ChannelClosedError, QueuedChannel
+from tfos_ml.protocol.messages import EndOfInput, LogLine, PortReleased, ReleasePort, Segment, Summary
 
 
 @pytest.fixture
@@ -29,19 +30,19 @@ def channels():
 
 def test_messages_arrive_in_order_with_their_content(channels):
     sender, receiver = channels
-    for number in range(200):
-        sender.send("count", number=number, text="zeile\n é", nested={"a": [1, None]})
+    sent = [Summary({"number": number, "text": "zeile\n é", "nested": {"a": [1, None]}}) for number in range(200)]
+    for message in sent:
+        sender.send(message)
     sender.close()
-    expected = {"type": "count", "text": "zeile\n é", "nested": {"a": [1, None]}}
-    assert list(receiver) == [{**expected, "number": number} for number in range(200)]
+    assert list(receiver) == sent
 
 
 def test_both_directions_work_at_once(channels):
     first, second = channels
-    first.send("ping")
-    second.send("pong")
-    assert next(iter(first)) == {"type": "pong"}
-    assert next(iter(second)) == {"type": "ping"}
+    first.send(ReleasePort())
+    second.send(PortReleased())
+    assert next(iter(first)) == PortReleased()
+    assert next(iter(second)) == ReleasePort()
 
 
 def test_concurrent_senders_do_not_mix_their_messages(channels):
@@ -49,7 +50,7 @@ def test_concurrent_senders_do_not_mix_their_messages(channels):
 
     def send(who):
         for number in range(50):
-            sender.send("count", who=who, number=number, filler="x" * 5000)
+            sender.send(Segment("x" * 5000, who, number))
 
     threads = [threading.Thread(target=send, args=(who,)) for who in range(8)]
     for thread in threads:
@@ -58,21 +59,21 @@ def test_concurrent_senders_do_not_mix_their_messages(channels):
     for thread in threads:
         thread.join(10)
     for who in range(8):
-        assert [m["number"] for m in received if m["who"] == who] == list(range(50))
+        assert [m.epochs for m in received if m.number == who] == list(range(50))
 
 
 def test_sending_to_a_peer_that_is_gone_is_an_error(ends):
     channel, peer = ends
     peer.close()
     with pytest.raises(ChannelClosedError, match="the peer is gone"):
-        channel.send("hello")
+        channel.send(ReleasePort())
 
 
 def test_sending_on_a_channel_closed_here_is_an_error(ends):
     channel, _ = ends
     channel.close()
     with pytest.raises(ChannelClosedError):
-        channel.send("hello")
+        channel.send(ReleasePort())
 
 
 @pytest.mark.timeout(10)
@@ -82,7 +83,7 @@ def test_a_peer_that_never_reads_counts_as_gone_after_the_timeout(seconds):
     channel = Channel(ours, send_timeout=seconds)
     try:
         with pytest.raises(ChannelClosedError):
-            channel.send("much", filler="x" * (8 << 20))
+            channel.send(LogLine("x" * (8 << 20)))
     finally:
         channel.close()
         theirs.close()
@@ -90,24 +91,33 @@ def test_a_peer_that_never_reads_counts_as_gone_after_the_timeout(seconds):
 
 def test_reading_ends_when_the_peer_closes(ends):
     channel, peer = ends
-    peer.sendall(b'{"type": "last"}\n')
+    peer.sendall(b'{"type": "EndOfInput"}\n')
     peer.close()
-    assert list(channel) == [{"type": "last"}]
+    assert list(channel) == [EndOfInput()]
 
 
 def test_half_a_line_at_the_end_is_ignored(ends):
     channel, peer = ends
-    peer.sendall(b'{"type": "whole"}\n{"type": "ha')
+    peer.sendall(b'{"type": "EndOfInput"}\n{"type": "EndOf')
     peer.close()
-    assert list(channel) == [{"type": "whole"}]
+    assert list(channel) == [EndOfInput()]
+
+
+def test_a_line_that_is_no_message_is_a_typed_error(ends):
+    channel, peer = ends
+    peer.sendall(b'{"type": "EndOfInput"}\n{"type": "Unheard"}\n')
+    received = iter(channel)
+    assert next(received) == EndOfInput()
+    with pytest.raises(errors.VersionMismatchError, match="same version of tfos_ml"):
+        next(received)
 
 
 def test_last_words_arrive_from_a_peer_that_left_messages_unread(ends):
     channel, peer = ends
-    channel.send("unread")
-    peer.sendall(b'{"type": "failure"}\n')
+    channel.send(ReleasePort())
+    peer.sendall(b'{"type": "LogLine", "text": "last"}\n')
     peer.close()
-    assert list(channel) == [{"type": "failure"}]
+    assert list(channel) == [LogLine("last")]
 
 
 def test_close_wakes_a_reader(ends):
@@ -126,9 +136,9 @@ def test_nothing_follows_half_a_message():
     ours, theirs = socket.socketpair()
     channel = Channel(ours, send_timeout=0.2)
     with pytest.raises(ChannelClosedError, match=r"read nothing for 0\.2 s"):
-        channel.send("much", filler="x" * (8 << 20))
+        channel.send(LogLine("x" * (8 << 20)))
     with pytest.raises(ChannelClosedError, match=r"read nothing for 0\.2 s"):
-        channel.send("next")
+        channel.send(ReleasePort())
     channel.close()
     receiver = Channel(theirs)
     assert list(receiver) == []
@@ -141,6 +151,7 @@ class TestQueuedChannel:
         """A queued channel whose peer has a fifth of a second to read, and the bare socket at its other end."""
         ours, theirs = socket.socketpair()
         channel = QueuedChannel(ours, send_timeout=0.2)
+        channel.start()
         yield channel, theirs
         channel.close()
         theirs.close()
@@ -148,16 +159,17 @@ class TestQueuedChannel:
     def test_messages_arrive_in_order_from_a_sender_that_never_waits(self):
         ours, theirs = socket.socketpair()
         channel, receiver = QueuedChannel(ours), Channel(theirs)
+        channel.start()
         for number in range(300):
-            channel.send("count", number=number, filler="x" * 10_000)  # far more than the sockets hold
-        assert [message["number"] for message in itertools.islice(receiver, 300)] == list(range(300))
+            channel.send(Segment("x" * 10_000, number, 1))  # far more than the sockets hold
+        assert [message.number for message in itertools.islice(receiver, 300)] == list(range(300))
         channel.close()
         receiver.close()
 
     def test_a_message_that_a_living_process_does_not_take_is_an_error(self, queued):
         channel, _ = queued
         channel.check()
-        channel.send("much", filler="x" * (8 << 20))
+        channel.send(LogLine("x" * (8 << 20)))
 
         def is_stuck():
             try:
@@ -172,7 +184,7 @@ class TestQueuedChannel:
         channel, peer = queued
         peer.close()
         for _ in range(3):
-            channel.send("hello")
+            channel.send(ReleasePort())
         assert list(channel) == []
         assert wait_until(lambda: not channel._sender.is_alive(), 10)
         channel.check()

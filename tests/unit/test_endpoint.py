@@ -23,6 +23,7 @@ from tfos_ml.driver.cluster_server import ClusterServer
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.messages import ChunkReady, EndOfInput, Message, Segment
 from tfos_ml.protocol.template import make_template
 from tfos_ml.protocol.transport import connect
 
@@ -32,19 +33,19 @@ TOKEN = "the run's token"
 class Node:
     """An inlet with its endpoint and a driver; the TensorFlow process is played by the test."""
 
-    def __init__(self, directory: Path, tell=None, driver=None, token=TOKEN, patience=20.0):
-        self.told: list[dict] = []
+    def __init__(self, directory: Path, send=None, driver=None, token=TOKEN, patience=20.0):
+        self.sent: list[Message] = []
         self.driver = driver or ClusterServer("127.0.0.1", make_template(1), lambda: True)
         self.driver.open_feed(1)
         self._client = ControlClient(**self.driver.address)
         directories = spool.SpoolDirectories(None, directory)
-        self.inlet = RowReceiver(directories, tell or self.tell)
+        self.inlet = RowReceiver(directories, send or self.send)
         self.claims = DriverClaims(self._client, patience)
         self.endpoint = RowServer(self.inlet, "127.0.0.1", token, self.claims)
         self.directory = directory
 
-    def tell(self, kind, **content):
-        self.told.append({"type": kind, **content})
+    def send(self, message):
+        self.sent.append(message)
 
     def close(self):
         self.inlet.close()
@@ -53,10 +54,10 @@ class Node:
         self.driver.close()
 
     def chunks(self):
-        return [t["chunk"] for t in self.told if t["type"] == "chunk"]
+        return [message.chunk for message in self.sent if isinstance(message, ChunkReady)]
 
     def elements(self):
-        return [e for c in self.chunks() for b in spool.read_chunk(c["path"]) for e in to_elements(b)]
+        return [e for c in self.chunks() for b in spool.read_chunk(c.path) for e in to_elements(b)]
 
     def put(self, elements, token=TOKEN, partition=0, epochs=1, whole=True, claimant=None, feed_timeout=60.0):
         claimant = claimant or uuid.uuid4().hex
@@ -91,7 +92,7 @@ def test_rows_arrive_as_they_were_and_stay_in_files_until_read(node):
     assert [(n, text, list(array)) for n, text, array in node.elements()] == given
     assert node.inlet.progress()["rows"] == 200
     for chunk in node.chunks():
-        node.inlet.release(chunk["path"])
+        node.inlet.release(chunk.path)
     assert not list(node.directory.iterdir())
 
 
@@ -109,7 +110,7 @@ def test_a_partition_counts_once_and_only_if_it_is_whole(node):
 def test_strangers_are_turned_away(node, token):
     with pytest.raises(flight.FlightUnavailableError):
         node.put(range(10), token=token)
-    assert node.told == []
+    assert node.sent == []
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
@@ -127,7 +128,7 @@ def test_feeding_waits_for_room_and_goes_on(node, monkeypatch):
     feeding.start()
     feeding.join(0.3)
     assert feeding.is_alive()
-    node.inlet.release(node.chunks()[0]["path"])
+    node.inlet.release(node.chunks()[0].path)
     feeding.join(10)
     assert node.inlet.progress()["rows"] == 2
 
@@ -136,12 +137,12 @@ def test_rows_to_replay_do_not_hold_up_the_others(node, monkeypatch):
     monkeypatch.setattr(row_receiver, "WINDOW_BYTES", 1)
     for partition in range(3):
         assert node.put([partition], partition=partition, epochs=2)
-    assert [c["is_kept"] for c in node.chunks()] == [True] * 3
+    assert [c.is_kept for c in node.chunks()] == [True] * 3
 
 
 def test_nothing_is_wanted_after_the_end(node):
     node.inlet.finish()
-    assert node.told[-1]["type"] == "end_of_input"
+    assert node.sent[-1] == EndOfInput()
     assert node.put(range(10)) is False
     assert not list(node.directory.iterdir())
 
@@ -155,7 +156,7 @@ def test_rows_that_nobody_reads_are_an_error_in_time(node):
 
 def test_rows_that_are_kept_wait_for_nobody_once_they_have_been_read(node):
     node.put([1], epochs=2, feed_timeout=0.0)
-    node.inlet.chunk_read(node.chunks()[0]["path"])
+    node.inlet.chunk_read(node.chunks()[0].path)
     assert next(node.inlet.until_end()) is None
     segment = {"kind": "segment", "serial": 1, "stream": "input", "number": 1, "epochs": 2, "feed_timeout": 0.0}
     node.inlet.hear({"announcements": [segment]})  # it now is to be read again
@@ -168,7 +169,7 @@ def test_of_calls_at_once_each_has_its_own_time_out(node):
     node.put([2], partition=1, feed_timeout=0.0)
     with pytest.raises(errors.FeedTimeoutError, match="feed_timeout=0 s"):
         next(node.inlet.until_end())
-    node.inlet.release(node.chunks()[1]["path"])
+    node.inlet.release(node.chunks()[1].path)
     assert next(node.inlet.until_end()) is None
 
 
@@ -181,14 +182,14 @@ def test_who_waits_for_room_behind_rows_of_another_call_has_its_own_time_out(nod
     with pytest.raises(errors.FeedTimeoutError, match=r"feed_timeout=0\.1 s"):
         deque(node.inlet.until_end(), maxlen=0)
     assert feeding.is_alive()
-    node.inlet.release(node.chunks()[0]["path"])
+    node.inlet.release(node.chunks()[0].path)
     feeding.join(10)
 
 
 def test_rows_that_are_read_but_not_answered_are_an_error_in_time(node):
     exchange = node.inlet.open_exchange(0.0)
     node.inlet.ask("input", exchange, blocks.pack(list(rdd_to_arrow.to_batches([1, 2]))))
-    node.inlet.release(node.chunks()[0]["path"])
+    node.inlet.release(node.chunks()[0].path)
     with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
         next(node.inlet.until_end())
     node.inlet.close_exchange(exchange)
@@ -217,7 +218,7 @@ def test_announcements_of_the_driver(node):
     segment = {"kind": "segment", "serial": 1, "stream": "input", "number": 7, "epochs": 2, "feed_timeout": 5.0}
     for _ in range(2):  # an answer that comes twice says nothing new
         node.inlet.hear({"announcements": [segment]})
-    assert node.told == [{"type": "segment", "stream": "input", "number": 7, "epochs": 2}]
+    assert node.sent == [Segment("input", 7, 2)]
     assert (node.inlet.progress()["heard"], node.inlet.progress()["pending"]) == (1, [7])
     node.inlet.segment_read(7)
     assert node.inlet.progress()["pending"] == []
@@ -241,15 +242,15 @@ def ask(node, given):
 def answer(node, directory, expected):
     """Play the TensorFlow process: answer all rows at once, in one file, when `expected` have come."""
     waited = threading.Event()
-    while sum(c["rows"] for c in node.chunks()) < expected:
+    while sum(c.rows for c in node.chunks()) < expected:
         waited.wait(0.02)
     chunks = node.chunks()
-    found = [e * 2 for c in chunks for b in spool.read_chunk(c["path"]) for e in to_elements(b)]
+    found = [e * 2 for c in chunks for b in spool.read_chunk(c.path) for e in to_elements(b)]
     path = str(directory / "answers")
     (batch,) = rdd_to_arrow.to_batches(found)
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    node.inlet.answered(path, [(c["exchange"], c["rows"]) for c in chunks])
+    node.inlet.answered(path, [(c.exchange, c.rows) for c in chunks])
 
 
 def test_two_tasks_get_each_their_own_answers_in_order(node, tmp_path_factory):
@@ -288,7 +289,8 @@ def test_a_process_that_reads_nothing_holds_up_no_ping(tmp_path):
     """Stopped for longer than the lease, its node still answers the driver; all comes in order once it goes on."""
     ours, theirs = socket.socketpair()
     channel = QueuedChannel(ours)
-    node = Node(tmp_path, tell=channel.send)
+    channel.start()
+    node = Node(tmp_path, send=channel.send)
     try:
         chunks = [spool.Chunk(f"{'x' * 1000}-{i}", 1, 1, True) for i in range(2000)]
         node.inlet.commit("input", chunks, 1, 60.0)  # more than the socket holds
@@ -356,7 +358,7 @@ def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
     with connect(node.endpoint.location, TOKEN) as client:
         with pytest.raises(pa.ArrowInvalid, match="malformed block"):
             send(client, ORDER, wrong)
-        assert node.told == []
+        assert node.sent == []
         assert not list(node.directory.iterdir())
     assert node.put([1, 2, 3])
 

@@ -24,7 +24,7 @@ DETAILS = {
     "exit_code": 3,
     "signal": None,
 }
-FAILURE = Failure("TrainFnError", "the train function raised ValueError: 🎉\n<&>", **DETAILS, collateral=True)
+FAILURE = Failure(errors.TrainFnError, "the train function raised ValueError: 🎉\n<&>", **DETAILS, collateral=True)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_exception_of_the_spark_task_carries_the_failure():
 
 @pytest.mark.parametrize("kind", NODE_ERRORS)
 def test_node_error_is_rebuilt_with_its_attributes(kind):
-    error = Failure(kind, "it broke", **DETAILS).to_error()
+    error = Failure(TREE[kind], "it broke", **DETAILS).to_error()
     assert type(error) is TREE[kind]
     assert error.message == "it broke"
     assert {name: getattr(error, name) for name in DETAILS} == DETAILS
@@ -66,14 +66,14 @@ def test_node_error_is_rebuilt_with_its_attributes(kind):
 
 @pytest.mark.parametrize("kind", OTHER_ERRORS)
 def test_other_error_is_rebuilt_with_the_node_in_its_message(kind):
-    error = Failure(kind, "it broke", role="worker", index=2, host="host-7").to_error()
+    error = Failure(TREE[kind], "it broke", role="worker", index=2, host="host-7").to_error()
     assert type(error) is TREE[kind]
     assert str(error) == "worker:2 on host-7: it broke"
 
 
 @pytest.mark.parametrize("kind", OTHER_ERRORS)
 def test_failure_of_an_unknown_node_has_the_bare_message(kind):
-    assert str(Failure(kind, "it broke").to_error()) == "it broke"
+    assert str(Failure(TREE[kind], "it broke").to_error()) == "it broke"
 
 
 @pytest.mark.parametrize("kind", NODE_ERRORS)

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tfos_ml import errors
 from tfos_ml.agent import graceful_end
 from tfos_ml.agent.graceful_end import leave_together, log_failure
 from tfos_ml.agent.rendezvous import Rendezvous
@@ -70,6 +71,6 @@ def test_a_lone_task_may_end(server):
 
 
 def test_the_executors_log_has_all(capsys):
-    failure = Failure("TrainFnError", "it broke", "worker", 1, "h", traceback="\n".join(map(str, range(100))))
+    failure = Failure(errors.TrainFnError, "it broke", "worker", 1, "h", traceback="\n".join(map(str, range(100))))
     log_failure(failure)
     assert capsys.readouterr().err == f"TrainFnError: {failure.to_error().details}\n"

@@ -30,7 +30,7 @@ class Inbox:
 
 
 class Channel:
-    def send(self, kind, **fields):
+    def send(self, message):
         pass
 
 

@@ -5,12 +5,14 @@ import sys
 
 import cloudpickle
 import pytest
+from node_tasks import make_start
 
 from tfos_ml.agent.process import ChildProcess, child_environment
 from tfos_ml.agent.reaper import Reaper
 from tfos_ml.common import interpreter
 from tfos_ml.common.interpreter import module_command, search_path
 from tfos_ml.protocol.channel import Channel
+from tfos_ml.protocol.settings import NodeSettings
 
 DEADLINE = 30.0
 PLANTED = ("json.py", "socket.py", "runpy.py", "psutil.py", "pyarrow.py", "numpy.py", "tfos_ml/__init__.py")
@@ -90,7 +92,7 @@ def test_child_imports_what_lies_in_the_working_directory_for_the_user(tmp_path,
     assert str(tmp_path) not in search_path()
     child = ChildProcess("tfos_ml.worker.main", child_environment("m-beside", 1, {}), "worker:0")
     channel = Channel(child.socket)
-    channel.send("start", payload=str(payload))
+    channel.send(make_start(payload=str(payload), settings=NodeSettings(release_port=False)))
     assert child.wait(DEADLINE)
     channel.close()
     assert child.log_tail() == "imported\n"

@@ -71,21 +71,21 @@ def test_a_session_that_is_stopped_explains_any_error():
 
 
 def test_what_a_node_has_reported_goes_before_what_spark_says():
-    told = Failure("TrainFnError", "the train function raised ValueError", "worker", 0, "h").encode()
+    told = Failure(errors.TrainFnError, "the train function raised ValueError", "worker", 0, "h").encode()
     error = node_error(RuntimeError(WORKER_DIED.format(rank=1)), RUNNING, make_template(2), told)
     assert isinstance(error, errors.TrainFnError)
     assert error.index == 0
 
 
 def test_rows_that_spark_could_not_read_for_a_reason_of_the_users_are_that_error():
-    told = Failure("InputLostError", "could not read all rows", "worker", 0, "h").encode()
+    told = Failure(errors.InputLostError, "could not read all rows", "worker", 0, "h").encode()
     error = RuntimeError("[DIVIDE_BY_ZERO] Division by zero")
     assert node_error(error, RUNNING, make_template(2), told) is error
 
 
 def test_a_node_that_spark_starts_again_after_rows_were_lost_is_not_the_cause():
-    told = Failure("InputLostError", "could not read all rows", "worker", 0, "h").encode()
-    again = Failure("NodeLostError", "started a second time", "worker", 1, "h").encode()
+    told = Failure(errors.InputLostError, "could not read all rows", "worker", 0, "h").encode()
+    again = Failure(errors.NodeLostError, "started a second time", "worker", 1, "h").encode()
     error = node_error(RuntimeError(f"Task 1 failed 4 times: NodeFailure {again}"), RUNNING, make_template(2), told)
     assert isinstance(error, errors.InputLostError)
     assert error.index == 0

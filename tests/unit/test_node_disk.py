@@ -7,6 +7,7 @@ import tempfile
 import pytest
 from node_tasks import make_task
 
+from tfos_ml import errors
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.protocol.failure import NodeFailure
 
@@ -52,7 +53,7 @@ def test_no_inodes_on_the_local_disk_is_a_typed_error(small, monkeypatch, free):
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(small))
     with pytest.raises(NodeFailure, match=rf"{small}.* 0 inodes free.*spark\.local\.dir") as caught:
         list(supervise(make_node(), ()))
-    assert caught.value.failure.kind == "SpoolFullError"
+    assert caught.value.failure.error is errors.SpoolFullError
     assert len(os.listdir(small)) == 2 - free
 
 
@@ -62,4 +63,4 @@ def test_no_inodes_for_temporary_files_is_a_typed_error(small, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(small))
     with pytest.raises(NodeFailure, match=rf"{small}.* 0 inodes free.*TMPDIR") as caught:
         list(supervise(make_node(), ()))
-    assert caught.value.failure.kind == "SpoolFullError"
+    assert caught.value.failure.error is errors.SpoolFullError

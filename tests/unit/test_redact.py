@@ -9,6 +9,7 @@ from tfos_ml.errors import DestinationError, ModelError, ParamError
 from tfos_ml.inference.publishing import check_destination, fetch
 from tfos_ml.keras.model_dir import check_model_dir
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.template import make_template
 
 
@@ -96,10 +97,9 @@ def test_a_task_is_shown_without_its_secrets():
         template=make_template(1),
         schema=FeedSchema(()),
         payload=None,
-        settings={"model_dir": URI},
+        settings=NodeSettings(model_dir=URI, log_dir=URI, files=[URI]),
         environment={"A": "hunter2"},
         reservation_timeout=1.0,
-        feed_timeout=1.0,
         export_dir=URI,
         control={"token": "hunter2"},
     )

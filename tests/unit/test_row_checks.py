@@ -15,6 +15,7 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import VECTOR, ColumnConstraint, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, read_chunk
 from tfos_ml.inference.prediction import LossInfo, label_constraint
+from tfos_ml.protocol.codec import decode, encode
 
 NAN, INF = float("nan"), float("inf")
 FLOATS = pa.list_(pa.float32())
@@ -35,18 +36,18 @@ def feed(tmp_path):
     """Feeds batches of one column, each row's id its place; returns the feeder and the ids that reached the spool."""
 
     def run(spec, *batches, null_policy="error", nan_policy="error"):
-        chunks = []
+        chunks = []  # messages, of which the last is the end of the input
         schema = FeedSchema((spec,), null_policy=null_policy, nan_policy=nan_policy)
-        schema = FeedSchema.from_json(json.loads(json.dumps(schema.to_json())))
+        schema = decode(FeedSchema, json.loads(encode(schema)))
         directories = SpoolDirectories(Path(tmp_path), Path(tmp_path))
-        feeder = Feeder(schema, directories, lambda kind, **content: chunks.append(content.get("chunk")))
+        feeder = Feeder(schema, directories, chunks.append)
         start = 0
         for column in batches:
             ids = pa.array(np.arange(start, start + len(column)))
             start += len(column)
             feeder.write(pa.RecordBatch.from_arrays([column, ids], ["c0", "row"]))
         feeder.finish()
-        written = [batch for chunk in chunks if chunk for batch in read_chunk(chunk["path"])]
+        written = [batch for ready in chunks[:-1] for batch in read_chunk(ready.chunk.path)]
         return feeder, [row for batch in written for row in batch.column("row").to_pylist()]
 
     return run
@@ -91,7 +92,7 @@ class TestNaN:
         batches = [pa.array([[1, NAN], [], [2]], FLOATS), pa.array([[3], [INF, NAN]], FLOATS)]
         feeder, found = feed(X, *batches, nan_policy="skip")
         assert found == [1, 2, 3]
-        assert (feeder.skipped, feeder.rows["train"], feeder.counts()["skipped"]) == (2, 3, 2)
+        assert (feeder.skipped, feeder.rows["train"], feeder.counts().skipped) == (2, 3, 2)
         feeder, found = feed(X, *batches, nan_policy="keep")
         assert (found, feeder.skipped) == ([0, 1, 2, 3, 4], 0)
 

@@ -3,6 +3,7 @@
 import pytest
 from node_tasks import make_task
 
+from tfos_ml import errors
 from tfos_ml.agent.placement import GatherPlacement, Place
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.driver.control_server import ControlServer
@@ -27,12 +28,12 @@ def start_again(server, attempt):
 def test_a_second_start_tells_its_reason_and_ends_without_another_try(server):
     assert list(supervise(start_again(server, 1), ())) == []
     told = find_failure(server.failure())
-    assert told.kind == "NodeLostError"
+    assert told.error is errors.NodeLostError
     assert "executor died" in told.message
 
 
 def test_a_second_start_after_input_was_lost_fails_since_spark_knows_the_cause(server):
     with pytest.raises(NodeFailure, match="could not read all rows") as caught:
         list(supervise(start_again(server, 0), ()))
-    assert caught.value.failure.kind == "InputLostError"
-    assert find_failure(server.failure()).kind == "InputLostError"  # whatever comes later: this was told first
+    assert caught.value.failure.error is errors.InputLostError
+    assert find_failure(server.failure()).error is errors.InputLostError  # whatever comes later: this was told first

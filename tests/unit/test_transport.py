@@ -45,7 +45,7 @@ from pathlib import Path
 
 told = []
 driver = ClusterServer("127.0.0.1", make_template(2), lambda: True)
-inlet = RowReceiver(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda kind, **content: told.append(kind))
+inlet = RowReceiver(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda message: told.append(repr(message)))
 claims = DriverClaims(ControlClient(**driver.address), 60)
 node = RowServer(inlet, "127.0.0.1", driver.address["token"], claims)
 print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)

@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from tfos_ml.agent.rendezvous import Rendezvous
+from tfos_ml.protocol.codec import decode
+from tfos_ml.protocol.messages import Agreement, BarrierPassed, ClusterDone, Message, RowCounts
 from tfos_ml.protocol.template import ClusterTemplate
 
 Word = dict[str, Any]
@@ -30,8 +32,8 @@ class Consensus:
         The roles.
     rank : int
         This node.
-    tell : callable
-        Tells the node's process, ``tell(kind, **content)``.
+    send : callable
+        Sends a message to the node's process.
 
     Attributes
     ----------
@@ -43,14 +45,14 @@ class Consensus:
         Rows they were fed, known at the end.
     """
 
-    def __init__(self, rendezvous: Rendezvous, template: ClusterTemplate, rank: int, tell: Callable[..., None]):
+    def __init__(self, rendezvous: Rendezvous, template: ClusterTemplate, rank: int, send: Callable[[Message], None]):
         self._rendezvous = rendezvous
         self._labels = [node.label for node in template.nodes]
         self._active_ranks = template.feed_ranks
         self._is_active = rank in template.feed_ranks
         self._has_helpers = bool(template.helper_ranks)
         self._is_helper = rank in template.helper_ranks
-        self._tell = tell
+        self._send = send
         self._exchange: Future[list[Word]] | None = None
         self._agreed = False
         self._barrier: str | None = None
@@ -62,7 +64,7 @@ class Consensus:
         """Note that the process waits in a barrier."""
         self._barrier = name
 
-    def advance(self, counts: Callable[[], Word | None], rows_at_end: int | None, works: bool) -> None:
+    def advance(self, counts: Callable[[], RowCounts | None], rows_at_end: int | None, works: bool) -> None:
         """Take up the answers to an exchange, or begin one if there is something to say.
 
         Parameters
@@ -79,7 +81,11 @@ class Consensus:
                 answers, self._exchange = self._exchange.result(), None
                 self._hear(answers)
         elif self.done_since is None:
-            word = self._next_word(rows_at_end, works) if self._agreed else counts()
+            if self._agreed:
+                word = self._next_word(rows_at_end, works)
+            else:
+                known = counts()
+                word = None if known is None else vars(known)
             if word is not None:
                 self._exchange = self._rendezvous.exchange(word)
 
@@ -95,7 +101,8 @@ class Consensus:
     def _hear(self, answers: list[Word]) -> None:
         if not self._agreed:
             self._agreed = True
-            self._tell("agreement", words=dict(zip(self._labels, answers, strict=True)))
+            counts = [decode(RowCounts, answer) for answer in answers]
+            self._send(Agreement(dict(zip(self._labels, counts, strict=True))))
             return
         if self.trained_since is not None:
             self._be_done()
@@ -105,18 +112,18 @@ class Consensus:
             self.total_rows = sum(word["rows"] for word in active.values())
             self.trained_since = time.monotonic()
             if self._is_helper:
-                self._tell("cluster_done")
+                self._send(ClusterDone())
             if not self._has_helpers:
                 self._be_done()
         elif self._barrier is not None:
             name, self._barrier = self._barrier, None
             elsewhere = {label: word for label, word in active.items() if word.get("barrier") != name}
-            self._tell("barrier", name=name, error=_barrier_error(name, elsewhere))
+            self._send(BarrierPassed(name, _barrier_error(name, elsewhere)))
 
     def _be_done(self) -> None:
         self.done_since = time.monotonic()
         if not self._is_helper:
-            self._tell("cluster_done")
+            self._send(ClusterDone())
 
 
 def _barrier_error(name: str, elsewhere: dict[str, Word]) -> str | None:

@@ -23,6 +23,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.placement import GatherPlacement, Place, check_driver, place_of
 from tfos_ml.agent.process import MARKER, child_environment
@@ -218,7 +219,7 @@ def lead(order: DetachedOrder, say: IO[bytes]) -> None:
     except NodeFailure:
         pass  # the driver knows
     except Exception as error:
-        node.report_failure(node.failure("NodeLostError", f"the supervisor failed: {error!r}"))
+        node.report_failure(node.failure(errors.NodeLostError, f"the supervisor failed: {error!r}"))
         raise
 
 

@@ -31,12 +31,12 @@ from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
 from tfos_ml.protocol.graces import LEASE_SECONDS
+from tfos_ml.protocol.settings import FEED_TIMEOUT
 from tfos_ml.protocol.transport import connect
 
 MAX_BLOCKS_AHEAD = 8
 WHY_SECONDS = 10.0
 _KEEPALIVE = {"grpc.keepalive_time_ms": 20_000, "grpc.keepalive_timeout_ms": 20_000}
-FEED_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class _Call:
             f"{socket.gethostname()}, or refuses. If a firewall is between the executors, set {NODE_PORTS} to ports "
             f"that it lets through. {error}"
         )
-        raise NodeFailure(Failure("NodeLostError", message)) from None
+        raise NodeFailure(Failure(errors.NodeLostError, message)) from None
 
     def _ask_driver(self) -> dict[str, Any]:
         """What has become of the cluster, as soon as the driver knows."""

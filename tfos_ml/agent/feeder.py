@@ -8,7 +8,6 @@ all rows before the first step, and feeds of several epochs lift the bound.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tfos_ml.data.arrow import Extents, check_extents, check_vector_size, list_e
 from tfos_ml.data.order import pack_counts, partition_counts
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
+from tfos_ml.protocol.messages import ChunkReady, EndOfInput, Message, RowCounts
 
 WINDOW_BYTES = 256 << 20
 VALIDATION_COLUMN = "validation"
@@ -36,8 +36,8 @@ class Feeder:
         validation rows, a boolean that marks them.
     directories : spool.SpoolDirectories
         Where the spool is.
-    tell : callable
-        Tells the TensorFlow process, ``tell(kind, **content)``.
+    send : callable
+        Sends a message to the TensorFlow process.
 
     Attributes
     ----------
@@ -49,9 +49,9 @@ class Feeder:
 
     location = None
 
-    def __init__(self, schema: FeedSchema, directories: spool.SpoolDirectories, tell: Callable[..., None]):
+    def __init__(self, schema: FeedSchema, directories: spool.SpoolDirectories, send: Callable[[Message], None]):
         self._schema = schema
-        self._tell = tell
+        self._send = send
         self._writers = {
             name: spool.SpoolWriter(directories, name, lambda chunk, name=name: self._announce(name, chunk))  # type: ignore[misc]
             for name in ("train", "validation")
@@ -118,7 +118,7 @@ class Feeder:
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size
-        self._tell("chunk", stream=stream, chunk=asdict(chunk))
+        self._send(ChunkReady(stream, chunk))
 
     def has_room(self) -> bool:
         """Whether another batch may be written now."""
@@ -134,20 +134,17 @@ class Feeder:
         for writer in self._writers.values():
             writer.flush()
         self.complete = True
-        self._tell("end_of_input")
+        self._send(EndOfInput())
 
-    def counts(self) -> dict[str, Any] | None:
+    def counts(self) -> RowCounts | None:
         """What the other nodes need to know to agree on the steps, or why they cannot; None if not known yet."""
         if self.reading == "get_data_feed":
-            return {"counts": None, "why": "reads with ctx.get_data_feed()"}
+            return RowCounts(why="reads with ctx.get_data_feed()")
         if not self.complete:
             return None
-        return {
-            "counts": pack_counts(self._counts),
-            "rows": self.rows,
-            "skipped": self.skipped,
-            "extents": self._extents,
-        }
+        return RowCounts(
+            pack_counts(self._counts), rows=self.rows, skipped=self.skipped, extents=[list(e) for e in self._extents]
+        )
 
     def progress(self) -> dict[str, Any]:
         """What the driver is told."""

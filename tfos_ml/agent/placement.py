@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from tfos_ml import errors
 from tfos_ml.agent.graceful_end import leave_together
 from tfos_ml.agent.progress_link import period_for
 from tfos_ml.agent.rendezvous import Rendezvous
-from tfos_ml.errors import ClusterClosedError
 from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbracketed
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.protocol.failure import Failure, NodeFailure
@@ -161,7 +161,7 @@ def check_driver(control: dict[str, str]) -> None:
             f"between them, set {PORT} to a port that it lets through, spark.port.maxRetries to how many more, and "
             "spark.driver.host to an address of the driver that executors reach."
         )
-        raise NodeFailure(Failure("ClusterConfigError", message)) from None
+        raise NodeFailure(Failure(errors.ClusterConfigError, message)) from None
 
 
 def place_of(context: Any, rank: int, control: dict[str, str]) -> Place:
@@ -218,7 +218,7 @@ class GatherPlacement:
         answer = self._client.call_reliably("gather", self._patience, **mine, message=message)
         while answer["messages"] is None:
             if self._has_left:
-                raise ClusterClosedError("the node has left the run")
+                raise errors.ClusterClosedError("the node has left the run")
             time.sleep(max(GATHER_POLL_SECONDS, period_for(self._size) / 5))
             answer = self._client.call_reliably("gather", self._patience, **mine)
         messages: list[str] = answer["messages"]

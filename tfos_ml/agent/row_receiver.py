@@ -6,8 +6,8 @@ twice feeds its rows once. Rows to infer from are announced as they come, and wh
 function answers goes back to where they came from (an *exchange*).
 
 Used by three kinds of threads: those that serve feed tasks, the one that hears the driver,
-and the supervisor's own. What is told to the process is told under the lock, for the sake of its
-order; so `tell` must not wait for the process (:class:`tfos_ml.protocol.channel.QueuedChannel`).
+and the supervisor's own. What is sent to the process is sent under the lock, for the sake of its
+order; so `send` must not wait for the process (:class:`tfos_ml.protocol.channel.QueuedChannel`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ import pyarrow as pa
 from tfos_ml import errors
 from tfos_ml.agent.feeder import WINDOW_BYTES
 from tfos_ml.data import blocks, spool
+from tfos_ml.protocol.messages import ChunkReady, EndOfInput, Message, RowCounts, Segment
 
 ROOM_POLL_SECONDS = 1.0
-FED_BY_TASKS = {"counts": None, "why": "is fed by TFCluster, which knows no end of the rows before shutdown"}
+FED_BY_TASKS = RowCounts(why="is fed by TFCluster, which knows no end of the rows before shutdown")
 
 
 @dataclass
@@ -58,8 +59,8 @@ class RowReceiver:
     ----------
     directories : spool.SpoolDirectories
         Where the spool is.
-    tell : callable
-        Tells the TensorFlow process, ``tell(kind, **content)``, without waiting for it.
+    send : callable
+        Sends a message to the TensorFlow process, without waiting for it.
 
     Attributes
     ----------
@@ -67,9 +68,9 @@ class RowReceiver:
         Where feed tasks reach it.
     """
 
-    def __init__(self, directories: spool.SpoolDirectories, tell: Callable[..., None]):
+    def __init__(self, directories: spool.SpoolDirectories, send: Callable[[Message], None]):
         self._directories = directories
-        self._tell = tell
+        self._send = send
         self._changed = threading.Condition()
         self._numbers = count()
         self._outstanding: dict[str, _Announced] = {}  # by path
@@ -160,7 +161,7 @@ class RowReceiver:
         self._outstanding[chunk.path] = _Announced(chunk.size, chunk.is_kept, feed_timeout)
         self.rows["train"] += chunk.rows
         self.bytes += chunk.size
-        self._tell("chunk", stream=stream, chunk=asdict(chunk))
+        self._send(ChunkReady(stream, chunk))
 
     # For the driver
 
@@ -181,7 +182,7 @@ class RowReceiver:
         self._touch()
         if self._over is None:
             self._pending[number] = feed_timeout
-            self._tell("segment", stream=stream, number=number, epochs=epochs)
+            self._send(Segment(stream, number, epochs))
 
     def progress(self) -> dict[str, Any]:
         """What the driver is told."""
@@ -276,7 +277,7 @@ class RowReceiver:
                         self._exchanges[number].answers.put(blocks.pack([part]))
         Path(path).unlink()
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> RowCounts:
         """Instead of row counts, why there are none."""
         return FED_BY_TASKS
 
@@ -284,7 +285,7 @@ class RowReceiver:
         """Announce the end of the input to the process."""
         self.close()
         self.complete = True
-        self._tell("end_of_input")
+        self._send(EndOfInput())
 
     def close(self) -> None:
         """Want no more rows."""

@@ -40,13 +40,14 @@ from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
 from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, ReservedPort, local_versions, read_infos
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.agent.task_input import as_they_come, whole
-from tfos_ml.agent.telemetry import Telemetry
+from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.agent.tensorboard import TensorBoard, why_not_started
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data import spool
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.inference import publishing
 from tfos_ml.inference.tensorflow_import import USES_KERAS
+from tfos_ml.protocol import messages as m
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import ANY_PORT, BOARD_VARIABLE, NODE_PORTS, NODE_VARIABLE, ports_of_variable
 from tfos_ml.protocol.channel import HEARTBEAT, ChannelClosedError, QueuedChannel
@@ -54,7 +55,7 @@ from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.graces import LEASE_SECONDS, Limit, ended_at_work, limit_of, lost_peers
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.paths import LOG_DIR, absolute_path
+from tfos_ml.protocol.paths import LOG_DIR
 from tfos_ml.protocol.template import cluster_spec, make_template, tf_config
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ HEARTBEATS = 24  # signs of life of a process within the time after which it cou
 CULPRIT_SECONDS = 10.0  # after that time, within which a process that stands still is found out by its own supervisor
 POLL_SECONDS = 0.1
 ALONE = make_template(1)
-MakeFeeder = Callable[[FeedSchema, spool.SpoolDirectories, Callable[..., None]], Any]
+MakeFeeder = Callable[[FeedSchema, spool.SpoolDirectories, Callable[[m.Message], None]], Any]
 LOST = (
     "Spark has started the node's task a second time, because its Python worker or executor died; nodes do not come "
     "back one by one. If the host ran out of memory, raise spark.executor.memoryOverhead"
@@ -121,11 +122,11 @@ def _lead(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterato
         node.run(batches)
         yield from node.results()
     except errors.TfosMlError as error:
-        raise node.failure(type(error).__name__, str(error)) from error
+        raise node.failure(type(error), str(error)) from error
     except spool.NoRoomError as error:
-        raise node.failure("SpoolFullError", str(error)) from error
+        raise node.failure(errors.SpoolFullError, str(error)) from error
     except flight.FlightError as error:
-        raise node.failure("NodeLostError", f"the driver cannot be reached: {error}") from error
+        raise node.failure(errors.NodeLostError, f"the driver cannot be reached: {error}") from error
 
 
 class Supervisor:
@@ -151,7 +152,7 @@ class Supervisor:
         self._is_shown = self._is_chief or self._role.job_name == "evaluator"
         self._is_helper = self._role.rank in self._template.helper_ranks
         self._is_server = not self._active and self._role.job_name != "evaluator"
-        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[m.Message | errors.VersionMismatchError | None] = queue.SimpleQueue()
         self._consensus = Consensus(self._rendezvous, self._template, self._role.rank, self._send)
         self._infos: list[NodeInfo] = []
         self._ended = False
@@ -176,15 +177,15 @@ class Supervisor:
         self._child: ChildProcess | None = None
         self._board: TensorBoard | None = None
         self._output = NodeOutput(self._me.label, 0 if task.shares_console else task.verbose, task.template.size)
-        self._telemetry = Telemetry(task, self._me.label, self._role.rank == self._template.feed_ranks[0])
+        self._telemetry = NodeTelemetry(task, self._me.label, self._role.rank == self._template.feed_ranks[0])
 
     def check_first(self) -> None:
         """Raise if Spark has started this node before: nodes do not come back one by one."""
         if self._placement.is_first():
             return
         if self._placement.attempt == 0:  # not the task failed: Spark tries the whole stage again as its input was lost
-            raise self.failure("InputLostError", LOST_INPUT)
-        raise self.failure("NodeLostError", LOST)
+            raise self.failure(errors.InputLostError, LOST_INPUT)
+        raise self.failure(errors.NodeLostError, LOST)
 
     # CLAIM
 
@@ -197,7 +198,7 @@ class Supervisor:
         self._directories = spool.create()
         self._made += self._directories.all()
         watch = self._task.lease or SUPERVISOR_TIMEOUT
-        frozen = str(self.failure("NodeLostError", FROZEN.format(seconds=watch)))
+        frozen = str(self.failure(errors.NodeLostError, FROZEN.format(seconds=watch)))
         self._reaper = Reaper(marker, self._made, watch, frozen)
         self._reserve_port()
         self._log_dir = self._find_log_dir(scratch)
@@ -212,9 +213,10 @@ class Supervisor:
         self._child = ChildProcess(CHILD_MODULE, environment, self._me.label, self._output.printed)
         self._reaper.guard(pid=self._child.pid)
         self._channel = QueuedChannel(self._child.socket)
+        self._channel.start()
         self._feeder = self._make_feeder(self._task.schema, self._directories, self._send)
         threading.Thread(target=self._listen, name="messages", daemon=True).start()
-        if self._task.settings["tensorboard"] and self._is_chief:
+        if self._task.settings.tensorboard and self._is_chief:
             self._board = TensorBoard(self._log_dir, self._host, environment, os.getpid(), self._board_port())
         if self._task.control:
             self._reaper.guard(control=self._task.control, rank=self._me.rank)
@@ -225,10 +227,14 @@ class Supervisor:
         self._telemetry.start(self._link)
 
     def _listen(self) -> None:
-        for message in self._channel:
-            self._heard = time.monotonic()
-            self._messages.put(message)
-        self._messages.put(None)
+        try:
+            for message in self._channel:
+                self._heard = time.monotonic()
+                self._messages.put(message)
+        except errors.VersionMismatchError as error:
+            self._messages.put(error)
+        else:
+            self._messages.put(None)
 
     def _hear(self, answer: dict[str, Any]) -> None:
         """Take up an answer of the driver; called from a thread."""
@@ -238,24 +244,22 @@ class Supervisor:
     def _find_log_dir(self, scratch: str) -> str:
         """Where event files go; those of a TensorBoard of ours stay."""
         settings = self._task.settings
-        given: str | None = settings.get("log_dir")
-        if given:
-            places = {name: settings[name] for name in ("working_dir", "user", "home")}
-            return absolute_path(given, settings["default_fs"], **places)
-        if settings["tensorboard"] and os.access(".", os.W_OK):
+        if settings.log_dir:
+            return settings.absolute_path(settings.log_dir)
+        if settings.tensorboard and os.access(".", os.W_OK):
             return os.path.abspath(f"{LOG_DIR}_{self._task.run_id}")
         return f"{scratch}/{LOG_DIR}"
 
     def _reserve_port(self) -> None:
         ports, setting = self._task.node_ports, NODE_PORTS
-        if self._task.settings.get("takes_port_variables") and ports == ANY_PORT:
+        if self._task.settings.takes_port_variables and ports == ANY_PORT:
             ports, setting = ports_of_variable(NODE_VARIABLE) or ports, NODE_VARIABLE
         self._port.reserve(ports, setting)
 
     def _board_port(self) -> int:
         settings = self._task.settings
-        given = ports_of_variable(BOARD_VARIABLE) if settings["takes_port_variables"] else None
-        return int(settings["tensorboard_port"] or (given or ANY_PORT)[0])
+        given = ports_of_variable(BOARD_VARIABLE) if settings.takes_port_variables else None
+        return int(settings.tensorboard_port or (given or ANY_PORT)[0])
 
     def _progress(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -288,31 +292,30 @@ class Supervisor:
         self._wait(
             meeting.done,
             self._task.reservation_timeout + (0 if self._task.barrier else MEETING_GRACE_SECONDS),
-            "ReservationTimeoutError",
+            errors.ReservationTimeoutError,
             f"the nodes did not all meet within reservationTimeout={self._task.reservation_timeout:g} s",
         )
         self._infos = read_infos(meeting.result())
         addresses = [c.address for c in self._infos]
         template = self._template
-        self._send(
-            "start",
+        start = m.Start(
             payload=str(self._payload),
             directory=str(self._directories.disk),
             rank=self._me.rank,
             job_name=self._role.job_name,
             task_index=self._role.task_index,
+            label=self._role.label,
             is_chief=self._is_chief,
             feed_labels=[template.nodes[r].label for r in template.feed_ranks],
             validation_labels=[template.nodes[r].label for r in template.validation_ranks],
-            label=self._role.label,
             run_id=self._task.run_id,
             cluster_spec=cluster_spec(template, addresses),
             tf_config=tf_config(template, self._role.rank, addresses),
-            schema=self._task.schema.to_json(),
-            feed_timeout=self._task.feed_timeout,
+            schema=self._task.schema,
             log_dir=self._log_dir,
             settings=self._task.settings,
         )
+        self._send(start)
 
     # RUN
 
@@ -328,9 +331,9 @@ class Supervisor:
                 self._telemetry.see(self._feeder.write(batch))
             self._wait(
                 lambda: self._feeder.has_room() or self._reading_ended(),
-                self._task.feed_timeout,
-                "FeedTimeoutError",
-                f"the train function took no rows for feedTimeout={self._task.feed_timeout:g} s while "
+                self._task.settings.feed_timeout,
+                errors.FeedTimeoutError,
+                f"the train function took no rows for feedTimeout={self._task.settings.feed_timeout:g} s while "
                 "more were waiting. Read them with ctx.dataset() or ctx.get_data_feed(), end the feed with "
                 "feed.terminate(), or raise feedTimeout",
             )
@@ -367,7 +370,7 @@ class Supervisor:
         """When there was nothing left to do for a server or evaluator."""
         return self._consensus.done_since
 
-    def _wait(self, ready: Callable[[], bool], timeout: float, kind: str, message: str) -> None:
+    def _wait(self, ready: Callable[[], bool], timeout: float, kind: type[errors.TfosMlError], message: str) -> None:
         deadline = time.monotonic() + timeout
         self._pump(0)
         while not ready():
@@ -388,14 +391,14 @@ class Supervisor:
         if self._child is not None and not self._exited:
             self._channel.check()
         if self._board is not None and self._board.has_failed:
-            raise self.failure("ClusterConfigError", why_not_started(self._board_port()))
+            raise self.failure(errors.ClusterConfigError, why_not_started(self._board_port()))
         if self._exited:
             self._check_failed()
         elif time.monotonic() - self._heard > self._task.heartbeat_timeout:
             message_text = (
                 f"the process gave no sign of life for {self._task.heartbeat_timeout:g} s (stopped, or stuck in C code)"
             )
-            raise self.failure("NodeExitError", message_text)
+            raise self.failure(errors.NodeExitError, message_text)
         if self._infos:
             rows = sum(self._feeder.rows.values())
             self._consensus.advance(self._counts, rows if self._ended else None, self._works())
@@ -403,61 +406,63 @@ class Supervisor:
     def _check_lease(self) -> None:
         """Raise if nobody wants the node any more."""
         if self._link is not None and self._link.stop_asked:
-            raise self.failure("FitCancelledError", "the driver asked the nodes to stop")
+            raise self.failure(errors.FitCancelledError, "the driver asked the nodes to stop")
         if self._placement.is_orphan():
-            raise self.failure("NodeLostError", "the Spark executor or task that the node belongs to is gone")
+            raise self.failure(errors.NodeLostError, "the Spark executor or task that the node belongs to is gone")
         lease, link = self._task.lease, self._link
         if lease is None or link is None or not (link.has_answered or self.needs_driver):
             return  # a driver that never could be reached has not gone
         if link.is_driver_gone:
-            raise self.failure("NodeLostError", "the driver is gone: its host refuses connections")
+            raise self.failure(errors.NodeLostError, "the driver is gone: its host refuses connections")
         if time.monotonic() - link.heard_at > lease:
-            raise self.failure("NodeLostError", f"the driver has not answered for {lease:g} s")
+            raise self.failure(errors.NodeLostError, f"the driver has not answered for {lease:g} s")
 
-    def _handle(self, message: dict[str, Any] | None) -> None:
-        if message is None:
-            self._process_ended()
-            return
-        match message.pop("type"):
-            case "alive":
-                self._serves = message["serves"]
-            case "reading":
-                self._feeder.reading, self._feeder.keeps_rows = message["how"], message["keeps_rows"]
-            case "released":
-                self._feeder.release(message["path"])
-            case "taken":
+    def _handle(self, message: m.Message | errors.VersionMismatchError | None) -> None:
+        match message:
+            case None:
+                self._process_ended()
+            case errors.VersionMismatchError():
+                raise message
+            case m.Heartbeat():
+                self._serves = message.serves
+            case m.Reading():
+                self._feeder.reading, self._feeder.keeps_rows = message.how, message.keeps_rows
+            case m.ChunkReleased():
+                self._feeder.release(message.path)
+            case m.RowsTaken():
                 self._feeder.touch()
-            case "chunk_read":
-                self._feeder.chunk_read(message["path"])
-            case "segment_read":
-                self._feeder.segment_read(message["number"])
-            case "answers":
-                self._feeder.answered(message["path"], message["runs"])
-            case "release_port":
+            case m.ChunkRead():
+                self._feeder.chunk_read(message.path)
+            case m.SegmentRead():
+                self._feeder.segment_read(message.number)
+            case m.Answers():
+                self._feeder.answered(message.path, message.runs)
+            case m.ReleasePort():
                 self._port.release()
-                self._send("port_released")
-            case "barrier":
-                self._consensus.reach_barrier(message["name"])
-            case "report":
+                self._send(m.PortReleased())
+            case m.BarrierReached():
+                self._consensus.reach_barrier(message.name)
+            case m.Report():
                 self._report(message)
-            case "log":
-                sys.stderr.write(f"[{self._me.label}] {message['text']}\n")
-                self._output.say(message["text"])
-            case "summary":
-                self._facts.update(message["facts"])
-            case "checkpoint":
+            case m.LogLine():
+                sys.stderr.write(f"[{self._me.label}] {message.text}\n")
+                self._output.say(message.text)
+            case m.Summary():
+                self._facts.update(message.facts)
+            case m.Checkpoint():
                 self._telemetry.send_checkpoint(message, self._send)
-            case "exported":
-                self._exported = message["directory"]
-            case "results":
-                self._results = message["path"]
-            case "failure":
-                self._failed = Failure(**message, role=self._me.job_name, index=self._me.task_index, host=self._host)
-            case unknown:
-                raise AssertionError(f"unknown message {unknown!r}")
+            case m.Exported():
+                self._exported = message.directory
+            case m.Results():
+                self._results = message.path
+            case Failure():
+                role = self._me
+                self._failed = replace(message, role=role.job_name, index=role.task_index, host=self._host)
+            case _:
+                raise errors.VersionMismatchError(f"the process has sent {message!r}, which is for processes")
 
-    def _report(self, report: dict[str, Any]) -> None:
-        report = {**report, "label": self._me.label, "shown": self._is_shown}
+    def _report(self, message: m.Report) -> None:
+        report = {**vars(message), "label": self._me.label, "shown": self._is_shown}
         self._reports.append(report)
         if self._link is not None:
             self._link.report(report)
@@ -471,9 +476,9 @@ class Supervisor:
             self._ended = True
             return
         if returncode is None:
-            raise self.failure("NodeExitError", "the process closed its channel but does not end")
+            raise self.failure(errors.NodeExitError, "the process closed its channel but does not end")
         code, signal_name, sentence = describe_exit(returncode)
-        failure = self._failed or self.failure("NodeExitError", f"the process {sentence}").failure
+        failure = self._failed or self.failure(errors.NodeExitError, f"the process {sentence}").failure
         self._failed = replace(failure, exit_code=code, signal=signal_name, log_tail=self._child.log_tail())
         may_be_collateral = self._template.size > 1 and (failure.collateral or signal_name == "SIGABRT")
         self._broken_at = time.monotonic() if may_be_collateral else None
@@ -502,16 +507,16 @@ class Supervisor:
         """Whether the process may have work to do that is not done for others."""
         return not (self._ended or self._serves)
 
-    def _counts(self) -> dict[str, Any] | None:
+    def _counts(self) -> m.RowCounts | None:
         """What the other nodes need to agree on the steps, or why they cannot; None if not known yet."""
         if self._ended:
-            return {"counts": None, "why": "has ended"}
+            return m.RowCounts(why="has ended")
         return self._feeder.counts()
 
-    def _send(self, kind: str, /, **content: Any) -> None:
-        """Tell the process; if it is gone, its exit is what will be reported."""
+    def _send(self, message: m.Message) -> None:
+        """Send a message to the process; if it is gone, its exit is what will be reported."""
         try:
-            self._channel.send(kind, **content)
+            self._channel.send(message)
         except ChannelClosedError:
             pass
 
@@ -559,7 +564,7 @@ class Supervisor:
         except (OSError, pa.ArrowException) as error:
             uri, why = redact(self._task.export_dir), redact(error, secrets=secrets_of_uri(self._task.export_dir))
             message = f"exportDir={uri!r} cannot be written from {self._host}: {why}"
-            raise self.failure("DestinationError", message) from None
+            raise self.failure(errors.DestinationError, message) from None
 
     def _has_data(self) -> bool:
         return self._consensus.total_rows > 0 or not self._task.schema.columns
@@ -597,13 +602,13 @@ class Supervisor:
 
     def report_failure(self, error: NodeFailure) -> bool:
         """Tell the driver at once; Spark tells late, or tries the task again. Whether that is all to be told."""
-        kind = error.failure.kind
-        if not self._task.shares_console and kind != "FitCancelledError":
+        kind = error.failure.error
+        if not self._task.shares_console and kind is not errors.FitCancelledError:
             log_failure(error.failure)
-        if self._task.barrier and kind == "InputLostError":
+        if self._task.barrier and kind is errors.InputLostError:
             return False  # Spark ends the job, and knows why
         try:
-            return self._placement.report_failure(str(error)) and kind != "InputLostError"
+            return self._placement.report_failure(str(error)) and kind is not errors.InputLostError
         except pa.ArrowException:
             logger.warning("Driver not reachable, so it does not hear of: %s", error)
             return False
@@ -612,7 +617,7 @@ class Supervisor:
         """End the exchanges with the other nodes, so that the task may end; whether it may."""
         return self._consensus.done_since is not None or self._placement.leave(self._rendezvous)
 
-    def failure(self, kind: str, message: str) -> NodeFailure:
+    def failure(self, kind: type[errors.TfosMlError], message: str) -> NodeFailure:
         """A failure of this node."""
         tail = self._child.log_tail() if self._child is not None else ""
         me = self._me

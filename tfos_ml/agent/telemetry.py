@@ -1,4 +1,4 @@
-"""What whoever listens to a fit asked of its nodes: rows for an example, samples of their hosts, checkpoints."""
+"""What a node sends to the driver for MLflow besides metrics: an example, samples of its host, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.system_metrics import SystemMetrics, system_report
 from tfos_ml.agent.upload import send_checkpoint
 from tfos_ml.protocol import results
+from tfos_ml.protocol.messages import Checkpoint, CheckpointTaken
 from tfos_ml.protocol.node_task import NodeTask
 
 KEPT_SYSTEM_REPORTS = 1000  # where they cannot be passed on at once
 EXAMPLE_BYTES = results.PAYLOAD_BYTES
 
 
-class Telemetry:
-    """What one node does for a listener; nothing, if its task's settings ask for nothing.
+class NodeTelemetry:
+    """Keeps and sends what the run's :class:`tfos_ml.protocol.settings.Telemetry` wants of one node.
 
     Parameters
     ----------
     task : NodeTask
-        The node's; see :class:`tfos_ml.stages.fit_listener.FitListener` for the settings.
+        The node's.
     label : str
         The node's role and index.
     gives_example : bool
@@ -34,7 +35,7 @@ class Telemetry:
     def __init__(self, task: NodeTask, label: str, gives_example: bool):
         self._task = task
         self._label = label
-        self._rows = task.settings.get("example_rows", 0) if gives_example else 0
+        self._rows = task.settings.telemetry.example_rows if gives_example else 0
         self._example: bytes | None = None
         self._link: ProgressLink | None = None
         self._system: SystemMetrics | None = None
@@ -43,7 +44,7 @@ class Telemetry:
     def start(self, link: ProgressLink | None) -> None:
         """Begin to sample; what comes goes to the driver over `link`, if there is one."""
         self._link = link
-        period = self._task.settings.get("system_metrics")
+        period = self._task.settings.telemetry.system_metrics
         if period:
             self._system = SystemMetrics(period, self._report_system)
 
@@ -65,10 +66,11 @@ class Telemetry:
             writer.write_batch(features)
         self._example = sink.getvalue().to_pybytes()
 
-    def send_checkpoint(self, message: dict[str, Any], tell: Callable[[str], None]) -> None:
-        """Send a checkpoint to the driver; the process is told when that is done."""
-        about = {"step": None, "label": self._label, "shown": False, "name": f"checkpoint-{message['epoch']}"}
-        send_checkpoint(self._task.control, {**message, **about}, self._task.feed_timeout, tell)
+    def send_checkpoint(self, checkpoint: Checkpoint, send: Callable[[CheckpointTaken], None]) -> None:
+        """Send a checkpoint to the driver in a thread; `send` answers the process when that is done."""
+        report = {"metrics": checkpoint.metrics, "epoch": checkpoint.epoch, "step": None, "time": checkpoint.time}
+        report |= {"label": self._label, "shown": False, "name": f"checkpoint-{checkpoint.epoch}"}
+        send_checkpoint(self._task.control, checkpoint.directory, report, self._task.settings.feed_timeout, send)
 
     def facts(self) -> dict[str, Any]:
         """What goes into the node's report: samples that could not be passed on."""

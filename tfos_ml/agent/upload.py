@@ -12,31 +12,44 @@ from typing import Any
 
 from tfos_ml.inference import publishing
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.messages import CheckpointTaken
 
 logger = logging.getLogger(__name__)
 
 
 def send_checkpoint(
-    control: dict[str, str] | None, report: dict[str, Any], timeout: float, tell: Callable[[str], None]
+    control: dict[str, str] | None,
+    directory: str,
+    report: dict[str, Any],
+    timeout: float,
+    send: Callable[[CheckpointTaken], None],
 ) -> None:
-    """Send an exported model in a thread, delete it, and tell the process that it is gone.
+    """Send an exported model to the driver in a thread, delete it, and answer the process.
 
     Parameters
     ----------
     control : dict of str to str, or None
         Address and token of the driver's control server; without one nothing is sent.
+    directory : str
+        Where the model is.
     report : dict
-        What goes with it; its ``directory`` is the model's.
+        Metrics and names that go with it.
     timeout : float
         Seconds that it may take.
-    tell : callable
-        Tells the TensorFlow process, ``tell(kind)``.
+    send : callable
+        Sends the answer to the TensorFlow process.
     """
-    threading.Thread(target=_run, args=(control, report, timeout, tell), name="checkpoint", daemon=True).start()
+    arguments = (control, Path(directory), report, timeout, send)
+    threading.Thread(target=_run, args=arguments, name="checkpoint", daemon=True).start()
 
 
-def _run(control: dict[str, str] | None, report: dict[str, Any], timeout: float, tell: Callable[[str], None]) -> None:
-    directory = Path(report.pop("directory"))
+def _run(
+    control: dict[str, str] | None,
+    directory: Path,
+    report: dict[str, Any],
+    timeout: float,
+    send: Callable[[CheckpointTaken], None],
+) -> None:
     try:
         if control is not None:
             _send(directory, control, report, timeout)
@@ -44,7 +57,7 @@ def _run(control: dict[str, str] | None, report: dict[str, Any], timeout: float,
         logger.warning("Checkpoint of epoch %d did not reach the driver: %s", report["epoch"], error)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-        tell("checkpoint_taken")
+        send(CheckpointTaken())
 
 
 def _send(directory: Path, control: dict[str, str], report: dict[str, Any], timeout: float) -> None:

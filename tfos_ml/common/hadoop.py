@@ -36,6 +36,14 @@ _OF_AMAZON = (  # what pyarrow finds by itself, as Amazon's libraries do
 Settings = Callable[[str], str | None]
 
 
+def default_fs(spark: SparkSession) -> str:
+    """The default filesystem of the Spark cluster; that of the host on Spark Connect, which does not tell."""
+    if is_connect(spark):
+        return "file:///"
+    fs: str = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")
+    return fs
+
+
 def driver_places(spark: SparkSession) -> dict[str, Any]:
     """The driver's working directory, user and home, for :func:`tfos_ml.protocol.paths.absolute_path`."""
     user = getpass.getuser() if is_connect(spark) else spark.sparkContext.sparkUser()

@@ -27,8 +27,8 @@ dimension. Rows of different lengths are for dimensions that a model leaves open
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,12 +91,6 @@ class ColumnConstraint:
     classes: int | None = None
     ignored: int | None = None
     probabilities: bool = False
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ColumnConstraint:
-        """The one that ``dataclasses.asdict`` made a dict of."""
-        shape = data["shape"]
-        return cls(**{**data, "shape": None if shape is None else tuple(shape)})
 
 
 @dataclass(frozen=True)
@@ -165,18 +159,6 @@ class FeedSchema:
     def of(self, role: str) -> list[int]:
         """Positions of the columns of one role."""
         return [i for i, spec in enumerate(self.columns) if spec.role == role]
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, for :meth:`from_json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FeedSchema:
-        """The schema that :meth:`to_json` wrote."""
-        columns = tuple(
-            ColumnSpec(**{**c, "constraint": ColumnConstraint.from_json(c["constraint"])}) for c in data["columns"]
-        )
-        return cls(**{**data, "columns": columns})
 
 
 def column_spec(schema: StructType, column: str, name: str, role: str) -> ColumnSpec:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from tfos_ml import errors
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.dealing import Dealer
 from tfos_ml.protocol.addresses import Endpoint
@@ -154,7 +155,7 @@ class ClusterServer(ControlServer):
     def _lose(self, rank: int, message: str) -> None:
         node = self._template.nodes[rank]
         host = json.loads(self._rounds.get(0, {}).get(rank, "{}")).get("host", "unknown host")
-        failure = Failure("NodeLostError", message, node.job_name, node.task_index, host)
+        failure = Failure(errors.NodeLostError, message, node.job_name, node.task_index, host)
         self._failure = self._failure or failure.encode()
 
     def _keep(self, reports: list[dict[str, Any]]) -> None:

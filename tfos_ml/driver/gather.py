@@ -92,4 +92,4 @@ def raise_silence(control: ControlServer, template: ClusterTemplate, lease: floa
             f"cut off from the driver ({LEASE_SETTING}={lease:g})"
         )
         host = control.progress()[rank].get("host", "unknown host")
-        raise Failure("NodeLostError", message, node.job_name, node.task_index, host).to_error()
+        raise Failure(errors.NodeLostError, message, node.job_name, node.task_index, host).to_error()

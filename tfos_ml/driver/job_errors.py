@@ -85,23 +85,26 @@ def node_error(
     in_text = find_failure(text)
     failure = find_failure(reported or "") or in_text
     has_cause = in_text is None and not _FETCH.search(text)  # the job tells more than that rows could not be read
-    if failure is not None and not (failure.kind == "InputLostError" and has_cause):
+    if failure is not None and not (failure.error is errors.InputLostError and has_cause):
         return failure.to_error()
     typed = typed_error(error, spark)
     if typed is not error:
         return typed
     if _FETCH.search(text):
-        return _of_node(template, "InputLostError", f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}", _REDUCER, text)
+        lost = f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}"
+        return _of_node(template, errors.InputLostError, lost, _REDUCER, text)
     if not _TASK.search(text) or not _LOST.search(text):  # the input's own stages fail for reasons of their own
         return error
     if _SILENT.search(text):
         what = "Spark has lost touch with the executor of the node: its host is cut off, or too busy to answer"
     else:
         what = "the Spark Python worker or executor of the node died. " + MEMORY
-    return _of_node(template, "NodeLostError", f"{what}. Spark says: {_line(_LOST, text)}", _TASK, text)
+    return _of_node(template, errors.NodeLostError, f"{what}. Spark says: {_line(_LOST, text)}", _TASK, text)
 
 
-def _of_node(template: ClusterTemplate, kind: str, message: str, rank: re.Pattern[str], text: str) -> BaseException:
+def _of_node(
+    template: ClusterTemplate, kind: type[errors.NodeError], message: str, rank: re.Pattern[str], text: str
+) -> BaseException:
     found = rank.search(text)
     if found is None or int(found[1]) >= template.size:
         return Failure(kind, message).to_error()

@@ -131,14 +131,6 @@ def _check_encryption(spark: SparkSession) -> None:
         )
 
 
-def default_fs(spark: SparkSession) -> str:
-    """The default filesystem of the Spark cluster; that of the host on Spark Connect, which does not tell."""
-    if is_connect(spark):
-        return "file:///"
-    fs: str = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")
-    return fs
-
-
 def check_slots(
     spark: SparkSession,
     needed: int,

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.agent.feed_task import FEED_TIMEOUT
 from tfos_ml.common.arguments import check_call
-from tfos_ml.common.hadoop import driver_places
 from tfos_ml.common.sessions import is_connect
-from tfos_ml.driver.preflight import default_fs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,31 +14,6 @@ if TYPE_CHECKING:
 RESERVATION_TIMEOUT = 600.0
 CLEANUP_TIMEOUT = 10.0
 POLL_SECONDS = 0.1
-
-
-DEFAULT_SETTINGS = {
-    "epochs": 1,
-    "batch_size": 100,
-    "shuffle": True,
-    "seed": 0,
-    "pad_value": 0,
-    "communication": "auto",
-    "protocol": "grpc",
-    "model_dir": None,
-    "log_dir": None,
-    "tensorboard": False,
-    "tensorboard_port": 0,
-    "takes_port_variables": False,
-    "signature_def_key": "serving_default",
-    "files": [],
-    "feed_timeout": FEED_TIMEOUT,
-    "restart_count": 0,
-}
-
-
-def context_settings(spark: SparkSession) -> dict[str, Any]:
-    """What contexts know of an estimator's Params; programs that lead themselves have their own."""
-    return {**DEFAULT_SETTINGS, "default_fs": default_fs(spark), **driver_places(spark)}
 
 
 def classic_session(sc: Any, program: str) -> SparkSession:

@@ -117,7 +117,7 @@ def launch(
     check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)
     while True:
-        settings = {**task.settings, "restart_count": policy.restarts}
+        settings = replace(task.settings, restart_count=policy.restarts)
         attempt = _Attempt(
             spark,
             replace(task, run_id=uuid.uuid4().hex[:12], settings=settings),
@@ -155,7 +155,7 @@ class _Attempt:
         self._size = task.template.size
         self._tag = f"tfos_ml-{task.run_id}"
         draws_bar = not is_connect(spark) and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
-        self._progress = Progress(verbose, self._size, task.settings["epochs"], draws_bar)
+        self._progress = Progress(verbose, self._size, task.settings.epochs, draws_bar)
         self._waiting = WaitNotice()
         self._control: ControlServer | None = None
         self._job: SparkJob | None = None
@@ -264,7 +264,7 @@ class _Attempt:
         if self._control is None:
             return
         told = find_failure(self._control.failure() or "")
-        if told is not None and told.kind == "InputLostError" and job.wait(CAUSE_SECONDS):
+        if told is not None and told.error is errors.InputLostError and job.wait(CAUSE_SECONDS):
             return  # the job's own error has the cause
         if told is not None:
             await_end(job, self._control)
@@ -290,7 +290,7 @@ class _Attempt:
 
     def _show_board(self, chief: dict[str, Any]) -> None:
         if chief.get("tensorboard"):
-            stays = "" if self._task.settings["log_dir"] else f" (its files stay in {chief['host']}:{chief['log_dir']})"
+            stays = "" if self._task.settings.log_dir else f" (its files stay in {chief['host']}:{chief['log_dir']})"
             self._progress.say(f"TensorBoard at {chief['tensorboard']}{stays}")
 
     def _close_control(self) -> None:

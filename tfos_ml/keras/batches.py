@@ -65,7 +65,7 @@ class TrainingData:
         self._class_weight = class_weight
         self._schema = ctx.schema
         self._stores = {name: ctx.row_store(name) for name in ("train", "validation")}
-        self._pad_value = ctx.settings["pad_value"]
+        self._pad_value = ctx.settings.pad_value
         self.current_epoch = 0
         self._inputs = input_specs(model, self._schema, self._stores["train"].shapes)
         self._check_labels()
@@ -82,7 +82,7 @@ class TrainingData:
                 if rows["validation"]
                 else no_rows(self._stores["train"].total)
             )
-        if self._ctx.settings["validates"] and not rows["validation"]:
+        if self._ctx.settings.validates and not rows["validation"]:
             raise EmptyDataError(
                 f"no row of {rows['train']} is for validation. Raise validationSplit, mark rows in "
                 "validationIndicatorCol, or unset them"
@@ -135,12 +135,12 @@ class TrainingData:
     def dataset(self, stream: str) -> tf.data.Dataset:
         """One pass over the rows of a stream, in the order of ``current_epoch``."""
         train, store = stream == "train", self._stores[stream]
-        shuffled = train and self._ctx.settings["shuffle"]
+        shuffled = train and self._ctx.settings.shuffle
         spec = self.element_spec()
         dataset = make_global_dataset(
             store,
             self.train if train else self.validation,
-            self._ctx.settings["seed"] if shuffled else None,
+            self._ctx.settings.seed if shuffled else None,
             lambda: self.current_epoch,
             lambda rows: self._gather(store, rows),
             (_padded_spec(spec[0]), *spec[1:]),

@@ -79,7 +79,7 @@ class KerasFit:
 
 def train(task: KerasFit, ctx: NodeContext) -> None:
     """Train the model with the other workers; the chief exports it."""
-    timeout, communication = ctx.settings["feed_timeout"], ctx.settings["communication"]
+    timeout, communication = ctx.settings.feed_timeout, ctx.settings.communication
     model = fit_model(task, ctx, WorkerGroup.start(ctx.worker_num, ctx.num_workers, timeout, communication))
     path = ctx.export_saved_model(model)
     if path is not None:
@@ -89,7 +89,7 @@ def train(task: KerasFit, ctx: NodeContext) -> None:
 def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     """Build and train the model; returns it as plain Keras knows it."""
     notices: list[str] = []
-    keras.utils.set_random_seed(ctx.settings["seed"] % 2**32)
+    keras.utils.set_random_seed(ctx.settings.seed % 2**32)
     model = task.source.build()
     if task.adapted:
         adapt.load_assets(model, task.adapted)
@@ -147,7 +147,7 @@ def _start_alike(model: Any, group: WorkerGroup, ctx: NodeContext) -> None:
     arrays = group.broadcast_arrays([np.asarray(v) for v in shared], ctx.is_chief)
     if not ctx.is_chief:
         assign_all(shared, arrays)
-        generator = np.random.default_rng([ctx.settings["seed"] % 2**64, group.rank])
+        generator = np.random.default_rng([ctx.settings.seed % 2**64, group.rank])
         for variable in own:
             variable.assign(generator.integers(0, 2**31, variable.shape))
 
@@ -168,7 +168,7 @@ class _Training:
         self._notices = notices
         tensorboard = [keras.callbacks.TensorBoard(ctx.log_dir, write_graph=False)] if _wants_logs(task, ctx) else []
         self._callbacks = of_this_worker([*task.callbacks, *tensorboard], ctx.is_chief)
-        self._seed = ctx.settings["seed"] if ctx.settings["shuffle"] else None
+        self._seed = ctx.settings.seed if ctx.settings.shuffle else None
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
         self._checkpoints: Checkpoints | None = None
@@ -302,7 +302,7 @@ class _Training:
 def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
     """Whether logs for TensorBoard are requested and no callback of the user's writes them."""
     writes = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in task.callbacks)
-    return bool(ctx.settings["tensorboard"] or ctx.settings["log_dir"]) and not writes
+    return bool(ctx.settings.tensorboard or ctx.settings.log_dir) and not writes
 
 
 class _Resume(keras.callbacks.Callback):
@@ -323,7 +323,7 @@ def _identity(model: Any, ctx: NodeContext) -> str:
     variables = [(tuple(v.shape), str(v.dtype)) for v in [*model.variables, *model.optimizer.variables]]
     digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
     optimizer = type(model.optimizer).__name__
-    order = f"seed {ctx.settings['seed']}" if ctx.settings["shuffle"] else "not shuffled"
+    order = f"seed {ctx.settings.seed}" if ctx.settings.shuffle else "not shuffled"
     return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
 
 

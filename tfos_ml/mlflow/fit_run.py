@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from tfos_ml.mlflow.checkpoints import Checkpoints
 from tfos_ml.mlflow.runs import Run
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
+from tfos_ml.protocol.settings import Telemetry
 from tfos_ml.stages.fit_listener import FitListener
 
 if TYPE_CHECKING:
@@ -100,22 +101,23 @@ class FitRun(FitListener):
         self._checkpoints = Checkpoints(self._writer, self._log_checkpoint, options.monitor)
         self._result: RunResult | None = None
         self._has_overview = False
-        self.node_settings = self._node_settings()
+        self.telemetry = self._telemetry()
         self._writer.attempt(self._log_start)
 
-    def _node_settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {}
+    def _telemetry(self) -> Telemetry:
+        telemetry = Telemetry()
         if self._options.log_models and self._options.log_input_examples and self._run.keeps_model:
-            settings["example_rows"] = EXAMPLE_ROWS
+            telemetry = replace(telemetry, example_rows=EXAMPLE_ROWS)
         if self._options.log_system_metrics:
             given = os.environ.get("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL")
-            settings["system_metrics"] = float(given) if given else SYSTEM_METRICS_SECONDS
+            seconds = float(given) if given else SYSTEM_METRICS_SECONDS
+            telemetry = replace(telemetry, system_metrics=seconds)
         if self._options.log_checkpoints and self._run.keeps_model:
             if is_connect(self._dataset.sparkSession):
                 logger.warning("log_checkpoints=True has no effect on Spark Connect: nodes cannot reach the client.")
             else:
-                settings["checkpoint_every"] = self._options.log_every_n_epoch
-        return settings
+                telemetry = replace(telemetry, checkpoint_every=self._options.log_every_n_epoch)
+        return telemetry
 
     def _log_start(self) -> None:
         params = self._unknown(content.params_of(self._estimator))

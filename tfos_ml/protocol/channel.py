@@ -1,23 +1,21 @@
-"""JSON messages between a node's supervisor and its TensorFlow process.
+"""The connection between a node's supervisor and its TensorFlow process: messages over a socket pair.
 
-One connected socket pair; one JSON object a line, each with a ``type``. Nothing is
-unpickled, and no port is opened.
+The messages are in :mod:`tfos_ml.protocol.messages`. Nothing is unpickled, and no port is opened.
 """
 
 from __future__ import annotations
 
-import json
 import queue
 import socket
 import struct
 import threading
 from collections.abc import Iterator
-from typing import Any
 
-from tfos_ml.errors import NodeExitError
+from tfos_ml.errors import NodeExitError, VersionMismatchError
+from tfos_ml.protocol.codec import MessageError
+from tfos_ml.protocol.messages import Message, decode_line, encode_line
 
-Message = dict[str, Any]
-HEARTBEAT = "TFOS_ML_HEARTBEAT"  # names, in the process's environment, the seconds between its signs of life
+HEARTBEAT = "TFOS_ML_HEARTBEAT"  # environment variable of the process: seconds between two heartbeats
 CLOSE_SECONDS = 10.0
 SEND_TIMEOUT = 120.0  # as long as a TensorFlow process may give no sign of life
 
@@ -46,7 +44,7 @@ class Channel:
         self._lock = threading.Lock()
         self._broken: str | None = None
 
-    def send(self, kind: str, /, **content: Any) -> None:
+    def send(self, message: Message) -> None:
         """Send one message; safe from several threads.
 
         Raises
@@ -54,7 +52,7 @@ class Channel:
         ChannelClosedError
             If the other end is gone or stopped reading.
         """
-        self._send_line(_line(kind, content))
+        self._send_line(encode_line(message))
 
     def _send_line(self, line: bytes) -> None:
         with self._lock:
@@ -70,7 +68,13 @@ class Channel:
                 raise ChannelClosedError(self._broken) from error
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, until the other end closes."""
+        """Messages as they come, until the other end closes.
+
+        Raises
+        ------
+        VersionMismatchError
+            If the other end sends what this version of tfos_ml does not know.
+        """
         while True:
             try:
                 line = self._lines.readline()
@@ -78,7 +82,14 @@ class Channel:
                 return
             if not line.endswith(b"\n"):
                 return
-            yield json.loads(line)
+            try:
+                message = decode_line(line)
+            except MessageError as error:
+                raise VersionMismatchError(
+                    "the node's supervisor and its TensorFlow process do not understand each other. Install the same "
+                    f"version of tfos_ml everywhere. {error}"
+                ) from error
+            yield message
 
     def close(self) -> None:
         """Close this end; wakes a reader of it."""
@@ -90,10 +101,10 @@ class Channel:
 
 
 class QueuedChannel(Channel):
-    """A channel whose messages wait in a queue, so that whoever sends one never waits for the other end.
+    """A channel whose messages wait in a queue, so that sending one never waits for the other end.
 
-    A thread sends them, in order. That of a peer that is gone are dropped: its end is news enough. A peer that
-    lives and reads nothing for `send_timeout` seconds is an error of :meth:`check`.
+    A thread, begun by :meth:`start`, sends them in order. Messages to a peer that is gone are dropped: its end
+    is known anyway. A peer that lives and reads nothing for `send_timeout` seconds is an error of :meth:`check`.
 
     Parameters
     ----------
@@ -106,12 +117,15 @@ class QueuedChannel(Channel):
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._is_stuck = False
         self._sender = threading.Thread(target=self._send_queued, name="messages to the process", daemon=True)
+
+    def start(self) -> None:
+        """Begin to send."""
         self._sender.start()
 
-    def send(self, kind: str, /, **content: Any) -> None:
+    def send(self, message: Message) -> None:
         """Queue one message; safe from several threads, never waits."""
         if self._broken is None:
-            self._queue.put(_line(kind, content))
+            self._queue.put(encode_line(message))
 
     def _send_queued(self) -> None:
         while (line := self._queue.get()) is not None:
@@ -139,8 +153,5 @@ class QueuedChannel(Channel):
         """Close this end, and end the thread; what is still queued is dropped."""
         self._queue.put(None)
         super().close()
-        self._sender.join(CLOSE_SECONDS)
-
-
-def _line(kind: str, content: Message) -> bytes:
-    return json.dumps({"type": kind, **content}).encode() + b"\n"
+        if self._sender.is_alive():
+            self._sender.join(CLOSE_SECONDS)

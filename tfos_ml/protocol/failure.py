@@ -1,9 +1,9 @@
 """How a failure travels from a node to the driver.
 
-A node tells the driver's control server, and its Spark task then ends without an error
+A node reports it to the driver's control server, and its Spark task then ends without an error
 (``graceful_end.py``). Where it cannot, it raises :class:`NodeFailure` in the task, which ends the
-barrier stage. Spark carries only the text of the exception. So texts hold the failure a second
-time in a form the driver can read back into a typed error.
+barrier stage. Spark carries only the text of the exception, so the text holds the failure a second
+time, encoded, for the driver to read it back into a typed error.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import base64
 import json
 import re
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tfos_ml import errors
+from tfos_ml.protocol.codec import decode, encode
 
 _ENCODED = re.compile(r"<tfos_ml:([A-Za-z0-9+/=]+)>")
 _NODE_ERROR_FIELDS = ("role", "index", "host", "traceback", "log_tail", "exit_code", "signal")
@@ -24,11 +25,11 @@ _NODE_ERROR_FIELDS = ("role", "index", "host", "traceback", "log_tail", "exit_co
 class Failure:
     """What happened to a node.
 
-    `kind` is the name of a class in :mod:`tfos_ml.errors`; `collateral` marks what looks like
-    the consequence of another node's failure. The rest is as in ``errors.NodeError``.
+    `error` is the class to raise on the driver; `collateral` marks what looks like the consequence of another node's
+    failure. The rest is as in ``errors.NodeError``.
     """
 
-    kind: str
+    error: type[errors.TfosMlError]
     message: str
     role: str = ""
     index: int = -1
@@ -41,15 +42,14 @@ class Failure:
 
     def to_error(self) -> errors.TfosMlError:
         """The error to raise on the driver."""
-        cls = getattr(errors, self.kind)
-        if issubclass(cls, errors.NodeError):
-            return cls(self.message, **{name: getattr(self, name) for name in _NODE_ERROR_FIELDS})
+        if issubclass(self.error, errors.NodeError):
+            return self.error(self.message, **{name: getattr(self, name) for name in _NODE_ERROR_FIELDS})
         where = f"{self.role}:{self.index} on {self.host}: " if self.role else ""
-        return cls(where + self.message)
+        return self.error(where + self.message)
 
     def encode(self) -> str:
         """One word of text that :func:`find_failure` can find among other text."""
-        return f"<tfos_ml:{base64.b64encode(zlib.compress(json.dumps(asdict(self)).encode())).decode()}>"
+        return f"<tfos_ml:{base64.b64encode(zlib.compress(encode(self).encode())).decode()}>"
 
 
 class NodeFailure(Exception):  # noqa: N818  (it reports a Failure)
@@ -64,7 +64,7 @@ def find_failure(text: str) -> Failure | None:
     """The failure that a Spark error's text carries, if any."""
     for word in _ENCODED.findall(text):
         try:
-            return Failure(**json.loads(zlib.decompress(base64.b64decode(word))))
-        except (ValueError, TypeError, zlib.error):  # it only looks like one
+            return decode(Failure, json.loads(zlib.decompress(base64.b64decode(word))))
+        except (ValueError, zlib.error):  # it only looks like one
             continue
     return None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.addresses import ANY_PORT
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.graces import Graces
+from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.template import ClusterTemplate
 
 
@@ -26,12 +26,12 @@ class NodeTask:
         The columns of the rows.
     payload : Artifact
         The pickled train function and its arguments.
-    settings : dict
-        JSON-serialisable settings for the train function's context.
+    settings : NodeSettings
+        What the train function's context knows of the run.
     environment : dict of str to str
         The user's ``nodeEnv``.
-    reservation_timeout, feed_timeout : float
-        Deadlines, in seconds.
+    reservation_timeout : float
+        Seconds within which all nodes must have started.
     export_dir : str or None
         URI where the chief publishes its SavedModel; None brings it back with the results.
     control : dict of str to str, or None
@@ -60,10 +60,9 @@ class NodeTask:
     template: ClusterTemplate
     schema: FeedSchema
     payload: Artifact
-    settings: dict[str, Any] = field(repr=False)  # modelDir may hold a password
+    settings: NodeSettings
     environment: dict[str, str] = field(repr=False)
     reservation_timeout: float
-    feed_timeout: float
     export_dir: str | None = field(repr=False)
     control: dict[str, str] | None = field(repr=False)  # holds the run's token
     barrier: bool = True

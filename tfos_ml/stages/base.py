@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -12,21 +13,21 @@ from pyspark.sql import functions as F
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.arguments import check_dataframe
-from tfos_ml.common.hadoop import driver_places, pyarrow_uri
+from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.order import PARTITION_SHIFT
-from tfos_ml.driver.preflight import default_fs, graces, lease_timeout
-from tfos_ml.driver.programs import DEFAULT_SETTINGS
+from tfos_ml.driver.preflight import graces, lease_timeout
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.run import RunResult, launch
 from tfos_ml.inference.publishing import check_destination
 from tfos_ml.protocol.addresses import board_port
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.template import ClusterTemplate, make_template
 from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
@@ -76,10 +77,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             template=template,
             schema=columns,
             payload=publish(spark, payload),
-            settings={**self._settings(dataset), **listener.node_settings},
+            settings=replace(self._settings(dataset), telemetry=listener.telemetry),
             environment=self._environment(),
             reservation_timeout=self._get("reservationTimeout"),
-            feed_timeout=self._get("feedTimeout"),
             export_dir=pyarrow_uri(export_dir) if export_dir else None,
             control=None,
             lease=lease_timeout(spark),
@@ -172,29 +172,25 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
                 f"exportDir={redact(uri)!r} cannot be published to: {problem}. Choose a new directory."
             )
 
-    def _settings(self, df: DataFrame) -> dict[str, Any]:
-        """JSON-serialisable settings of the nodes' contexts."""
-        spark = df.sparkSession
-        return {
-            "epochs": self._get("epochs"),
-            "batch_size": self._get("batchSize"),
-            "shuffle": self._get("shuffle"),
-            "seed": self._get("seed"),
-            "pad_value": self._get("padValue"),
-            "communication": self._get("communication"),
-            "protocol": self._get("protocol") or DEFAULT_SETTINGS["protocol"],
-            "model_dir": self._get("modelDir"),
-            "log_dir": self._get("logDir"),
-            "tensorboard": self._get("tensorboard"),
-            "tensorboard_port": board_port(spark),
-            "takes_port_variables": False,
-            "signature_def_key": self._get("signatureDefKey"),
-            "default_fs": default_fs(spark),
-            **driver_places(spark),
-            "files": self._input_files(df),
-            "feed_timeout": self._get("feedTimeout"),
-            "restart_count": 0,
-        }
+    def _settings(self, df: DataFrame) -> NodeSettings:
+        settings = NodeSettings.of_session(df.sparkSession)
+        return replace(
+            settings,
+            epochs=self._get("epochs"),
+            batch_size=self._get("batchSize"),
+            shuffle=self._get("shuffle"),
+            seed=self._get("seed"),
+            pad_value=self._get("padValue"),
+            communication=self._get("communication"),
+            protocol=self._get("protocol") or settings.protocol,
+            model_dir=self._get("modelDir"),
+            log_dir=self._get("logDir"),
+            tensorboard=self._get("tensorboard"),
+            tensorboard_port=board_port(df.sparkSession),
+            signature_def_key=self._get("signatureDefKey"),
+            files=self._input_files(df),
+            feed_timeout=self._get("feedTimeout"),
+        )
 
     def _input_files(self, df: DataFrame) -> list[str]:
         if self._get("inputMode") != InputMode.TENSORFLOW:

@@ -5,9 +5,10 @@ A listener must not raise, and must not hold a fit up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from tfos_ml.protocol.settings import Telemetry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,13 +23,11 @@ class FitListener:
 
     Attributes
     ----------
-    node_settings : mapping
-        What it wants of the nodes, merged into their settings: ``example_rows`` (int, how many
-        rows of the features to bring back), ``system_metrics`` (float, seconds between two
-        samples).
+    telemetry : Telemetry
+        What the nodes are to send besides their metrics.
     """
 
-    node_settings: Mapping[str, Any] = MappingProxyType({})
+    telemetry = Telemetry()
 
     def reported(self, reports: Sequence[dict[str, Any]]) -> None:
         """Metrics have come, while the job runs; called several times a second."""

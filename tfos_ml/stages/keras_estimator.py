@@ -15,21 +15,19 @@ from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common import filesystems
 from tfos_ml.common.arguments import check_model_function
-from tfos_ml.common.hadoop import driver_places
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.driver.job_errors import adapt_rows_error
-from tfos_ml.driver.preflight import default_fs
 from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras.fresh_process import adapt_source, describe_source
 from tfos_ml.keras.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
 from tfos_ml.keras.output_checks import check_activations
-from tfos_ml.protocol.paths import absolute_path
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
+from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.base import ClusterEstimator
 from tfos_ml.stages.keywords import KerasEstimatorKeywords
 from tfos_ml.stages.output_columns import output_columns
@@ -395,9 +393,9 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
         output = next(iter(outputs.values())) if outputs else None
         return head_of(next(iter(description.losses.values())), output)
 
-    def _settings(self, df: DataFrame) -> dict[str, Any]:
+    def _settings(self, df: DataFrame) -> NodeSettings:
         validates = bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
-        return {**super()._settings(df), "validates": validates}
+        return dataclasses.replace(super()._settings(df), validates=validates)
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = super()._make_model(result, given)
@@ -413,7 +411,7 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
         if self._get("modelDir"):
             from tfos_ml.keras.model_dir import check_model_dir
 
-            check_model_dir(absolute_path(self._get("modelDir"), default_fs(spark), **driver_places(spark)))
+            check_model_dir(NodeSettings.of_session(spark).absolute_path(self._get("modelDir")))
 
 
 def _train(task: dict[str, Any], ctx: Any) -> None:

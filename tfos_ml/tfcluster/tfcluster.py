@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfos_ml import errors
 from tfos_ml.agent.detached import start_node
-from tfos_ml.agent.feed_task import FEED_TIMEOUT, FeedNode, FeedOrder
+from tfos_ml.agent.feed_task import FeedNode, FeedOrder
 from tfos_ml.agent.rendezvous import read_infos
 from tfos_ml.common.sessions import is_local
 from tfos_ml.common.tracebacks import concise
@@ -36,7 +36,6 @@ from tfos_ml.driver.programs import (
     RESERVATION_TIMEOUT,
     check_map_fun,
     classic_session,
-    context_settings,
 )
 from tfos_ml.driver.run import RunResult
 from tfos_ml.driver.spark_job import SparkJob
@@ -47,6 +46,7 @@ from tfos_ml.protocol.claims import check_rows
 from tfos_ml.protocol.graces import LEASE_SETTING, Limit, WaitNotice, warn_of_ended
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
+from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
 from tfos_ml.protocol.template import ClusterTemplate, make_template
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.model import TFModel
@@ -111,19 +111,19 @@ class TFCluster:
         self.cluster_id = task.run_id
         self.input_mode = input_mode
         self.num_executors = task.template.size
-        self.defaultFS: str = task.settings["default_fs"]
-        self.working_dir: str = task.settings["working_dir"]
+        self.defaultFS: str = task.settings.default_fs
+        self.working_dir: str = task.settings.working_dir
         self.cluster_info: list[dict[str, Any]] = []
         self.summary: dict[str, Any] = {}
         self._spark = spark
         self._template: ClusterTemplate = task.template
-        self._queues: list[str] = task.settings["queues"]
-        self._wants_board: bool = task.settings["tensorboard"]
+        self._queues = task.settings.queues or []
+        self._wants_board: bool = task.settings.tensorboard
         self._tag = f"tfos_ml-{task.run_id}"
         context = self.sc
         assert task.lease is not None
         self._lease = task.lease
-        endpoint = driver_endpoint(spark, task.settings["takes_port_variables"])
+        endpoint = driver_endpoint(spark, task.settings.takes_port_variables)
         self.server = ClusterServer(endpoint, task.template, lambda: context._jsc is not None, task.lease)
         self._release = weakref.finalize(self, self.server.close)
         self._printer = OutputPrinter(self.server)
@@ -224,18 +224,17 @@ class TFCluster:
             template=template,
             schema=FeedSchema(()),
             payload=publish(spark, program),
-            settings={
-                **context_settings(spark),
-                "queues": list(queues) if fed else [],
-                "release_port": release_port,
-                "tensorboard": tensorboard,
-                "tensorboard_port": board_port(spark),
-                "takes_port_variables": cls._takes_port_variables,
-                "log_dir": log_dir,
-            },
+            settings=replace(
+                NodeSettings.of_session(spark),
+                queues=list(queues) if fed else [],
+                release_port=release_port,
+                tensorboard=tensorboard,
+                tensorboard_port=board_port(spark),
+                takes_port_variables=cls._takes_port_variables,
+                log_dir=log_dir,
+            ),
             environment={},
             reservation_timeout=reservation_timeout,
-            feed_timeout=FEED_TIMEOUT,
             export_dir=None,
             control=None,
             barrier=False,

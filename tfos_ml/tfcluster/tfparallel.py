@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from tfos_ml import errors
-from tfos_ml.agent.feed_task import FEED_TIMEOUT
 from tfos_ml.agent.placement import GatherPlacement, check_driver, place_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.sessions import is_local
@@ -29,7 +29,6 @@ from tfos_ml.driver.programs import (
     RESERVATION_TIMEOUT,
     check_map_fun,
     classic_session,
-    context_settings,
 )
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.protocol import results
@@ -38,6 +37,7 @@ from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
+from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
 from tfos_ml.protocol.template import make_template
 
 if TYPE_CHECKING:
@@ -116,10 +116,9 @@ class TFParallel:
             template=template,
             schema=FeedSchema(()),
             payload=publish(spark, pack_program("map_fn", map_fn, (map_fn, tf_args), {"tf_args": tf_args})),
-            settings={**context_settings(spark), "returns": True, "instances": num_executors},
+            settings=replace(NodeSettings.of_session(spark), returns=True, instances=num_executors),
             environment={},
             reservation_timeout=FEED_TIMEOUT,
-            feed_timeout=FEED_TIMEOUT,
             export_dir=None,
             control=control.address,
             barrier=use_barrier,

@@ -19,8 +19,9 @@ from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError, ShapeError
 from tfos_ml.protocol.channel import Channel
+from tfos_ml.protocol.messages import Answers, ChunkRead, ChunkReleased, RowsTaken, Segment, SegmentRead
 from tfos_ml.worker.datafeed import DataFeed
-from tfos_ml.worker.inbox import Inbox, Segment
+from tfos_ml.worker.inbox import Inbox
 
 TAKEN_SECONDS = 1.0
 
@@ -66,16 +67,16 @@ class ClusterFeed(DataFeed):
         while (item := self._inbox.next_item(self._stream, timeout=None)) is not None:
             if isinstance(item, Segment):
                 yield from self._replay(kept, item.epochs)
-                self._channel.send("segment_read", number=item.number)
+                self._channel.send(SegmentRead(item.number))
                 kept = []
                 continue
             self._check_mode(item)
             yield from read_chunk(item.path)
             if item.is_kept:
                 kept.append(item)
-                self._channel.send("chunk_read", path=item.path)
+                self._channel.send(ChunkRead(item.path))
             else:
-                self._channel.send("released", path=item.path)
+                self._channel.send(ChunkReleased(item.path))
 
     def _replay(self, kept: list[Chunk], epochs: int) -> Iterator[pa.RecordBatch]:
         """The rows of a call once more for each further epoch; without end if `epochs` is 0."""
@@ -84,7 +85,7 @@ class ClusterFeed(DataFeed):
             for chunk in kept:
                 yield from read_chunk(chunk.path)
                 if epochs and epoch == epochs - 1:
-                    self._channel.send("released", path=chunk.path)
+                    self._channel.send(ChunkReleased(chunk.path))
 
     def _check_mode(self, chunk: Chunk) -> None:
         if self._train_mode and chunk.exchange is not None:
@@ -140,7 +141,7 @@ class ClusterFeed(DataFeed):
         """Let the supervisor know, now and then, that rows are being read."""
         if time.monotonic() - self._told > TAKEN_SECONDS:
             self._told = time.monotonic()
-            self._channel.send("taken")
+            self._channel.send(RowsTaken())
 
     def _array(self, parts: Sequence[pa.RecordBatch], column: str, position: int) -> Array:
         arrays = [plain(field_of(part, column, position)) for part in parts]
@@ -175,7 +176,7 @@ class ClusterFeed(DataFeed):
             self._answer_files += 1
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
                 writer.write_batch(batch)
-            self._channel.send("answers", path=str(path), runs=self._take_runs(batch.num_rows))
+            self._channel.send(Answers(str(path), self._take_runs(batch.num_rows)))
 
     def _take_runs(self, count: int) -> list[tuple[int, int]]:
         """Which exchanges the next `count` answers belong to."""

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.data.order import batch_sizes
-from tfos_ml.data.schema import FeedSchema
-from tfos_ml.protocol.channel import Channel, Message
-from tfos_ml.protocol.paths import absolute_path
+from tfos_ml.protocol import messages as m
+from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.pickling import pickle_value
 from tfos_ml.worker.datafeed import DataFeed
 from tfos_ml.worker.dataset import make_dataset
 from tfos_ml.worker.inbox import Inbox
 from tfos_ml.worker.row_store import NodeRows
-from tfos_ml.worker.serving import tell_alive
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -74,34 +72,32 @@ class NodeContext:
 
     # settings and schema, too, are public to tfos_ml itself.
 
-    def __init__(self, start: Message, channel: Channel, messages: Iterator[Message]):
-        settings = start["settings"]
-        self.job_name: str = start["job_name"]
-        self.task_index: int = start["task_index"]
-        self.executor_id: int = start["rank"]
-        self.cluster_spec: dict[str, list[str]] = start["cluster_spec"]
-        self.is_chief: bool = start["is_chief"]
-        self.default_fs: str = settings["default_fs"]
-        self.working_dir: str = settings["working_dir"]
-        self._places = {name: settings[name] for name in ("working_dir", "user", "home")}
-        self.restart_count: int = settings["restart_count"]
-        self.batch_size: int = settings["batch_size"]
-        self.epochs: int = settings["epochs"]
-        self._label: str = start["label"]
-        self._feed_labels: list[str] = start["feed_labels"]
-        self.num_workers: int = len(self._feed_labels)
-        self.worker_num: int = self._feed_labels.index(self._label) if self._label in self._feed_labels else -1
-        self.per_node_batch_size: int = max(1, self.batch_size // self.num_workers)
-        if "instances" in settings:  # of TFParallel, which share nothing but their numbers
-            self.worker_num, self.num_workers = self.executor_id, settings["instances"]
-        self.checkpoint_dir = self.absolute_path(settings["model_dir"]) if settings["model_dir"] else None
-        self.log_dir: str = start["log_dir"]
-        self.settings = settings
-        self.run_id: str = start["run_id"]
-        self._directory: str = start["directory"]
-        self.schema = FeedSchema.from_json(start["schema"])
+    def __init__(self, start: m.Start, channel: Channel, inbox: Inbox):
+        self.job_name = start.job_name
+        self.task_index = start.task_index
+        self.executor_id = start.rank
+        self.cluster_spec = start.cluster_spec
+        self.is_chief = start.is_chief
+        self.settings = start.settings
+        self.default_fs = self.settings.default_fs
+        self.working_dir = self.settings.working_dir
+        self.restart_count = self.settings.restart_count
+        self.batch_size = self.settings.batch_size
+        self.epochs = self.settings.epochs
+        self._label = start.label
+        self._feed_labels = start.feed_labels
+        self.num_workers = len(self._feed_labels)
+        self.worker_num = self._feed_labels.index(self._label) if self._label in self._feed_labels else -1
+        self.per_node_batch_size = max(1, self.batch_size // self.num_workers)
+        if self.settings.instances is not None:  # of TFParallel, which share nothing but their numbers
+            self.worker_num, self.num_workers = self.executor_id, self.settings.instances
+        self.checkpoint_dir = self.absolute_path(self.settings.model_dir) if self.settings.model_dir else None
+        self.log_dir = start.log_dir
+        self.run_id = start.run_id
+        self._directory = start.directory
+        self.schema = start.schema
         self._channel = channel
-        self._inbox = Inbox(messages, start["feed_timeout"], lambda: tell_alive(channel))
+        self._inbox = inbox
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
         self._checkpoints = 0  # sent
@@ -180,16 +176,14 @@ class NodeContext:
         self.reads = "dataset"
         store = self._rows.store("train")
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
-        shuffle = self.settings["shuffle"] if shuffle is None else shuffle
+        shuffle = self.settings.shuffle if shuffle is None else shuffle
         if shuffle and store.spilled:
             warnings.warn(
                 "Rows have spilled to disk: shuffle=True shuffles windows of 256 MiB, not all rows. "
                 "More memory, or more nodes, keep them in shared memory.",
                 stacklevel=2,
             )
-        return make_dataset(
-            store, sizes, epochs, self.settings["seed"] if shuffle else None, self.settings["pad_value"]
-        )
+        return make_dataset(store, sizes, epochs, self.settings.seed if shuffle else None, self.settings.pad_value)
 
     def validation_dataset(self, batch_size: int | None = None) -> tf.data.Dataset:
         """This node's validation rows, one pass in order, as :meth:`dataset` has them.
@@ -201,7 +195,7 @@ class NodeContext:
         store = self._rows.store("validation")
         steps = -(-len(store) // batch_size)
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder=False)
-        return make_dataset(store, sizes, 1, None, self.settings["pad_value"])
+        return make_dataset(store, sizes, 1, None, self.settings.pad_value)
 
     def steps_per_epoch(self, batch_size: int | None = None) -> int:
         """Number of batches in one pass of :meth:`dataset`, the same on every worker."""
@@ -239,31 +233,29 @@ class NodeContext:
         if qname_in not in self._feeds:
             self._rows.streamed = True
             self.reads = "get_data_feed" if train_mode else self.reads
-            if self.settings.get("queues") is not None:
-                self._feeds[qname_in] = self._cluster_feed(train_mode, qname_in, input_mapping)
-            else:
-                self._feeds[qname_in] = self._fit_feed(train_mode, qname_in, input_mapping)
+            make = self._fit_feed if self.settings.queues is None else self._cluster_feed
+            self._feeds[qname_in] = make(train_mode, qname_in, input_mapping)
         return self._feeds[qname_in]
 
     def _fit_feed(self, train_mode: bool, stream: str, mapping: Mapping[str, str] | None) -> DataFeed:
         if mapping is not None or stream != "input":
             raise errors.ParamError("qname_in and input_mapping are for TFCluster; estimators have inputMapping")
         epochs = self.epochs if train_mode else 1
-        self._channel.send("reading", how="get_data_feed", keeps_rows=epochs > 1)
-        pad_value = self.settings["pad_value"]
+        self._channel.send(m.Reading("get_data_feed", keeps_rows=epochs > 1))
+        pad_value = self.settings.pad_value
         return DataFeed(self._inbox, self._channel, self.schema, epochs, train_mode, self._directory, pad_value)
 
     def _cluster_feed(self, train_mode: bool, stream: str, mapping: Mapping[str, str] | None) -> DataFeed:
         from tfos_ml.worker.cluster_feed import ClusterFeed
 
-        queues = self.settings["queues"]
+        queues = self.settings.queues or []
         if stream not in queues:
             raise errors.ParamError(
                 f"qname_in must be one of the queues of TFCluster.run(), {queues}. Received: {stream!r}"
                 + ("" if queues else ". With InputMode.TENSORFLOW nothing is fed")
             )
-        self._channel.send("reading", how="get_data_feed", keeps_rows=False)
-        pad_value = self.settings["pad_value"]
+        self._channel.send(m.Reading("get_data_feed", keeps_rows=False))
+        pad_value = self.settings.pad_value
         return ClusterFeed(self._inbox, self._channel, stream, mapping, train_mode, self._directory, pad_value)
 
     def files(self) -> list[str]:
@@ -271,8 +263,7 @@ class NodeContext:
         if self.worker_num < 0:
             return []
         self.reads = "files"
-        files: list[str] = self.settings["files"]
-        return files[self.worker_num :: self.num_workers]
+        return self.settings.files[self.worker_num :: self.num_workers]
 
     def row_store(self, stream: str) -> RowStore:
         """All rows of this node of one stream, ``"train"`` or ``"validation"``; for tfos_ml itself."""
@@ -284,13 +275,13 @@ class NodeContext:
         """A ``tf.distribute`` cluster resolver of this cluster."""
         from tfos_ml.worker.resolver import SparkClusterResolver
 
-        return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index, self.settings["protocol"])
+        return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index, self.settings.protocol)
 
     def communication_options(self) -> tf.distribute.experimental.CommunicationOptions:
         """The Param ``communication`` as ``MultiWorkerMirroredStrategy`` takes it."""
         import tensorflow as tf
 
-        kind = self.settings["communication"].upper()
+        kind = self.settings.communication.upper()
         return tf.distribute.experimental.CommunicationOptions(
             implementation=tf.distribute.experimental.CommunicationImplementation[kind]
         )
@@ -316,7 +307,7 @@ class NodeContext:
         """
         import tensorflow as tf
 
-        protocol = self.settings["protocol"]
+        protocol = self.settings.protocol
         try:
             return tf.distribute.Server(
                 self.tf_cluster_spec(),
@@ -355,14 +346,14 @@ class NodeContext:
             raise errors.CollectiveCallError(f"ctx.barrier() is for {self._feed_labels}, not for {self._label}")
         if not (self._rows.streamed or self._rows.are_held):
             self._rows.keep()  # row counts are agreed on before the first barrier
-        self._channel.send("barrier", name=name)
+        self._channel.send(m.BarrierReached(name))
         error = self._inbox.barrier()
         if error:
             raise errors.CollectiveCallError(error)
 
     def release_port(self) -> None:
         """Free the reserved port for TensorFlow to bind; called before the train function already."""
-        self._channel.send("release_port")
+        self._channel.send(m.ReleasePort())
         self._inbox.port_released()
 
     # Results
@@ -379,7 +370,7 @@ class NodeContext:
         """
         values = {str(name): float(value) for name, value in metrics.items()}
         epoch, step = (None if n is None else int(n) for n in (epoch, step))
-        self._channel.send("report", metrics=values, epoch=epoch, step=step, time=time.time())
+        self._channel.send(m.Report(values, epoch, step, time.time()))
 
     def log(self, message: Any) -> None:
         """Show a line on the driver, and write it into this node's log, with the node's role and index.
@@ -397,11 +388,11 @@ class NodeContext:
         >>> def train_fn(args, ctx):                                    # doctest: +SKIP
         ...     ctx.log(f"{ctx.row_count:,} rows")
         """
-        self._channel.send("log", text=str(message))
+        self._channel.send(m.LogLine(str(message)))
 
     def summarize(self, facts: dict[str, Any]) -> None:
         """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serialisable."""
-        self._channel.send("summary", facts=facts)
+        self._channel.send(m.Summary(facts))
 
     def export_saved_model(self, model: Any, signatures: Any = None) -> str | None:
         """Export the model that ``fit`` returns; to be called on every node, kept on the chief.
@@ -432,10 +423,10 @@ class NodeContext:
 
         path = os.path.join(self._directory, "saved_model")
         shapes = self._rows.store("train").shapes if self._rows.are_held else None
-        export_saved_model(model, path, self.schema, shapes, signatures, self.settings["signature_def_key"])
+        export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
         if not self.is_chief:
             return None
-        self._channel.send("exported", directory=path)
+        self._channel.send(m.Exported(path))
         return path
 
     def log_checkpoint(self, model: Any, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
@@ -461,31 +452,31 @@ class NodeContext:
         """The directory of an exported checkpoint; None if none is wanted. For tfos_ml itself."""
         from tfos_ml.worker.export import export_saved_model
 
-        every = self.settings.get("checkpoint_every")
+        every = self.settings.telemetry.checkpoint_every
         if not every or not self.is_chief or (epoch + 1) % every:
             return None
         self._inbox.checkpoints_taken(self._checkpoints)
         path = os.path.join(self._directory, f"checkpoint-{epoch}")
         shapes = self._rows.store("train").shapes if self._rows.are_held else None
-        export_saved_model(model, path, self.schema, shapes, None, self.settings["signature_def_key"])
+        export_saved_model(model, path, self.schema, shapes, None, self.settings.signature_def_key)
         return path
 
     def send_checkpoint(self, path: str, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Have the supervisor send an exported checkpoint; for tfos_ml itself."""
         self._checkpoints += 1
         values = {str(name): float(value) for name, value in metrics.items()}
-        self._channel.send("checkpoint", directory=path, epoch=int(epoch), metrics=values, time=time.time())
+        self._channel.send(m.Checkpoint(path, int(epoch), values, time.time()))
 
     def close(self, value: Any = None) -> None:
         """Hand over what the train function has left and, where it is wanted, returned; called by tfos_ml."""
         for feed in self._feeds.values():
             feed.close()
         self._inbox.checkpoints_taken(self._checkpoints)
-        if self.settings.get("returns"):
+        if self.settings.returns:
             path = os.path.join(self._directory, "returned.pkl")
             with open(path, "wb") as file:
                 file.write(pickle_value(value))
-            self._channel.send("results", path=path)
+            self._channel.send(m.Results(path))
 
     def absolute_path(self, path: str) -> str:
         """A path as all nodes understand it: relative ones are put on the default filesystem.
@@ -493,7 +484,7 @@ class NodeContext:
         There they are in the user's home; on the local filesystem in the driver's working directory, on an object
         store in the bucket. URIs stay as they are.
         """
-        return absolute_path(path, self.default_fs, **self._places)
+        return self.settings.absolute_path(path)
 
 
 def _positive(name: str, value: Sequence[int] | int) -> int:

@@ -14,6 +14,7 @@ from tfos_ml.data.schema import ROW_COLUMN, Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError, ShapeError
 from tfos_ml.protocol.channel import Channel
+from tfos_ml.protocol.messages import ChunkReleased, Reading, Results
 from tfos_ml.worker.inbox import Inbox
 
 RESULT_COLUMN = "result"
@@ -63,12 +64,12 @@ class DataFeed:
             if self._epochs > 1:
                 kept.append(chunk)
             else:
-                self._channel.send("released", path=chunk.path)
+                self._channel.send(ChunkReleased(chunk.path))
         for epoch in range(1, self._epochs):
             for chunk in kept:
                 yield from read_chunk(chunk.path)
                 if epoch == self._epochs - 1:
-                    self._channel.send("released", path=chunk.path)
+                    self._channel.send(ChunkReleased(chunk.path))
 
     def _available(self) -> bool:
         """Make sure that the present batch has rows left; False at the end of the feed."""
@@ -174,12 +175,12 @@ class DataFeed:
             raise ShapeError(f"{unanswered} rows were read with train_mode=False but not answered by batch_results()")
         if self._writer is not None:
             self._writer.close()
-            self._channel.send("results", path=str(self._results_path))
+            self._channel.send(Results(str(self._results_path)))
 
     def terminate(self) -> None:
         """Read no further: the rest of the rows is neither waited for nor kept."""
         self._terminated = True
-        self._channel.send("reading", how="terminated", keeps_rows=False)
+        self._channel.send(Reading("terminated", keeps_rows=False))
 
 
 def _to_arrow(results: Sequence[Any]) -> pa.Array:

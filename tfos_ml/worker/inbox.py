@@ -1,4 +1,4 @@
-"""What the supervisor tells the TensorFlow process, sorted so that each reader can wait for its own."""
+"""Messages from the supervisor, sorted so that each reader can wait for its own."""
 
 from __future__ import annotations
 
@@ -6,92 +6,95 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from tfos_ml.data.spool import Chunk
-from tfos_ml.errors import FeedTimeoutError
-from tfos_ml.protocol.channel import ChannelClosedError, Message
-
-
-@dataclass(frozen=True)
-class Segment:
-    """After the chunks of one call of ``TFCluster.train``: how often they are to be read."""
-
-    number: int
-    epochs: int
+from tfos_ml.errors import FeedTimeoutError, VersionMismatchError
+from tfos_ml.protocol import messages as m
+from tfos_ml.protocol.channel import ChannelClosedError
 
 
 class Inbox:
-    """Keeps what has come; a thread reads the channel.
+    """Keeps messages until they are waited for; a thread, begun by :meth:`start`, reads the channel.
 
     Parameters
     ----------
-    messages : iterator of dict
-        From the supervisor.
+    messages : iterator
+        From the supervisor, those after ``Start``.
     timeout : float
         Seconds that any wait for a message may last.
     at_end : callable, optional
-        Called, in a thread, when the nodes that train have ended.
+        Called in the thread when the nodes that train have ended.
+
+    Attributes
+    ----------
+    cluster_done : bool
+        Whether the nodes that train have ended.
     """
 
-    def __init__(self, messages: Iterator[Message], timeout: float, at_end: Callable[[], object] = lambda: None):
+    def __init__(self, messages: Iterator[m.Message], timeout: float, at_end: Callable[[], object] = lambda: None):
         self._messages = messages
         self._timeout = timeout
         self._at_end = at_end
         self._changed = threading.Condition()
-        self._closed = False
+        self._closed: Exception | None = None
         self._heard = time.monotonic()
-        self._chunks: dict[str, deque[Chunk | Segment]] = defaultdict(deque)
-        self._barriers: deque[Message] = deque()
-        self._agreement: dict[str, Any] | None = None
+        self._chunks: dict[str, deque[Chunk | m.Segment]] = defaultdict(deque)
+        self._barriers: deque[m.BarrierPassed] = deque()
+        self._agreement: dict[str, m.RowCounts] | None = None
         self._end_of_input = False
         self._port_released = False
         self._checkpoints_taken = 0
         self.cluster_done = False
+
+    def start(self) -> None:
+        """Begin to read."""
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def _read(self) -> None:
+        end: Exception = ChannelClosedError("the node's supervisor is gone")
         try:
             for message in self._messages:
                 with self._changed:
                     self._heard = time.monotonic()
                     self._sort(message)
                     self._changed.notify_all()
-        finally:  # also after a message that is none, or those who wait would do so for ever
+        except VersionMismatchError as error:
+            end = error
+        finally:  # or those who wait would do so for ever
             with self._changed:
-                self._closed = True
+                self._closed = end
                 self._changed.notify_all()
 
-    def _sort(self, message: Message) -> None:
-        match message.pop("type"):
-            case "chunk":
-                self._chunks[message["stream"]].append(Chunk(**message["chunk"]))
-            case "segment":
-                self._chunks[message["stream"]].append(Segment(message["number"], message["epochs"]))
-            case "end_of_input":
+    def _sort(self, message: m.Message) -> None:
+        match message:
+            case m.ChunkReady():
+                self._chunks[message.stream].append(message.chunk)
+            case m.Segment():
+                self._chunks[message.stream].append(message)
+            case m.EndOfInput():
                 self._end_of_input = True
-            case "agreement":
-                self._agreement = message["words"]
-            case "barrier":
+            case m.Agreement():
+                self._agreement = message.counts
+            case m.BarrierPassed():
                 self._barriers.append(message)
-            case "port_released":
+            case m.PortReleased():
                 self._port_released = True
-            case "checkpoint_taken":
+            case m.CheckpointTaken():
                 self._checkpoints_taken += 1
-            case "cluster_done":
+            case m.ClusterDone():
                 self.cluster_done = True
                 self._at_end()
-            case unknown:
-                raise AssertionError(f"unknown message {unknown!r}")
+            case _:
+                raise VersionMismatchError(f"the supervisor has sent {message!r}, which is for supervisors")
 
     def _wait(self, ready: Callable[[], Any], what: str, timeout: float | None) -> None:
         """Wait until `ready`, for as long as something comes at least every `timeout` seconds."""
         waiting_since = time.monotonic()
         with self._changed:
             while not ready():
-                if self._closed:
-                    raise ChannelClosedError("the node's supervisor is gone")
+                if self._closed is not None:
+                    raise self._closed
                 left = None if timeout is None else max(waiting_since, self._heard) + timeout - time.monotonic()
                 if left is not None and left <= 0:
                     raise FeedTimeoutError(
@@ -102,10 +105,10 @@ class Inbox:
     def next_chunk(self, stream: str) -> Chunk | None:
         """The next chunk of a stream; None at the end of the input."""
         item = self.next_item(stream, self._timeout)
-        assert not isinstance(item, Segment)
+        assert not isinstance(item, m.Segment)
         return item
 
-    def next_item(self, stream: str, timeout: float | None) -> Chunk | Segment | None:
+    def next_item(self, stream: str, timeout: float | None) -> Chunk | m.Segment | None:
         """The next chunk of a stream, or what comes after the chunks of a segment; None at the end of the input."""
         with self._changed:
             chunks = self._chunks[stream]
@@ -117,8 +120,8 @@ class Inbox:
         with self._changed:
             return bool(self._chunks[stream]) or self._end_of_input
 
-    def agreement(self) -> dict[str, Any]:
-        """What all nodes said of their rows, by label."""
+    def agreement(self) -> dict[str, m.RowCounts]:
+        """The row counts of all nodes, by label."""
         self._wait(lambda: self._agreement, "the row counts of all nodes", self._timeout)
         assert self._agreement is not None
         return self._agreement
@@ -126,8 +129,7 @@ class Inbox:
     def barrier(self) -> str | None:
         """Wait until all have reached the barrier; returns what is wrong, if anything."""
         self._wait(lambda: self._barriers, "the other nodes", self._timeout)
-        error: str | None = self._barriers.popleft()["error"]
-        return error
+        return self._barriers.popleft().error
 
     def port_released(self) -> None:
         """Wait until the supervisor holds the port no longer."""
@@ -135,7 +137,7 @@ class Inbox:
 
     def checkpoints_taken(self, count: int) -> None:
         """Wait until so many checkpoints have gone to the driver, or could not."""
-        self._wait(lambda: self._checkpoints_taken >= count, "the driver's word on a checkpoint", self._timeout)
+        self._wait(lambda: self._checkpoints_taken >= count, "an answer about a checkpoint", self._timeout)
 
     def wait_cluster_done(self) -> None:
         """Wait, as long as it takes, until the nodes that train have ended."""

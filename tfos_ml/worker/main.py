@@ -1,7 +1,7 @@
 """Entry point of a node's TensorFlow process: ``python -m tfos_ml.worker.main <descriptor> <parent>``.
 
-Loads TensorFlow while the nodes meet, waits for the word to start, runs the user's train
-function, and says over the channel how it ended. No TensorFlow state is made before it.
+Loads TensorFlow while the nodes meet, waits for the message to start, runs the user's train
+function, and sends over the channel how it ended. No TensorFlow state is made before it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml import errors
 from tfos_ml.common.interpreter import add_working_directory
 from tfos_ml.inference.tensorflow_import import (
     PRELOADS,
@@ -29,7 +31,9 @@ from tfos_ml.inference.tensorflow_import import (
     import_tensorflow_later,
 )
 from tfos_ml.protocol.channel import HEARTBEAT, Channel, ChannelClosedError
-from tfos_ml.worker.serving import tell_alive
+from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.messages import Start
+from tfos_ml.worker.serving import send_heartbeat
 
 if TYPE_CHECKING:
     from tfos_ml.worker.context import NodeContext
@@ -49,7 +53,7 @@ def _beat(channel: Channel) -> None:
     period = float(os.environ.get(HEARTBEAT, 5))
     try:
         while not stop.wait(period):
-            tell_alive(channel)
+            send_heartbeat(channel)
     except ChannelClosedError:
         pass
 
@@ -57,6 +61,7 @@ def _beat(channel: Channel) -> None:
 def _run(channel: Channel) -> None:
     from tfos_ml.protocol.pickling import unpack_program
     from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.inbox import Inbox
     from tfos_ml.worker.outcome import outcome
 
     import_keras_lightly()
@@ -72,8 +77,10 @@ def _run(channel: Channel) -> None:
 
     messages = iter(channel)
     start = next(messages)
+    if not isinstance(start, Start):
+        raise errors.VersionMismatchError(f"expected the message to start, got {start!r}")
     add_working_directory()  # for what the train function imports
-    with open(start["payload"], "rb") as file:
+    with open(start.payload, "rb") as file:
         try:
             train_fn, args = unpack_program(file.read())
         except ModuleNotFoundError as error:
@@ -83,11 +90,13 @@ def _run(channel: Channel) -> None:
                 "main script"
             ) from None
     if os.environ.get("TF_CONFIG") is None:
-        os.environ["TF_CONFIG"] = json.dumps(start["tf_config"])
+        os.environ["TF_CONFIG"] = json.dumps(start.tf_config)
     if isinstance(args, list):  # of command line arguments, as programs of TensorFlowOnSpark pass them
         sys.argv = list(args)
-    context = NodeContext(start, channel, messages)
-    if context.settings.get("release_port", True):
+    inbox = Inbox(messages, start.settings.feed_timeout, lambda: send_heartbeat(channel))
+    inbox.start()
+    context = NodeContext(start, channel, inbox)
+    if context.settings.release_port:
         context.release_port()
     value, ending = _call(train_fn, args, context)
     context.summarize(outcome(context, ending))
@@ -106,21 +115,20 @@ def _call(train_fn: Callable[[Any, Any], Any], args: Any, context: NodeContext) 
         return None, exit_line(end)
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
-    """The content of a ``failure`` message."""
-    from tfos_ml import errors
-
+def _failure(error: BaseException) -> Failure:
+    """What has happened, but for the node's name, which the supervisor adds."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)])
     chain = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     before = "".join(traceback.format_exception(chain)) + "\nThe above led to:\n\n" if chain else ""
     summary = "".join(traceback.format_exception_only(error)).strip()
-    ours = type(error).__module__ == errors.__name__  # a user's own subclass is not known on the driver
-    kind = type(error).__name__ if ours else "TrainFnError"
+    kind: type[errors.TfosMlError] = errors.TrainFnError
+    message = f"the train function raised {summary}"
+    if isinstance(error, errors.TfosMlError) and type(error).__module__ == errors.__name__:
+        kind, message = type(error), str(error)  # a user's own subclass is not known on the driver
     if "Could not start gRPC server" in str(error):
-        kind = "PortTakenError"
-    message = str(error) if ours else f"the train function raised {summary}"
-    return {"kind": kind, "message": message, "traceback": before + text + summary, "collateral": _is_collateral(error)}
+        kind = errors.PortTakenError
+    return Failure(kind, message, traceback=before + text + summary, collateral=_is_collateral(error))
 
 
 def _is_collateral(error: BaseException) -> bool:
@@ -147,12 +155,12 @@ def main(descriptor: int) -> int:
         if code:
             said = f": {end.code}" if isinstance(end.code, str) else ""
             message = f"the train function called sys.exit({code}){said}"
-            channel.send("failure", **{**_failure(end), "kind": "NodeExitError", "message": message})
+            channel.send(replace(_failure(end), error=errors.NodeExitError, message=message))
         return code
     except ChannelClosedError:
         return 1
     except BaseException as error:
-        channel.send("failure", **_failure(error))
+        channel.send(_failure(error))
         return 1
     return 0
 

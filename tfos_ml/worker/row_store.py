@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tfos_ml import errors
 from tfos_ml.data.arrow import check_vector_size, fixed_shape, merge_extents
 from tfos_ml.data.order import agree_steps, total_counts, unpack_counts
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.protocol.channel import Channel, Message
+from tfos_ml.protocol.channel import Channel
+from tfos_ml.protocol.messages import Reading, RowCounts, Start
 from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.inbox import Inbox
 
@@ -18,12 +17,12 @@ class NodeRows:
 
     Parameters
     ----------
-    start : Message
-        What the supervisor told this process at its start.
+    start : Start
+        The supervisor's first message.
     schema : FeedSchema
         The columns.
     inbox : Inbox
-        What the supervisor tells later.
+        Messages after it.
     channel : Channel
         To the supervisor.
 
@@ -33,12 +32,12 @@ class NodeRows:
         Whether they are being read with ``get_data_feed``, and not held for datasets.
     """
 
-    def __init__(self, start: Message, schema: FeedSchema, inbox: Inbox, channel: Channel):
+    def __init__(self, start: Start, schema: FeedSchema, inbox: Inbox, channel: Channel):
         self._schema = schema
         self._inbox = inbox
         self._channel = channel
-        self._label: str = start["label"]
-        self._labels = {"train": start["feed_labels"], "validation": start["validation_labels"]}
+        self._label = start.label
+        self._labels = {"train": start.feed_labels, "validation": start.validation_labels}
         self._stores: dict[str, RowStore] | None = None
         self.streamed = False
 
@@ -49,10 +48,10 @@ class NodeRows:
 
     def keep(self) -> None:
         """Ask for all rows to be spooled."""
-        self._channel.send("reading", how="dataset", keeps_rows=True)
+        self._channel.send(Reading("dataset", keeps_rows=True))
 
-    def _words(self) -> dict[str, Any]:
-        """What each node that trains said about its rows, by label."""
+    def _agreement(self) -> dict[str, RowCounts]:
+        """The row counts of all nodes, by label; waits for them."""
         if self.streamed:
             raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
         if self._stores is None:
@@ -61,20 +60,20 @@ class NodeRows:
 
     def counts(self, stream: str) -> dict[str, int]:
         """Number of rows of each node in ``"train"`` or ``"validation"``, by label."""
-        words = self._words()
+        agreement = self._agreement()
         labels = self._labels[stream]
         for label in labels:
-            if words[label]["counts"] is None:
+            if agreement[label].counts is None:
                 raise errors.CollectiveCallError(
-                    f"rows cannot be counted and steps not agreed on, because {label} {words[label]['why']}. "
+                    f"rows cannot be counted and steps not agreed on, because {label} {agreement[label].why}. "
                     "Let every chief and worker call ctx.dataset()"
                 )
-        return {label: words[label]["rows"][stream] for label in labels}
+        return {label: agreement[label].rows[stream] for label in labels}
 
     @property
     def skipped(self) -> int:
         """Number of rows that the policies for nulls and NaN left out, of all nodes."""
-        return sum(word.get("skipped", 0) for word in self._words().values())
+        return sum(counted.skipped for counted in self._agreement().values())
 
     def agreed_steps(self, batch_size: int, drop_remainder: bool) -> int:
         """Number of batches in one pass, the same on every node."""
@@ -88,10 +87,10 @@ class NodeRows:
     def store(self, stream: str) -> RowStore:
         """All rows of this node of one stream."""
         if self._stores is None:
-            words = [w for w in self._words().values() if w["counts"] is not None]
-            totals = total_counts([unpack_counts(w["counts"]) for w in words])
+            counted = [c for c in self._agreement().values() if c.counts is not None]
+            totals = total_counts([unpack_counts(c.counts) for c in counted if c.counts is not None])
             columns = range(len(self._schema.columns))
-            extents = [merge_extents([tuple(e) for e in w["extents"][i]] for w in words) for i in columns]
+            extents = [merge_extents([tuple(e) for e in c.extents[i]] for c in counted) for i in columns]
             for found, spec in zip(extents, self._schema.columns, strict=True):
                 check_vector_size(found, spec)
             shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]

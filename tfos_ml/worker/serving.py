@@ -6,11 +6,12 @@ import sys
 import threading
 
 from tfos_ml.protocol.channel import Channel
+from tfos_ml.protocol.messages import Heartbeat
 
 
-def tell_alive(channel: Channel) -> None:
+def send_heartbeat(channel: Channel) -> None:
     """Send the supervisor a heartbeat, and with it whether the train function only serves."""
-    channel.send("alive", serves=is_joining_server())
+    channel.send(Heartbeat(is_joining_server()))
 
 
 def is_joining_server() -> bool:
