@@ -27,7 +27,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.common.version import __version__
+from tfos_ml.common.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from tfos_ml.stages.estimator import TFEstimator
@@ -50,7 +50,6 @@ __all__ = [
     "TFEstimator",
     "TFModel",
     "TFParallel",
-    "__version__",
 ]
 
 _HOMES = {
