@@ -76,7 +76,7 @@ def test_a_model_tells_what_it_is():
     assert "exportDir='s3://***@bucket/model'" in repr(TFModel(exportDir="s3://key:word@bucket/model"))
 
     model = TFModel()
-    model._archive = Archive(packed_signature())
+    model._archives[None] = Archive(packed_signature())
     model.summary = {"rows": 1500, "seconds": 12.34}
     assert repr(model) == (
         f"TFModel({model.uid}, inputs={{features: float32(batch, 4)}}, outputs={{dense: float32(batch, 3)}}, 10.2 kB, "
