@@ -25,10 +25,11 @@ from tfos_ml.inference.local_inputs import local_inputs
 from tfos_ml.inference.prediction import HEAD_FILE, Head
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
-from tfos_ml.stages.keywords import TFModelKeywords
+from tfos_ml.stages.declared import shows_params
+from tfos_ml.stages.keywords import TFModelConstructor
 from tfos_ml.stages.model_repr import model_repr
 from tfos_ml.stages.output_columns import output_columns
-from tfos_ml.stages.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
+from tfos_ml.stages.params import ClassifierParams
 from tfos_ml.stages.persistence import Saveable
 from tfos_ml.worker.datafeed import RESULT_COLUMN
 
@@ -36,52 +37,18 @@ if TYPE_CHECKING:
     from pyspark.ml.param import Param
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-    from typing_extensions import Self
 
     from tfos_ml.driver.run import RunResult
 
 
 MODEL_FILE, _RESULTS = "saved_model.tar", "results-"
-_PARAMS = (*SCORING_PARAMS, *CLASSIFIER_PARAMS)
 
 
-@accessors(*_PARAMS)
-class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable):
+@shows_params
+class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     """Runs a SavedModel over the rows of a DataFrame.
 
     What ``TFEstimator.fit`` returns; or, with ``exportDir``, any SavedModel.
-
-    Parameters
-    ----------
-    exportDir : str, optional
-        URI of a SavedModel, as ``pyarrow.fs`` understands it.
-    featuresCol, predictionCol : str, default "features", "prediction"
-        The column of a single input, and of a single output.
-    inputMapping : dict of str to str, optional
-        ``{column: tensor name}``; replaces ``featuresCol``.
-    outputMapping : dict of str to str, optional
-        ``{output name: column}``; replaces ``predictionCol``.
-    rawPredictionCol, probabilityCol : str, default "rawPrediction", "probability"
-        Vectors, written by models of ``KerasEstimator`` that tell classes apart; empty for none.
-    threshold : float, default 0.5
-        Probability above which a model with one sigmoid unit predicts class 1.
-    batchSize : int, default 100
-        Rows in one call of the model, at most.
-    signatureDefKey, tagSet : str, default "serving_default", "serve"
-        Which signature.
-    binaryOutputs : list of str, optional
-        Outputs whose strings become binary columns; others must be UTF-8 text.
-    nullPolicy : {"error", "skip", "keep"}, default "error"
-        What becomes of rows with a null in an input: the job fails, the row is left out, or it
-        is kept with null outputs.
-    nanPolicy : {"error", "skip", "keep"}, default "error"
-        What becomes of rows with NaN or infinity in an input: the job fails, the row is left out, or
-        the model gets it as it is. Where a row cannot be left out, as in SQL functions and in
-        MLflow, "skip" gives null outputs.
-    padValue : float, default 0
-        Fills rows that are shorter than those that ``KerasEstimator`` has trained the model on, and
-        shorter arrays within a row, where the model's dimension is None. No row is padded for the
-        sake of another.
 
     Attributes
     ----------
@@ -101,18 +68,13 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
     __module__ = "tfos_ml"
 
     def _construct(self, given: dict[str, Any]) -> None:
-        self._set_scoring_defaults()
-        self._set_classifier_defaults()
+        self._set_defaults()
         self._archives: dict[str | None, Archive] = {}  # the SavedModel, by exportDir; copies share it
         self._results: list[bytes] = []
         self._labels: tuple[str, ...] = ()
         self.history: dict[str, list[float]] = {}
         self.summary: dict[str, Any] = {}
         self._set_given(given)
-
-    def _set_given(self, given: dict[str, Any]) -> Self:
-        self._check_names(given)
-        return self._set_checked(**given)
 
     def __repr__(self) -> str:
         return model_repr(self)
