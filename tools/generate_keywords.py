@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfos_ml.stages import params
-from tfos_ml.stages.declared import Declared
+from tfos_ml.stages.declared import Param
 
 ROOT = Path(__file__).parents[1]
 KEYWORDS, REFERENCE = ROOT / "tfos_ml" / "stages" / "keywords.py", ROOT / "docs" / "params.rst"
@@ -66,9 +66,9 @@ Written by ``tools/generate_keywords.py`` from ``tfos_ml/stages/params.py``. Eac
 """
 
 
-def own_params(group: str) -> dict[str, Declared]:
+def own_params(group: str) -> dict[str, Param]:
     """The Params of a group by name."""
-    return {name: param for name, param in vars(GROUPS[group][0]).items() if isinstance(param, Declared)}
+    return {name: param for name, param in vars(GROUPS[group][0]).items() if isinstance(param, Param)}
 
 
 def source() -> str:
@@ -101,7 +101,7 @@ def stage(name: str) -> Iterator[str]:
     yield from (f"    {argument}: {kind}" for argument, kind in ARGUMENTS[name].items())
     yield f"\n\nclass {name}Constructor(ParamsBase):"
     yield f'    """Of ``{name}``."""\n'
-    yield f"    keywords = {name}Keywords\n"
+    yield f"    _keywords = {name}Keywords\n"
     yield "    @keyword_only"
     yield f"    def __init__(self, **params: Unpack[{name}Keywords]) -> None:"
     yield "        super().__init__()"

@@ -7,7 +7,8 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyspark.ml.param import Param, Params
+from pyspark.ml.param import Param as SparkParam
+from pyspark.ml.param import Params
 
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ParamError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Stage = TypeVar("Stage", bound="type[Any]")
 
 
-class Declared(Param[Any]):
+class Param(SparkParam[Any]):
     """A Param, all that is to be said of it; its name is that of the class attribute.
 
     Parameters
@@ -45,16 +46,16 @@ class Declared(Param[Any]):
         return self.constraint.check(self.name, value)
 
 
-def declared(cls: type) -> dict[str, Declared]:
+def declared(cls: type) -> dict[str, Param]:
     """The Params of a class by name, those of its bases first."""
     found = (item for base in reversed(cls.__mro__) for item in vars(base).items())
-    return {name: param for name, param in found if isinstance(param, Declared)}
+    return {name: param for name, param in found if isinstance(param, Param)}
 
 
 class ParamsBase(Params):
     """What all our stages share: setting and getting by name, with constraints."""
 
-    keywords: type
+    _keywords: type
     """What the constructor and ``setParams`` take: a ``TypedDict``."""
 
     def _set_defaults(self) -> None:
@@ -89,21 +90,21 @@ class ParamsBase(Params):
         param = self.getParam(name)
         return self.getOrDefault(param) if self.isDefined(param) else None
 
-    def explainParam(self, param: str | Param[Any]) -> str:
+    def explainParam(self, param: str | SparkParam[Any]) -> str:
         """Name, doc, default and value of a Param; of URIs without user and password."""
         return redact(super().explainParam(param))
 
     def check_params(self) -> None:
         """Check all values again; a grid or ``copy(extra)`` may have brought in others."""
         for param in self.params:
-            if isinstance(param, Declared) and self.isDefined(param):
+            if isinstance(param, Param) and self.isDefined(param):
                 param.typeConverter(self.getOrDefault(param))
 
 
 def shows_params(cls: Stage) -> Stage:
     """Class decorator: ``help`` lists all Params with their docs, and signatures show all keywords."""
     params = declared(cls)
-    types = {name: kind.__forward_arg__ for name, kind in cls.keywords.__annotations__.items()}
+    types = {name: kind.__forward_arg__ for name, kind in cls._keywords.__annotations__.items()}
     names = [name for name in types if name not in params] + list(params)
     defaults = {name: param.default for name, param in params.items()}
     lines = ["    All Params", "    ----------"]
@@ -114,8 +115,9 @@ def shows_params(cls: Stage) -> Stage:
     keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     signature = inspect.Signature(
         [
-            inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY),
+            inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
             *(keyword(name, default=defaults.get(name), annotation=types[name]) for name in names),
+            inspect.Parameter("unknown", inspect.Parameter.VAR_KEYWORD),  # raises ParamError with the nearest known
         ]
     )
     for method in (cls.__init__, cls.setParams):

@@ -222,7 +222,7 @@ class TFModelKeywords(ScoringKeywords, ClassifierKeywords, total=False):
 class TFModelConstructor(ParamsBase):
     """Of ``TFModel``."""
 
-    keywords = TFModelKeywords
+    _keywords = TFModelKeywords
 
     @keyword_only
     def __init__(self, **params: Unpack[TFModelKeywords]) -> None:
@@ -245,7 +245,7 @@ class TFEstimatorKeywords(ScoringKeywords, TrainingKeywords, TrainFnKeywords, to
 class TFEstimatorConstructor(ParamsBase):
     """Of ``TFEstimator``."""
 
-    keywords = TFEstimatorKeywords
+    _keywords = TFEstimatorKeywords
 
     @keyword_only
     def __init__(self, **params: Unpack[TFEstimatorKeywords]) -> None:
@@ -269,7 +269,7 @@ class KerasEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywor
 class KerasEstimatorConstructor(ParamsBase):
     """Of ``KerasEstimator``."""
 
-    keywords = KerasEstimatorKeywords
+    _keywords = KerasEstimatorKeywords
 
     @keyword_only
     def __init__(self, **params: Unpack[KerasEstimatorKeywords]) -> None:

@@ -37,40 +37,40 @@ from tfos_ml.stages.constraints import (
     names,
     number,
 )
-from tfos_ml.stages.declared import Declared
+from tfos_ml.stages.declared import Param
 from tfos_ml.stages.input_mode import InputMode
 
 
 class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol):
     """Params of all stages."""
 
-    featuresCol = Declared("column of a single input", TEXT, "features")
-    predictionCol = Declared("column of a single output", TEXT, "prediction")
-    inputMapping = Declared("{column: input name} for several inputs; replaces featuresCol", MAPPING)
-    outputMapping = Declared("{output name: column} for several outputs; replaces predictionCol", MAPPING)
-    batchSize = Declared(
+    featuresCol = Param("column of a single input", TEXT, "features")
+    predictionCol = Param("column of a single output", TEXT, "prediction")
+    inputMapping = Param("{column: input name} for several inputs; replaces featuresCol", MAPPING)
+    outputMapping = Param("{output name: column} for several outputs; replaces predictionCol", MAPPING)
+    batchSize = Param(
         "global batch: rows a step over all workers; in transform, rows in one call of the model, at most",
         integer(1),
         100,
     )
-    exportDir = Declared("URI where the SavedModel is published, and read from, as pyarrow.fs understands it", TEXT)
-    signatureDefKey = Declared("signature of the SavedModel", TEXT, "serving_default")
-    tagSet = Declared("tags of the SavedModel, separated by commas", TEXT, "serve")
-    nullPolicy = Declared(
+    exportDir = Param("URI where the SavedModel is published, and read from, as pyarrow.fs understands it", TEXT)
+    signatureDefKey = Param("signature of the SavedModel", TEXT, "serving_default")
+    tagSet = Param("tags of the SavedModel, separated by commas", TEXT, "serve")
+    nullPolicy = Param(
         "rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')", POLICY, "error"
     )
-    nanPolicy = Declared(
+    nanPolicy = Param(
         "rows with NaN or infinity: 'error', 'skip', or 'keep' them as they are for the model; in SQL functions and in "
         "MLflow, where rows cannot be left out, 'skip' gives null outputs",
         POLICY,
         "error",
     )
-    padValue = Declared(
+    padValue = Param(
         "fills rows of different lengths where the model's dimension is None, in fit to the longest",
         number("a number"),
         0.0,
     )
-    binaryOutputs = Declared(
+    binaryOutputs = Param(
         "names of outputs whose strings are bytes rather than text", names("a non-empty list of output names")
     )
 
@@ -80,9 +80,9 @@ class ClassifierParams(
 ):
     """Params of classification; without effect on other models."""
 
-    rawPredictionCol = Declared("column of the vectors before softmax or sigmoid", COLUMN_OR_EMPTY, "rawPrediction")
-    probabilityCol = Declared("column of the vectors of class probabilities", COLUMN_OR_EMPTY, "probability")
-    threshold = Declared(
+    rawPredictionCol = Param("column of the vectors before softmax or sigmoid", COLUMN_OR_EMPTY, "rawPrediction")
+    probabilityCol = Param("column of the vectors of class probabilities", COLUMN_OR_EMPTY, "probability")
+    threshold = Param(
         "probability above which a binary model predicts class 1",
         number("a number from 0 to 1", lambda v: 0 <= v <= 1),
         0.5,
@@ -94,74 +94,72 @@ class TrainingParams(
 ):
     """Params of both estimators."""
 
-    labelCol = Declared("column of a single label; only the default one may be missing, in TFEstimator", TEXT, "label")
-    weightCol = Declared("column of the weights of rows", TEXT)
-    validationIndicatorCol = Declared("boolean column, true for rows to validate on and not to train on", TEXT)
-    seed = Declared("decides the order of rows and validationSplit; by default a number of the class", ANY_INTEGER)
-    labelMapping = Declared("{column: output name} for several labels; replaces labelCol", MAPPING)
-    weightMapping = Declared("{column: output name} for weights by output; replaces weightCol", MAPPING)
-    clusterSize = Declared("number of all nodes; each takes one task slot of Spark's", integer(1), 1)
-    masterNode = Declared(
+    labelCol = Param("column of a single label; only the default one may be missing, in TFEstimator", TEXT, "label")
+    weightCol = Param("column of the weights of rows", TEXT)
+    validationIndicatorCol = Param("boolean column, true for rows to validate on and not to train on", TEXT)
+    seed = Param("decides the order of rows and validationSplit; by default a number of the class", ANY_INTEGER)
+    labelMapping = Param("{column: output name} for several labels; replaces labelCol", MAPPING)
+    weightMapping = Param("{column: output name} for weights by output; replaces weightCol", MAPPING)
+    clusterSize = Param("number of all nodes; each takes one task slot of Spark's", integer(1), 1)
+    masterNode = Param(
         "job name of the chief, 'chief' or 'master'; unset: worker 0 is chief", choice("chief", "master")
     )
-    epochs = Declared("passes over the data", integer(1), 1)
-    shuffle = Declared("whether each pass has a new, seeded order", FLAG, True)
-    modelDir = Declared(
+    epochs = Param("passes over the data", integer(1), 1)
+    shuffle = Param("whether each pass has a new, seeded order", FLAG, True)
+    modelDir = Param(
         "directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator keeps the "
         "training state there after each epoch, and continues from what it finds",
         TEXT,
     )
-    logDir = Declared(
+    logDir = Param(
         "directory of TensorBoard's event files (ctx.log_dir); unset, with tensorboard one in the chief's working "
         "directory, which stays",
         TEXT,
     )
-    tensorboard = Declared("whether the chief starts TensorBoard for the time of the fit", FLAG, False)
-    reservationTimeout = Declared("seconds the nodes may take to start and meet", SECONDS, 600.0)
-    feedTimeout = Declared("seconds a node may wait for rows, or rows for a node", SECONDS, 600.0)
-    maxRestarts = Declared(
+    tensorboard = Param("whether the chief starts TensorBoard for the time of the fit", FLAG, False)
+    reservationTimeout = Param("seconds the nodes may take to start and meet", SECONDS, 600.0)
+    feedTimeout = Param("seconds a node may wait for rows, or rows for a node", SECONDS, 600.0)
+    maxRestarts = Param(
         "how often a failed fit is run again (ctx.restart_count), KerasEstimator from the last state in modelDir",
         integer(0),
         0,
     )
-    nodeCpus = Declared("CPUs of a node, by stage-level scheduling; unset: spark.task.cpus", integer(1))
-    nodeGpus = Declared("GPUs of a node, by stage-level scheduling; unset: as Spark is configured", integer(1))
-    communication = Declared(
+    nodeCpus = Param("CPUs of a node, by stage-level scheduling; unset: spark.task.cpus", integer(1))
+    nodeGpus = Param("GPUs of a node, by stage-level scheduling; unset: as Spark is configured", integer(1))
+    communication = Param(
         "collectives of TensorFlow: 'auto', 'ring' or 'nccl' (ctx.communication_options())",
         choice("auto", "ring", "nccl"),
         "auto",
     )
-    nodeEnv = Declared("environment of the TensorFlow processes, set before TensorFlow is imported", ENVIRONMENT, {})
-    verbose = Declared("0 silent, 1 progress bar, 2 a line per epoch and what nodes print", VERBOSITY, 1)
+    nodeEnv = Param("environment of the TensorFlow processes, set before TensorFlow is imported", ENVIRONMENT, {})
+    verbose = Param("0 silent, 1 progress bar, 2 a line per epoch and what nodes print", VERBOSITY, 1)
 
 
 class TrainFnParams(keywords.TrainFnAccessors, TrainingParams):
     """Params of TFEstimator alone."""
 
-    numPS = Declared("number of parameter servers", integer(0), 0)
-    driverPSNodes = Declared(
+    numPS = Param("number of parameter servers", integer(0), 0)
+    driverPSNodes = Param(
         "whether parameter servers run on the driver's host, without task slots; not on Spark Connect", FLAG, False
     )
-    evalNode = Declared("whether one node is an evaluator", FLAG, False)
-    inputMode = Declared(
-        "InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files", INPUT_MODE, InputMode.SPARK
-    )
-    steps = Declared("steps to train, for train functions that count steps (args.steps)", integer(1))
-    protocol = Declared("protocol of TensorFlow's own servers (ctx.start_server())", TEXT, "grpc")
+    evalNode = Param("whether one node is an evaluator", FLAG, False)
+    inputMode = Param("InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files", INPUT_MODE, InputMode.SPARK)
+    steps = Param("steps to train, for train functions that count steps (args.steps)", integer(1))
+    protocol = Param("protocol of TensorFlow's own servers (ctx.start_server())", TEXT, "grpc")
 
 
 class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
     """Params of KerasEstimator alone."""
 
-    modelArgs = Declared("keyword arguments of the model function; what a grid search varies", ARGUMENTS, {})
-    validationSplit = Declared(
+    modelArgs = Param("keyword arguments of the model function; what a grid search varies", ARGUMENTS, {})
+    validationSplit = Param(
         "fraction of the rows to validate on, chosen by seed",
         number("a number of at least 0 and below 1", lambda v: 0 <= v < 1),
         0.0,
     )
-    classWeight = Declared("{class: weight}, multiplied into weightCol", CLASS_WEIGHT)
-    adaptLayers = Declared(
+    classWeight = Param("{class: weight}, multiplied into weightCol", CLASS_WEIGHT)
+    adaptLayers = Param(
         "names of preprocessing layers to adapt on the training rows", names("a non-empty list of layer names")
     )
-    adaptRows = Declared("rows to adapt them on, at most; they pass through the driver; unset: all", integer(1))
-    initialModel = Declared("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)
+    adaptRows = Param("rows to adapt them on, at most; they pass through the driver; unset: all", integer(1))
+    initialModel = Param("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)
