@@ -36,7 +36,6 @@ os.environ["TFOS_ML_PRELOAD"] = "0"
 CLEAN_SECONDS = 10.0
 MODULES = {"tfos_ml.worker.main", "tfos_ml.agent.reaper", "tfos_ml.agent.detached", "tfos_ml.agent.tensorboard"}
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
-KEEPER, UNUSED_MODELS = "tfos_ml.inference.cache", 4
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
 STRANGERS: set[int] = set()  # processes that these tests did not start, as far as they have been looked at
 LOCAL, CLUSTER = "local[4]", "local-cluster[2,2,1024]"
@@ -72,8 +71,8 @@ def lives(pid: int) -> bool:
 
 
 def our_processes() -> dict[int, str]:
-    """Processes of nodes, guardians and the like on this machine, and keepers that keep nothing."""
-    kept, found = caches_in_use(), {}
+    """Processes of nodes, guardians and the like on this machine."""
+    found = {}
     STRANGERS.intersection_update(psutil.pids())
     for process in psutil.process_iter():
         if process.pid in STRANGERS:
@@ -88,11 +87,6 @@ def our_processes() -> dict[int, str]:
             continue
         of_node = environment.get("TFOS_ML_NODE")
         ours = MODULES & set(command)
-        if KEEPER in command:
-            root = Path(command[command.index(KEEPER) + 1])
-            if kept.pop(root, False):  # the one keeper of this cache
-                continue
-            ours = {KEEPER}
         with contextlib.suppress(psutil.NoSuchProcess):
             if (ours or of_node) and process.status() != psutil.STATUS_ZOMBIE:
                 found[process.pid] = " ".join(command)
@@ -100,31 +94,12 @@ def our_processes() -> dict[int, str]:
 
 
 def our_files() -> set[str]:
-    """Spools, temporary directories of ours, and caches of models that nobody uses or that hold too many."""
-    roots = [Path("/dev/shm"), Path(tempfile.gettempdir()), *map(Path, Path(tempfile.gettempdir()).glob("spark-*"))]
-    kept = caches_in_use()
-    found = {p for root in roots for p in root.glob("tfos_ml-*") if p not in kept}
-    found |= {p for root in kept for p in root.glob(".partial-*")}
-    found |= {root for root, used in kept.items() if len(list(root.glob("*.users"))) > used + UNUSED_MODELS}
+    """Spools, temporary directories of ours, and models that were unpacked by half."""
+    temporary = Path(tempfile.gettempdir())
+    roots = [Path("/dev/shm"), temporary, *temporary.glob("spark-*")]
+    found = {p for root in roots for p in root.glob("tfos_ml-*")}
+    found |= set(temporary.glob("spark-*/*/**/tfos_ml-models/.partial-*"))
     return {str(p) for p in found if not of_another_session(p)}
-
-
-def caches_in_use() -> dict[Path, int]:
-    """Caches of extracted models that processes other than their keepers, as Spark's Python workers, have open.
-
-    With the number of models in use.
-    """
-    users: dict[Path, set[str]] = {}
-    if not list(Path(tempfile.gettempdir()).glob(f"tfos_ml-{os.getuid()}*/*.users")):
-        return {}
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    file = Path(os.readlink(descriptor))
-                    if file.suffix == ".users" and file.is_relative_to(tempfile.gettempdir()):
-                        users.setdefault(file.parent, set()).add(file.name)
-    return {root: len(names) for root, names in users.items()}
 
 
 def of_another_session(path: Path) -> bool:

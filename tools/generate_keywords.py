@@ -1,153 +1,135 @@
-"""Writes ``tfos_ml/stages/keywords.py``: ``python tools/generate_keywords.py``, after a Param was added or changed."""
+"""Writes what follows from the Params but has to be text: ``python tools/generate_keywords.py``, after a change of one.
+
+That is ``tfos_ml/stages/keywords.py``, for type checkers and editors, and ``docs/params.rst``.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from pyspark.ml.param import Param, TypeConverters
 
 from tfos_ml.stages import params
-from tfos_ml.stages.constraints import Environment
+from tfos_ml.stages.declared import Param
 
-TARGET = Path(__file__).parents[1] / "tfos_ml" / "stages" / "keywords.py"
-TYPES = {
-    int: "int",
-    float: "float",
-    str: "str",
-    bool: "bool",
-    dict: "Mapping[str, Any]",
-    list: "Sequence[str]",
-    Environment: "Mapping[str, str]",
-    params._class_weight: "Mapping[int, float]",
-    TypeConverters.toInt: "int",
-    TypeConverters.toFloat: "float",
-    TypeConverters.toString: "str",
+ROOT = Path(__file__).parents[1]
+KEYWORDS, REFERENCE = ROOT / "tfos_ml" / "stages" / "keywords.py", ROOT / "docs" / "params.rst"
+GROUPS = {
+    "Scoring": (params.ScoringParams, "All stages"),
+    "Classifier": (params.ClassifierParams, "TFModel and KerasEstimator, for models that classify"),
+    "Training": (params.TrainingParams, "TFEstimator and KerasEstimator"),
+    "TrainFn": (params.TrainFnParams, "TFEstimator"),
+    "Keras": (params.KerasParams, "KerasEstimator"),
 }
-TF_ARGUMENTS = {
-    "trainFn": "Callable[[Any, Any], Any] | None",
-    "tfArgs": "Mapping[str, Any] | argparse.Namespace | Sequence[str] | None",
+ARGUMENTS = {  # of constructors, but no Params
+    "TFModel": {},
+    "TFEstimator": {
+        "trainFn": "Callable[[Any, Any], Any] | None",
+        "tfArgs": "Mapping[str, Any] | argparse.Namespace | Sequence[str] | None",
+    },
+    "KerasEstimator": {
+        "model": "Any",
+        "callbacks": "Sequence[Any] | None",
+        "customObjects": "Mapping[str, Any] | None",
+    },
 }
-KERAS_ARGUMENTS = {
-    "model": "Any",
-    "callbacks": "Sequence[Any] | None",
-    "customObjects": "Mapping[str, Any] | None",
+STAGES = {
+    "TFModel": ("Scoring", "Classifier"),
+    "TFEstimator": ("Scoring", "Training", "TrainFn"),
+    "KerasEstimator": ("Scoring", "Training", "Classifier", "Keras"),
 }
-HEADER = '''"""Constructors and accessors of the public stages, written out for editors, type checkers and ``help``.
+HEADER = '''"""Keywords, setters and getters of the stages, written out for type checkers and editors.
 
 Generated from ``tfos_ml/stages/params.py`` by ``python tools/generate_keywords.py``; not to be edited.
 """
 
-# ruff: noqa: D102
+# ruff: noqa: E501, E702, E704
+# fmt: off
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyspark import keyword_only
 
+from tfos_ml.stages.declared import ParamsBase
+
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
-class Keywords:
-    """What the constructors of all stages do with their keywords."""
-
-    def _take_keywords(self) -> dict[str, Any]:
-        given: dict[str, Any] = self.__dict__.pop("_input_kwargs")  # or each copy would keep functions and models
-        return given
-
-    def _construct(self, given: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-    def _set_given(self, given: dict[str, Any]) -> Self:
-        raise NotImplementedError
+    from typing_extensions import Self, Unpack
 '''
+TITLE = """Params
+======
+
+Written by ``tools/generate_keywords.py`` from ``tfos_ml/stages/params.py``. Each is a keyword of the constructor and of
+``setParams``, and has a setter and a getter (``setEpochs``, ``getEpochs``). Other values raise ``ParamError``.
+"""
 
 
-class _Scoring(params.ScoringParams, params.ClassifierParams):
-    def __init__(self) -> None:
-        super().__init__()
-        self._set_scoring_defaults()
-        self._set_classifier_defaults()
-
-
-class _Training(params.TrainFnParams):
-    def __init__(self) -> None:
-        super().__init__()
-        self._set_train_fn_defaults()
-
-
-class _Keras(params.KerasParams):
-    def __init__(self) -> None:
-        super().__init__()
-        self._set_keras_defaults()
+def own_params(group: str) -> dict[str, Param]:
+    """The Params of a group by name."""
+    return {name: param for name, param in vars(GROUPS[group][0]).items() if isinstance(param, Param)}
 
 
 def source() -> str:
-    """The module."""
-    scoring = (*params.SCORING_PARAMS, *params.CLASSIFIER_PARAMS)
-    text = "\n".join(
-        [
-            HEADER,
-            *stage("TFModelKeywords", _Scoring(), scoring, {}),
-            *stage("TFEstimatorKeywords", _Training(), params.TRAINING_PARAMS, TF_ARGUMENTS),
-            *stage("KerasEstimatorKeywords", _Keras(), params.KERAS_PARAMS, KERAS_ARGUMENTS),
-        ]
-    )
-    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    """The module of keywords."""
+    return "\n".join([HEADER, *(line for part in (*map(group, GROUPS), *map(stage, STAGES)) for line in part)])
 
 
-def stage(name: str, holder: Any, names: Sequence[str], arguments: dict[str, str]) -> Iterator[str]:
-    """The class of one stage."""
-    keywords = [f"{argument}: {kind} = None," for argument, kind in arguments.items()]
-    keywords += [keyword(holder, holder.getParam(param)) for param in names]
-    yield f"\n\nclass {name}(Keywords):"
-    yield f'    """Keywords and accessors of ``{name.removesuffix("Keywords")}``."""\n'
-    yield from method("__init__", "None", keywords, ["super().__init__()", "self._construct(self._take_keywords())"])
-    yield from method(
-        "setParams",
-        "Self",
-        keywords,
-        ['"""Set any of them by keyword."""', "return self._set_given(self._take_keywords())"],
-    )
-    yield "    if TYPE_CHECKING:  # made by the decorator accessors"
-    yield "        # fmt: off"
-    for param in names:
-        kind = type_of(holder.getParam(param))
-        suffix = param[0].upper() + param[1:]
-        yield f"        def set{suffix}(self, value: {kind}) -> Self: ..."
-        yield f"        def get{suffix}(self) -> {kind}: ..."
-    yield "        # fmt: on"
-
-
-def method(name: str, result: str, keywords: Sequence[str], body: Sequence[str]) -> Iterator[str]:
-    """One that takes the keywords; a name that is none of them reaches our own check, which has better advice."""
-    yield "    @keyword_only"
-    yield f"    def {name}(self, *, {' '.join(keywords)} **unknown: Any) -> {result}:"
-    yield from (f"        {line}" for line in body)
+def group(name: str) -> Iterator[str]:
+    """Keywords and accessors of a group."""
+    own = own_params(name)
+    yield f"\nclass {name}Keywords(TypedDict, total=False):"
+    yield f'    """Of ``{name}Params``."""\n'
+    for param in own.values():
+        yield f"    {param.name}: {param.constraint.annotation}{'' if param.default is not None else ' | None'}"
+    yield f"\n\nclass {name}Accessors(ParamsBase):"
+    yield f'    """Of ``{name}Params``."""\n'
+    for param in own.values():
+        kind, suffix = param.constraint.annotation, param.name[0].upper() + param.name[1:]
+        call = f"return self._set_checked({param.name}=value)"
+        yield f'    def set{suffix}(self, value: {kind}) -> Self: """Set ``{param.name}``: {param.doc}."""; {call}'
+        call = f'return self.getOrDefault("{param.name}")'
+        yield f'    def get{suffix}(self) -> {kind}: """Value of ``{param.name}``."""; {call}'
     yield ""
 
 
-def keyword(holder: Any, param: Param[Any]) -> str:
-    """A Param in a signature, with its default if it has one that does not differ from process to process."""
-    if param.name == "seed" or not holder.hasDefault(param):
-        return f"{param.name}: {type_of(param)} | None = None,"
-    default = holder.getOrDefault(param)
-    return f"{param.name}: {type_of(param)} = {dict(default) if isinstance(default, dict) else default!r},"
+def stage(name: str) -> Iterator[str]:
+    """Constructor and ``setParams`` of a stage."""
+    yield f"\nclass {name}Keywords({', '.join(f'{part}Keywords' for part in STAGES[name])}, total=False):"
+    yield f'    """Of ``{name}``."""\n'
+    yield from (f"    {argument}: {kind}" for argument, kind in ARGUMENTS[name].items())
+    yield f"\n\nclass {name}Constructor(ParamsBase):"
+    yield f'    """Of ``{name}``."""\n'
+    yield f"    _keywords = {name}Keywords\n"
+    yield "    @keyword_only"
+    yield f"    def __init__(self, **params: Unpack[{name}Keywords]) -> None:"
+    yield "        super().__init__()"
+    yield "        self._construct(self._take_keywords())\n"
+    yield "    @keyword_only"
+    yield f"    def setParams(self, **params: Unpack[{name}Keywords]) -> Self:"
+    yield '        """Set any of them by keyword."""'
+    yield "        return self._set_given(self._take_keywords())\n"
 
 
-def type_of(param: Param[Any]) -> str:
-    """How the values of a Param are annotated."""
-    converter = getattr(param.typeConverter, "converter", param.typeConverter)
-    return TYPES[converter]
+def reference() -> str:
+    """The page of all Params."""
+    lines = [TITLE]
+    for name, (_, stages) in GROUPS.items():
+        lines += [stages, "-" * len(stages), ""]
+        for param in own_params(name).values():
+            default = "" if param.default is None else f", default ``{param.default!r}``"
+            doc = param.doc[0].upper() + param.doc[1:]
+            lines += [
+                f"``{param.name}`` : ``{param.constraint.annotation}``{default}",
+                f"    {doc}.",
+                "",
+                f"    *Accepts {param.constraint.expected}.*",
+                "",
+            ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    TARGET.write_text(source())
+    KEYWORDS.write_text(source())
+    REFERENCE.write_text(reference())

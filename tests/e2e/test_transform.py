@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -11,16 +10,15 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pytest
-from conftest import CLEAN_SECONDS, KEEPER, LOCAL, wait_until
+from conftest import CLEAN_SECONDS, LOCAL, wait_until
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, TFModel, errors
-from tfos_ml.inference import cache, udf
+from tfos_ml.inference import archive, udf
 from tfos_ml.inference.prediction import HEAD_FILE
 from tfos_ml.inference.udf import make_udf_function
 
@@ -193,7 +191,7 @@ def test_wrong_names_show_the_signature_beside_the_columns(spark, models):
         )
 
 
-def test_model_is_extracted_once_a_host_and_loaded_once_a_worker(any_spark, models):
+def test_model_is_unpacked_once_an_executor_and_loaded_once_a_worker(any_spark, models):
     model = TFModel(exportDir=str(models / "double"))
     df = any_spark.range(0, 400, 1, 3).select(F.col("id").cast("float").alias("features"))
     captured = []
@@ -215,33 +213,32 @@ def test_model_is_extracted_once_a_host_and_loaded_once_a_worker(any_spark, mode
                     udf.score_batch(scoring, [batch.column(0)])
         finally:
             tf.saved_model.load = load
-        inode = os.stat(cache.extracted(scoring.model)).st_ino
-        yield pa.RecordBatch.from_pandas(pd.DataFrame({"loads": [len(loads)], "inode": inode, "pid": os.getpid()}))
+        model = archive.unpacked(scoring.model)
+        found = {"loads": [len(loads)], "inode": os.stat(model).st_ino, "path": str(model), "pid": os.getpid()}
+        yield pa.RecordBatch.from_pandas(pd.DataFrame(found))
 
-    seen = df.mapInArrow(count_loads, "loads long, inode long, pid long").collect()
+    seen = df.mapInArrow(count_loads, "loads long, inode long, path string, pid long").collect()
     loads = {}
     for row in seen:
         loads[row.pid] = loads.get(row.pid, 0) + row.loads
     assert len(loads) > 1
     assert set(loads.values()) <= {0, 1}
-    assert len({row.inode for row in seen}) == 1
+    executors = {row.path for row in seen}
+    assert len({(row.path, row.inode) for row in seen}) == len(executors) < len(loads)
 
 
-def test_extracted_model_goes_when_its_users_are_gone(sessions, spark, models):
-    root = cache_of_models()
+def test_unpacked_model_goes_with_the_session(sessions, spark, models):
     TFModel(exportDir=str(models / "double")).transform(
         spark.range(0, 3, 1, 1).selectExpr("float(id) features")
     ).collect()
-    assert list(root.glob("tfos_ml-*"))
+    assert unpacked_models()
     sessions.stop()
-    assert wait_until(lambda: not root.exists(), CLEAN_SECONDS)
-    assert wait_until(lambda: not keepers(), CLEAN_SECONDS)
+    assert wait_until(lambda: not unpacked_models(), CLEAN_SECONDS)
 
 
-def test_model_that_is_transformed_with_often_is_one_artifact_one_copy_and_one_keeper(sessions, models):
+def test_model_that_is_transformed_with_often_is_one_artifact_and_one_copy(sessions, models):
     """Red before: eight of each."""
     sessions.stop()
-    assert wait_until(lambda: not cache_of_models().exists() and not keepers(), CLEAN_SECONDS)
     spark = sessions.get(LOCAL)
     df = spark.range(0, 3, 1, 1).selectExpr("float(id) features")
     model = TFModel(exportDir=str(models / "double"))
@@ -249,22 +246,13 @@ def test_model_that_is_transformed_with_often_is_one_artifact_one_copy_and_one_k
         model = model if number < 4 else TFModel(exportDir=str(models / "double"))
         assert [row.prediction for row in model.transform(df).collect()] == [0.0, 2.0, 4.0]
     assert len(list(Path(spark.sparkContext._temp_dir).glob("tfos_ml-*"))) == 1
-    assert len([path for path in cache_of_models().iterdir() if path.is_dir()]) == 1
-    assert len(keepers()) == 1
+    assert len(unpacked_models()) == 1
 
 
-def cache_of_models() -> Path:
-    return Path(tempfile.gettempdir()) / f"tfos_ml-{os.getuid()}"
-
-
-def keepers() -> list[int]:
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            command = process.cmdline()
-            if KEEPER in command and str(cache_of_models()) in " ".join(command):
-                found.append(process.pid)
-    return found
+def unpacked_models() -> list[Path]:
+    """Of executors in this process, whose directory is below that for temporary files."""
+    folders = Path(tempfile.gettempdir()).glob(f"spark-*/*/{archive.FOLDER}")
+    return [path for folder in folders for path in folder.iterdir() if path.is_dir()]
 
 
 def train_keras(args, ctx):

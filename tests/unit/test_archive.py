@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.archive import Archive
-from tfos_ml.inference.publishing import pack
+from tfos_ml.inference.archive import Archive, pack
 
 ROOT = Path(__file__).parents[2]
 OLD_PYTHON = "/usr/bin/python3.11"  # Debian 12's own is 3.11.2, whose tarfile knows no filters

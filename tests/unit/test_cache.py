@@ -1,4 +1,4 @@
-"""The cache of extracted models, used by many real processes at once."""
+"""Models that are unpacked once an executor, used by many real processes at once."""
 
 from __future__ import annotations
 
@@ -6,59 +6,46 @@ import io
 import os
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import tarfile
-import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 from conftest import wait_until
 from pyspark import SparkFiles
 
 from tfos_ml.errors import ModelError
-from tfos_ml.inference import cache
+from tfos_ml.inference import archive
 from tfos_ml.protocol.artifacts import Artifact
 
 SECONDS = 20.0
-CHECK_SECONDS = 0.01
 PROCESSES = 100
 FILES = {f"variables/part-{i}": 10_000 + i for i in range(20)}
 
 
 @dataclass
-class Host:
-    """A temporary directory as executors on one host share it, and artifacts that Spark has delivered."""
+class Executor:
+    """The directory of an executor, with the artifacts that Spark has delivered."""
 
-    temporary: Path
-    delivered: Path
+    directory: Path
 
     def deliver(self, name="tfos_ml-model", fill=b"x"):
-        with tarfile.open(self.delivered / name, "w") as tar:
+        with tarfile.open(self.directory / name, "w") as tar:
             for file, size in FILES.items():
                 info = tarfile.TarInfo(file)
                 info.size = size
                 tar.addfile(info, io.BytesIO(fill * size))
         return Artifact(name)
 
-    def roots(self):
-        return sorted(p for p in self.temporary.iterdir() if p.name.startswith("tfos_ml-"))
+    @property
+    def models(self):
+        return self.directory / archive.FOLDER
 
     def copies(self):
-        return {p.name for root in self.roots() for p in root.iterdir() if p.is_dir()}
-
-    def keepers(self):
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                command = process.cmdline()
-                if "tfos_ml.inference.cache" in command and str(self.temporary) in " ".join(command):
-                    found.append(process.pid)
-        return found
+        return {p.name for p in self.models.iterdir() if p.is_dir()}
 
     def start(self, use):
         """Run `use` in a process of its own, which ends with 0 if that raises nothing."""
@@ -74,26 +61,15 @@ class Host:
         finally:
             os._exit(code)
 
-    def is_gone(self):
-        return not self.roots() and not self.keepers()
-
 
 @pytest.fixture
-def host(tmp_path, monkeypatch):
-    temporary, delivered = tmp_path / "tmp", tmp_path / "delivered"
-    temporary.mkdir()
-    temporary.chmod(0o1777)
-    delivered.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(SparkFiles, "_root_directory", str(delivered))
+def executor(tmp_path, monkeypatch):
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
     monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
-    monkeypatch.setattr(cache, "CHECK_SECONDS", CHECK_SECONDS)
-    host = Host(temporary, delivered)
-    yield host
-    for _, users in cache._in_use.values():
+    yield Executor(tmp_path)
+    for users in archive._in_use.values():
         users.close()
-    cache._in_use.clear()
-    assert wait_until(host.is_gone, SECONDS)
+    archive._in_use.clear()
 
 
 def check_whole(model):
@@ -105,83 +81,77 @@ def wait(pids):
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
 
-def test_processes_that_arrive_while_the_keeper_deletes_find_the_model_whole(host):
-    """Red before: 1 to 14 of 100 failed; with a model of 400 MB, 54 of 120."""
-    artifact, chance = host.deliver(), random.Random(7)
+def test_processes_that_arrive_while_others_delete_find_their_model_whole(executor, monkeypatch):
+    """Each model that is unpacked deletes the others that are unused at that moment."""
+    monkeypatch.setattr(archive, "UNUSED_MODELS", 0)
+    artifacts, chance = [executor.deliver(f"tfos_ml-{i}") for i in range(6)], random.Random(7)
 
     def use():
-        model = cache.extracted(artifact)
+        model = archive.unpacked(random.Random(os.getpid()).choice(artifacts))
         check_whole(model)
         time.sleep(random.random() * 0.02)
         check_whole(model)
 
     codes = []
     while len(codes) < PROCESSES:
-        codes += wait([host.start(use) for _ in range(4)])
-        time.sleep(chance.random() * 0.08)  # less and more than the keeper needs
+        codes += wait([executor.start(use) for _ in range(4)])
+        time.sleep(chance.random() * 0.02)
     assert codes == [0] * PROCESSES
+    assert len(executor.copies()) <= 4
 
 
-def test_one_copy_and_one_keeper_however_many_use_it(host):
-    artifact = host.deliver()
+def test_one_copy_however_many_use_it(executor):
+    artifact = executor.deliver()
     done_read, done_write = os.pipe()
 
     def use():
         os.close(done_write)
-        check_whole(cache.extracted(artifact))
-        (host.delivered / f"ready-{os.getpid()}").touch()
+        model = archive.unpacked(artifact)
+        check_whole(model)
+        (executor.directory / f"ready-{os.getpid()}").write_text(str(model.stat().st_ino))
         os.read(done_read, 1)  # until the test closes the other end
 
-    pids = [host.start(use) for _ in range(12)]
+    pids = [executor.start(use) for _ in range(12)]
     try:
-        assert wait_until(lambda: len(list(host.delivered.glob("ready-*"))) == 12, SECONDS)
-        assert host.copies() == {artifact.name}
-        assert len(host.keepers()) == 1
+        assert wait_until(lambda: len(list(executor.directory.glob("ready-*"))) == 12, SECONDS)
+        assert executor.copies() == {artifact.name}
+        assert wait_until(lambda: len({f.read_text() for f in executor.directory.glob("ready-*")}) == 1, SECONDS)
     finally:
         os.close(done_write)
     assert wait(pids) == [0] * 12
     os.close(done_read)
 
 
-def test_one_keeper_for_all_models_and_unused_ones_are_bounded(host):
-    artifacts = [host.deliver(f"tfos_ml-{i}", fill=b"%d" % (i % 10)) for i in range(12)]
+def test_unused_models_are_bounded(executor):
+    artifacts = [executor.deliver(f"tfos_ml-{i}", fill=b"%d" % (i % 10)) for i in range(12)]
     for artifact in artifacts:
-        check_whole(cache.extracted(artifact))
-    assert len(host.keepers()) == 1
-    used = {artifact.name for artifact in artifacts[-cache.LOADED_MODELS :]}
-    recent = {artifact.name for artifact in artifacts[-cache.LOADED_MODELS - cache.UNUSED_MODELS :]}
-    assert wait_until(lambda: host.copies() == recent, SECONDS)
-    assert used <= host.copies()
-    (root,) = host.roots()
-    for artifact in artifacts:
-        if (users := root / f"{artifact.name}.users").exists():
-            os.utime(users, (1, 1))
-    assert wait_until(lambda: host.copies() == used, SECONDS)
-    check_whole(cache.extracted(artifacts[0]))  # a model that was deleted is extracted again
+        check_whole(archive.unpacked(artifact))
+    kept = artifacts[-archive.LOADED_MODELS - archive.UNUSED_MODELS - 1 :]  # one became unused by the last
+    assert executor.copies() == {artifact.name for artifact in kept}
+    check_whole(archive.unpacked(artifacts[0]))  # a model that was deleted is unpacked again
 
 
-def test_killed_keeper_is_replaced_and_what_it_left_is_deleted(host):
-    first, second = host.deliver("tfos_ml-a"), host.deliver("tfos_ml-b")
-    assert wait([host.start(lambda: (cache.extracted(first), kill(host.keepers())))]) == [0]
-    assert host.copies() == {first.name}
-    (host.roots()[0] / ".partial-of-a-killed-process").mkdir()
-    assert wait([host.start(lambda: cache.extracted(second))]) == [0]
-    assert wait_until(host.is_gone, SECONDS)
+def test_what_a_killed_process_left_is_deleted(executor):
+    first, second = executor.deliver("tfos_ml-a"), executor.deliver("tfos_ml-b")
 
+    def use():
+        archive.unpacked(first)
+        (executor.models / ".partial-of-a-killed-process").mkdir()
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def kill(pids):
-    for pid in pids:
-        psutil.Process(pid).kill()
+    assert wait([executor.start(use)]) == [-signal.SIGKILL]
+    check_whole(archive.unpacked(second))
+    assert executor.copies() == {first.name, second.name}
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "directory gone"])
-def test_damaged_copy_is_extracted_again(host, damage):
-    artifact = host.deliver()
-    model = cache.extracted(artifact)
+def test_damaged_copy_is_extracted_again(executor, damage):
+    artifact = executor.deliver()
+    model = archive.unpacked(artifact)
 
     def use():
-        cache._in_use.clear()  # it is a process of its own
-        check_whole(cache.extracted(artifact))
+        archive._in_use.clear()  # it is a process of its own
+        check_whole(archive.unpacked(artifact))
 
     file = model / "variables/part-3"
     if damage == "missing":
@@ -190,82 +160,44 @@ def test_damaged_copy_is_extracted_again(host, damage):
         os.truncate(file, 5)
     else:
         shutil.rmtree(model)
-    assert wait([host.start(use)]) == [0]
+    assert wait([executor.start(use)]) == [0]
     check_whole(model)
 
 
-def test_copy_with_other_content_of_the_same_size_is_repaired(host):
-    artifact = host.deliver()
-    model = cache.extracted(artifact)
+def test_copy_with_other_content_of_the_same_size_is_repaired(executor):
+    artifact = executor.deliver()
+    model = archive.unpacked(artifact)
     inode = model.stat().st_ino
-    cache.repair(artifact)
+    archive.repair(artifact)
     assert model.stat().st_ino == inode  # nothing was wrong
     file = model / "variables/part-3"
     file.write_bytes(b"y" * FILES["variables/part-3"])
-    cache.repair(artifact)
+    archive.repair(artifact)
     assert file.read_bytes() == b"x" * FILES["variables/part-3"]
 
 
-def test_artifact_that_did_not_arrive_whole_is_a_typed_error(host):
-    artifact = host.deliver()
-    os.truncate(host.delivered / artifact.name, 100_000)
+def test_artifact_that_did_not_arrive_whole_is_a_typed_error(executor):
+    artifact = executor.deliver()
+    os.truncate(executor.directory / artifact.name, 100_000)
     with pytest.raises(ModelError, match=r"did not arrive whole"):
-        cache.extracted(artifact)
+        archive.unpacked(artifact)
 
 
-TAKE_NAMES = """
-import os, sys
-os.setgid(65534), os.setuid(65534)
-for i, mode in enumerate((0o777, 0o700, 0o755)):
-    name = f"{sys.argv[1]}/tfos_ml-{sys.argv[2]}" + (f"-{i}" if i else "")
-    os.mkdir(name), os.chmod(name, mode)
-os.symlink("/etc", f"{sys.argv[1]}/tfos_ml-{sys.argv[2]}-3")
-"""
+def test_nobody_else_may_read_or_write_the_models(executor):
+    assert archive.unpacked(executor.deliver()).parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
-def test_directory_that_another_user_made_beforehand_is_not_used_and_stops_nobody(host, tmp_path):
-    for parent in (*tmp_path.parents, tmp_path):  # pytest's are for one user alone
-        if parent.is_relative_to(tempfile.gettempdir()) or parent.stat().st_mode & 0o001:
-            continue
-        parent.chmod(parent.stat().st_mode | 0o011)
-    subprocess.run([sys.executable, "-c", TAKE_NAMES, str(host.temporary), str(os.getuid())], check=True)
-    foreign = host.roots()
-    artifact = host.deliver()
-    model = cache.extracted(artifact)
-    check_whole(model)
-    root = model.parent
-    assert root not in foreign
-    assert (root.stat().st_uid, root.stat().st_mode & 0o777) == (os.getuid(), 0o700)
-    codes = wait(
-        [host.start(lambda: (cache._in_use.clear(), check_whole(cache.extracted(artifact)))) for _ in range(4)]
-    )
-    assert codes == [0] * 4
-    assert [p for p in host.roots() if p not in foreign] == [root]
-    for path in foreign:
-        path.unlink() if path.is_symlink() else shutil.rmtree(path)
+def test_models_of_a_session_that_spark_has_evicted_are_unpacked_again(executor):
+    artifact = executor.deliver()
+    archive.unpacked(artifact)
+    shutil.rmtree(executor.models)
+    archive.repair(artifact)
+    check_whole(archive.unpacked(artifact))
 
 
-def test_own_directory_that_others_can_write_to_is_not_used(host):
-    writable = host.temporary / f"tfos_ml-{os.getuid()}"
-    writable.mkdir()
-    writable.chmod(0o777)
-    assert cache.extracted(host.deliver()).parent != writable
-    assert list(writable.iterdir()) == []
-    writable.rmdir()
-
-
-def test_own_directory_that_others_can_only_read_is_closed_and_used(host):
-    readable = host.temporary / f"tfos_ml-{os.getuid()}"
-    readable.mkdir(mode=0o755)
-    assert cache.extracted(host.deliver()).parent == readable
-    assert readable.stat().st_mode & 0o777 == 0o700
-
-
-def test_lock_held_for_too_long_is_a_typed_error(host, monkeypatch):
-    monkeypatch.setattr(cache, "LOCK_TIMEOUT", 0.3)
-    artifact = host.deliver()
-    cache.extracted(artifact)
-    (root,) = host.roots()
-    with cache._locked(root, time.monotonic() + 1), pytest.raises(ModelError, match=r"\.lock for 0.3 s"):
-        cache.extracted(host.deliver("tfos_ml-b"))
+def test_lock_held_for_too_long_is_a_typed_error(executor, monkeypatch):
+    monkeypatch.setattr(archive, "LOCK_TIMEOUT", 0.3)
+    artifact = executor.deliver()
+    archive.unpacked(artifact)
+    with archive._locked(executor.models), pytest.raises(ModelError, match=r"\.lock for 0.3 s"):
+        archive.unpacked(executor.deliver("tfos_ml-b"))

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from tfos_ml.data.schema import ColumnSpec, FeedSchema
 from tfos_ml.errors import DestinationError, ModelError
-from tfos_ml.inference.publishing import check_destination, commit, discard, fetch, pack, stage
+from tfos_ml.inference.archive import pack
+from tfos_ml.inference.publishing import check_destination, commit, discard, fetch, stage
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature, TensorInfo, parse_signature, read_signature
 from tfos_ml.worker.export import export_saved_model, is_distributed
 

@@ -2,14 +2,12 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from conftest import wait_until
 from pyspark import SparkFiles
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_type
@@ -18,8 +16,7 @@ from tfos_ml import TFModel
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ModelError, ShapeError, SignatureError
-from tfos_ml.inference import cache
-from tfos_ml.inference.publishing import fetch, pack
+from tfos_ml.inference import archive, publishing
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature
 from tfos_ml.inference.udf import (
     InputBinding,
@@ -32,7 +29,6 @@ from tfos_ml.inference.udf import (
     score_batch,
 )
 from tfos_ml.protocol.artifacts import Artifact
-from tfos_ml.stages import model as model_module
 
 NAN, INF = float("nan"), float("inf")
 OUTPUTS = {
@@ -302,22 +298,18 @@ class TestDamagedModel:
     @pytest.fixture
     def artifact(self, tmp_path, monkeypatch):
         """Delivers a model as Spark does."""
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
         monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
-        monkeypatch.setattr(cache, "CHECK_SECONDS", 0.05)
 
         def deliver(directory):
-            packed = pack(str(directory), tmp_path)
+            packed = archive.pack(str(directory), tmp_path)
             name = f"tfos_ml-{hashlib.sha256(packed.read_bytes()).hexdigest()}"
             return Artifact(packed.rename(tmp_path / name).name)
 
         yield deliver
-        for _, users in cache._in_use.values():
+        for users in archive._in_use.values():
             users.close()
-        cache._in_use.clear()
-        root = tmp_path / f"tfos_ml-{os.getuid()}"
-        assert wait_until(lambda: not root.exists(), 20)
+        archive._in_use.clear()
 
     @staticmethod
     def scoring(model):
@@ -341,7 +333,7 @@ class TestDamagedModel:
 
     def test_copy_that_was_damaged_on_the_host_is_extracted_again(self, saved, artifact):
         sent = artifact(saved)
-        data = cache.extracted(sent) / "variables/variables.data-00000-of-00001"
+        data = archive.unpacked(sent) / "variables/variables.data-00000-of-00001"
         data.write_bytes(bytes(data.stat().st_size))
         assert score_batch(self.scoring(sent), [pa.array([3.0], pa.float32())]).to_pylist() == [3.0]
 
@@ -352,7 +344,8 @@ class TestExportDir:
     @pytest.fixture
     def fetched(self, monkeypatch):
         found = []
-        monkeypatch.setattr(model_module, "fetch", lambda *args: found.append(args) or fetch(*args))
+        fetch = publishing.fetch
+        monkeypatch.setattr(publishing, "fetch", lambda *args: found.append(args) or fetch(*args))
         return found
 
     @pytest.fixture
@@ -374,6 +367,13 @@ class TestExportDir:
             model.transformSchema(columns)
             model.signature()
             model.copy({model.predictionCol: "p"}).transformSchema(columns)
+        assert len(fetched) == 1
+
+    def test_is_fetched_once_by_copies_alone(self, exported, fetched):
+        """Red before: each ``transform(df, params)`` copies the model, and fetched it again."""
+        model = TFModel(exportDir=str(exported), featuresCol="c")
+        for _ in range(3):
+            model.copy({model.predictionCol: "p"}).transformSchema(t.StructType().add("c", "float"))
         assert len(fetched) == 1
 
     def test_is_fetched_again_when_it_has_changed_or_another_is_named(self, exported, fetched, tmp_path):

@@ -46,6 +46,7 @@ from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data import spool
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.inference import publishing
+from tfos_ml.inference.archive import pack
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol import results
@@ -552,7 +553,7 @@ class Supervisor:
             yield from results.rows_of_file(rank, "results", self._results)
         if exports and not staged:
             assert self._exported is not None
-            archive = publishing.pack(self._exported, self._directories.disk)
+            archive = pack(self._exported, self._directories.disk)
             yield from results.rows_of_file(rank, "model", archive)
 
     def _stage(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfos_ml.inference import publishing
+from tfos_ml.inference import archive
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.messages import CheckpointTaken
 
@@ -64,6 +64,6 @@ def _send(directory: Path, control: dict[str, str], report: dict[str, Any], time
     client = ControlClient(**control)
     try:
         with tempfile.TemporaryDirectory(dir=directory.parent) as packed:
-            client.send_file(publishing.pack(str(directory), Path(packed)), report, timeout)
+            client.send_file(archive.pack(str(directory), Path(packed)), report, timeout)
     finally:
         client.close()

@@ -1,8 +1,7 @@
 """Directories below ones that all users of a host share, such as ``/tmp`` and ``/dev/shm``.
 
-Those that belong to one process are named after it, so that whoever finds one whose owner has
-died may remove it. Those of a user are found again by name, unless somebody else took it. What
-others have made there is left alone.
+Each is named after the process that it belongs to, so that any process that finds one whose owner has
+died may remove it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from pathlib import Path
 from tfos_ml.common.pids import exists, start_mark
 
 _OWNED = re.compile(r"tfos_ml-[a-z]+-(?P<host>[0-9a-f]{8})-(?P<pid>[0-9]{1,7})-(?P<start>[0-9a-f]{8})-")
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_ATTEMPTS = 5
 
 
 def _host() -> str:
@@ -86,60 +83,3 @@ def _is_abandoned(path: str) -> bool:
         return False
     start = start_mark(int(name["pid"]))
     return not exists(int(name["pid"])) if start is None else start != name["start"]
-
-
-def private_directory(parent: Path, name: str) -> Path:
-    """The directory `name` in `parent`, which nobody but this user may read or write; made if need be.
-
-    If somebody else has taken the name, it is ``<name>-<random>``, the same for all processes of this user.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
-    """
-    preferred = parent / name
-    for _ in range(_ATTEMPTS):  # another process may delete it, empty, at any moment
-        with contextlib.suppress(FileExistsError):
-            preferred.mkdir(mode=0o700)
-        with contextlib.suppress(FileNotFoundError):
-            if make_private(preferred):
-                return preferred
-            break
-    found = _first_private(parent, name)
-    if found is not None:
-        return found
-    tempfile.mkdtemp(prefix=f"{name}-", dir=parent)
-    return _first_private(parent, name) or preferred  # several processes may have made one: all take the first
-
-
-def _first_private(parent: Path, name: str) -> Path | None:
-    for candidate in sorted(parent.glob(f"{name}-*")):
-        with contextlib.suppress(FileNotFoundError):
-            if make_private(candidate):
-                return candidate
-    return None
-
-
-def make_private(path: Path) -> bool:
-    """Whether a path is a directory of this user that nobody else could have written to; closed to others then.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is nothing.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        raise
-    except OSError:  # a file, a link, or one that we may not read
-        return False
-    try:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or status.st_mode & _WRITABLE_BY_OTHERS:
-            return False
-        os.fchmod(descriptor, 0o700)
-        return True
-    finally:
-        os.close(descriptor)

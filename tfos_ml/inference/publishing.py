@@ -1,9 +1,9 @@
-"""A node's SavedModel on its way out: packed into one file, or published at a URI."""
+"""SavedModels at a URI: published whole or not at all, and fetched."""
 
 from __future__ import annotations
 
-import tarfile
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,27 +14,6 @@ from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import DestinationError, ModelError
 
 Listing = tuple[tuple[str, int, int], ...]
-
-
-def pack(directory: str, destination: Path) -> Path:
-    """One uncompressed tar file with the content of `directory`, made in `destination`.
-
-    The same content makes the same bytes, whenever, wherever and by whom it was written: models are
-    told apart by the hash of this file.
-    """
-    archive = Path(destination) / "saved_model.tar"
-    with tarfile.open(archive, "w", dereference=True) as tar:
-        for path in sorted(Path(directory).rglob("*")):
-            tar.add(path, path.relative_to(directory), recursive=False, filter=_content_only)
-    return archive
-
-
-def _content_only(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A member without what differs between copies of a file."""
-    member.mtime = member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    member.mode = 0o755 if member.isdir() else 0o644
-    return member
 
 
 def stage(directory: str, uri: str, run_id: str) -> None:
@@ -82,13 +61,18 @@ def _commit(filesystem: fs.FileSystem, path: str, uri: str, run_id: str) -> None
             f"exportDir={redact(uri)!r}: the chief has written {staged}, but the driver does not see it. Use storage "
             "that the driver and all nodes reach alike, or unset exportDir: the model then comes back with the results."
         )
-    _check_unused(filesystem, path, uri)
+    _move(filesystem, staged, path, lambda: _check_unused(filesystem, path, uri))
+
+
+def _move(filesystem: fs.FileSystem, staged: str, path: str, check: Callable[[], None] = lambda: None) -> None:
+    """Put what was staged in its place, after a check."""
+    check()
     if filesystem.get_file_info(path).type == fs.FileType.Directory:
         filesystem.delete_dir(path)
     try:
         filesystem.move(staged, path)
     except (OSError, NotImplementedError):  # object stores move no directories
-        _check_unused(filesystem, path, uri)
+        check()
         _copy(filesystem, staged, path)
         filesystem.delete_dir(staged)
 
@@ -116,17 +100,7 @@ def publish_directory(directory: str, uri: str) -> None:
     run_id = uuid.uuid4().hex[:12]
     stage(directory, uri, run_id)
     filesystem, path = filesystems.open_uri(uri)
-    if filesystem.get_file_info(path).type == fs.FileType.Directory:
-        filesystem.delete_dir(path)
     _move(filesystem, _staged(path, run_id), path)
-
-
-def _move(filesystem: fs.FileSystem, staged: str, path: str) -> None:
-    try:
-        filesystem.move(staged, path)
-    except (OSError, NotImplementedError):  # object stores move no directories
-        _copy(filesystem, staged, path)
-        filesystem.delete_dir(staged)
 
 
 def discard(uri: str, run_id: str) -> None:

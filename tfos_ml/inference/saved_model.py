@@ -15,7 +15,7 @@ from typing import Any
 
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.cache import LOADED_MODELS
+from tfos_ml.inference.archive import LOADED_MODELS
 from tfos_ml.inference.tensorflow_import import import_tensorflow
 
 SIGNATURE_FILE = "tfos_ml_signature.json"

@@ -28,7 +28,7 @@ from tfos_ml.data.casting import TensorInfo, fit_to_tensor, row_shape
 from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec
 from tfos_ml.errors import ModelError, NullValueError, ShapeError, SignatureError
-from tfos_ml.inference import cache, saved_model
+from tfos_ml.inference import archive, saved_model
 from tfos_ml.inference.calls import Calls
 from tfos_ml.inference.prediction import Head, classify
 from tfos_ml.protocol.artifacts import Artifact
@@ -258,10 +258,10 @@ def _function(scoring: Scoring) -> saved_model.Scorer:
     if isinstance(scoring.model, Path):
         return saved_model.load(scoring.model, *signature)
     try:
-        return saved_model.load(cache.extracted(scoring.model), *signature)
+        return saved_model.load(archive.unpacked(scoring.model), *signature)
     except ModelError:
-        cache.repair(scoring.model)
-        return saved_model.load(cache.extracted(scoring.model), *signature)
+        archive.repair(scoring.model)
+        return saved_model.load(archive.unpacked(scoring.model), *signature)
 
 
 def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:

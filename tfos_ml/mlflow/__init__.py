@@ -25,8 +25,20 @@ Or by hand:
 
 from __future__ import annotations
 
-from tfos_ml.mlflow.autologging import autolog
-from tfos_ml.mlflow.flavor import FLAVOR_NAME, load_model, log_model, save_model
-from tfos_ml.mlflow.pyfunc import _load_pyfunc
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfos_ml.mlflow.autologging import autolog
+    from tfos_ml.mlflow.flavor import FLAVOR_NAME, load_model, log_model, save_model
+    from tfos_ml.mlflow.pyfunc import _load_pyfunc
 
 __all__ = ["FLAVOR_NAME", "_load_pyfunc", "autolog", "load_model", "log_model", "save_model"]
+_MODULES = {"autolog": "autologging", "_load_pyfunc": "pyfunc"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: MLflow imports ``run_context`` while it is itself imported."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'flavor')}"), name)

@@ -25,6 +25,7 @@ from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
 from tfos_ml.protocol.settings import Telemetry
 from tfos_ml.stages.fit_listener import FitListener
+from tfos_ml.stages.model import scoring_at
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
@@ -286,7 +287,7 @@ class FitRun(FitListener):
             name,
             run_id=self._run.run_id,
             step=step,
-            signature=model_signature(model._scoring_at(Path()), columns),
+            signature=model_signature(scoring_at(model, Path()), columns),
             input_example=example,
             registered_model_name=registered,
             validate_serving_input=False,  # or the driver would load TensorFlow and the model

@@ -78,10 +78,12 @@ def save_model(
     >>> tfos_ml.mlflow.save_model(model, "/tmp/digits")                     # doctest: +SKIP
     >>> mlflow.pyfunc.load_model("/tmp/digits").predict(pandas_df)
     """
+    from tfos_ml.stages.model import scoring_at
+
     _check(model)
     if not {"conda_env", "pip_requirements"} & {k for k, v in options.items() if v is not None}:
         options["pip_requirements"] = packages.pip_requirements()
-    scoring = model._scoring_at(Path(pyfunc.SAVED_MODEL))
+    scoring = scoring_at(model, Path(pyfunc.SAVED_MODEL))
     example = as_example(input_example, scoring)
     mlflow_model = Model() if mlflow_model is None else mlflow_model
     mlflow_model.add_flavor(
@@ -171,8 +173,9 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
     ModelError
         If it is of another flavor.
     """
-    from tfos_ml.stages.model import TFModel
-    from tfos_ml.stages.persistence import set_params
+    from tfos_ml.inference.archive import Archive
+    from tfos_ml.stages.model import MODEL_FILE, TFModel
+    from tfos_ml.stages.persistence import restore
 
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         path = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=dst_path or directory))
@@ -184,10 +187,9 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
             )
         data = path / flavors[FLAVOR_NAME]["data"]
         metadata = json.loads((data / STAGE_FILE).read_text())
-        model = TFModel()
-        model._resetUid(metadata["uid"])
-        set_params(model, metadata, model_uri)
-        model._restore_from(data / pyfunc.SAVED_MODEL, metadata)
+        model: TFModel = restore(
+            TFModel, metadata, {MODEL_FILE: Archive.of(data / pyfunc.SAVED_MODEL).content}, model_uri
+        )
         return model
 
 
@@ -205,17 +207,17 @@ def _check(model: Any) -> None:
 
 def _write(model: TFModel, scoring: Any, data: Path) -> None:
     """The content of an MLflow model's data directory."""
-    from tfos_ml.stages.persistence import params_of
+    from tfos_ml.stages.model import archive_of
+    from tfos_ml.stages.persistence import describe
 
-    (data / pyfunc.SAVED_MODEL).mkdir(parents=True)
-    model._unpack(data / pyfunc.SAVED_MODEL)
+    archive_of(model).unpack(data / pyfunc.SAVED_MODEL)
     pyfunc.write_scoring(scoring, data)
-    (data / STAGE_FILE).write_text(json.dumps({**_shareable(params_of(model)), **model._facts()}, indent=1))
+    (data / STAGE_FILE).write_text(json.dumps(_shareable(describe(model)), indent=1))
 
 
-def _shareable(params: dict[str, Any]) -> dict[str, Any]:
-    """Params without a password in ``exportDir``, which a model that holds its SavedModel does not read again."""
-    given = params["paramMap"]
+def _shareable(described: dict[str, Any]) -> dict[str, Any]:
+    """A model without a password in ``exportDir``, which a model that holds its SavedModel does not read again."""
+    given = described["paramMap"]
     if "exportDir" in given:
         given = {**given, "exportDir": redact(given["exportDir"], mark="")}
-    return {**params, "paramMap": given}
+    return {**described, "paramMap": given}

@@ -23,6 +23,7 @@ from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.driver.preflight import graces, lease_timeout
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.run import RunResult, launch
+from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination
 from tfos_ml.protocol.addresses import board_port
 from tfos_ml.protocol.artifacts import publish
@@ -246,9 +247,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _model_of(self, archive: bytes, given: StructType) -> TFModel:
         """A model whose SavedModel was packed in training."""
-        model = self._with_params(TFModel._from_archive(archive, self._label_names(given)))
-        model._archive_uri = self._get("exportDir")
-        return model
+        return self._with_params(TFModel._of(self._label_names(given), Archive(archive), self._get("exportDir")))
 
     def _with_params(self, model: TFModel) -> TFModel:
         model._resetUid(self.uid)

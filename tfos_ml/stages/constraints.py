@@ -1,10 +1,11 @@
-"""What each Param accepts: one table, one message format."""
+"""What values Params accept: a test, words for the message, a type, and what is kept of an accepted value."""
 
 from __future__ import annotations
 
 import math
 import numbers
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tfos_ml.common.redact import redact
@@ -12,32 +13,40 @@ from tfos_ml.errors import ParamError
 from tfos_ml.stages.input_mode import InputMode
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+@dataclass(frozen=True)
+class Constraint:
+    """What a Param accepts.
 
+    Attributes
+    ----------
+    expected : str
+        In words, as they follow "must be".
+    accepts : callable
+        Whether it accepts a value.
+    annotation : str
+        The type of its values, as in source text.
+    convert : callable
+        Makes of an accepted value the one that is kept.
+    """
 
-def _integer(least: int) -> tuple[str, Callable[[Any], bool]]:
-    return f"an integer of at least {least}", lambda v: _is_integer(v) and v >= least
+    expected: str
+    accepts: Callable[[Any], bool]
+    annotation: str
+    convert: Callable[[Any], Any]
 
+    def check(self, name: str, value: Any) -> Any:
+        """The value to keep.
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def _seconds(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _choice(*choices: str) -> tuple[str, Callable[[Any], bool]]:
-    return f"one of {choices}", lambda v: v in choices
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(_is_text(k) and _is_text(v) for k, v in value.items()) and bool(value)
+        Raises
+        ------
+        ParamError
+            If `value` is not accepted; says what is, and what was received.
+        """
+        if self.accepts(value):
+            return self.convert(value)
+        shown = Environment(value) if self is ENVIRONMENT and isinstance(value, Mapping) else value
+        kind = type(value).__name__
+        raise ParamError(f"{name} must be {self.expected}. Received: {redact(repr(shown))} (of type {kind})")
 
 
 class Environment(dict[str, str]):
@@ -46,6 +55,22 @@ class Environment(dict[str, str]):
     def __repr__(self) -> str:
         kinds = {name: "..." if isinstance(value, str) else type(value).__name__ for name, value in self.items()}
         return "{" + ", ".join(f"{name!r}: {kind}" for name, kind in kinds.items()) + "}"
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(_is_text(k) and _is_text(v) for k, v in value.items()) and bool(value)
 
 
 def _is_environment(value: Any) -> bool:
@@ -65,73 +90,46 @@ def _is_class_weight(value: Any) -> bool:
     )
 
 
-_TEXT = ("a non-empty string", _is_text)
-_MAPPING = ("a non-empty dict of non-empty strings", _is_mapping)
-_BOOLEAN = ("True or False", lambda v: isinstance(v, bool))
-
-CONSTRAINTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "featuresCol": _TEXT,
-    "labelCol": _TEXT,
-    "predictionCol": _TEXT,
-    "weightCol": _TEXT,
-    "validationIndicatorCol": _TEXT,
-    "inputMapping": _MAPPING,
-    "labelMapping": _MAPPING,
-    "weightMapping": _MAPPING,
-    "outputMapping": _MAPPING,
-    "clusterSize": _integer(1),
-    "numPS": _integer(0),
-    "driverPSNodes": _BOOLEAN,
-    "masterNode": _choice("chief", "master"),
-    "evalNode": _BOOLEAN,
-    "inputMode": _choice(InputMode.SPARK, InputMode.TENSORFLOW),
-    "epochs": _integer(1),
-    "steps": _integer(1),
-    "batchSize": _integer(1),
-    "shuffle": _BOOLEAN,
-    "seed": ("an integer", _is_integer),
-    "modelDir": _TEXT,
-    "exportDir": _TEXT,
-    "logDir": _TEXT,
-    "tensorboard": _BOOLEAN,
-    "signatureDefKey": _TEXT,
-    "tagSet": _TEXT,
-    "reservationTimeout": ("a number of seconds above 0", _seconds),
-    "feedTimeout": ("a number of seconds above 0", _seconds),
-    "maxRestarts": _integer(0),
-    "communication": _choice("auto", "ring", "nccl"),
-    "protocol": _TEXT,
-    "nodeCpus": _integer(1),
-    "nodeGpus": _integer(1),
-    "nodeEnv": ("a dict of strings", _is_environment),
-    "nullPolicy": _choice("error", "skip", "keep"),
-    "nanPolicy": _choice("error", "skip", "keep"),
-    "padValue": ("a number", _is_number),
-    "binaryOutputs": ("a non-empty list of output names", _is_names),
-    "rawPredictionCol": ("a string, empty for no such column", lambda v: isinstance(v, str)),
-    "probabilityCol": ("a string, empty for no such column", lambda v: isinstance(v, str)),
-    "threshold": ("a number from 0 to 1", lambda v: _is_number(v) and 0 <= v <= 1),
-    "modelArgs": ("a dict with strings for keys", lambda v: isinstance(v, Mapping) and all(map(_is_text, v))),
-    "validationSplit": ("a number of at least 0 and below 1", lambda v: _is_number(v) and 0 <= v < 1),
-    "classWeight": ("a non-empty dict of class number to weight of at least 0", _is_class_weight),
-    "adaptLayers": ("a non-empty list of layer names", _is_names),
-    "adaptRows": _integer(1),
-    "initialModel": _TEXT,
-    "verbose": ("0, 1 or 2", lambda v: _is_integer(v) and 0 <= v <= 2),
-}
-"""What each Param accepts, in words and as a test."""
+def _class_weight(value: Mapping[Any, Any]) -> dict[int, float]:
+    return {int(k): float(w) for k, w in value.items()}  # keys that were saved as JSON are strings
 
 
-def check_value(name: str, value: Any) -> Any:
-    """Return `value` if Param `name` accepts it.
+def integer(least: int) -> Constraint:
+    """Integers from one on."""
+    return Constraint(f"an integer of at least {least}", lambda v: _is_integer(v) and v >= least, "int", int)
 
-    Raises
-    ------
-    ParamError
-        Otherwise; says what is accepted and what was received.
-    """
-    expected, accepts = CONSTRAINTS[name]
-    if not accepts(value):
-        shown = Environment(value) if accepts is _is_environment and isinstance(value, Mapping) else value
-        raise ParamError(f"{name} must be {expected}. Received: {redact(repr(shown))} (of type {type(value).__name__})")
-    return value
+
+def choice(*choices: str) -> Constraint:
+    """One of some strings."""
+    return Constraint(f"one of {choices}", lambda v: v in choices, "str", str)
+
+
+def number(expected: str, accepts: Callable[[Any], bool] = lambda v: True) -> Constraint:
+    """Numbers for which a test is true."""
+    return Constraint(expected, lambda v: _is_number(v) and accepts(v), "float", float)
+
+
+def names(expected: str) -> Constraint:
+    """Lists of strings."""
+    return Constraint(expected, _is_names, "Sequence[str]", list)
+
+
+TEXT = Constraint("a non-empty string", _is_text, "str", str)
+COLUMN_OR_EMPTY = Constraint("a string, empty for no such column", lambda v: isinstance(v, str), "str", str)
+FLAG = Constraint("True or False", lambda v: isinstance(v, bool), "bool", bool)
+ANY_INTEGER = Constraint("an integer", _is_integer, "int", int)
+SECONDS = number("a number of seconds above 0", lambda v: v > 0)
+VERBOSITY = Constraint("0, 1 or 2", lambda v: _is_integer(v) and 0 <= v <= 2, "int", int)
+POLICY = choice("error", "skip", "keep")
+INPUT_MODE = choice(InputMode.SPARK, InputMode.TENSORFLOW)
+MAPPING = Constraint("a non-empty dict of non-empty strings", _is_mapping, "Mapping[str, str]", dict)
+ARGUMENTS = Constraint(
+    "a dict with strings for keys",
+    lambda v: isinstance(v, Mapping) and all(map(_is_text, v)),
+    "Mapping[str, Any]",
+    dict,
+)
+ENVIRONMENT = Constraint("a dict of strings", _is_environment, "Mapping[str, str]", Environment)
+CLASS_WEIGHT = Constraint(
+    "a non-empty dict of class number to weight of at least 0", _is_class_weight, "Mapping[int, float]", _class_weight
+)

@@ -11,8 +11,9 @@ from tfos_ml.common.arguments import check_call
 from tfos_ml.data import schema
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.base import ClusterEstimator
-from tfos_ml.stages.keywords import TFEstimatorKeywords
-from tfos_ml.stages.params import TRAINING_PARAMS, TrainFnParams, accessors
+from tfos_ml.stages.declared import shows_params
+from tfos_ml.stages.keywords import TFEstimatorConstructor
+from tfos_ml.stages.params import TrainFnParams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,8 +33,8 @@ class TrainArgs(argparse.Namespace):
         return vars(self).get(name, default)
 
 
-@accessors(*TRAINING_PARAMS)
-class TFEstimator(TFEstimatorKeywords, TrainFnParams, ClusterEstimator):
+@shows_params
+class TFEstimator(TFEstimatorConstructor, TrainFnParams, ClusterEstimator):
     """Runs a TensorFlow train function on every node of a cluster made of Spark tasks.
 
     Parameters
@@ -45,68 +46,6 @@ class TFEstimator(TFEstimatorKeywords, TrainFnParams, ClusterEstimator):
     tfArgs : dict, argparse.Namespace or list of str, optional
         Arguments of the user's own, reached as ``args.name`` or ``args["name"]``; a list as
         ``args.argv``. Params that are set explicitly override them, defaults of Params do not.
-    featuresCol, labelCol, predictionCol, weightCol, validationIndicatorCol : str
-        As in Spark ML. The default ``labelCol`` may be missing from the DataFrame; one that is
-        set may not.
-    inputMapping : dict of str to str, optional
-        ``{column: tensor name}`` for several inputs; replaces ``featuresCol``.
-    labelMapping : dict of str to str, optional
-        ``{column: output name}`` for several labels; replaces ``labelCol``.
-    weightMapping : dict of str to str, optional
-        ``{column: output name}`` for weights of several outputs; replaces ``weightCol``.
-    outputMapping : dict of str to str, optional
-        ``{output name: column}`` for several outputs; replaces ``predictionCol``.
-    clusterSize : int, default 1
-        Number of all nodes; each takes one Spark task slot.
-    driverPSNodes : bool, default False
-        Whether parameter servers run on the driver's host, without a slot of Spark's; not on Spark Connect.
-    numPS : int, default 0
-        Number of parameter servers.
-    masterNode : {"chief", "master"}, optional
-        Job name of the chief; unset, worker 0 is chief.
-    evalNode : bool, default False
-        Whether one node is an evaluator.
-    inputMode : str, default ``InputMode.SPARK``
-        ``InputMode.TENSORFLOW``: the nodes read the DataFrame's files themselves.
-    epochs, batchSize : int, default 1, 100
-        Passes over the data; the global batch, rows a step over all workers.
-    steps : int, optional
-        For train functions that count steps; reaches them as ``args.steps``.
-    shuffle : bool, default True
-        Whether each pass of ``ctx.dataset`` has a new order, decided by ``seed``.
-    seed : int
-    modelDir, exportDir : str, optional
-        Directory of checkpoints; URI where the SavedModel is published.
-    tensorboard : bool, default False
-        Whether the chief starts TensorBoard for the time of the fit; its address is shown as progress is.
-    logDir : str, optional
-        What TensorBoard shows, ``ctx.log_dir``. Unset, with `tensorboard` a directory ``tensorboard_<run>`` in the
-        working directory of the chief's executor, which stays and is named on the driver; else one that goes with it.
-    signatureDefKey, tagSet : str, default "serving_default", "serve"
-        Which signature of the SavedModel.
-    reservationTimeout, feedTimeout : float, default 600, 600
-        Deadlines in seconds, for the nodes to start and for rows to come or be taken.
-    maxRestarts : int, default 0
-        How often a run whose node failed is begun again.
-    communication : {"auto", "ring", "nccl"}, default "auto"
-        How TensorFlow carries out collective operations (``ctx.communication_options()``).
-    protocol : str, default "grpc"
-        Of TensorFlow's own servers (``ctx.start_server()``).
-    nodeCpus, nodeGpus : int, optional
-        CPUs and GPUs of each node, by Spark's stage-level scheduling; without effect in local mode.
-    nodeEnv : dict of str to str, default {}
-        Environment of the TensorFlow processes.
-    nullPolicy : {"error", "skip", "keep"}, default "error"
-        What becomes of rows with nulls; in ``fit``, "keep" acts as "error".
-    nanPolicy : {"error", "skip", "keep"}, default "error"
-        What becomes of rows with NaN or infinity. Rows that ``fit`` skips are counted in
-        ``model.summary["skipped_rows"]``.
-    padValue : float, default 0
-        Fills rows of arrays of different lengths, up to the longest of their batch. Of vectors, all
-        of a column must have one size.
-    verbose : {0, 1, 2}, default 1
-        Silent, a progress bar, or a line per epoch and what the nodes print. In local mode the latter is on the
-        console anyway; on Spark Connect it comes at the end.
 
     Examples
     --------
@@ -124,7 +63,7 @@ class TFEstimator(TFEstimatorKeywords, TrainFnParams, ClusterEstimator):
     __module__ = "tfos_ml"
 
     def _construct(self, given: dict[str, Any]) -> None:
-        self._set_train_fn_defaults()
+        self._set_defaults()
         self._train_fn: TrainFn | None = None
         self._tf_args: Any = None
         self._set_given(given)
@@ -134,8 +73,7 @@ class TFEstimator(TFEstimatorKeywords, TrainFnParams, ClusterEstimator):
             self.setTrainFn(given.pop("trainFn"))
         if "tfArgs" in given:
             self.setTfArgs(given.pop("tfArgs"))
-        self._check_names(given)
-        return self._set_checked(**given)
+        return super()._set_given(given)
 
     def setTrainFn(self, value: TrainFn | None) -> TFEstimator:
         """Set the train function."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import fs
@@ -29,9 +29,10 @@ from tfos_ml.keras.output_checks import check_activations
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.base import ClusterEstimator
-from tfos_ml.stages.keywords import KerasEstimatorKeywords
+from tfos_ml.stages.declared import shows_params
+from tfos_ml.stages.keywords import KerasEstimatorConstructor
 from tfos_ml.stages.output_columns import output_columns
-from tfos_ml.stages.params import KERAS_PARAMS, KerasParams, accessors
+from tfos_ml.stages.params import KerasParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,8 +67,8 @@ _REFUSED: dict[str, tuple[type[errors.TfosMlError], str]] = {
 }
 
 
-@accessors(*KERAS_PARAMS)
-class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
+@shows_params
+class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     """Trains a compiled Keras 3 model on all workers, in exact data parallelism.
 
     Every step applies the gradient of the *global* batch, the same rows whatever the number of
@@ -86,48 +87,6 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
         on the chief only.
     customObjects : dict of str to class or function, optional
         Custom layers, losses and metrics that a saved model names.
-    featuresCol, labelCol, predictionCol, weightCol, validationIndicatorCol : str
-        As in Spark ML.
-    inputMapping, labelMapping, weightMapping : dict of str to str, optional
-        ``{column: input name}``, ``{column: output name}`` and ``{column: output name}`` for
-        models with several; outputs are named by dict key, else by layer.
-    outputMapping : dict of str to str, optional
-        ``{output name: column}``; replaces ``predictionCol``.
-    rawPredictionCol, probabilityCol : str, default "rawPrediction", "probability"
-        Vectors that ``transform`` writes when the loss is a cross-entropy; empty for none.
-    threshold : float, default 0.5
-        Probability above which a model with one sigmoid unit predicts class 1.
-    epochs, batchSize : int, default 1, 100
-        ``batchSize`` is the global batch, rows a step over all workers.
-    validationSplit : float, default 0
-        Fraction of the rows to validate on, chosen by ``seed``; or mark them yourself with
-        ``validationIndicatorCol``.
-    classWeight : dict of int to float, optional
-        Weights by class of the label, multiplied into ``weightCol``.
-    modelArgs : dict, default {}
-        Keyword arguments of the model function; what a grid search varies.
-    adaptLayers : list of str, optional
-        Preprocessing layers to adapt on the training rows before the first epoch.
-    adaptRows : int, optional
-        Rows to adapt them on, at most. They pass through the driver.
-    initialModel : str, optional
-        URI of weights to start from: a ``.keras`` or ``.weights.h5`` file, or a directory that
-        an earlier fit published as ``exportDir``.
-    modelDir : str, optional
-        URI on storage that all nodes reach: the training state is kept there after each epoch,
-        and a fit that finds one continues from it.
-    maxRestarts : int, default 0
-        How often a fit whose node failed goes on from the last state in ``modelDir``.
-    tensorboard, logDir : bool, default False; str, optional
-        The chief starts TensorBoard; metrics are logged to ``logDir`` if either is set.
-    nullPolicy, nanPolicy : {"error", "skip", "keep"}, default "error"
-        What becomes of rows with nulls, and with NaN or infinity, in ``fit`` and in ``transform``;
-        in ``fit``, nulls cannot be kept.
-    padValue : float, default 0
-        Fills rows of different lengths up to the longest of all, where the model's dimension is
-        None; where the model fixes a width, all rows must have it.
-    clusterSize, masterNode, shuffle, seed, exportDir, nodeEnv, ...
-        As of :class:`TFEstimator`.
 
     Examples
     --------
@@ -143,7 +102,7 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
     __module__ = "tfos_ml"
 
     def _construct(self, given: dict[str, Any]) -> None:
-        self._set_keras_defaults()
+        self._set_defaults()
         self._source: ModelSource | None = None
         self._description: ModelDescription | None = None
         self._callbacks: list[Any] = []
@@ -159,15 +118,11 @@ class KerasEstimator(KerasEstimatorKeywords, KerasParams, ClusterEstimator):
             if given.get(name) is not None:
                 setter(given[name])
             given.pop(name, None)
-        self._check_names(given)
-        return self._set_checked(**given)
-
-    def _check_names(self, names: Iterable[str]) -> None:
-        for name in names:
+        for name in given:
             if name in _REFUSED:
                 kind, reason = _REFUSED[name]
                 raise kind(reason)
-        super()._check_names(names)
+        return super()._set_given(given)
 
     def setModel(self, value: Any) -> KerasEstimator:
         """Set the model or model function."""

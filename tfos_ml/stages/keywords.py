@@ -1,503 +1,282 @@
-"""Constructors and accessors of the public stages, written out for editors, type checkers and ``help``.
+"""Keywords, setters and getters of the stages, written out for type checkers and editors.
 
 Generated from ``tfos_ml/stages/params.py`` by ``python tools/generate_keywords.py``; not to be edited.
 """
 
-# ruff: noqa: D102
+# ruff: noqa: E501, E702, E704
+# fmt: off
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyspark import keyword_only
 
+from tfos_ml.stages.declared import ParamsBase
+
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 
-class Keywords:
-    """What the constructors of all stages do with their keywords."""
+class ScoringKeywords(TypedDict, total=False):
+    """Of ``ScoringParams``."""
 
-    def _take_keywords(self) -> dict[str, Any]:
-        given: dict[str, Any] = self.__dict__.pop("_input_kwargs")  # or each copy would keep functions and models
-        return given
+    featuresCol: str
+    predictionCol: str
+    inputMapping: Mapping[str, str] | None
+    outputMapping: Mapping[str, str] | None
+    batchSize: int
+    exportDir: str | None
+    signatureDefKey: str
+    tagSet: str
+    nullPolicy: str
+    nanPolicy: str
+    padValue: float
+    binaryOutputs: Sequence[str] | None
 
-    def _construct(self, given: dict[str, Any]) -> None:
-        raise NotImplementedError
 
-    def _set_given(self, given: dict[str, Any]) -> Self:
-        raise NotImplementedError
+class ScoringAccessors(ParamsBase):
+    """Of ``ScoringParams``."""
+
+    def setFeaturesCol(self, value: str) -> Self: """Set ``featuresCol``: column of a single input."""; return self._set_checked(featuresCol=value)
+    def getFeaturesCol(self) -> str: """Value of ``featuresCol``."""; return self.getOrDefault("featuresCol")
+    def setPredictionCol(self, value: str) -> Self: """Set ``predictionCol``: column of a single output."""; return self._set_checked(predictionCol=value)
+    def getPredictionCol(self) -> str: """Value of ``predictionCol``."""; return self.getOrDefault("predictionCol")
+    def setInputMapping(self, value: Mapping[str, str]) -> Self: """Set ``inputMapping``: {column: input name} for several inputs; replaces featuresCol."""; return self._set_checked(inputMapping=value)
+    def getInputMapping(self) -> Mapping[str, str]: """Value of ``inputMapping``."""; return self.getOrDefault("inputMapping")
+    def setOutputMapping(self, value: Mapping[str, str]) -> Self: """Set ``outputMapping``: {output name: column} for several outputs; replaces predictionCol."""; return self._set_checked(outputMapping=value)
+    def getOutputMapping(self) -> Mapping[str, str]: """Value of ``outputMapping``."""; return self.getOrDefault("outputMapping")
+    def setBatchSize(self, value: int) -> Self: """Set ``batchSize``: global batch: rows a step over all workers; in transform, rows in one call of the model, at most."""; return self._set_checked(batchSize=value)
+    def getBatchSize(self) -> int: """Value of ``batchSize``."""; return self.getOrDefault("batchSize")
+    def setExportDir(self, value: str) -> Self: """Set ``exportDir``: URI where the SavedModel is published, and read from, as pyarrow.fs understands it."""; return self._set_checked(exportDir=value)
+    def getExportDir(self) -> str: """Value of ``exportDir``."""; return self.getOrDefault("exportDir")
+    def setSignatureDefKey(self, value: str) -> Self: """Set ``signatureDefKey``: signature of the SavedModel."""; return self._set_checked(signatureDefKey=value)
+    def getSignatureDefKey(self) -> str: """Value of ``signatureDefKey``."""; return self.getOrDefault("signatureDefKey")
+    def setTagSet(self, value: str) -> Self: """Set ``tagSet``: tags of the SavedModel, separated by commas."""; return self._set_checked(tagSet=value)
+    def getTagSet(self) -> str: """Value of ``tagSet``."""; return self.getOrDefault("tagSet")
+    def setNullPolicy(self, value: str) -> Self: """Set ``nullPolicy``: rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')."""; return self._set_checked(nullPolicy=value)
+    def getNullPolicy(self) -> str: """Value of ``nullPolicy``."""; return self.getOrDefault("nullPolicy")
+    def setNanPolicy(self, value: str) -> Self: """Set ``nanPolicy``: rows with NaN or infinity: 'error', 'skip', or 'keep' them as they are for the model; in SQL functions and in MLflow, where rows cannot be left out, 'skip' gives null outputs."""; return self._set_checked(nanPolicy=value)
+    def getNanPolicy(self) -> str: """Value of ``nanPolicy``."""; return self.getOrDefault("nanPolicy")
+    def setPadValue(self, value: float) -> Self: """Set ``padValue``: fills rows of different lengths where the model's dimension is None, in fit to the longest."""; return self._set_checked(padValue=value)
+    def getPadValue(self) -> float: """Value of ``padValue``."""; return self.getOrDefault("padValue")
+    def setBinaryOutputs(self, value: Sequence[str]) -> Self: """Set ``binaryOutputs``: names of outputs whose strings are bytes rather than text."""; return self._set_checked(binaryOutputs=value)
+    def getBinaryOutputs(self) -> Sequence[str]: """Value of ``binaryOutputs``."""; return self.getOrDefault("binaryOutputs")
 
 
-class TFModelKeywords(Keywords):
-    """Keywords and accessors of ``TFModel``."""
+class ClassifierKeywords(TypedDict, total=False):
+    """Of ``ClassifierParams``."""
+
+    rawPredictionCol: str
+    probabilityCol: str
+    threshold: float
+
+
+class ClassifierAccessors(ParamsBase):
+    """Of ``ClassifierParams``."""
+
+    def setRawPredictionCol(self, value: str) -> Self: """Set ``rawPredictionCol``: column of the vectors before softmax or sigmoid."""; return self._set_checked(rawPredictionCol=value)
+    def getRawPredictionCol(self) -> str: """Value of ``rawPredictionCol``."""; return self.getOrDefault("rawPredictionCol")
+    def setProbabilityCol(self, value: str) -> Self: """Set ``probabilityCol``: column of the vectors of class probabilities."""; return self._set_checked(probabilityCol=value)
+    def getProbabilityCol(self) -> str: """Value of ``probabilityCol``."""; return self.getOrDefault("probabilityCol")
+    def setThreshold(self, value: float) -> Self: """Set ``threshold``: probability above which a binary model predicts class 1."""; return self._set_checked(threshold=value)
+    def getThreshold(self) -> float: """Value of ``threshold``."""; return self.getOrDefault("threshold")
+
+
+class TrainingKeywords(TypedDict, total=False):
+    """Of ``TrainingParams``."""
+
+    labelCol: str
+    weightCol: str | None
+    validationIndicatorCol: str | None
+    seed: int | None
+    labelMapping: Mapping[str, str] | None
+    weightMapping: Mapping[str, str] | None
+    clusterSize: int
+    masterNode: str | None
+    epochs: int
+    shuffle: bool
+    modelDir: str | None
+    logDir: str | None
+    tensorboard: bool
+    reservationTimeout: float
+    feedTimeout: float
+    maxRestarts: int
+    nodeCpus: int | None
+    nodeGpus: int | None
+    communication: str
+    nodeEnv: Mapping[str, str]
+    verbose: int
+
+
+class TrainingAccessors(ParamsBase):
+    """Of ``TrainingParams``."""
+
+    def setLabelCol(self, value: str) -> Self: """Set ``labelCol``: column of a single label; only the default one may be missing, in TFEstimator."""; return self._set_checked(labelCol=value)
+    def getLabelCol(self) -> str: """Value of ``labelCol``."""; return self.getOrDefault("labelCol")
+    def setWeightCol(self, value: str) -> Self: """Set ``weightCol``: column of the weights of rows."""; return self._set_checked(weightCol=value)
+    def getWeightCol(self) -> str: """Value of ``weightCol``."""; return self.getOrDefault("weightCol")
+    def setValidationIndicatorCol(self, value: str) -> Self: """Set ``validationIndicatorCol``: boolean column, true for rows to validate on and not to train on."""; return self._set_checked(validationIndicatorCol=value)
+    def getValidationIndicatorCol(self) -> str: """Value of ``validationIndicatorCol``."""; return self.getOrDefault("validationIndicatorCol")
+    def setSeed(self, value: int) -> Self: """Set ``seed``: decides the order of rows and validationSplit; by default a number of the class."""; return self._set_checked(seed=value)
+    def getSeed(self) -> int: """Value of ``seed``."""; return self.getOrDefault("seed")
+    def setLabelMapping(self, value: Mapping[str, str]) -> Self: """Set ``labelMapping``: {column: output name} for several labels; replaces labelCol."""; return self._set_checked(labelMapping=value)
+    def getLabelMapping(self) -> Mapping[str, str]: """Value of ``labelMapping``."""; return self.getOrDefault("labelMapping")
+    def setWeightMapping(self, value: Mapping[str, str]) -> Self: """Set ``weightMapping``: {column: output name} for weights by output; replaces weightCol."""; return self._set_checked(weightMapping=value)
+    def getWeightMapping(self) -> Mapping[str, str]: """Value of ``weightMapping``."""; return self.getOrDefault("weightMapping")
+    def setClusterSize(self, value: int) -> Self: """Set ``clusterSize``: number of all nodes; each takes one task slot of Spark's."""; return self._set_checked(clusterSize=value)
+    def getClusterSize(self) -> int: """Value of ``clusterSize``."""; return self.getOrDefault("clusterSize")
+    def setMasterNode(self, value: str) -> Self: """Set ``masterNode``: job name of the chief, 'chief' or 'master'; unset: worker 0 is chief."""; return self._set_checked(masterNode=value)
+    def getMasterNode(self) -> str: """Value of ``masterNode``."""; return self.getOrDefault("masterNode")
+    def setEpochs(self, value: int) -> Self: """Set ``epochs``: passes over the data."""; return self._set_checked(epochs=value)
+    def getEpochs(self) -> int: """Value of ``epochs``."""; return self.getOrDefault("epochs")
+    def setShuffle(self, value: bool) -> Self: """Set ``shuffle``: whether each pass has a new, seeded order."""; return self._set_checked(shuffle=value)
+    def getShuffle(self) -> bool: """Value of ``shuffle``."""; return self.getOrDefault("shuffle")
+    def setModelDir(self, value: str) -> Self: """Set ``modelDir``: directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator keeps the training state there after each epoch, and continues from what it finds."""; return self._set_checked(modelDir=value)
+    def getModelDir(self) -> str: """Value of ``modelDir``."""; return self.getOrDefault("modelDir")
+    def setLogDir(self, value: str) -> Self: """Set ``logDir``: directory of TensorBoard's event files (ctx.log_dir); unset, with tensorboard one in the chief's working directory, which stays."""; return self._set_checked(logDir=value)
+    def getLogDir(self) -> str: """Value of ``logDir``."""; return self.getOrDefault("logDir")
+    def setTensorboard(self, value: bool) -> Self: """Set ``tensorboard``: whether the chief starts TensorBoard for the time of the fit."""; return self._set_checked(tensorboard=value)
+    def getTensorboard(self) -> bool: """Value of ``tensorboard``."""; return self.getOrDefault("tensorboard")
+    def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds the nodes may take to start and meet."""; return self._set_checked(reservationTimeout=value)
+    def getReservationTimeout(self) -> float: """Value of ``reservationTimeout``."""; return self.getOrDefault("reservationTimeout")
+    def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)
+    def getFeedTimeout(self) -> float: """Value of ``feedTimeout``."""; return self.getOrDefault("feedTimeout")
+    def setMaxRestarts(self, value: int) -> Self: """Set ``maxRestarts``: how often a failed fit is run again (ctx.restart_count), KerasEstimator from the last state in modelDir."""; return self._set_checked(maxRestarts=value)
+    def getMaxRestarts(self) -> int: """Value of ``maxRestarts``."""; return self.getOrDefault("maxRestarts")
+    def setNodeCpus(self, value: int) -> Self: """Set ``nodeCpus``: CPUs of a node, by stage-level scheduling; unset: spark.task.cpus."""; return self._set_checked(nodeCpus=value)
+    def getNodeCpus(self) -> int: """Value of ``nodeCpus``."""; return self.getOrDefault("nodeCpus")
+    def setNodeGpus(self, value: int) -> Self: """Set ``nodeGpus``: GPUs of a node, by stage-level scheduling; unset: as Spark is configured."""; return self._set_checked(nodeGpus=value)
+    def getNodeGpus(self) -> int: """Value of ``nodeGpus``."""; return self.getOrDefault("nodeGpus")
+    def setCommunication(self, value: str) -> Self: """Set ``communication``: collectives of TensorFlow: 'auto', 'ring' or 'nccl' (ctx.communication_options())."""; return self._set_checked(communication=value)
+    def getCommunication(self) -> str: """Value of ``communication``."""; return self.getOrDefault("communication")
+    def setNodeEnv(self, value: Mapping[str, str]) -> Self: """Set ``nodeEnv``: environment of the TensorFlow processes, set before TensorFlow is imported."""; return self._set_checked(nodeEnv=value)
+    def getNodeEnv(self) -> Mapping[str, str]: """Value of ``nodeEnv``."""; return self.getOrDefault("nodeEnv")
+    def setVerbose(self, value: int) -> Self: """Set ``verbose``: 0 silent, 1 progress bar, 2 a line per epoch and what nodes print."""; return self._set_checked(verbose=value)
+    def getVerbose(self) -> int: """Value of ``verbose``."""; return self.getOrDefault("verbose")
+
+
+class TrainFnKeywords(TypedDict, total=False):
+    """Of ``TrainFnParams``."""
+
+    numPS: int
+    driverPSNodes: bool
+    evalNode: bool
+    inputMode: str
+    steps: int | None
+    protocol: str
+
+
+class TrainFnAccessors(ParamsBase):
+    """Of ``TrainFnParams``."""
+
+    def setNumPS(self, value: int) -> Self: """Set ``numPS``: number of parameter servers."""; return self._set_checked(numPS=value)
+    def getNumPS(self) -> int: """Value of ``numPS``."""; return self.getOrDefault("numPS")
+    def setDriverPSNodes(self, value: bool) -> Self: """Set ``driverPSNodes``: whether parameter servers run on the driver's host, without task slots; not on Spark Connect."""; return self._set_checked(driverPSNodes=value)
+    def getDriverPSNodes(self) -> bool: """Value of ``driverPSNodes``."""; return self.getOrDefault("driverPSNodes")
+    def setEvalNode(self, value: bool) -> Self: """Set ``evalNode``: whether one node is an evaluator."""; return self._set_checked(evalNode=value)
+    def getEvalNode(self) -> bool: """Value of ``evalNode``."""; return self.getOrDefault("evalNode")
+    def setInputMode(self, value: str) -> Self: """Set ``inputMode``: InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files."""; return self._set_checked(inputMode=value)
+    def getInputMode(self) -> str: """Value of ``inputMode``."""; return self.getOrDefault("inputMode")
+    def setSteps(self, value: int) -> Self: """Set ``steps``: steps to train, for train functions that count steps (args.steps)."""; return self._set_checked(steps=value)
+    def getSteps(self) -> int: """Value of ``steps``."""; return self.getOrDefault("steps")
+    def setProtocol(self, value: str) -> Self: """Set ``protocol``: protocol of TensorFlow's own servers (ctx.start_server())."""; return self._set_checked(protocol=value)
+    def getProtocol(self) -> str: """Value of ``protocol``."""; return self.getOrDefault("protocol")
+
+
+class KerasKeywords(TypedDict, total=False):
+    """Of ``KerasParams``."""
+
+    modelArgs: Mapping[str, Any]
+    validationSplit: float
+    classWeight: Mapping[int, float] | None
+    adaptLayers: Sequence[str] | None
+    adaptRows: int | None
+    initialModel: str | None
+
+
+class KerasAccessors(ParamsBase):
+    """Of ``KerasParams``."""
+
+    def setModelArgs(self, value: Mapping[str, Any]) -> Self: """Set ``modelArgs``: keyword arguments of the model function; what a grid search varies."""; return self._set_checked(modelArgs=value)
+    def getModelArgs(self) -> Mapping[str, Any]: """Value of ``modelArgs``."""; return self.getOrDefault("modelArgs")
+    def setValidationSplit(self, value: float) -> Self: """Set ``validationSplit``: fraction of the rows to validate on, chosen by seed."""; return self._set_checked(validationSplit=value)
+    def getValidationSplit(self) -> float: """Value of ``validationSplit``."""; return self.getOrDefault("validationSplit")
+    def setClassWeight(self, value: Mapping[int, float]) -> Self: """Set ``classWeight``: {class: weight}, multiplied into weightCol."""; return self._set_checked(classWeight=value)
+    def getClassWeight(self) -> Mapping[int, float]: """Value of ``classWeight``."""; return self.getOrDefault("classWeight")
+    def setAdaptLayers(self, value: Sequence[str]) -> Self: """Set ``adaptLayers``: names of preprocessing layers to adapt on the training rows."""; return self._set_checked(adaptLayers=value)
+    def getAdaptLayers(self) -> Sequence[str]: """Value of ``adaptLayers``."""; return self.getOrDefault("adaptLayers")
+    def setAdaptRows(self, value: int) -> Self: """Set ``adaptRows``: rows to adapt them on, at most; they pass through the driver; unset: all."""; return self._set_checked(adaptRows=value)
+    def getAdaptRows(self) -> int: """Value of ``adaptRows``."""; return self.getOrDefault("adaptRows")
+    def setInitialModel(self, value: str) -> Self: """Set ``initialModel``: weights to start from: .keras or .weights.h5 file, or a fit's exportDir."""; return self._set_checked(initialModel=value)
+    def getInitialModel(self) -> str: """Value of ``initialModel``."""; return self.getOrDefault("initialModel")
+
+
+class TFModelKeywords(ScoringKeywords, ClassifierKeywords, total=False):
+    """Of ``TFModel``."""
+
+
+
+class TFModelConstructor(ParamsBase):
+    """Of ``TFModel``."""
+
+    _keywords = TFModelKeywords
 
     @keyword_only
-    def __init__(
-        self,
-        *,
-        featuresCol: str = "features",
-        predictionCol: str = "prediction",
-        inputMapping: Mapping[str, Any] | None = None,
-        outputMapping: Mapping[str, Any] | None = None,
-        batchSize: int = 100,
-        exportDir: str | None = None,
-        signatureDefKey: str = "serving_default",
-        tagSet: str = "serve",
-        nullPolicy: str = "error",
-        nanPolicy: str = "error",
-        padValue: float = 0.0,
-        binaryOutputs: Sequence[str] | None = None,
-        rawPredictionCol: str = "rawPrediction",
-        probabilityCol: str = "probability",
-        threshold: float = 0.5,
-        **unknown: Any,
-    ) -> None:
+    def __init__(self, **params: Unpack[TFModelKeywords]) -> None:
         super().__init__()
         self._construct(self._take_keywords())
 
     @keyword_only
-    def setParams(
-        self,
-        *,
-        featuresCol: str = "features",
-        predictionCol: str = "prediction",
-        inputMapping: Mapping[str, Any] | None = None,
-        outputMapping: Mapping[str, Any] | None = None,
-        batchSize: int = 100,
-        exportDir: str | None = None,
-        signatureDefKey: str = "serving_default",
-        tagSet: str = "serve",
-        nullPolicy: str = "error",
-        nanPolicy: str = "error",
-        padValue: float = 0.0,
-        binaryOutputs: Sequence[str] | None = None,
-        rawPredictionCol: str = "rawPrediction",
-        probabilityCol: str = "probability",
-        threshold: float = 0.5,
-        **unknown: Any,
-    ) -> Self:
+    def setParams(self, **params: Unpack[TFModelKeywords]) -> Self:
         """Set any of them by keyword."""
         return self._set_given(self._take_keywords())
 
-    if TYPE_CHECKING:  # made by the decorator accessors
-        # fmt: off
-        def setFeaturesCol(self, value: str) -> Self: ...
-        def getFeaturesCol(self) -> str: ...
-        def setPredictionCol(self, value: str) -> Self: ...
-        def getPredictionCol(self) -> str: ...
-        def setInputMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getInputMapping(self) -> Mapping[str, Any]: ...
-        def setOutputMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getOutputMapping(self) -> Mapping[str, Any]: ...
-        def setBatchSize(self, value: int) -> Self: ...
-        def getBatchSize(self) -> int: ...
-        def setExportDir(self, value: str) -> Self: ...
-        def getExportDir(self) -> str: ...
-        def setSignatureDefKey(self, value: str) -> Self: ...
-        def getSignatureDefKey(self) -> str: ...
-        def setTagSet(self, value: str) -> Self: ...
-        def getTagSet(self) -> str: ...
-        def setNullPolicy(self, value: str) -> Self: ...
-        def getNullPolicy(self) -> str: ...
-        def setNanPolicy(self, value: str) -> Self: ...
-        def getNanPolicy(self) -> str: ...
-        def setPadValue(self, value: float) -> Self: ...
-        def getPadValue(self) -> float: ...
-        def setBinaryOutputs(self, value: Sequence[str]) -> Self: ...
-        def getBinaryOutputs(self) -> Sequence[str]: ...
-        def setRawPredictionCol(self, value: str) -> Self: ...
-        def getRawPredictionCol(self) -> str: ...
-        def setProbabilityCol(self, value: str) -> Self: ...
-        def getProbabilityCol(self) -> str: ...
-        def setThreshold(self, value: float) -> Self: ...
-        def getThreshold(self) -> float: ...
-        # fmt: on
+
+class TFEstimatorKeywords(ScoringKeywords, TrainingKeywords, TrainFnKeywords, total=False):
+    """Of ``TFEstimator``."""
+
+    trainFn: Callable[[Any, Any], Any] | None
+    tfArgs: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None
 
 
-class TFEstimatorKeywords(Keywords):
-    """Keywords and accessors of ``TFEstimator``."""
+class TFEstimatorConstructor(ParamsBase):
+    """Of ``TFEstimator``."""
+
+    _keywords = TFEstimatorKeywords
 
     @keyword_only
-    def __init__(
-        self,
-        *,
-        trainFn: Callable[[Any, Any], Any] | None = None,
-        tfArgs: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None = None,
-        featuresCol: str = "features",
-        predictionCol: str = "prediction",
-        inputMapping: Mapping[str, Any] | None = None,
-        outputMapping: Mapping[str, Any] | None = None,
-        batchSize: int = 100,
-        exportDir: str | None = None,
-        signatureDefKey: str = "serving_default",
-        tagSet: str = "serve",
-        nullPolicy: str = "error",
-        nanPolicy: str = "error",
-        padValue: float = 0.0,
-        binaryOutputs: Sequence[str] | None = None,
-        labelCol: str = "label",
-        weightCol: str | None = None,
-        validationIndicatorCol: str | None = None,
-        seed: int | None = None,
-        labelMapping: Mapping[str, Any] | None = None,
-        weightMapping: Mapping[str, Any] | None = None,
-        clusterSize: int = 1,
-        numPS: int = 0,
-        driverPSNodes: bool = False,
-        masterNode: str | None = None,
-        evalNode: bool = False,
-        inputMode: str = "SPARK",
-        epochs: int = 1,
-        steps: int | None = None,
-        shuffle: bool = True,
-        modelDir: str | None = None,
-        logDir: str | None = None,
-        tensorboard: bool = False,
-        reservationTimeout: float = 600.0,
-        feedTimeout: float = 600.0,
-        maxRestarts: int = 0,
-        nodeCpus: int | None = None,
-        nodeGpus: int | None = None,
-        communication: str = "auto",
-        protocol: str = "grpc",
-        nodeEnv: Mapping[str, str] = {},
-        verbose: int = 1,
-        **unknown: Any,
-    ) -> None:
+    def __init__(self, **params: Unpack[TFEstimatorKeywords]) -> None:
         super().__init__()
         self._construct(self._take_keywords())
 
     @keyword_only
-    def setParams(
-        self,
-        *,
-        trainFn: Callable[[Any, Any], Any] | None = None,
-        tfArgs: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None = None,
-        featuresCol: str = "features",
-        predictionCol: str = "prediction",
-        inputMapping: Mapping[str, Any] | None = None,
-        outputMapping: Mapping[str, Any] | None = None,
-        batchSize: int = 100,
-        exportDir: str | None = None,
-        signatureDefKey: str = "serving_default",
-        tagSet: str = "serve",
-        nullPolicy: str = "error",
-        nanPolicy: str = "error",
-        padValue: float = 0.0,
-        binaryOutputs: Sequence[str] | None = None,
-        labelCol: str = "label",
-        weightCol: str | None = None,
-        validationIndicatorCol: str | None = None,
-        seed: int | None = None,
-        labelMapping: Mapping[str, Any] | None = None,
-        weightMapping: Mapping[str, Any] | None = None,
-        clusterSize: int = 1,
-        numPS: int = 0,
-        driverPSNodes: bool = False,
-        masterNode: str | None = None,
-        evalNode: bool = False,
-        inputMode: str = "SPARK",
-        epochs: int = 1,
-        steps: int | None = None,
-        shuffle: bool = True,
-        modelDir: str | None = None,
-        logDir: str | None = None,
-        tensorboard: bool = False,
-        reservationTimeout: float = 600.0,
-        feedTimeout: float = 600.0,
-        maxRestarts: int = 0,
-        nodeCpus: int | None = None,
-        nodeGpus: int | None = None,
-        communication: str = "auto",
-        protocol: str = "grpc",
-        nodeEnv: Mapping[str, str] = {},
-        verbose: int = 1,
-        **unknown: Any,
-    ) -> Self:
+    def setParams(self, **params: Unpack[TFEstimatorKeywords]) -> Self:
         """Set any of them by keyword."""
         return self._set_given(self._take_keywords())
 
-    if TYPE_CHECKING:  # made by the decorator accessors
-        # fmt: off
-        def setFeaturesCol(self, value: str) -> Self: ...
-        def getFeaturesCol(self) -> str: ...
-        def setPredictionCol(self, value: str) -> Self: ...
-        def getPredictionCol(self) -> str: ...
-        def setInputMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getInputMapping(self) -> Mapping[str, Any]: ...
-        def setOutputMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getOutputMapping(self) -> Mapping[str, Any]: ...
-        def setBatchSize(self, value: int) -> Self: ...
-        def getBatchSize(self) -> int: ...
-        def setExportDir(self, value: str) -> Self: ...
-        def getExportDir(self) -> str: ...
-        def setSignatureDefKey(self, value: str) -> Self: ...
-        def getSignatureDefKey(self) -> str: ...
-        def setTagSet(self, value: str) -> Self: ...
-        def getTagSet(self) -> str: ...
-        def setNullPolicy(self, value: str) -> Self: ...
-        def getNullPolicy(self) -> str: ...
-        def setNanPolicy(self, value: str) -> Self: ...
-        def getNanPolicy(self) -> str: ...
-        def setPadValue(self, value: float) -> Self: ...
-        def getPadValue(self) -> float: ...
-        def setBinaryOutputs(self, value: Sequence[str]) -> Self: ...
-        def getBinaryOutputs(self) -> Sequence[str]: ...
-        def setLabelCol(self, value: str) -> Self: ...
-        def getLabelCol(self) -> str: ...
-        def setWeightCol(self, value: str) -> Self: ...
-        def getWeightCol(self) -> str: ...
-        def setValidationIndicatorCol(self, value: str) -> Self: ...
-        def getValidationIndicatorCol(self) -> str: ...
-        def setSeed(self, value: int) -> Self: ...
-        def getSeed(self) -> int: ...
-        def setLabelMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getLabelMapping(self) -> Mapping[str, Any]: ...
-        def setWeightMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getWeightMapping(self) -> Mapping[str, Any]: ...
-        def setClusterSize(self, value: int) -> Self: ...
-        def getClusterSize(self) -> int: ...
-        def setNumPS(self, value: int) -> Self: ...
-        def getNumPS(self) -> int: ...
-        def setDriverPSNodes(self, value: bool) -> Self: ...
-        def getDriverPSNodes(self) -> bool: ...
-        def setMasterNode(self, value: str) -> Self: ...
-        def getMasterNode(self) -> str: ...
-        def setEvalNode(self, value: bool) -> Self: ...
-        def getEvalNode(self) -> bool: ...
-        def setInputMode(self, value: str) -> Self: ...
-        def getInputMode(self) -> str: ...
-        def setEpochs(self, value: int) -> Self: ...
-        def getEpochs(self) -> int: ...
-        def setSteps(self, value: int) -> Self: ...
-        def getSteps(self) -> int: ...
-        def setShuffle(self, value: bool) -> Self: ...
-        def getShuffle(self) -> bool: ...
-        def setModelDir(self, value: str) -> Self: ...
-        def getModelDir(self) -> str: ...
-        def setLogDir(self, value: str) -> Self: ...
-        def getLogDir(self) -> str: ...
-        def setTensorboard(self, value: bool) -> Self: ...
-        def getTensorboard(self) -> bool: ...
-        def setReservationTimeout(self, value: float) -> Self: ...
-        def getReservationTimeout(self) -> float: ...
-        def setFeedTimeout(self, value: float) -> Self: ...
-        def getFeedTimeout(self) -> float: ...
-        def setMaxRestarts(self, value: int) -> Self: ...
-        def getMaxRestarts(self) -> int: ...
-        def setNodeCpus(self, value: int) -> Self: ...
-        def getNodeCpus(self) -> int: ...
-        def setNodeGpus(self, value: int) -> Self: ...
-        def getNodeGpus(self) -> int: ...
-        def setCommunication(self, value: str) -> Self: ...
-        def getCommunication(self) -> str: ...
-        def setProtocol(self, value: str) -> Self: ...
-        def getProtocol(self) -> str: ...
-        def setNodeEnv(self, value: Mapping[str, str]) -> Self: ...
-        def getNodeEnv(self) -> Mapping[str, str]: ...
-        def setVerbose(self, value: int) -> Self: ...
-        def getVerbose(self) -> int: ...
-        # fmt: on
+
+class KerasEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywords, KerasKeywords, total=False):
+    """Of ``KerasEstimator``."""
+
+    model: Any
+    callbacks: Sequence[Any] | None
+    customObjects: Mapping[str, Any] | None
 
 
-class KerasEstimatorKeywords(Keywords):
-    """Keywords and accessors of ``KerasEstimator``."""
+class KerasEstimatorConstructor(ParamsBase):
+    """Of ``KerasEstimator``."""
+
+    _keywords = KerasEstimatorKeywords
 
     @keyword_only
-    def __init__(
-        self,
-        *,
-        model: Any = None,
-        callbacks: Sequence[Any] | None = None,
-        customObjects: Mapping[str, Any] | None = None,
-        featuresCol: str = "features",
-        predictionCol: str = "prediction",
-        inputMapping: Mapping[str, Any] | None = None,
-        outputMapping: Mapping[str, Any] | None = None,
-        batchSize: int = 100,
-        exportDir: str | None = None,
-        signatureDefKey: str = "serving_default",
-        tagSet: str = "serve",
-        nullPolicy: str = "error",
-        nanPolicy: str = "error",
-        padValue: float = 0.0,
-        binaryOutputs: Sequence[str] | None = None,
-        labelCol: str = "label",
-        weightCol: str | None = None,
-        validationIndicatorCol: str | None = None,
-        seed: int | None = None,
-        labelMapping: Mapping[str, Any] | None = None,
-        weightMapping: Mapping[str, Any] | None = None,
-        clusterSize: int = 1,
-        masterNode: str | None = None,
-        epochs: int = 1,
-        shuffle: bool = True,
-        modelDir: str | None = None,
-        logDir: str | None = None,
-        tensorboard: bool = False,
-        reservationTimeout: float = 600.0,
-        feedTimeout: float = 600.0,
-        maxRestarts: int = 0,
-        nodeCpus: int | None = None,
-        nodeGpus: int | None = None,
-        communication: str = "auto",
-        nodeEnv: Mapping[str, str] = {},
-        verbose: int = 1,
-        rawPredictionCol: str = "rawPrediction",
-        probabilityCol: str = "probability",
-        threshold: float = 0.5,
-        modelArgs: Mapping[str, Any] = {},
-        validationSplit: float = 0.0,
-        classWeight: Mapping[int, float] | None = None,
-        adaptLayers: Sequence[str] | None = None,
-        adaptRows: int | None = None,
-        initialModel: str | None = None,
-        **unknown: Any,
-    ) -> None:
+    def __init__(self, **params: Unpack[KerasEstimatorKeywords]) -> None:
         super().__init__()
         self._construct(self._take_keywords())
 
     @keyword_only
-    def setParams(
-        self,
-        *,
-        model: Any = None,
-        callbacks: Sequence[Any] | None = None,
-        customObjects: Mapping[str, Any] | None = None,
-        featuresCol: str = "features",
-        predictionCol: str = "prediction",
-        inputMapping: Mapping[str, Any] | None = None,
-        outputMapping: Mapping[str, Any] | None = None,
-        batchSize: int = 100,
-        exportDir: str | None = None,
-        signatureDefKey: str = "serving_default",
-        tagSet: str = "serve",
-        nullPolicy: str = "error",
-        nanPolicy: str = "error",
-        padValue: float = 0.0,
-        binaryOutputs: Sequence[str] | None = None,
-        labelCol: str = "label",
-        weightCol: str | None = None,
-        validationIndicatorCol: str | None = None,
-        seed: int | None = None,
-        labelMapping: Mapping[str, Any] | None = None,
-        weightMapping: Mapping[str, Any] | None = None,
-        clusterSize: int = 1,
-        masterNode: str | None = None,
-        epochs: int = 1,
-        shuffle: bool = True,
-        modelDir: str | None = None,
-        logDir: str | None = None,
-        tensorboard: bool = False,
-        reservationTimeout: float = 600.0,
-        feedTimeout: float = 600.0,
-        maxRestarts: int = 0,
-        nodeCpus: int | None = None,
-        nodeGpus: int | None = None,
-        communication: str = "auto",
-        nodeEnv: Mapping[str, str] = {},
-        verbose: int = 1,
-        rawPredictionCol: str = "rawPrediction",
-        probabilityCol: str = "probability",
-        threshold: float = 0.5,
-        modelArgs: Mapping[str, Any] = {},
-        validationSplit: float = 0.0,
-        classWeight: Mapping[int, float] | None = None,
-        adaptLayers: Sequence[str] | None = None,
-        adaptRows: int | None = None,
-        initialModel: str | None = None,
-        **unknown: Any,
-    ) -> Self:
+    def setParams(self, **params: Unpack[KerasEstimatorKeywords]) -> Self:
         """Set any of them by keyword."""
         return self._set_given(self._take_keywords())
-
-    if TYPE_CHECKING:  # made by the decorator accessors
-        # fmt: off
-        def setFeaturesCol(self, value: str) -> Self: ...
-        def getFeaturesCol(self) -> str: ...
-        def setPredictionCol(self, value: str) -> Self: ...
-        def getPredictionCol(self) -> str: ...
-        def setInputMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getInputMapping(self) -> Mapping[str, Any]: ...
-        def setOutputMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getOutputMapping(self) -> Mapping[str, Any]: ...
-        def setBatchSize(self, value: int) -> Self: ...
-        def getBatchSize(self) -> int: ...
-        def setExportDir(self, value: str) -> Self: ...
-        def getExportDir(self) -> str: ...
-        def setSignatureDefKey(self, value: str) -> Self: ...
-        def getSignatureDefKey(self) -> str: ...
-        def setTagSet(self, value: str) -> Self: ...
-        def getTagSet(self) -> str: ...
-        def setNullPolicy(self, value: str) -> Self: ...
-        def getNullPolicy(self) -> str: ...
-        def setNanPolicy(self, value: str) -> Self: ...
-        def getNanPolicy(self) -> str: ...
-        def setPadValue(self, value: float) -> Self: ...
-        def getPadValue(self) -> float: ...
-        def setBinaryOutputs(self, value: Sequence[str]) -> Self: ...
-        def getBinaryOutputs(self) -> Sequence[str]: ...
-        def setLabelCol(self, value: str) -> Self: ...
-        def getLabelCol(self) -> str: ...
-        def setWeightCol(self, value: str) -> Self: ...
-        def getWeightCol(self) -> str: ...
-        def setValidationIndicatorCol(self, value: str) -> Self: ...
-        def getValidationIndicatorCol(self) -> str: ...
-        def setSeed(self, value: int) -> Self: ...
-        def getSeed(self) -> int: ...
-        def setLabelMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getLabelMapping(self) -> Mapping[str, Any]: ...
-        def setWeightMapping(self, value: Mapping[str, Any]) -> Self: ...
-        def getWeightMapping(self) -> Mapping[str, Any]: ...
-        def setClusterSize(self, value: int) -> Self: ...
-        def getClusterSize(self) -> int: ...
-        def setMasterNode(self, value: str) -> Self: ...
-        def getMasterNode(self) -> str: ...
-        def setEpochs(self, value: int) -> Self: ...
-        def getEpochs(self) -> int: ...
-        def setShuffle(self, value: bool) -> Self: ...
-        def getShuffle(self) -> bool: ...
-        def setModelDir(self, value: str) -> Self: ...
-        def getModelDir(self) -> str: ...
-        def setLogDir(self, value: str) -> Self: ...
-        def getLogDir(self) -> str: ...
-        def setTensorboard(self, value: bool) -> Self: ...
-        def getTensorboard(self) -> bool: ...
-        def setReservationTimeout(self, value: float) -> Self: ...
-        def getReservationTimeout(self) -> float: ...
-        def setFeedTimeout(self, value: float) -> Self: ...
-        def getFeedTimeout(self) -> float: ...
-        def setMaxRestarts(self, value: int) -> Self: ...
-        def getMaxRestarts(self) -> int: ...
-        def setNodeCpus(self, value: int) -> Self: ...
-        def getNodeCpus(self) -> int: ...
-        def setNodeGpus(self, value: int) -> Self: ...
-        def getNodeGpus(self) -> int: ...
-        def setCommunication(self, value: str) -> Self: ...
-        def getCommunication(self) -> str: ...
-        def setNodeEnv(self, value: Mapping[str, str]) -> Self: ...
-        def getNodeEnv(self) -> Mapping[str, str]: ...
-        def setVerbose(self, value: int) -> Self: ...
-        def getVerbose(self) -> int: ...
-        def setRawPredictionCol(self, value: str) -> Self: ...
-        def getRawPredictionCol(self) -> str: ...
-        def setProbabilityCol(self, value: str) -> Self: ...
-        def getProbabilityCol(self) -> str: ...
-        def setThreshold(self, value: float) -> Self: ...
-        def getThreshold(self) -> float: ...
-        def setModelArgs(self, value: Mapping[str, Any]) -> Self: ...
-        def getModelArgs(self) -> Mapping[str, Any]: ...
-        def setValidationSplit(self, value: float) -> Self: ...
-        def getValidationSplit(self) -> float: ...
-        def setClassWeight(self, value: Mapping[int, float]) -> Self: ...
-        def getClassWeight(self) -> Mapping[int, float]: ...
-        def setAdaptLayers(self, value: Sequence[str]) -> Self: ...
-        def getAdaptLayers(self) -> Sequence[str]: ...
-        def setAdaptRows(self, value: int) -> Self: ...
-        def getAdaptRows(self) -> int: ...
-        def setInitialModel(self, value: str) -> Self: ...
-        def getInitialModel(self) -> str: ...
-        # fmt: on

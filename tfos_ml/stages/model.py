@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +23,13 @@ from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.columns import OutputColumns
 from tfos_ml.inference.local_inputs import local_inputs
 from tfos_ml.inference.prediction import HEAD_FILE, Head
-from tfos_ml.inference.publishing import Listing, fetch, listing, pack
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
-from tfos_ml.stages.keywords import TFModelKeywords
+from tfos_ml.stages.declared import shows_params
+from tfos_ml.stages.keywords import TFModelConstructor
 from tfos_ml.stages.model_repr import model_repr
 from tfos_ml.stages.output_columns import output_columns
-from tfos_ml.stages.params import CLASSIFIER_PARAMS, SCORING_PARAMS, ClassifierParams, ScoringParams, accessors
+from tfos_ml.stages.params import ClassifierParams
 from tfos_ml.stages.persistence import Saveable
 from tfos_ml.worker.datafeed import RESULT_COLUMN
 
@@ -38,52 +37,18 @@ if TYPE_CHECKING:
     from pyspark.ml.param import Param
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-    from typing_extensions import Self
 
     from tfos_ml.driver.run import RunResult
 
 
-_MODEL_FILE, _RESULTS = "saved_model.tar", "results-"
-_PARAMS = (*SCORING_PARAMS, *CLASSIFIER_PARAMS)
+MODEL_FILE, _RESULTS = "saved_model.tar", "results-"
 
 
-@accessors(*_PARAMS)
-class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable):
+@shows_params
+class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     """Runs a SavedModel over the rows of a DataFrame.
 
     What ``TFEstimator.fit`` returns; or, with ``exportDir``, any SavedModel.
-
-    Parameters
-    ----------
-    exportDir : str, optional
-        URI of a SavedModel, as ``pyarrow.fs`` understands it.
-    featuresCol, predictionCol : str, default "features", "prediction"
-        The column of a single input, and of a single output.
-    inputMapping : dict of str to str, optional
-        ``{column: tensor name}``; replaces ``featuresCol``.
-    outputMapping : dict of str to str, optional
-        ``{output name: column}``; replaces ``predictionCol``.
-    rawPredictionCol, probabilityCol : str, default "rawPrediction", "probability"
-        Vectors, written by models of ``KerasEstimator`` that tell classes apart; empty for none.
-    threshold : float, default 0.5
-        Probability above which a model with one sigmoid unit predicts class 1.
-    batchSize : int, default 100
-        Rows in one call of the model, at most.
-    signatureDefKey, tagSet : str, default "serving_default", "serve"
-        Which signature.
-    binaryOutputs : list of str, optional
-        Outputs whose strings become binary columns; others must be UTF-8 text.
-    nullPolicy : {"error", "skip", "keep"}, default "error"
-        What becomes of rows with a null in an input: the job fails, the row is left out, or it
-        is kept with null outputs.
-    nanPolicy : {"error", "skip", "keep"}, default "error"
-        What becomes of rows with NaN or infinity in an input: the job fails, the row is left out, or
-        the model gets it as it is. Where a row cannot be left out, as in SQL functions and in
-        MLflow, "skip" gives null outputs.
-    padValue : float, default 0
-        Fills rows that are shorter than those that ``KerasEstimator`` has trained the model on, and
-        shorter arrays within a row, where the model's dimension is None. No row is padded for the
-        sake of another.
 
     Attributes
     ----------
@@ -103,28 +68,20 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
     __module__ = "tfos_ml"
 
     def _construct(self, given: dict[str, Any]) -> None:
-        self._set_scoring_defaults()
-        self._set_classifier_defaults()
-        self._archive: Archive | None = None
-        self._archive_uri: str | None = None  # the exportDir that the archive stands for
-        self._archive_listing: Listing | None = None  # what was there, if it came from there
-        self._extracted: tuple[str, tempfile.TemporaryDirectory[str]] | None = None
+        self._set_defaults()
+        self._archives: dict[str | None, Archive] = {}  # the SavedModel, by exportDir; copies share it
         self._results: list[bytes] = []
         self._labels: tuple[str, ...] = ()
         self.history: dict[str, list[float]] = {}
         self.summary: dict[str, Any] = {}
         self._set_given(given)
 
-    def _set_given(self, given: dict[str, Any]) -> Self:
-        self._check_names(given)
-        return self._set_checked(**given)
-
     def __repr__(self) -> str:
         return model_repr(self)
 
     @classmethod
     def _from_run(cls, result: RunResult, label_names: Sequence[str]) -> TFModel:
-        model = cls._from_archive(result.model, label_names)
+        model = cls._of(label_names, None if result.model is None else Archive(result.model))
         model._results = result.results
         model.history = _history(result.reports)
         model.summary = {
@@ -139,10 +96,11 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
         return model
 
     @classmethod
-    def _from_archive(cls, archive: bytes | None, label_names: Sequence[str]) -> TFModel:
+    def _of(cls, label_names: Sequence[str], archive: Archive | None, uri: str | None = None) -> TFModel:
         model = cls()
         model._labels = tuple(label_names)
-        model._archive = None if archive is None else Archive(archive)
+        if archive is not None:
+            model._archives[uri] = archive
         return model
 
     def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> TFModel:
@@ -241,36 +199,28 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
         key = self._get("signatureDefKey")
         content = archive.member(saved_model.SIGNATURE_FILE)
         known = None if content is None else saved_model.parse_signature(content, key)
-        return known or saved_model.read_signature(self._extract(archive), key, self._get("tagSet"))
+        return known or saved_model.read_signature(archive.directory, key, self._get("tagSet"))
 
     def _packed(self) -> Archive:
         """The SavedModel as one tar file; fetched again only if sizes or times at ``exportDir`` have changed."""
         uri = self._get("exportDir")
-        if self._archive is not None and uri == self._archive_uri:
-            known = self._archive_listing
-            if known is None or known == listing(pyarrow_uri(uri)):
-                return self._archive
+        known = self._archives.get(uri)
+        if known is not None and known.is_current():
+            return known
         if uri is None:
             raise errors.NothingExportedError(
                 "This TFModel has no SavedModel: on the chief, trainFn did not call ctx.export_saved_model(model). "
                 "Call it at the end of the train function, or set exportDir to a SavedModel."
             )
-        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
-            found = fetch(pyarrow_uri(uri), f"{directory}/saved_model")
-            archive = Archive(pack(f"{directory}/saved_model", Path(directory)).read_bytes())
-        self._archive, self._archive_uri, self._archive_listing = archive, uri, found
+        archive = Archive.fetch(pyarrow_uri(uri))
+        for other in [name for name, kept in list(self._archives.items()) if kept.is_fetched]:
+            self._archives.pop(other, None)
+        self._archives[uri] = archive
         return archive
 
     def saved_model_dir(self) -> str:
         """A local directory with the SavedModel, for as long as this object lives."""
-        return self._extract(self._packed())
-
-    def _extract(self, archive: Archive) -> str:
-        if self._extracted is None or self._extracted[0] != archive.digest:
-            directory = tempfile.TemporaryDirectory(prefix="tfos_ml-model-")
-            archive.unpack(directory.name)
-            self._extracted = archive.digest, directory
-        return self._extracted[1].name
+        return self._packed().directory
 
     def predict(self, rows: Any) -> dict[str, np.ndarray[Any, Any]]:
         """Run the model here, without Spark; imports TensorFlow into this process.
@@ -302,26 +252,19 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
         signature = self._signature_of(archive)
         policies = {"pad_value": self._get("padValue"), "nan_policy": self._get("nanPolicy")}
         tensors = local_inputs(rows, self._input_mapping(signature), signature, **policies)
-        function = saved_model.load(self._extract(archive), self._get("signatureDefKey"), self._get("tagSet"))
+        function = saved_model.load(archive.directory, self._get("signatureDefKey"), self._get("tagSet"))
         return {name: value.numpy() for name, value in function(**tensors).items()}
 
     def _files(self) -> dict[str, bytes]:
-        has_model = self._archive is not None or self._get("exportDir") is not None
-        files = {_MODEL_FILE: self._packed().content} if has_model else {}
+        files = {MODEL_FILE: self._packed().content} if self._archives or self._get("exportDir") is not None else {}
         return {**files, **{f"{_RESULTS}{i:06d}": answers for i, answers in enumerate(self._results)}}
 
     def _facts(self) -> dict[str, Any]:
         return {"history": self.history, "summary": self.summary, "labels": self._labels}
 
-    def _restore_from(self, saved_model: Path, facts: dict[str, Any]) -> None:
-        """Take over a SavedModel's directory and what :meth:`_facts` returned."""
-        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
-            self._restore({_MODEL_FILE: pack(str(saved_model), Path(directory)).read_bytes()}, facts)
-
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        content = files.get(_MODEL_FILE)
-        self._archive = None if content is None else Archive(content)
-        self._archive_uri, self._archive_listing = self._get("exportDir"), None
+        if MODEL_FILE in files:
+            self._archives[self._get("exportDir")] = Archive(files[MODEL_FILE])
         self._results = [files[name] for name in sorted(files) if name.startswith(_RESULTS)]
         self.history, self.summary = facts.get("history", {}), facts.get("summary", {})
         self._labels = tuple(facts.get("labels", ()))
@@ -373,15 +316,6 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
         ]
         return archive, signature, bindings, self._bind_outputs(signature, archive, StructType())
 
-    def _scoring_at(self, directory: Path) -> udf.Scoring:
-        """How the model is called where its SavedModel lies in a directory."""
-        _, signature, bindings, outputs = self._unbound()
-        return self._scoring(directory, signature, bindings, outputs)
-
-    def _unpack(self, directory: Path) -> None:
-        """Write the SavedModel into a directory."""
-        self._packed().unpack(str(directory))
-
     def results(self) -> list[Any]:
         """What ``DataFeed.batch_results`` answered during ``fit``, in the order of the DataFrame."""
         tables = [pa.ipc.open_file(pa.BufferReader(data)).read_all() for data in self._results]
@@ -390,6 +324,17 @@ class TFModel(TFModelKeywords, ScoringParams, ClassifierParams, Model, Saveable)
         answers = pa.concat_tables(tables).sort_by(schema.ROW_COLUMN)
         values: list[Any] = answers.column(RESULT_COLUMN).to_pylist()
         return values
+
+
+def archive_of(model: TFModel) -> Archive:
+    """A model's packed SavedModel."""
+    return model._packed()
+
+
+def scoring_at(model: TFModel, directory: Path) -> udf.Scoring:
+    """How a model is called where its SavedModel lies in a directory."""
+    _, signature, bindings, outputs = model._unbound()
+    return model._scoring(directory, signature, bindings, outputs)
 
 
 def _history(reports: list[dict[str, Any]]) -> dict[str, list[float]]:

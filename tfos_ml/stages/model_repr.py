@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 def model_repr(model: TFModel) -> str:
     """``TFModel(uid, inputs, outputs, size, where from)``, as far as they are known."""
     parts = [model.uid]
-    archive, uri = model._archive, model._get("exportDir")
-    if archive is not None and uri == model._archive_uri:
+    uri = model._get("exportDir")
+    archive = model._archives.get(uri)
+    if archive is not None:
         content = archive.member(saved_model.SIGNATURE_FILE)
         signature = content and saved_model.parse_signature(content, model._get("signatureDefKey"))
         parts += _tensors(signature) if signature else []

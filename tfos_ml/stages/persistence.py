@@ -144,11 +144,7 @@ class StageReader(MLReader[Any]):
         metadata = DefaultParamsReader.loadMetadata(path, spark)
         if metadata["class"].rpartition(".")[2] != self._cls.__name__:  # where it lay in the package does not matter
             raise ModelError(f"{path} holds a {metadata['class']}, not a {self._cls.__name__}. Load it with its class.")
-        stage = self._cls()
-        stage._resetUid(metadata["uid"])
-        set_params(stage, metadata, path)
-        stage._restore(_read(spark, path), metadata)
-        return stage
+        return restore(self._cls, metadata, _read(spark, path), path)
 
 
 def _read(spark: SparkSession, path: str) -> dict[str, bytes]:
@@ -197,8 +193,8 @@ def _within_limits(spark: SparkSession, what: str) -> Iterator[None]:
         raise
 
 
-def params_of(stage: Any) -> dict[str, Any]:
-    """Params, uid and version of a stage as :func:`set_params` takes them; JSON-serialisable."""
+def describe(stage: Any) -> dict[str, Any]:
+    """A stage but for its files, as :func:`restore` takes it; JSON-serialisable."""
     from tfos_ml.common.version import __version__
 
     return {
@@ -206,13 +202,16 @@ def params_of(stage: Any) -> dict[str, Any]:
         _VERSION: __version__,
         "paramMap": {param.name: value for param, value in stage._paramMap.items()},
         "defaultParamMap": {param.name: value for param, value in stage._defaultParamMap.items()},
+        **stage._facts(),
     }
 
 
-def set_params(stage: Any, metadata: dict[str, Any], path: str) -> None:
-    """Set what the stage has by now of the Params that were saved."""
+def restore(cls: type, metadata: dict[str, Any], files: dict[str, bytes], path: str) -> Any:
+    """A stage of a class, with those of the saved Params that it still has; `path` is for the warning about others."""
     from tfos_ml.common.version import __version__
 
+    stage = cls()
+    stage._resetUid(metadata["uid"])
     saved = metadata.get(_VERSION)
     gone = [name for name in metadata["paramMap"] if not stage.hasParam(name)]
     if saved != __version__ or gone:
@@ -224,6 +223,8 @@ def set_params(stage: Any, metadata: dict[str, Any], path: str) -> None:
     for name, value in metadata["paramMap"].items():
         if stage.hasParam(name):
             stage.set(stage.getParam(name), value)
+    stage._restore(files, metadata)
+    return stage
 
 
 def _table(files: dict[str, bytes]) -> pa.Table:

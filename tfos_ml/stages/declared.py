@@ -1,0 +1,125 @@
+"""How a Param is declared, and what all stages do with theirs."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.ml.param import Param as SparkParam
+from pyspark.ml.param import Params
+
+from tfos_ml.common.redact import redact
+from tfos_ml.errors import ParamError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from tfos_ml.stages.constraints import Constraint
+
+Stage = TypeVar("Stage", bound="type[Any]")
+
+
+class Param(SparkParam[Any]):
+    """A Param, all that is to be said of it; its name is that of the class attribute.
+
+    Parameters
+    ----------
+    doc : str
+        What it is for.
+    constraint : Constraint
+        What it accepts.
+    default : optional
+        Its default value; None for none.
+    """
+
+    def __init__(self, doc: str, constraint: Constraint, default: Any = None):
+        super().__init__(Params._dummy(), "", doc, self._convert)
+        self.constraint = constraint
+        self.default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def _convert(self, value: Any) -> Any:
+        return self.constraint.check(self.name, value)
+
+
+def declared(cls: type) -> dict[str, Param]:
+    """The Params of a class by name, those of its bases first."""
+    found = (item for base in reversed(cls.__mro__) for item in vars(base).items())
+    return {name: param for name, param in found if isinstance(param, Param)}
+
+
+class ParamsBase(Params):
+    """What all our stages share: setting and getting by name, with constraints."""
+
+    _keywords: type
+    """What the constructor and ``setParams`` take: a ``TypedDict``."""
+
+    def _set_defaults(self) -> None:
+        self._setDefault(**{name: p.default for name, p in declared(type(self)).items() if p.default is not None})
+
+    def _take_keywords(self) -> dict[str, Any]:
+        given: dict[str, Any] = self.__dict__.pop("_input_kwargs")  # or each copy would keep functions and models
+        return given
+
+    def _construct(self, given: dict[str, Any]) -> None:
+        """Set all attributes of a new stage."""
+        raise NotImplementedError
+
+    def _set_given(self, given: dict[str, Any]) -> Self:
+        """Set what was passed to the constructor, or to ``setParams``; raises ``ParamError`` for unknown names."""
+        known = [p.name for p in self.params]
+        unknown = [name for name in given if not self.hasParam(name)]
+        if unknown:
+            near = {name: difflib.get_close_matches(name, known, 3, 0.5) for name in unknown}
+            hints = "; ".join(f"'{name}'" + (f", perhaps {' or '.join(n)}" if n else "") for name, n in near.items())
+            raise ParamError(f"Unknown parameters: {hints}. Known: {sorted(known)}")
+        return self._set_checked(**given)
+
+    def _set_checked(self, **values: Any) -> Self:
+        """Set Params, all but those that are None."""
+        return self._set(**{name: value for name, value in values.items() if value is not None})
+
+    def _get(self, name: str) -> Any:
+        """Value of a Param; None if it is neither set nor has a default, or this stage has none of that name."""
+        if not self.hasParam(name):
+            return None
+        param = self.getParam(name)
+        return self.getOrDefault(param) if self.isDefined(param) else None
+
+    def explainParam(self, param: str | SparkParam[Any]) -> str:
+        """Name, doc, default and value of a Param; of URIs without user and password."""
+        return redact(super().explainParam(param))
+
+    def check_params(self) -> None:
+        """Check all values again; a grid or ``copy(extra)`` may have brought in others."""
+        for param in self.params:
+            if isinstance(param, Param) and self.isDefined(param):
+                param.typeConverter(self.getOrDefault(param))
+
+
+def shows_params(cls: Stage) -> Stage:
+    """Class decorator: ``help`` lists all Params with their docs, and signatures show all keywords."""
+    params = declared(cls)
+    types = {name: kind.__forward_arg__ for name, kind in cls._keywords.__annotations__.items()}
+    names = [name for name in types if name not in params] + list(params)
+    defaults = {name: param.default for name, param in params.items()}
+    lines = ["    All Params", "    ----------"]
+    for name, param in params.items():
+        shown = "" if param.default is None else f", default {param.default!r}"
+        lines += [f"    {name} : {types[name]}{shown}", f"        {param.doc}"]
+    cls.__doc__ = "\n".join([f"{cls.__doc__}", *lines, "    "])
+    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    signature = inspect.Signature(
+        [
+            inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            *(keyword(name, default=defaults.get(name), annotation=types[name]) for name in names),
+            inspect.Parameter("unknown", inspect.Parameter.VAR_KEYWORD),  # raises ParamError with the nearest known
+        ]
+    )
+    for method in (cls.__init__, cls.setParams):
+        method.__signature__ = signature
+    return cls
