@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator
@@ -85,22 +83,6 @@ def test_tags_tell_the_shape_of_the_cluster():
 @pytest.mark.parametrize(("given", "name"), [("loss", "loss"), ("top-5 @ 1", "top-5 _ 1"), ("f1/macro", "f1/macro")])
 def test_metric_names_are_in_the_characters_that_mlflow_takes(given, name):
     assert content.metric_name(given) == name
-
-
-def test_curve_has_a_panel_for_each_metric_with_its_validation():
-    history = {"loss": [3.0, 2.0], "val_loss": [3.5, 2.5], "accuracy": [0.1, 0.2], "eval_auc": [0.5]}
-    figure = content.training_curve(history)
-    shown = {axes.get_title(): [line.get_label() for line in axes.lines] for axes in figure.axes if axes.get_visible()}
-    assert shown == {"loss": ["loss", "val_loss"], "accuracy": ["accuracy"], "auc": ["eval_auc"]}
-    assert figure.axes[0].lines[1].get_xydata().tolist() == [[1, 3.5], [2, 2.5]]
-    picture = io.BytesIO()
-    figure.savefig(picture)
-    assert picture.getvalue().startswith(b"\x89PNG")
-
-
-def test_there_is_no_curve_of_nothing():
-    assert content.training_curve({}) is None
-    assert content.training_curve({"loss": []}) is None
 
 
 def test_grid_points_tell_no_secret():

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
@@ -78,18 +78,33 @@ def _find_devices() -> None:
         tf.config.list_physical_devices("GPU")
 
 
-class _LazyFinder(importlib.abc.MetaPathFinder):
-    """Finds seldom used parts of Keras as modules that load when something of them is first used."""
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds some modules as Python does, and has another loader load them.
+
+    Parameters
+    ----------
+    names : set of str
+        The modules.
+    loader : callable
+        Makes the other loader of Python's.
+    """
+
+    def __init__(self, names: set[str], loader: Callable[[importlib.abc.Loader], importlib.abc.Loader]):
+        self._names = names
+        self._loader = loader
 
     def find_spec(self, name: str, path: SearchPath, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target) if name in _SELDOM_USED else None
+        spec = PathFinder.find_spec(name, path, target) if name in self._names else None
         if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = self._loader(spec.loader)
         return spec
 
 
 class _NotNow(importlib.abc.Loader):
     """Loads nothing."""
+
+    def __init__(self, loader: importlib.abc.Loader):
+        pass
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         raise ImportError(f"{spec.name} is imported later")
@@ -98,20 +113,10 @@ class _NotNow(importlib.abc.Loader):
         """Never reached."""
 
 
-class _WithoutKeras(importlib.abc.MetaPathFinder):
-    """Finds Keras, but does not load it."""
-
-    def find_spec(self, name: str, path: SearchPath, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target) if name == "keras" else None
-        if spec is not None:
-            spec.loader = _NotNow()
-        return spec
-
-
 @contextlib.contextmanager
 def _keras_later() -> Iterator[None]:
     """TensorFlow loads Keras 3 for registrations that only Keras 2 made; ``tf.keras`` would load it on first use."""
-    finder = _WithoutKeras()
+    finder = _Finder({"keras"}, _NotNow)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -120,17 +125,19 @@ def _keras_later() -> Iterator[None]:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow: quietly, and without Keras until it is used."""
+    """Import TensorFlow as :class:`_Quietly` loads it."""
     if "tensorflow" in sys.modules:
         return
-    with held_back_stderr(), _keras_later() if "keras" not in sys.modules else contextlib.nullcontext():
+    finder = _Finder({"tensorflow"}, _Quietly)
+    sys.meta_path.insert(0, finder)
+    try:
         import tensorflow  # noqa: F401
-
-        _find_devices()
+    finally:
+        sys.meta_path.remove(finder)
 
 
 class _Quietly(importlib.abc.Loader):
-    """Loads TensorFlow as :func:`import_tensorflow` does."""
+    """Loads TensorFlow without its start-up lines, and without Keras until that is used."""
 
     def __init__(self, loader: importlib.abc.Loader):
         self._loader = loader
@@ -148,21 +155,11 @@ class _Quietly(importlib.abc.Loader):
             _find_devices()
 
 
-class _QuietFinder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow as a module that loads quietly."""
-
-    def find_spec(self, name: str, path: SearchPath, target: ModuleType | None = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Quietly(spec.loader)
-        return spec
-
-
 def import_tensorflow_later() -> None:
     """Have TensorFlow, whenever it is imported, load as :func:`import_tensorflow` does; for processes of ours."""
-    sys.meta_path.insert(0, _QuietFinder())
+    sys.meta_path.insert(0, _Finder({"tensorflow"}, _Quietly))
 
 
 def import_keras_lightly() -> None:
     """Have Keras, whenever it is imported, load its seldom used parts only when they are; for processes of ours."""
-    sys.meta_path.insert(0, _LazyFinder())
+    sys.meta_path.insert(0, _Finder(_SELDOM_USED, importlib.util.LazyLoader))

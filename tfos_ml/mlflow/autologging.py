@@ -55,7 +55,6 @@ def autolog(
     - the model (flavor ``tfos_ml``) with signature and input example; and, if it was fitted as a
       stage of a ``Pipeline``, the whole ``PipelineModel`` beside it (``pipeline``, Spark's own flavor;
       not on Spark Connect);
-    - a figure of the training curve;
     - if the fit failed, its cause: status FAILED, tag ``tfos_ml.error``, artifact ``error.txt``.
 
     Where MLflow does not answer, training goes on, and one warning says so.

@@ -1,4 +1,4 @@
-"""What a run is told of a fit: Params, tags, dataset, training curve."""
+"""What is logged of a fit: Params, tags, dataset, errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tfos_ml.errors import InvalidInputError
 from tfos_ml.mlflow.packages import version_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pyspark.sql import DataFrame
 
     from tfos_ml.stages.base import ClusterEstimator
@@ -139,35 +138,6 @@ def _source(df: DataFrame) -> Any:
 def _shared(paths: list[list[str]]) -> list[str]:
     """The parts that paths begin with alike."""
     return [parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False))]
-
-
-def training_curve(history: Mapping[str, list[float]]) -> Figure | None:
-    """Metrics by epoch, those of validation dashed beside their own; None if there is no epoch to draw."""
-    from matplotlib.figure import Figure  # not pyplot, which keeps figures and picks a backend
-
-    names = [n for n, values in history.items() if len(values) > 0]
-    if not names:
-        return None
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(re.sub("^(val|eval)_", "", name), []).append(name)
-    shown = dict(list(groups.items())[:9])
-    columns = min(3, len(shown))
-    rows = -(-len(shown) // columns)
-    figure = Figure(figsize=(4.5 * columns, 3.2 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
-    for axis, (title, members) in zip(axes, shown.items(), strict=False):
-        for name in members:
-            epochs = range(1, len(history[name]) + 1)
-            axis.plot(epochs, history[name], "--" if name != title else "-", marker=".", label=name)
-        axis.set_title(title)
-        axis.set_xlabel("epoch")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.grid(alpha=0.3)
-        axis.legend()
-    for axis in list(figure.axes)[len(shown) :]:
-        axis.set_visible(False)
-    return figure
 
 
 def error_text(error: BaseException, environment: Mapping[str, str]) -> str:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tfos_ml.mlflow")
 EXAMPLE_ROWS = 5
 SYSTEM_METRICS_SECONDS = 10.0
-CURVE_FILE, ERROR_FILE, SUMMARY_FILE = "training_curve.png", "error.txt", "model_summary.txt"
+ERROR_FILE, SUMMARY_FILE = "error.txt", "model_summary.txt"
 ERROR_TAG, ERROR_TAG_CHARACTERS = "tfos_ml.error", 5000  # MLflow takes no more
 DATASET_CONTEXT = "train"
 SYSTEM_PREFIX = "system/"
@@ -201,11 +201,10 @@ class FitRun(FitListener):
 
     @_never_raises
     def fitted(self, model: TFModel) -> None:
-        """Log the dataset, the curve and the model, and end the run; see :class:`FitListener`."""
+        """Log the dataset and the model, and end the run; see :class:`FitListener`."""
         self._writer.close()
         if self._options.log_datasets:
             self._writer.attempt(self._log_dataset)
-        self._writer.attempt(lambda: self._log_curve(model))
         if self._options.log_models and self._run.keeps_model:
             self._writer.attempt(lambda: self._log_model(model))
         if self._checkpoints.best is not None:
@@ -257,11 +256,6 @@ class FitRun(FitListener):
         dataset = content.FittedDataset(self._dataset, rows)
         tags = [InputTag(MLFLOW_DATASET_CONTEXT, DATASET_CONTEXT)]
         self._client.log_inputs(self._run.run_id, [DatasetInput(dataset._to_mlflow_entity(), tags)])
-
-    def _log_curve(self, model: TFModel) -> None:
-        figure = content.training_curve(model.history)
-        if figure is not None:
-            self._client.log_figure(self._run.run_id, figure, CURVE_FILE)
 
     def _log_model(self, model: TFModel) -> None:
         name = None if self._checkpoints.best else self._options.registered_model_name
