@@ -75,7 +75,7 @@ def test_filesystem_that_never_answers_is_given_up_at_the_deadline(tmp_path, mon
     answer = threading.Event()
     try:
         with pytest.raises(filesystems.StorageError, match=r"has not answered for 0.2 s. Check .* the network"):
-            filesystems.ask("gs://bucket/x", lambda filesystem, path: answer.wait(60))
+            filesystems.request("gs://bucket/x", lambda filesystem, path: answer.wait(60))
     finally:
         answer.set()
         for thread in storage_threads():

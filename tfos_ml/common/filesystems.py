@@ -1,4 +1,4 @@
-"""Filesystems by URI, asked within a deadline, with errors that say what to check and no password."""
+"""Filesystems by URI: requests with a deadline, and errors that say what to check and no password."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class StorageError(OSError):
-    """A filesystem did not do what it was asked; its text holds no password."""
+    """A request to a filesystem failed; the text holds no password."""
 
 
 def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
@@ -53,7 +53,7 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
     return filesystem, path
 
 
-def ask(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
+def request(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
     """What ``operation(filesystem, path)`` returns; for short requests, not for copying.
 
     Raises

@@ -37,7 +37,7 @@ Settings = Callable[[str], str | None]
 
 
 def default_fs(spark: SparkSession) -> str:
-    """The default filesystem of the Spark cluster; that of the host on Spark Connect, which does not tell."""
+    """The default filesystem of the Spark cluster; that of the host on Spark Connect, where it is not known."""
     if is_connect(spark):
         return "file:///"
     fs: str = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")
@@ -58,7 +58,7 @@ def pyarrow_uri(uri: str) -> str:
     Raises
     ------
     DestinationError
-        If the settings ask for something that pyarrow does not have.
+        If the settings name something that pyarrow does not have.
     """
     if urlsplit(uri).scheme.lower() not in _HADOOP_S3:
         return uri
@@ -91,7 +91,7 @@ def s3_uri(uri: str, setting: Settings) -> str:
     Raises
     ------
     DestinationError
-        If the settings ask for credentials that pyarrow cannot get; says what to write instead.
+        If the settings name credentials that pyarrow cannot get; says what to write instead.
     """
     parts = urlsplit(uri)
     if parts.scheme.lower() not in _HADOOP_S3:

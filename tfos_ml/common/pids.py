@@ -1,4 +1,4 @@
-"""Processes, told apart although their pids are used again and clocks are set.
+"""Processes that keep their identity although pids are used again and clocks are set.
 
 A pid and the clock ticks from the boot of the machine to the start of the process name a
 process for as long as the machine runs. Signals go through descriptors of processes

@@ -21,7 +21,7 @@ _QUERY_SECRET = re.compile("(?i)^(sig|signature|sas|key)$")
 
 
 def redact(text: object, *, secrets: Iterable[str] = (), mark: str = HIDDEN + "@") -> str:
-    """A text whose URIs tell neither user nor password, nor query parameters that are named like secrets.
+    """A text whose URIs have neither user nor password, nor query parameters that are named like secrets.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def is_secret(name: str) -> bool:
 
 
 def secrets_of_uri(uri: str) -> set[str]:
-    """User, password and both as they stand in a URI, for errors of libraries that tell parts of it."""
+    """User, password and both as they stand in a URI, for errors of libraries that show parts of it."""
     found = _USER.search(uri)
     if found is None:
         return set()

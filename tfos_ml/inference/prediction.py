@@ -85,7 +85,7 @@ class Head:
 
     @property
     def is_classifier(self) -> bool:
-        """Whether the output tells classes apart."""
+        """Whether the output is probabilities or logits of classes."""
         return self.kind != PLAIN
 
     def explains(self, output: TensorInfo) -> bool:

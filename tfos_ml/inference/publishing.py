@@ -151,7 +151,7 @@ def listing(uri: str) -> Listing | None:
         return tuple(sorted((info.path, info.size or 0, info.mtime_ns or 0) for info in found if info.is_file))
 
     try:
-        return filesystems.ask(uri, find)
+        return filesystems.request(uri, find)
     except filesystems.StorageError as error:
         raise _unreadable(uri, str(error)) from None
 
@@ -163,7 +163,7 @@ def _unreadable(uri: str, why: str) -> ModelError:
 def check_destination(uri: str) -> str | None:
     """Why nothing can be published at a URI, or None if it can."""
     try:
-        return filesystems.ask(uri, _obstacle)
+        return filesystems.request(uri, _obstacle)
     except filesystems.StorageError as error:
         return str(error)
 

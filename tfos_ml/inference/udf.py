@@ -265,7 +265,7 @@ def _function(scoring: Scoring) -> saved_model.Scorer:
 
 
 def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:
-    """A plain column as the tensor that the signature asks for: cast without loss, and reshaped.
+    """A plain column as a tensor of the signature: cast without loss, and reshaped.
 
     A ragged one is two tensors, values and row splits. Rows are padded only in dimensions that are None in the model.
 

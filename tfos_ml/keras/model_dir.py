@@ -14,7 +14,7 @@ FOLDER = "tfos_ml"
 def check_model_dir(uri: str) -> None:
     """Raise ``DestinationError`` if ``modelDir`` cannot hold checkpoints, as seen from here."""
     try:
-        names = filesystems.ask(uri, _names)
+        names = filesystems.request(uri, _names)
     except filesystems.StorageError as error:
         raise DestinationError(f"modelDir={redact(uri)!r} cannot be read: {error}.") from None
     if names is None or (names and FOLDER not in names):

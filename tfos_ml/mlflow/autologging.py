@@ -47,8 +47,8 @@ def autolog(
 
     - Params, by their names, and the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``;
       of ``nodeEnv`` the names only, and no value of what is named like a secret;
-    - metrics by epoch (step = epoch, from 0), while the job runs: the chief tells the driver, and
-      the driver tells MLflow, so executors need no credentials. On Spark Connect they come at
+    - metrics by epoch (step = epoch, from 0), while the job runs: they go from the chief to
+      the driver and from there to MLflow, so executors need no credentials. On Spark Connect they come at
       the end, with the time when they were measured;
     - tags: the estimator, the shape of the cluster, versions;
     - the dataset, with the numbers of rows that were counted in training;
@@ -79,7 +79,7 @@ def autolog(
     registered_model_name : str, optional
         Register the model under this name; with ``log_checkpoints`` the best checkpoint.
     monitor : str, optional
-        The metric that tells which checkpoint is best, with ``-`` in front if more is better;
+        The metric by which a checkpoint is best, with ``-`` in front if more is better;
         default ``val_loss``, without validation rows ``loss``.
     exclusive : bool, default False
         Whether fits inside runs that the user has begun are not logged.

@@ -35,7 +35,7 @@ _LOCATIONS = ("modelDir", "exportDir", "logDir", "initialModel")
 def params_of(estimator: ClusterEstimator) -> dict[str, str]:
     """Params that people compare runs by, by name: those that were set, and a few with their defaults.
 
-    And the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``. Of ``nodeEnv`` only the names are told,
+    And the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``. Of ``nodeEnv`` only the names are logged,
     and of what is named like a secret no value.
     """
     shown = [p for p in estimator.params if estimator.isSet(p) or p.name in _ALWAYS]

@@ -49,7 +49,7 @@ SYSTEM_PREFIX = "system/"
 
 @dataclass(frozen=True)
 class Options:
-    """What :func:`tfos_ml.mlflow.autolog` was asked for; named alike."""
+    """Arguments of :func:`tfos_ml.mlflow.autolog`, by the same names."""
 
     log_models: bool = True
     log_input_examples: bool = True
@@ -63,7 +63,7 @@ class Options:
 
 
 def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
-    """A listener's method whose errors are told, and do not reach the fit."""
+    """A listener's method whose errors are logged, and do not reach the fit."""
 
     @functools.wraps(method)
     def safe(self: FitRun, *args: Any) -> None:
@@ -234,7 +234,7 @@ class FitRun(FitListener):
         try:
             self._run.end(status, is_down=self._writer.is_down)
         except Exception:
-            logger.debug("Run %s could not be ended", self._run.run_id, exc_info=True)  # the writer has told of it
+            logger.debug("Run %s could not be ended", self._run.run_id, exc_info=True)  # the writer has warned of it
         self._checkpoints.close()
 
     def _log_error(self, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Tags that tell which Spark application an MLflow run belongs to; MLflow finds this by its entry point."""
+"""Tags with the Spark application of an MLflow run; MLflow finds this by its entry point."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Run:
     keeps_model: bool = True
 
     def end(self, status: str, *, is_down: bool) -> None:
-        """End it, if it is the fit's own; a server that is down is asked only once."""
+        """End it, if it is the fit's own; with a single request to a server that is down."""
         if not self.is_own:
             return
         with server.impatient() if is_down else contextlib.nullcontext():

@@ -1,4 +1,4 @@
-"""Whether the tracking server answers, asked before MLflow is.
+"""Whether the tracking server answers, found out before MLflow sends a request.
 
 MLflow repeats a request that fails for minutes. Training is not to wait for that.
 """
@@ -30,7 +30,7 @@ def answers(tracking_uri: str) -> bool:
 
 @contextlib.contextmanager
 def impatient() -> Iterator[None]:
-    """MLflow asks once and waits 5 s: for what has to be tried at a server that did not answer."""
+    """MLflow tries once and waits 5 s: for requests to a server that did not answer before."""
     before = {name: os.environ.get(name) for name in (_RETRIES, _REQUEST_TIMEOUT)}
     os.environ[_RETRIES], os.environ[_REQUEST_TIMEOUT] = "0", str(int(TIMEOUT))
     try:

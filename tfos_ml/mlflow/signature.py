@@ -53,8 +53,8 @@ def model_signature(scoring: Scoring, columns: Mapping[str, ColumnSpec] | None =
     scoring : Scoring
         How it is called.
     columns : mapping of str to ColumnSpec, optional
-        What is known of columns that go in; the tensors do not tell text from bytes, nor scalars
-        from arrays of one.
+        What is known of columns that go in; the tensors leave open text or bytes, scalars
+        or arrays of one.
     """
     known = columns or {}
     inputs: list[Any] = [_tensor_spec(b, known.get(b.column)) for b in scoring.inputs]
@@ -94,7 +94,7 @@ def _input_type(tensor: TensorInfo, column: ColumnSpec | None) -> DataType | Arr
 
 
 def columns_of(example: pd.DataFrame) -> dict[str, ColumnSpec]:
-    """What an input example tells of its columns."""
+    """The columns of an input example."""
     specs = {}
     for name in example.columns:
         arrow = pa.array(example[name].tolist())

@@ -26,7 +26,7 @@ Job = Callable[[], None]
 
 
 class Writer:
-    """Logs to one run, in order; metrics that the server did not take are tried again.
+    """Logs to one run, in order, from a thread; metrics that the server did not take are sent again.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Writer:
     Attributes
     ----------
     is_down : bool
-        Whether the server did not answer when it was last asked.
+        Whether the server did not answer the last request.
     """
 
     def __init__(self, client: MlflowClient, run_id: str):
@@ -85,7 +85,7 @@ class Writer:
         self._client.log_batch(self._run_id, metrics=self._pending[:BATCH])
 
     def attempt(self, job: Job) -> bool:
-        """Do something now, in the caller's thread; whether it worked. What went wrong is told once."""
+        """Do something now, in the caller's thread; whether it worked. The first failure is a warning."""
         error = None
         try:
             if server.answers(self._client.tracking_uri):

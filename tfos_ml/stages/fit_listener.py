@@ -54,7 +54,7 @@ class Listening:
 
 
 _listening = Listening()
-"""Who is asked; a setting of this process, see :func:`listen`."""
+"""Makes a listener for each fit of this process, see :func:`listen`."""
 
 
 def listen(listening: Listening | None = None) -> None:

@@ -259,7 +259,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if uri is None:
             return None
         try:
-            path = filesystems.ask(uri, _weights_path)
+            path = filesystems.request(uri, _weights_path)
             with filesystems.open_uri(uri)[0].open_input_stream(path) as stream:
                 content: bytes = stream.read()
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Which columns a transform appends, as Params ask for them."""
+"""Which columns a transform appends, by its Params."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def output_columns(
     given: StructType,
     labels: Sequence[str] = (),
 ) -> OutputColumns:
-    """The columns that a stage's Params ask for.
+    """The columns that a stage with such Params appends.
 
     Parameters
     ----------

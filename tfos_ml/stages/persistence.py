@@ -165,7 +165,7 @@ def _joined(parts: Iterable[tuple[str, int, bytes]]) -> dict[str, bytes]:
 
 
 def _mark_at(spark: SparkSession, path: str) -> bytes | None:
-    """What tells the data at `path` from others.
+    """The id of the save that wrote the data at `path`.
 
     To look for data that may not be there would be an error, which a Connect server logs with all its causes.
     """
