@@ -238,7 +238,7 @@ class FitRun(FitListener):
         self._checkpoints.close()
 
     def _log_error(self, error: BaseException) -> None:
-        environment = self._estimator._get("nodeEnv")
+        environment = self._estimator.getNodeEnv()
         summary = content.error_summary(error, environment)
         self._client.set_tag(self._run.run_id, ERROR_TAG, summary[:ERROR_TAG_CHARACTERS])
         self._client.log_text(self._run.run_id, content.error_text(error, environment), ERROR_FILE)

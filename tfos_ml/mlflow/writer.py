@@ -6,6 +6,7 @@ one that is dead, at ``flush_async_logging`` and again when the process exits: 2
 
 from __future__ import annotations
 
+import functools
 import logging
 import queue
 import threading
@@ -22,7 +23,7 @@ BATCH = 1000  # MLflow takes no more at once
 RETRY_SECONDS = 5.0
 CLOSE_SECONDS = 30.0
 
-Job = Callable[[], None]
+Job = Callable[[], object]
 
 
 class Writer:
@@ -44,7 +45,7 @@ class Writer:
     def __init__(self, client: MlflowClient, run_id: str):
         self._client = client
         self._run_id = run_id
-        self._queue: queue.SimpleQueue[Metric | Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._pending: list[Metric] = []
         self._done = 0
         self._warned = False
@@ -54,35 +55,30 @@ class Writer:
 
     def write(self, metrics: Sequence[Metric]) -> None:
         """Have metrics logged soon."""
-        for metric in metrics:
-            self._queue.put(metric)
+        self._pending.extend(metrics)
+        self._queue.put(self._flush)
 
     def do(self, job: Job) -> None:
         """Have something done after the metrics that came before; not, if the server is down then."""
-        self._queue.put(job)
+        self._queue.put(self._flush)
+        self._queue.put(functools.partial(self.attempt, job))
 
     def _run(self) -> None:
-        while True:
+        job: Job | None = self._flush
+        while job is not None:
+            job()
             try:
-                item = self._queue.get(timeout=RETRY_SECONDS if self._pending else None)
+                job = self._queue.get(timeout=RETRY_SECONDS if self._pending else None)
             except queue.Empty:
-                self._flush()
-                continue
-            if isinstance(item, Metric):
-                self._pending.append(item)
-            if not isinstance(item, Metric) or self._queue.empty():
-                self._flush()
-            if item is None:
-                return
-            if not isinstance(item, Metric):
-                self.attempt(item)
+                job = self._flush
+        self._flush()
 
     def _flush(self) -> None:
-        while self._pending and self.attempt(self._log_batch):
-            del self._pending[:BATCH]
-
-    def _log_batch(self) -> None:
-        self._client.log_batch(self._run_id, metrics=self._pending[:BATCH])
+        """Log the metrics there are; more may be added meanwhile."""
+        while batch := self._pending[:BATCH]:
+            if not self.attempt(functools.partial(self._client.log_batch, self._run_id, metrics=batch)):
+                return
+            del self._pending[: len(batch)]
 
     def attempt(self, job: Job) -> bool:
         """Do something now, in the caller's thread; whether it worked. The first failure is a warning."""
