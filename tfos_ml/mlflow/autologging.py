@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import mlflow
-
 from tfos_ml import errors
-from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import server
 from tfos_ml.mlflow.fit_run import FitRun, Options
-from tfos_ml.mlflow.runs import NOBODY, Runs
+from tfos_ml.mlflow.runs import NOBODY, Run, Runs
 from tfos_ml.stages import fit_listener
 from tfos_ml.stages.fit_listener import FitListener, Listening
 
@@ -20,8 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tfos_ml.stages.base import ClusterEstimator
-
-logger = logging.getLogger("tfos_ml.mlflow")
 
 
 def autolog(
@@ -144,17 +138,12 @@ class _Tracking(Listening):
     def begin(self, estimator: ClusterEstimator, dataset: DataFrame) -> FitListener:
         if estimator.parent_run is NOBODY:
             return FitListener()
-        try:
-            if not server.answers(mlflow.get_tracking_uri()):
-                raise ConnectionError("it does not answer")
-            run = self._runs.open(estimator.parent_run)
-        except Exception as error:
-            logger.warning(
-                "MLflow at %s gives this fit no run: %s. Training goes on; its metrics are in the model's history.",
-                redact(mlflow.get_tracking_uri(), mark=""),
-                redact(error),
-            )
-            return FitListener()
+        runs: list[Run | None] = []
+        server.attempt(
+            lambda: runs.append(self._runs.open(estimator.parent_run)),
+            "gives this fit no run: %s. Training goes on; its metrics are in the model's history.",
+        )
+        run = runs[0] if runs else None
         return FitListener() if run is None else FitRun(self._options, run, estimator, dataset)
 
     def adopt(self, estimator: ClusterEstimator) -> None:

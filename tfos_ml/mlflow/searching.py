@@ -8,7 +8,6 @@ estimators that they copy and fit: a search is followed by replacing its ``_fit`
 from __future__ import annotations
 
 import functools
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.ml import Estimator
     from pyspark.sql import DataFrame
 
-logger = logging.getLogger("tfos_ml.mlflow")
 _ORIGINAL = "_tfos_ml_original"
 
 
@@ -123,16 +121,7 @@ def _search_run(runs: Runs) -> Iterator[Parent]:
 
 def _attempt(what: str, action: Callable[[], Any]) -> bool:
     """Whether something worked; if MLflow does not take it, the search goes on."""
-    uri = mlflow.get_tracking_uri()
-    error: object = "it does not answer"
-    try:
-        if server.answers(uri):
-            action()
-            return True
-    except Exception as raised:
-        error = raised
-    logger.warning("MLflow at %s %s: %s. The search goes on.", redact(uri, mark=""), what, redact(error))
-    return False
+    return server.attempt(action, f"{what}: %s. The search goes on.")
 
 
 def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:

@@ -6,10 +6,16 @@ MLflow repeats a request that fails for minutes. Training is not to wait for tha
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import mlflow
 import requests
+
+from tfos_ml.common.redact import redact
+
+logger = logging.getLogger("tfos_ml.mlflow")
 
 TIMEOUT = 5.0
 _RETRIES, _REQUEST_TIMEOUT = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"
@@ -26,6 +32,20 @@ def answers(tracking_uri: str) -> bool:
     except requests.RequestException:
         return False
     return True
+
+
+def attempt(action: Callable[[], object], otherwise: str) -> bool:
+    """Whether something at the tracking server worked; if not, a warning says so, with the error for ``%s``."""
+    uri = mlflow.get_tracking_uri()
+    error: object = "it does not answer"
+    try:
+        if answers(uri):
+            action()
+            return True
+    except Exception as raised:
+        error = raised
+    logger.warning(f"MLflow at %s {otherwise}", redact(uri, mark=""), redact(error))
+    return False
 
 
 @contextlib.contextmanager
