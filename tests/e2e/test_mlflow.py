@@ -151,7 +151,7 @@ def test_a_run_tells_all_of_its_fit(fitted):
     layers = Path(client.download_artifacts(run.info.run_id, "model_summary.txt", str(fitted.seen))).read_text()
     assert re.search(r"\(Dense\).*\(None, 8\).* 24 ", layers), layers
     tags = run.data.tags
-    assert tags["estimator_class"] == "tfos_ml.stages.keras_estimator.KerasEstimator"
+    assert tags["estimator_class"] == "tfos_ml.KerasEstimator"
     assert tags["tfos_ml.cluster"] == "worker: 2"
     assert tags["spark.applicationId"] == fitted.spark.sparkContext.applicationId
     assert {"tensorflow.version", "keras.version", "pyspark.version", "tfos_ml.version"} <= set(tags)
