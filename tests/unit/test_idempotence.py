@@ -191,7 +191,7 @@ def test_what_cannot_be_settled_ends_the_node(two_nodes):
     server.plan("commit", "lost")
     feed(nodes, server, PARTITIONS[:1])
     with pytest.raises(errors.NodeLostError, match="cannot be settled with the driver which rows of a feed count"):
-        next(nodes[0].inlet.until_end())
+        next(nodes[0].inlet.feed(()))
 
 
 def test_a_node_that_does_not_hear_of_its_failure_to_claim_does_not_claim_later(two_nodes):
@@ -292,6 +292,7 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
     server = serve()
     server.plan("progress", fault, None, fault)
     link = ProgressLink(ControlClient(**server.address), 0, lambda: {"rows": 1}, period=0.01)
+    link.start()
     for i in range(100):
         link.report({"step": i})
     link.close()
@@ -304,6 +305,7 @@ def test_more_reports_than_a_call_may_carry_come_with_several(serve, monkeypatch
     monkeypatch.setattr(progress_link, "REPORT_BYTES", 100)
     server = serve()
     link = ProgressLink(ControlClient(**server.address), 0, dict, period=DEADLINE)
+    link.start()
     link.report({"step": -1, "too long": "x" * 100})
     for i in range(50):
         link.report({"step": i})

@@ -15,9 +15,8 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import IO, Any
+from typing import IO
 
 import psutil
 import pyarrow as pa
@@ -25,13 +24,14 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.node_run import Detachment
 from tfos_ml.agent.placement import GatherPlacement, Place, check_driver, place_of
 from tfos_ml.agent.process import MARKER, child_environment
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
+from tfos_ml.agent.row_source import RowSource, Send
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.interpreter import module_command
-from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import node_endpoint
@@ -39,7 +39,7 @@ from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.control_client import NO_ANSWER, RETRY_SECONDS, ControlClient
 from tfos_ml.protocol.failure import NodeFailure
-from tfos_ml.protocol.graces import LEASE_SECONDS, Limit
+from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.transport import connect
 
@@ -69,7 +69,7 @@ class DetachedOrder:
 
 
 def start_host(order: DetachedOrder) -> subprocess.Popen[bytes]:
-    """Start the process; its standard output says when its node has joined, and ends with it."""
+    """Start the process; its standard output has a line once its node has joined, and ends with it."""
     environment = child_environment("", 1, {})
     del environment[MARKER]  # of the TensorFlow process alone
     process = subprocess.Popen(
@@ -114,113 +114,66 @@ def _executor() -> int:
     return os.getppid()
 
 
-class _DetachedSupervisor(Supervisor):
-    """A node that is no task: rows reach it through an endpoint of its own, results go straight to the driver.
+def lead(order: DetachedOrder, output: IO[bytes]) -> None:
+    """Lead one node from start to end, and report to the driver how it failed.
 
     Parameters
     ----------
     order : DetachedOrder
-        What it was started with.
-    say : file
-        Where to say that it has joined.
+        The node.
+    output : file
+        Gets a line once it has joined the others.
     """
+    task, control = order.task, order.task.control
+    assert control is not None
+    patience = task.lease or LEASE_SECONDS
+    placement = GatherPlacement(order.place, control, task.template.size, order.owner, patience)
 
-    pings_faster = 5  # the driver's announcements come with its answers
-    needs_driver = True
+    def serve(receiver: RowReceiver) -> RowServer:
+        claims = DriverClaims(ControlClient(**control), patience)
+        return RowServer(receiver, node_endpoint(order.place.host, task.node_ports), control["token"], claims)
 
-    def __init__(self, order: DetachedOrder, seat: GatherPlacement, say: IO[bytes]):
-        assert order.task.control is not None
-        super().__init__(order.task, seat, self._open_inlet if order.is_fed else Feeder)
-        self._order = order
-        self._control = order.task.control
-        self._patience = order.task.lease or LEASE_SECONDS
-        self._say = say
-        self._receiver: RowReceiver | None = None
-        self._endpoint: RowServer | None = None
-        self._ending: dict[str, Any] = {}
-        self._ending_since: float | None = None
+    def make_source(task: NodeTask, directories: SpoolDirectories, send: Send) -> RowSource:
+        return RowReceiver(directories, send, serve) if order.is_fed else Feeder(task, directories, send)
 
-    def _open_inlet(self, schema: FeedSchema, directories: SpoolDirectories, tell: Any) -> RowReceiver:
-        self._receiver = RowReceiver(directories, tell)
-        claims = DriverClaims(ControlClient(**self._control), self._patience)
-        where = node_endpoint(self._order.place.host, self._order.task.node_ports)
-        self._endpoint = RowServer(self._receiver, where, self._control["token"], claims)
-        self._receiver.location = self._endpoint.location
-        return self._receiver
+    def joined() -> None:
+        with contextlib.suppress(BrokenPipeError):  # nobody reads it once the task has ended
+            output.write(_JOINED)
+            output.flush()
 
-    def until_end(self) -> Iterator[None]:
-        """Goes on for as long as rows may come; there are none for the supervisor itself to write."""
-        if self._receiver is not None:
-            yield from self._receiver.until_end()
+    def deliver(rows: list[pa.RecordBatch]) -> None:
+        _deliver(rows, order.place.rank, control, patience)
 
-    def _hear(self, answer: dict[str, Any]) -> None:
-        """Note, too, that the program shuts the cluster down: until then servers and evaluators stay."""
-        super()._hear(answer)
-        ending = answer.get("ending", {})  # a fit has no program that may still want them
-        if ending is not None:
-            self._ending, self._ending_since = ending, self._ending_since or time.monotonic()
-
-    def _limit(self) -> Limit:
-        if self._ending and not self._is_helper:
-            return Limit(**self._ending)
-        return super()._limit()
-
-    def _dismissed_since(self) -> float | None:
-        done, ending = super()._dismissed_since(), self._ending_since
-        return None if done is None or ending is None else max(done, ending)
-
-    def join(self) -> None:
-        """Tell the task that started this process, too; once it has ended nobody listens any more."""
-        super().join()
-        with contextlib.suppress(BrokenPipeError):
-            self._say.write(_JOINED)
-            self._say.flush()
-
-    def results(self) -> Iterator[pa.RecordBatch]:
-        """Bring the results home, again and again until the driver has them; none are left."""
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                self._deliver(list(super().results()))
-                return iter(())
-            except NO_ANSWER:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(RETRY_SECONDS)
-
-    def _deliver(self, rows: list[pa.RecordBatch]) -> None:
-        rank = self._order.place.rank
-        descriptor = flight.FlightDescriptor.for_command(json.dumps({"rank": rank}).encode())
-        with connect(self._control["location"], self._control["token"]) as client:
-            writer, reader = client.do_put(descriptor, rows[0].schema)
-            with writer:
-                for batch in (*rows, results.row(rank, results.END, b"")):
-                    writer.write_batch(batch)
-                writer.done_writing()
-                while reader.read() is not None:  # until the driver has them
-                    pass
-
-    def stop(self) -> None:
-        """Close the door first."""
-        if self._endpoint is not None:
-            self._endpoint.close()
-        super().stop()
-
-
-def lead(order: DetachedOrder, say: IO[bytes]) -> None:
-    """Lead one node from start to end, and tell the driver how it failed."""
-    assert order.task.control is not None
-    patience = order.task.lease or LEASE_SECONDS
-    seat = GatherPlacement(order.place, order.task.control, order.task.template.size, order.owner, patience)
-    node = _DetachedSupervisor(order, seat, say)
+    node = Supervisor(task, placement, Detachment(make_source, joined, deliver))
     try:
-        for _ in supervise(node, node.until_end()):
+        for _ in supervise(node, ()):
             pass
     except NodeFailure:
         pass  # the driver knows
     except Exception as error:
         node.report_failure(node.failure(errors.NodeLostError, f"the supervisor failed: {error!r}"))
         raise
+
+
+def _deliver(rows: list[pa.RecordBatch], rank: int, control: dict[str, str], patience: float) -> None:
+    """Send result rows to the driver, again and again until it has them; raises ``ArrowException`` if it is gone."""
+    deadline = time.monotonic() + patience
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"rank": rank}).encode())
+    while True:
+        try:
+            with connect(control["location"], control["token"]) as client:
+                writer, reader = client.do_put(descriptor, rows[0].schema)
+                with writer:
+                    for batch in (*rows, results.row(rank, results.END, b"")):
+                        writer.write_batch(batch)
+                    writer.done_writing()
+                    while reader.read() is not None:  # until the driver has them
+                        pass
+            return
+        except NO_ANSWER:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
 
 
 def main() -> None:

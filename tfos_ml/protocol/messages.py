@@ -1,7 +1,8 @@
 """The messages between a node's supervisor and its TensorFlow process, a dataclass each.
 
 Over the socket pair (:mod:`tfos_ml.protocol.channel`) each is one JSON object a line: its class's name as ``type``,
-and its fields.
+and its fields. What supervisors exchange with each other, :class:`RowCounts` and :class:`NodeStatus`, goes as JSON over
+Spark's ``allGather`` or the control server.
 """
 
 from __future__ import annotations
@@ -113,6 +114,22 @@ class RowCounts:
     rows: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
     extents: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """Why a node that trains takes part in an exchange with the others; the default if it has nothing to say.
+
+    Attributes
+    ----------
+    rows : int or None
+        Rows it was fed, if its process has ended.
+    barrier : str or None
+        The barrier that its process waits in.
+    """
+
+    rows: int | None = None
+    barrier: str | None = None
 
 
 @dataclass(frozen=True)
