@@ -27,56 +27,27 @@ END_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Claimed:
-    """What a node has once all of it could be had.
-
-    Attributes
-    ----------
-    directories : SpoolDirectories
-        Of its rows, and of the process's files.
-    payload : Path
-        The pickled train function.
-    log_dir : str
-        Where event files go, absolute.
-    child : ChildProcess
-        The TensorFlow process, which loads TensorFlow while the nodes meet.
-    channel : QueuedChannel
-        The connection to it.
-    port : ReservedPort
-        For TensorFlow.
-    reaper : Reaper
-        The process that cleans up should this one be killed.
-    tensorboard : TensorBoard or None
-        On the chief, if the run wants it.
-    """
+    """What a node has once all of it could be had."""
 
     directories: spool.SpoolDirectories
-    payload: Path
+    payload: Path  # the pickled train function
     log_dir: str
-    child: ChildProcess
-    channel: QueuedChannel
     port: ReservedPort
+    child: ChildProcess
+    channel: QueuedChannel  # to the child
     reaper: Reaper
-    tensorboard: TensorBoard | None
+    tensorboard: TensorBoard | None  # on the chief, if the run wants it
 
 
 class Claim:
-    """Takes what a node needs, and gives all back of which it got hold.
+    """Takes what a node needs, and gives back all of which it got hold.
 
     Parameters
     ----------
-    member : Member
-        The node.
-    placement : NodePlacement
-        Its task, which says how many CPUs and which GPUs it may use.
+    member, placement
+        The node, and its task, which says how many CPUs and which GPUs it may use.
     printed : LimitedLines or None
-        Gets what the process prints.
-
-    Attributes
-    ----------
-    port : ReservedPort
-        For TensorFlow; held until TensorFlow binds it.
-    child : ChildProcess or None
-        The TensorFlow process, once it has been started.
+        Gets the lines that the process prints.
     """
 
     def __init__(self, member: Member, placement: NodePlacement, printed: LimitedLines | None):
@@ -122,7 +93,7 @@ class Claim:
         if task.settings.tensorboard and self._member.is_chief:
             tensorboard = TensorBoard(log_dir, self._member.host, environment, os.getpid(), self._tensorboard_port())
         self._claimed = Claimed(
-            directories, payload, log_dir, self.child, channel, self.port, self._reaper, tensorboard
+            directories, payload, log_dir, self.port, self.child, channel, self._reaper, tensorboard
         )
         return self._claimed
 

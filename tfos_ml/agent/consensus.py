@@ -86,7 +86,7 @@ class Consensus:
             return NodeStatus()
         if rows_at_end is not None:
             return NodeStatus(rows=rows_at_end)
-        return NodeStatus(barrier=self._barrier) if self._barrier is not None else None
+        return None if self._barrier is None else NodeStatus(barrier=self._barrier)
 
     def _take_up(self, answers: list[dict[str, Any]]) -> None:
         if not self._agreed:

@@ -101,7 +101,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
         if not (has_joined and fed):
             output.read()
             code = process.wait()
-            if code:  # else the driver has been told how it ended
+            if code:  # else the driver knows how it ended
                 raise RuntimeError(f"the supervisor of the node ended with code {code}; see its output above")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, Send
+from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import Extents, check_extents, check_vector_size, list_extents, merge_extents, plain
 from tfos_ml.data.order import pack_counts, partition_counts
@@ -29,7 +29,7 @@ from tfos_ml.protocol.node_task import NodeTask
 VALIDATION_COLUMN = "validation"
 
 
-class Feeder:
+class Feeder(RowSource):
     """Writes rows to the spool and announces each chunk to the TensorFlow process; see :class:`RowSource`.
 
     Parameters
@@ -64,9 +64,6 @@ class Feeder:
         self.example: bytes | None = None
         self._reading = Reading("", keeps_rows=False)
         self._complete = False
-
-    def start(self) -> None:
-        """See :class:`RowSource`."""
 
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
         """See :class:`RowSource`.
@@ -193,12 +190,3 @@ class Feeder:
     def progress(self) -> dict[str, Any]:
         """See :class:`RowSource`."""
         return {"rows": sum(self.rows.values()), "complete": self._complete}
-
-    def hear(self, answer: dict[str, Any]) -> None:
-        """See :class:`RowSource`; the driver announces nothing about these rows."""
-
-    def close(self) -> None:
-        """See :class:`RowSource`."""
-
-    def stop(self) -> None:
-        """See :class:`RowSource`."""

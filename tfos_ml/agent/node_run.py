@@ -36,21 +36,11 @@ PINGS_OF_DETACHED = 5  # times as many: the driver's announcements come with its
 
 @dataclass(frozen=True)
 class Detachment:
-    """How a node differs that outlives the task which has started it: it depends on the driver, not on Spark.
-
-    Attributes
-    ----------
-    make_source : callable
-        Makes the source of its rows.
-    joined : callable
-        Called once the node has joined the others.
-    deliver : callable
-        Sends its result rows to the driver; there is no Spark job to carry them.
-    """
+    """How a node differs that outlives the task which has started it: it depends on the driver, not on Spark."""
 
     make_source: MakeRowSource
-    joined: Callable[[], None]
-    deliver: Callable[[list[pa.RecordBatch]], None]
+    joined: Callable[[], None]  # called once the node has joined the others
+    deliver: Callable[[list[pa.RecordBatch]], None]  # sends its result rows to the driver, as no Spark job does
 
 
 class NodeRun:
@@ -58,10 +48,8 @@ class NodeRun:
 
     Parameters
     ----------
-    member : Member
-        The node.
-    placement : NodePlacement
-        The Spark task that it is.
+    member, placement
+        The node, and the Spark task that it is.
     rendezvous : Rendezvous
         Carries the exchanges with the other nodes.
     claimed : Claimed
@@ -139,11 +127,8 @@ class NodeRun:
             about["log_dir"] = self._claimed.log_dir
         if self._member.is_helper and self._consensus.trained_since and self._works:
             seconds = now - self._consensus.trained_since
-            about["works_on"] = {
-                "label": self._member.node.label,
-                "seconds": seconds,
-                "limit": self._task.graces.worker,
-            }
+            limit = self._task.graces.worker
+            about["works_on"] = {"label": self._member.node.label, "seconds": seconds, "limit": limit}
         if self._monitor.broken_at is not None:
             about["broken_for"] = now - self._monitor.broken_at
         return {**self._source.progress(), **about}

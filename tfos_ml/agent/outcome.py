@@ -21,25 +21,13 @@ EXAMPLE_BYTES = results.PAYLOAD_BYTES
 
 @dataclass
 class Outcome:
-    """What the process has handed over so far.
+    """What the process has handed over so far."""
 
-    Attributes
-    ----------
-    reports : list of dict
-        Its metrics, in order.
-    facts : dict
-        Its summary.
-    exported, results : str or None
-        The directory of its SavedModel, and the file of its results.
-    ended_at_work : str or None
-        What is lost if the node was ended while it still worked.
-    """
-
-    reports: list[dict[str, Any]] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    exported: str | None = None
-    results: str | None = None
-    ended_at_work: str | None = None
+    reports: list[dict[str, Any]] = field(default_factory=list)  # metrics, in order
+    facts: dict[str, Any] = field(default_factory=dict)  # for the summary
+    exported: str | None = None  # directory of the SavedModel
+    results: str | None = None  # file
+    ended_at_work: str | None = None  # what is lost if the node was ended while it still worked
 
     def rows(
         self, member: Member, report: dict[str, Any], example: bytes | None, directory: Path

@@ -35,10 +35,8 @@ class ProcessMonitor:
 
     Parameters
     ----------
-    child : ChildProcess
-        The process.
-    channel : QueuedChannel
-        The connection to it.
+    child, channel
+        The process, and the connection to it.
     heartbeat_timeout : float
         Seconds without a message after which the process counts as stuck.
     has_peers : bool

@@ -35,7 +35,7 @@ class ProgressLink:
     rank : int
         The reporting node.
     progress : callable
-        Returns the latest word of the node, a JSON-serialisable dict.
+        Returns the present state of the node, a JSON-serialisable dict.
     period : float, default 0.5
         Seconds between two reports.
     hear : callable, optional
@@ -44,7 +44,7 @@ class ProgressLink:
     Attributes
     ----------
     stop_asked : bool
-        Whether the driver has asked the node to stop.
+        Whether the driver wants the node to stop.
     heard_at : float
         ``time.monotonic()`` of the last call that the driver has answered, or of the start.
     has_answered : bool

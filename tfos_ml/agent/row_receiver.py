@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, Send
+from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import blocks, spool
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.messages import ChunkReady, EndOfInput, Message, RowCounts, Segment
@@ -54,7 +54,7 @@ class Exchange:
     answers: queue.SimpleQueue[pa.RecordBatch | str] = field(default_factory=queue.SimpleQueue)
 
 
-class RowReceiver:
+class RowReceiver(RowSource):
     """Rows from feed tasks on their way to one node's TensorFlow process; see :class:`RowSource`.
 
     Parameters

@@ -22,31 +22,17 @@ Send = Callable[[Message], None]
 
 
 class RowSource(Protocol):
-    """Brings rows into the spool and announces them to the TensorFlow process.
+    """Brings rows into the spool and announces them to the TensorFlow process."""
 
-    Attributes
-    ----------
-    location : str or None
-        Where feed tasks reach it; None if they do not feed this node.
-    rows : dict of str to int
-        Rows so far of ``"train"`` and ``"validation"``.
-    skipped : int
-        Rows left out by the policies for nulls and NaN.
-    size : int
-        Bytes of the others.
-    example : bytes or None
-        The features of the first rows as an Arrow stream, if the run wants an example.
-    """
-
-    location: str | None
-    rows: dict[str, int]
-    skipped: int
-    size: int
-    example: bytes | None
+    location: str | None  # where feed tasks reach it, if they feed this node
+    rows: dict[str, int]  # by stream, "train" and "validation"
+    skipped: int  # rows left out by the policies for nulls and NaN
+    size: int  # of the others, in bytes
+    example: bytes | None  # features of the first rows as an Arrow stream, if the run wants an example
 
     def start(self) -> None:
         """Get ready for rows."""
-        ...
+        return
 
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
         """Bring rows in until there are no more, or the train function wants none.
@@ -69,7 +55,7 @@ class RowSource(Protocol):
 
     def hear(self, answer: Any) -> None:
         """Take up an answer of the driver; called in a thread."""
-        ...
+        return
 
     def counts(self) -> RowCounts | None:
         """What the other nodes need to agree on the steps; None if not known yet."""
@@ -85,11 +71,11 @@ class RowSource(Protocol):
 
     def close(self) -> None:
         """Take no more rows; the train function has ended."""
-        ...
+        return
 
     def stop(self) -> None:
         """Take no more calls; the node ends."""
-        ...
+        return
 
 
 MakeRowSource = Callable[[NodeTask, SpoolDirectories, Send], RowSource]

@@ -17,7 +17,7 @@ import pyarrow.flight as flight
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claim
 from tfos_ml.agent.graceful_end import log_failure
-from tfos_ml.agent.member import Member
+from tfos_ml.agent.member import member_of
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_run import Detachment, NodeRun
 from tfos_ml.agent.placement import BarrierPlacement, GatherPlacement, NodePlacement, check_driver, place_of
@@ -103,7 +103,7 @@ class Supervisor:
         self._task = task
         self._placement = placement
         self._detachment = detachment
-        self._member = Member(task, placement.rank, placement.host)
+        self._member = member_of(task, placement.rank, placement.host)
         self._output = NodeOutput(
             self._member.node.label, 0 if task.shares_console else task.verbose, task.template.size
         )

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import shutil
+import tempfile
+import threading
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tfos_ml.agent.member import Member
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.system_metrics import SystemMetrics, system_report
-from tfos_ml.agent.upload import send_checkpoint
+from tfos_ml.inference.archive import pack
+from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.messages import Checkpoint, CheckpointTaken
 
+logger = logging.getLogger(__name__)
 KEPT_SYSTEM_REPORTS = 1000  # where they cannot be passed on at once
 
 
@@ -48,10 +56,26 @@ class NodeTelemetry:
             self._system_reports.append(report)
 
     def send_checkpoint(self, checkpoint: Checkpoint, send: Callable[[CheckpointTaken], None]) -> None:
-        """Send a checkpoint to the driver in a thread; `send` answers the process when that is done."""
-        report = {"metrics": checkpoint.metrics, "epoch": checkpoint.epoch, "step": None, "time": checkpoint.time}
-        report |= {"label": self._label, "shown": False, "name": f"checkpoint-{checkpoint.epoch}"}
-        send_checkpoint(self._task.control, checkpoint.directory, report, self._task.settings.feed_timeout, send)
+        """Send a checkpoint to the driver in a thread, delete it, and answer the process."""
+        threading.Thread(target=self._upload, args=(checkpoint, send), name="checkpoint", daemon=True).start()
+
+    def _upload(self, checkpoint: Checkpoint, send: Callable[[CheckpointTaken], None]) -> None:
+        directory, epoch = Path(checkpoint.directory), checkpoint.epoch
+        report = {"metrics": checkpoint.metrics, "epoch": epoch, "step": None, "time": checkpoint.time}
+        report |= {"label": self._label, "shown": False, "name": f"checkpoint-{epoch}"}
+        try:
+            if self._task.control is not None:
+                with (
+                    contextlib.closing(ControlClient(**self._task.control)) as client,
+                    tempfile.TemporaryDirectory(dir=directory.parent) as packed,
+                ):
+                    archive = pack(str(directory), Path(packed))
+                    client.send_file(archive, report, self._task.settings.feed_timeout)
+        except Exception as error:  # training must not depend on it
+            logger.warning("Checkpoint of epoch %d did not reach the driver: %s", epoch, error)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+            send(CheckpointTaken())
 
     def facts(self) -> dict[str, Any]:
         """What goes into the node's report: samples that could not be passed on."""
