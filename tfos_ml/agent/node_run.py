@@ -24,7 +24,7 @@ from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_infos
 from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource
 from tfos_ml.agent.telemetry import NodeTelemetry
-from tfos_ml.protocol import messages as m
+from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.graces import ended_at_work, lost_peers
@@ -154,9 +154,9 @@ class NodeRun:
         if self._detachment is not None:
             self._detachment.joined()
 
-    def _start_message(self, addresses: list[str]) -> m.Start:
+    def _start_message(self, addresses: list[str]) -> messages.Start:
         role, template = self._member.role, self._member.template
-        return m.Start(
+        return messages.Start(
             payload=str(self._claimed.payload),
             directory=str(self._claimed.directories.disk),
             rank=self._member.rank,
@@ -228,29 +228,29 @@ class NodeRun:
             rows = sum(self._source.rows.values())
             self._consensus.advance(self._counts, rows if self._ended else None, self._works)
 
-    def _take_up(self, message: m.Message) -> None:
+    def _take_up(self, message: messages.Message) -> None:
         match message:
-            case m.ReleasePort():
+            case messages.ReleasePort():
                 self._claimed.port.release()
-                self._send(m.PortReleased())
-            case m.BarrierReached():
+                self._send(messages.PortReleased())
+            case messages.BarrierReached():
                 self._consensus.reach_barrier(message.name)
-            case m.Report():
+            case messages.Report():
                 is_shown = self._member.is_chief or self._member.is_evaluator
                 report = {**vars(message), "label": self._member.node.label, "shown": is_shown}
                 self._outcome.reports.append(report)
                 if self._link is not None:
                     self._link.report(report)
-            case m.LogLine():
+            case messages.LogLine():
                 sys.stderr.write(f"[{self._member.node.label}] {message.text}\n")
                 self._output.say(message.text)
-            case m.Summary():
+            case messages.Summary():
                 self._outcome.facts.update(message.facts)
-            case m.Checkpoint():
+            case messages.Checkpoint():
                 self._telemetry.send_checkpoint(message, self._send)
-            case m.Exported():
+            case messages.Exported():
                 self._outcome.exported = message.directory
-            case m.Results():
+            case messages.Results():
                 self._outcome.results = message.path
             case _:
                 if not self._source.take_up(message):
@@ -279,10 +279,10 @@ class NodeRun:
         """Whether the process may have work to do that is not done for others."""
         return not (self._ended or self._monitor.serves)
 
-    def _counts(self) -> m.RowCounts | None:
-        return m.RowCounts(why="has ended") if self._ended else self._source.counts()
+    def _counts(self) -> messages.RowCounts | None:
+        return messages.RowCounts(why="has ended") if self._ended else self._source.counts()
 
-    def _send(self, message: m.Message) -> None:
+    def _send(self, message: messages.Message) -> None:
         """Send a message to the process; if it is gone, its exit is what will be reported."""
         try:
             self._claimed.channel.send(message)

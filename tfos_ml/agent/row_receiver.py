@@ -26,8 +26,19 @@ import pyarrow as pa
 from tfos_ml import errors
 from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import blocks, spool
-from tfos_ml.protocol import messages as m
-from tfos_ml.protocol.messages import ChunkReady, EndOfInput, Message, RowCounts, Segment
+from tfos_ml.protocol.messages import (
+    Answers,
+    ChunkRead,
+    ChunkReady,
+    ChunkReleased,
+    EndOfInput,
+    Message,
+    Reading,
+    RowCounts,
+    RowsTaken,
+    Segment,
+    SegmentRead,
+)
 from tfos_ml.protocol.transport import TransportServer
 
 ROOM_POLL_SECONDS = 1.0
@@ -250,27 +261,27 @@ class RowReceiver(RowSource):
         """See :class:`RowSource`; whatever comes of rows shows that they are being read."""
         with self._changed:
             match message:
-                case m.Reading():
+                case Reading():
                     self._is_terminated = message.how == "terminated"
                     return True
-                case m.ChunkReleased():
+                case ChunkReleased():
                     del self._outstanding[message.path]
                     Path(message.path).unlink()
                     self._changed.notify_all()
-                case m.ChunkRead():
+                case ChunkRead():
                     self._outstanding[message.path].is_read = True
-                case m.SegmentRead():
+                case SegmentRead():
                     self._pending.pop(message.number, None)  # none are once no more rows are wanted
-                case m.Answers():
+                case Answers():
                     self._send_back(message)
-                case m.RowsTaken():
+                case RowsTaken():
                     pass
                 case _:
                     return False
             self._touch()
             return True
 
-    def _send_back(self, message: m.Answers) -> None:
+    def _send_back(self, message: Answers) -> None:
         """Send results to the exchanges that they belong to."""
         answers = spool.read_chunk(message.path)
         batch = next(answers)
