@@ -15,7 +15,7 @@ from test_endpoint import Node
 from tfos_ml import errors
 from tfos_ml.agent import progress_link
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
-from tfos_ml.agent.placement import GatherPlacement, Place
+from tfos_ml.agent.placement import GatherPlacement, TaskInfo
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.driver import cluster_server, control_server
 from tfos_ml.driver.cluster_server import ClusterAddress, ClusterServer
@@ -337,8 +337,8 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     for kind in ("gone", "failed", "request_stop", "why"):
         server.plan(kind, fault)
     client = connect(server)
-    seat = GatherPlacement(Place(0, "127.0.0.1", 1, {}), server.address, 1)
-    seat.report_failure("the first failure")
+    placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
+    placement.report_failure("the first failure")
     assert server.failure() == "the first failure"
     assert client.call_reliably("why", DEADLINE, rank=0)["failure"] == "the first failure"
     ClusterAddress(**server.address).request_stop()
@@ -355,8 +355,8 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
     gathered = {}
 
     def node(rank):
-        seat = GatherPlacement(Place(rank, "127.0.0.1", 1, {}), server.address, 2)
-        gathered[rank] = [seat.allGather(f"{rank} in {number}") for number in range(6)]
+        placement = GatherPlacement(TaskInfo(rank, "127.0.0.1", 1, {}), server.address, 2)
+        gathered[rank] = [placement.allGather(f"{rank} in {number}") for number in range(6)]
 
     threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]
     for thread in threads:
@@ -483,7 +483,7 @@ def test_reports_that_nobody_takes_are_bounded(monkeypatch, connect):
 
 def test_rounds_that_all_have_had_are_forgotten(serve):
     server = serve(1)
-    seat = GatherPlacement(Place(0, "127.0.0.1", 1, {}), server.address, 1)
+    placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
     for number in range(100):
-        assert seat.allGather(str(number)) == [str(number)]
+        assert placement.allGather(str(number)) == [str(number)]
     assert sorted(server._rounds) == [0, 99]

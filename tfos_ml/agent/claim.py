@@ -15,7 +15,7 @@ from tfos_ml.agent.rendezvous import ReservedPort
 from tfos_ml.agent.tensorboard import TensorBoard
 from tfos_ml.data import spool
 from tfos_ml.inference.tensorflow_import import USES_KERAS
-from tfos_ml.protocol.addresses import ANY_PORT, BOARD_VARIABLE, NODE_PORTS, NODE_VARIABLE, ports_of_variable
+from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, NODE_VARIABLE, TENSORBOARD_VARIABLE, ports_of_variable
 from tfos_ml.protocol.channel import HEARTBEAT, QueuedChannel
 from tfos_ml.protocol.paths import LOG_DIR
 
@@ -121,7 +121,7 @@ class Claim:
 
     def _tensorboard_port(self) -> int:
         settings = self._member.task.settings
-        given = ports_of_variable(BOARD_VARIABLE) if settings.takes_port_variables else None
+        given = ports_of_variable(TENSORBOARD_VARIABLE) if settings.takes_port_variables else None
         return settings.tensorboard_port or (given or ANY_PORT)[0]
 
     def log_tail(self) -> str:

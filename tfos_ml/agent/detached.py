@@ -25,7 +25,7 @@ import pyarrow.flight as flight
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.node_run import Detachment
-from tfos_ml.agent.placement import GatherPlacement, Place, check_driver, place_of
+from tfos_ml.agent.placement import GatherPlacement, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.process import MARKER, child_environment
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
@@ -47,14 +47,14 @@ _JOINED = b"joined\n"
 
 
 @dataclass(frozen=True)
-class DetachedOrder:
-    """What a task hands to the process.
+class DetachedNode:
+    """A node that outlives the task that starts it, as the task hands it to the process.
 
     Attributes
     ----------
     task : NodeTask
         What the node does.
-    place : Place
+    info : TaskInfo
         Where it is.
     owner : int
         Process id of its owner.
@@ -63,12 +63,12 @@ class DetachedOrder:
     """
 
     task: NodeTask = field(repr=False)
-    place: Place
+    info: TaskInfo
     owner: int
     is_fed: bool
 
 
-def start_host(order: DetachedOrder) -> subprocess.Popen[bytes]:
+def start_detached(node: DetachedNode) -> subprocess.Popen[bytes]:
     """Start the process; its standard output has a line once its node has joined, and ends with it."""
     environment = child_environment("", 1, {})
     del environment[MARKER]  # of the TensorFlow process alone
@@ -81,7 +81,7 @@ def start_host(order: DetachedOrder) -> subprocess.Popen[bytes]:
     )
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin:
-        pickle.dump(order, process.stdin)
+        pickle.dump(node, process.stdin)
     return process
 
 
@@ -91,10 +91,10 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
 
     assert task.control is not None
     check_driver(task.control)
-    place = place_of(TaskContext.get(), rank, task.control)
+    info = task_info_of(TaskContext.get(), rank, task.control)
     task = replace(task, payload=Artifact(task.payload.name, task.payload.read()))
     owner = _executor() if fed else os.getpid()
-    process = start_host(DetachedOrder(task, place, owner, fed and rank in task.template.feed_ranks))
+    process = start_detached(DetachedNode(task, info, owner, fed and rank in task.template.feed_ranks))
     assert process.stdout is not None
     with process.stdout as output:
         has_joined = output.readline() == _JOINED
@@ -114,27 +114,27 @@ def _executor() -> int:
     return os.getppid()
 
 
-def lead(order: DetachedOrder, output: IO[bytes]) -> None:
+def lead(node: DetachedNode, output: IO[bytes]) -> None:
     """Lead one node from start to end, and report to the driver how it failed.
 
     Parameters
     ----------
-    order : DetachedOrder
+    node : DetachedNode
         The node.
     output : file
         Gets a line once it has joined the others.
     """
-    task, control = order.task, order.task.control
+    task, control = node.task, node.task.control
     assert control is not None
     patience = task.lease or LEASE_SECONDS
-    placement = GatherPlacement(order.place, control, task.template.size, order.owner, patience)
+    placement = GatherPlacement(node.info, control, task.template.size, node.owner, patience)
 
     def serve(receiver: RowReceiver) -> RowServer:
         claims = DriverClaims(ControlClient(**control), patience)
-        return RowServer(receiver, node_endpoint(order.place.host, task.node_ports), control["token"], claims)
+        return RowServer(receiver, node_endpoint(node.info.host, task.node_ports), control["token"], claims)
 
     def make_source(task: NodeTask, directories: SpoolDirectories, send: Send) -> RowSource:
-        return RowReceiver(directories, send, serve) if order.is_fed else Feeder(task, directories, send)
+        return RowReceiver(directories, send, serve) if node.is_fed else Feeder(task, directories, send)
 
     def joined() -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody reads it once the task has ended
@@ -142,16 +142,16 @@ def lead(order: DetachedOrder, output: IO[bytes]) -> None:
             output.flush()
 
     def deliver(rows: list[pa.RecordBatch]) -> None:
-        _deliver(rows, order.place.rank, control, patience)
+        _deliver(rows, node.info.rank, control, patience)
 
-    node = Supervisor(task, placement, Detachment(make_source, joined, deliver))
+    supervisor = Supervisor(task, placement, Detachment(make_source, joined, deliver))
     try:
-        for _ in supervise(node, ()):
+        for _ in supervise(supervisor, ()):
             pass
     except NodeFailure:
         pass  # the driver knows
     except Exception as error:
-        node.report_failure(node.failure(errors.NodeLostError, f"the supervisor failed: {error!r}"))
+        supervisor.report_failure(supervisor.failure(errors.NodeLostError, f"the supervisor failed: {error!r}"))
         raise
 
 
@@ -178,9 +178,9 @@ def _deliver(rows: list[pa.RecordBatch], rank: int, control: dict[str, str], pat
 
 def main() -> None:
     """Lead one node from start to end."""
-    order: DetachedOrder = pickle.load(sys.stdin.buffer)  # noqa: S301  (a pipe from the process that started this one)
+    node: DetachedNode = pickle.load(sys.stdin.buffer)  # noqa: S301  (a pipe from the process that started this one)
     sys.stdin.close()
-    lead(order, sys.stdout.buffer)
+    lead(node, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

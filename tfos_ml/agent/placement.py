@@ -116,7 +116,7 @@ class BarrierPlacement(NodePlacement):
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskInfo:
     """What a plain task knows of itself; attributes as of :class:`NodePlacement`.
 
     Attributes
@@ -156,11 +156,11 @@ def check_driver(control: dict[str, str]) -> None:
         raise NodeFailure(Failure(errors.ClusterConfigError, message)) from None
 
 
-def place_of(context: Any, rank: int, control: dict[str, str]) -> Place:
-    """The place of a node in a plain task, which is reached as it reaches the driver's control server."""
+def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
+    """What a plain task knows of itself; its node is reached as it reaches the driver's control server."""
     host = address_towards(control["location"])
     gpus = visible_gpus(context)
-    return Place(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
+    return TaskInfo(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
 
 
 class GatherPlacement(NodePlacement):
@@ -168,7 +168,7 @@ class GatherPlacement(NodePlacement):
 
     Parameters
     ----------
-    place : Place
+    info : TaskInfo
         Where it is.
     control : dict of str to str
         Address and token of the control server.
@@ -182,7 +182,7 @@ class GatherPlacement(NodePlacement):
 
     def __init__(
         self,
-        place: Place,
+        info: TaskInfo,
         control: dict[str, str],
         size: int,
         owner: int | None = None,
@@ -193,10 +193,10 @@ class GatherPlacement(NodePlacement):
         self._patience = patience
         self._round = 0
         self._owner = psutil.Process(owner) if owner is not None else None
-        self._task = place.task
+        self._task = info.task
         self._has_left = False
-        self.rank, self.host, self.cpus, self.gpus = place.rank, place.host, place.cpus, place.gpus
-        self.attempt = place.attempt
+        self.rank, self.host, self.cpus, self.gpus = info.rank, info.host, info.cpus, info.gpus
+        self.attempt = info.attempt
 
     def is_first(self) -> bool:
         """See :class:`NodePlacement`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""

@@ -20,7 +20,7 @@ from tfos_ml.agent.graceful_end import log_failure
 from tfos_ml.agent.member import member_of
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_run import Detachment, NodeRun
-from tfos_ml.agent.placement import BarrierPlacement, GatherPlacement, NodePlacement, check_driver, place_of
+from tfos_ml.agent.placement import BarrierPlacement, GatherPlacement, NodePlacement, check_driver, task_info_of
 from tfos_ml.agent.process_monitor import ProcessFailure
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT
 from tfos_ml.agent.rendezvous import Rendezvous
@@ -53,8 +53,8 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     assert task.control is not None
     check_driver(task.control)
     context = TaskContext.get()
-    place = place_of(context, task.first_rank + context.partitionId(), task.control)
-    placement = GatherPlacement(place, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
+    info = task_info_of(context, task.first_rank + context.partitionId(), task.control)
+    placement = GatherPlacement(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
     yield from supervise(Supervisor(task, placement), arriving)
 
 
