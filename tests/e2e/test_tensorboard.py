@@ -13,7 +13,7 @@ from conftest import LOCAL
 from tracking import free_port
 
 from tfos_ml import TFCluster
-from tfos_ml.protocol.addresses import BOARD_VARIABLE, NODE_VARIABLE, SERVER_VARIABLE
+from tfos_ml.protocol.addresses import NODE_VARIABLE, SERVER_VARIABLE, TENSORBOARD_VARIABLE
 
 
 def write_a_scalar(args, ctx):
@@ -74,7 +74,7 @@ spark.stop()
 
 def test_ports_of_the_variables_of_tensorflowonspark(tmp_path):
     ports = [str(free_port()) for _ in range(3)]
-    variables = dict(zip([SERVER_VARIABLE, NODE_VARIABLE, BOARD_VARIABLE], ports, strict=True))
+    variables = dict(zip([SERVER_VARIABLE, NODE_VARIABLE, TENSORBOARD_VARIABLE], ports, strict=True))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,

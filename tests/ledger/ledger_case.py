@@ -46,7 +46,7 @@ CLUSTER_IDS = {0: range(32), 1: range(1000, 1032)}
 PARTITIONS = 2 * NODES  # of a TFCluster's rows, all of one size: two go to each node, whichever they are
 CONSTANTS = {  # on the nodes
     "tfos_ml.protocol.control_client.CALL_TIMEOUT": 1.0,
-    "tfos_ml.agent.detached.start_host": spark_task.fork_host,
+    "tfos_ml.agent.detached.start_detached": spark_task.fork_detached,
 }
 SCHEMA = pa.schema([("c0", pa.int64()), (ROW_COLUMN, pa.int64())])
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
-from tfos_ml.agent.detached import DetachedOrder, lead
+from tfos_ml.agent.detached import DetachedNode, lead
 
 ELEMENTS = BatchedSerializer(CPickleSerializer(), 5)
 
@@ -89,8 +89,8 @@ def main(infile: Any, answers: Connection, order: TaskOrder) -> None:
     answers.send(("done", None))
 
 
-def fork_host(order: DetachedOrder) -> SimpleNamespace:
-    """Instead of ``tfos_ml.agent.detached.start_host``: the same program, in a fork that need not import it again."""
+def fork_detached(node: DetachedNode) -> SimpleNamespace:
+    """Instead of ``start_detached``: the same program, in a fork that need not import it again."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -98,7 +98,7 @@ def fork_host(order: DetachedOrder) -> SimpleNamespace:
             os.setsid()
             os.dup2(writing, 3)
             os.closerange(4, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 4096 else 4096)
-            lead(order, os.fdopen(3, "wb"))
+            lead(node, os.fdopen(3, "wb"))
         except BaseException:
             traceback.print_exc()
         finally:

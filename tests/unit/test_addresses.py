@@ -7,7 +7,7 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
-from tfos_ml.agent.placement import BarrierPlacement, check_driver, place_of
+from tfos_ml.agent.placement import BarrierPlacement, check_driver, task_info_of
 from tfos_ml.agent.rendezvous import NodeInfo, ReservedPort
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport
@@ -275,7 +275,7 @@ def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():
 
 
 def test_where_a_node_of_a_plain_job_is():
-    assert place_of(Task(""), 0, {"location": "grpc+tls://127.0.0.1:5", "token": ""}).host == "127.0.0.1"
+    assert task_info_of(Task(""), 0, {"location": "grpc+tls://127.0.0.1:5", "token": ""}).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

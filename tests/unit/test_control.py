@@ -201,6 +201,7 @@ def test_token_is_neither_shown_nor_logged(server, connect, caplog, capfd):
     with caplog.at_level(logging.DEBUG):
         client = connect()
         link = ProgressLink(connect(), 0, dict)
+        link.start()
         with pytest.raises(pa.ArrowException) as unknown:
             client.call("unknown", rank=0)
         with pytest.raises(pa.ArrowException) as refused:
@@ -215,6 +216,7 @@ def test_token_is_neither_shown_nor_logged(server, connect, caplog, capfd):
 class TestProgressLink:
     def test_brings_progress_and_what_was_reported_until_the_close(self, server, connect):
         link = ProgressLink(connect(), 4, lambda: {"rows": 11}, period=DEADLINE)
+        link.start()
         link.report({"loss": 1.0})
         link.report({"loss": 0.5})
         link.close()
@@ -227,6 +229,7 @@ class TestProgressLink:
     def test_learns_that_it_should_stop(self, server, connect):
         server.stop_nodes()
         link = ProgressLink(connect(), 0, dict, period=0.01)
+        link.start()
         link.close()
         assert link.stop_asked
 
@@ -234,6 +237,7 @@ class TestProgressLink:
         client = connect()
         server.close()
         link = ProgressLink(client, 0, dict)
+        link.start()
         link.report({"loss": 1.0})
         link.close()
         assert not link.stop_asked
@@ -294,6 +298,7 @@ def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_proc
     monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.5)
     monkeypatch.setattr(control_client, "REFUSED_SECONDS", 0.5)
     link = ProgressLink(ControlClient(**address), 0, dict, period=0.01)
+    link.start()
     assert wait_until(lambda: link.has_answered, DEADLINE)
     process.send_signal(signal.SIGSTOP)
     stopped_at = time.monotonic()

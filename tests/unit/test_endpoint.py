@@ -23,7 +23,16 @@ from tfos_ml.driver.cluster_server import ClusterServer
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.messages import ChunkReady, EndOfInput, Message, Segment
+from tfos_ml.protocol.messages import (
+    Answers,
+    ChunkRead,
+    ChunkReady,
+    ChunkReleased,
+    EndOfInput,
+    Message,
+    Segment,
+    SegmentRead,
+)
 from tfos_ml.protocol.template import make_template
 from tfos_ml.protocol.transport import connect
 
@@ -92,7 +101,7 @@ def test_rows_arrive_as_they_were_and_stay_in_files_until_read(node):
     assert [(n, text, list(array)) for n, text, array in node.elements()] == given
     assert node.inlet.progress()["rows"] == 200
     for chunk in node.chunks():
-        node.inlet.release(chunk.path)
+        node.inlet.take_up(ChunkReleased(chunk.path))
     assert not list(node.directory.iterdir())
 
 
@@ -128,7 +137,7 @@ def test_feeding_waits_for_room_and_goes_on(node, monkeypatch):
     feeding.start()
     feeding.join(0.3)
     assert feeding.is_alive()
-    node.inlet.release(node.chunks()[0].path)
+    node.inlet.take_up(ChunkReleased(node.chunks()[0].path))
     feeding.join(10)
     assert node.inlet.progress()["rows"] == 2
 
@@ -148,29 +157,29 @@ def test_nothing_is_wanted_after_the_end(node):
 
 
 def test_rows_that_nobody_reads_are_an_error_in_time(node):
-    assert next(node.inlet.until_end()) is None
+    assert next(node.inlet.feed(())) > 0
     node.put([1], feed_timeout=0.0)
     with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered rows for feed_timeout=0 s"):
-        next(node.inlet.until_end())
+        next(node.inlet.feed(()))
 
 
 def test_rows_that_are_kept_wait_for_nobody_once_they_have_been_read(node):
     node.put([1], epochs=2, feed_timeout=0.0)
-    node.inlet.chunk_read(node.chunks()[0].path)
-    assert next(node.inlet.until_end()) is None
+    node.inlet.take_up(ChunkRead(node.chunks()[0].path))
+    assert next(node.inlet.feed(())) > 0
     segment = {"kind": "segment", "serial": 1, "stream": "input", "number": 1, "epochs": 2, "feed_timeout": 0.0}
     node.inlet.hear({"announcements": [segment]})  # it now is to be read again
     with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
-        next(node.inlet.until_end())
+        next(node.inlet.feed(()))
 
 
 def test_of_calls_at_once_each_has_its_own_time_out(node):
     node.put([1], feed_timeout=60.0)
     node.put([2], partition=1, feed_timeout=0.0)
     with pytest.raises(errors.FeedTimeoutError, match="feed_timeout=0 s"):
-        next(node.inlet.until_end())
-    node.inlet.release(node.chunks()[1].path)
-    assert next(node.inlet.until_end()) is None
+        next(node.inlet.feed(()))
+    node.inlet.take_up(ChunkReleased(node.chunks()[1].path))
+    assert next(node.inlet.feed(())) > 0
 
 
 def test_who_waits_for_room_behind_rows_of_another_call_has_its_own_time_out(node, monkeypatch):
@@ -180,20 +189,20 @@ def test_who_waits_for_room_behind_rows_of_another_call_has_its_own_time_out(nod
     feeding = threading.Thread(target=node.put, **blocked)
     feeding.start()
     with pytest.raises(errors.FeedTimeoutError, match=r"feed_timeout=0\.1 s"):
-        deque(node.inlet.until_end(), maxlen=0)
+        deque(node.inlet.feed(()), maxlen=0)
     assert feeding.is_alive()
-    node.inlet.release(node.chunks()[0].path)
+    node.inlet.take_up(ChunkReleased(node.chunks()[0].path))
     feeding.join(10)
 
 
 def test_rows_that_are_read_but_not_answered_are_an_error_in_time(node):
     exchange = node.inlet.open_exchange(0.0)
     node.inlet.ask("input", exchange, blocks.pack(list(rdd_to_arrow.to_batches([1, 2]))))
-    node.inlet.release(node.chunks()[0].path)
+    node.inlet.take_up(ChunkReleased(node.chunks()[0].path))
     with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
-        next(node.inlet.until_end())
+        next(node.inlet.feed(()))
     node.inlet.close_exchange(exchange)
-    assert next(node.inlet.until_end()) is None
+    assert next(node.inlet.feed(())) > 0
 
 
 def test_a_task_with_rows_to_infer_from_prefers_nodes_on_its_own_host():
@@ -211,7 +220,7 @@ def test_rows_without_room_end_the_node(node, monkeypatch):
     with pytest.raises(flight.FlightError, match="no room for"):
         node.put([1])
     with pytest.raises(spool.NoRoomError, match="no room for"):
-        next(node.inlet.until_end())
+        next(node.inlet.feed(()))
 
 
 def test_announcements_of_the_driver(node):
@@ -220,10 +229,10 @@ def test_announcements_of_the_driver(node):
         node.inlet.hear({"announcements": [segment]})
     assert node.sent == [Segment("input", 7, 2)]
     assert (node.inlet.progress()["heard"], node.inlet.progress()["pending"]) == (1, [7])
-    node.inlet.segment_read(7)
+    node.inlet.take_up(SegmentRead(7))
     assert node.inlet.progress()["pending"] == []
     node.inlet.hear({"announcements": [{"kind": "end_of_input", "serial": 2}]})
-    assert list(node.inlet.until_end()) == []
+    assert list(node.inlet.feed(())) == []
 
 
 def ask(node, given):
@@ -250,7 +259,7 @@ def answer(node, directory, expected):
     (batch,) = rdd_to_arrow.to_batches(found)
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    node.inlet.answered(path, [(c.exchange, c.rows) for c in chunks])
+    node.inlet.take_up(Answers(path, [(c.exchange, c.rows) for c in chunks]))
 
 
 def test_two_tasks_get_each_their_own_answers_in_order(node, tmp_path_factory):

@@ -15,7 +15,7 @@ from test_endpoint import Node
 from tfos_ml import errors
 from tfos_ml.agent import progress_link
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
-from tfos_ml.agent.placement import GatherPlacement, Place
+from tfos_ml.agent.placement import GatherPlacement, TaskInfo
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.driver import cluster_server, control_server
 from tfos_ml.driver.cluster_server import ClusterAddress, ClusterServer
@@ -191,7 +191,7 @@ def test_what_cannot_be_settled_ends_the_node(two_nodes):
     server.plan("commit", "lost")
     feed(nodes, server, PARTITIONS[:1])
     with pytest.raises(errors.NodeLostError, match="cannot be settled with the driver which rows of a feed count"):
-        next(nodes[0].inlet.until_end())
+        next(nodes[0].inlet.feed(()))
 
 
 def test_a_node_that_does_not_hear_of_its_failure_to_claim_does_not_claim_later(two_nodes):
@@ -292,6 +292,7 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
     server = serve()
     server.plan("progress", fault, None, fault)
     link = ProgressLink(ControlClient(**server.address), 0, lambda: {"rows": 1}, period=0.01)
+    link.start()
     for i in range(100):
         link.report({"step": i})
     link.close()
@@ -304,6 +305,7 @@ def test_more_reports_than_a_call_may_carry_come_with_several(serve, monkeypatch
     monkeypatch.setattr(progress_link, "REPORT_BYTES", 100)
     server = serve()
     link = ProgressLink(ControlClient(**server.address), 0, dict, period=DEADLINE)
+    link.start()
     link.report({"step": -1, "too long": "x" * 100})
     for i in range(50):
         link.report({"step": i})
@@ -335,8 +337,8 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     for kind in ("gone", "failed", "request_stop", "why"):
         server.plan(kind, fault)
     client = connect(server)
-    seat = GatherPlacement(Place(0, "127.0.0.1", 1, {}), server.address, 1)
-    seat.report_failure("the first failure")
+    placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
+    placement.report_failure("the first failure")
     assert server.failure() == "the first failure"
     assert client.call_reliably("why", DEADLINE, rank=0)["failure"] == "the first failure"
     ClusterAddress(**server.address).request_stop()
@@ -353,8 +355,8 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
     gathered = {}
 
     def node(rank):
-        seat = GatherPlacement(Place(rank, "127.0.0.1", 1, {}), server.address, 2)
-        gathered[rank] = [seat.allGather(f"{rank} in {number}") for number in range(6)]
+        placement = GatherPlacement(TaskInfo(rank, "127.0.0.1", 1, {}), server.address, 2)
+        gathered[rank] = [placement.allGather(f"{rank} in {number}") for number in range(6)]
 
     threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]
     for thread in threads:
@@ -481,7 +483,7 @@ def test_reports_that_nobody_takes_are_bounded(monkeypatch, connect):
 
 def test_rounds_that_all_have_had_are_forgotten(serve):
     server = serve(1)
-    seat = GatherPlacement(Place(0, "127.0.0.1", 1, {}), server.address, 1)
+    placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
     for number in range(100):
-        assert seat.allGather(str(number)) == [str(number)]
+        assert placement.allGather(str(number)) == [str(number)]
     assert sorted(server._rounds) == [0, 99]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from node_tasks import make_task
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
@@ -40,7 +41,7 @@ def feed(tmp_path):
         schema = FeedSchema((spec,), null_policy=null_policy, nan_policy=nan_policy)
         schema = decode(FeedSchema, json.loads(encode(schema)))
         directories = SpoolDirectories(Path(tmp_path), Path(tmp_path))
-        feeder = Feeder(schema, directories, chunks.append)
+        feeder = Feeder(make_task(schema=schema), directories, chunks.append)
         start = 0
         for column in batches:
             ids = pa.array(np.arange(start, start + len(column)))

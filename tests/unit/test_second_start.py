@@ -4,7 +4,7 @@ import pytest
 from node_tasks import make_task
 
 from tfos_ml import errors
-from tfos_ml.agent.placement import GatherPlacement, Place
+from tfos_ml.agent.placement import GatherPlacement, TaskInfo
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.addresses import Endpoint
@@ -21,8 +21,10 @@ def server():
 def start_again(server, attempt):
     """A second task attempt of a node of a plain job, in the given attempt of its stage."""
     task = make_task(control=server.address, barrier=False)
-    assert GatherPlacement(Place(0, "127.0.0.1", 1, {}, task=7), server.address, 1).is_first()
-    return Supervisor(task, GatherPlacement(Place(0, "127.0.0.1", 1, {}, task=8, attempt=attempt), server.address, 1))
+    assert GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}, task=7), server.address, 1).is_first()
+    return Supervisor(
+        task, GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}, task=8, attempt=attempt), server.address, 1)
+    )
 
 
 def test_a_second_start_tells_its_reason_and_ends_without_another_try(server):

@@ -1,9 +1,9 @@
-"""What the nodes say to each other once they have met, one exchange after the other.
+"""What the nodes agree on once they have met, one exchange after the other.
 
-First every node tells its row counts, from which all agree on the steps. After that a node
-that trains speaks when it reaches a barrier or has ended; the others join in without having
-anything to say. When all that train have ended, so has the training; workers beside a chief and
-parameter servers may still work, and one more exchange waits for them. Then the cluster is done.
+First every node sends its row counts, from which all agree on the steps. After that a node that trains begins an
+exchange when it reaches a barrier or has ended; the others take part. When all that train have ended, so has the
+training; workers beside a chief and parameter servers may still work, and one more exchange waits for them. Then the
+cluster is done.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from tfos_ml.agent.member import Member
 from tfos_ml.agent.rendezvous import Rendezvous
+from tfos_ml.agent.row_source import Send
 from tfos_ml.protocol.codec import decode
-from tfos_ml.protocol.messages import Agreement, BarrierPassed, ClusterDone, Message, RowCounts
-from tfos_ml.protocol.template import ClusterTemplate
-
-Word = dict[str, Any]
+from tfos_ml.protocol.messages import Agreement, BarrierPassed, ClusterDone, NodeStatus, RowCounts
 
 
 class Consensus:
@@ -28,9 +27,7 @@ class Consensus:
     ----------
     rendezvous : Rendezvous
         Carries the exchanges; each needs all nodes.
-    template : ClusterTemplate
-        The roles.
-    rank : int
+    member : Member
         This node.
     send : callable
         Sends a message to the node's process.
@@ -45,15 +42,12 @@ class Consensus:
         Rows they were fed, known at the end.
     """
 
-    def __init__(self, rendezvous: Rendezvous, template: ClusterTemplate, rank: int, send: Callable[[Message], None]):
+    def __init__(self, rendezvous: Rendezvous, member: Member, send: Send):
         self._rendezvous = rendezvous
-        self._labels = [node.label for node in template.nodes]
-        self._active_ranks = template.feed_ranks
-        self._is_active = rank in template.feed_ranks
-        self._has_helpers = bool(template.helper_ranks)
-        self._is_helper = rank in template.helper_ranks
+        self._member = member
+        self._labels = [node.label for node in member.template.nodes]
         self._send = send
-        self._exchange: Future[list[Word]] | None = None
+        self._exchange: Future[list[dict[str, Any]]] | None = None
         self._agreed = False
         self._barrier: str | None = None
         self.trained_since: float | None = None
@@ -65,7 +59,7 @@ class Consensus:
         self._barrier = name
 
     def advance(self, counts: Callable[[], RowCounts | None], rows_at_end: int | None, works: bool) -> None:
-        """Take up the answers to an exchange, or begin one if there is something to say.
+        """Take up the result of an exchange, or begin one if there is something to send.
 
         Parameters
         ----------
@@ -79,26 +73,22 @@ class Consensus:
         if self._exchange is not None:
             if self._exchange.done():
                 answers, self._exchange = self._exchange.result(), None
-                self._hear(answers)
+                self._take_up(answers)
         elif self.done_since is None:
-            if self._agreed:
-                word = self._next_word(rows_at_end, works)
-            else:
-                known = counts()
-                word = None if known is None else vars(known)
-            if word is not None:
-                self._exchange = self._rendezvous.exchange(word)
+            mine = self._status(rows_at_end, works) if self._agreed else counts()
+            if mine is not None:
+                self._exchange = self._rendezvous.exchange(vars(mine))
 
-    def _next_word(self, rows_at_end: int | None, works: bool) -> Word | None:
+    def _status(self, rows_at_end: int | None, works: bool) -> NodeStatus | None:
         if self.trained_since is not None:
-            return None if self._is_helper and works else {"over": True}
-        if not self._is_active:
-            return {"passive": True}
+            return None if self._member.is_helper and works else NodeStatus()
+        if not self._member.is_active:
+            return NodeStatus()
         if rows_at_end is not None:
-            return {"ended": True, "rows": rows_at_end}
-        return {"barrier": self._barrier} if self._barrier is not None else None
+            return NodeStatus(rows=rows_at_end)
+        return None if self._barrier is None else NodeStatus(barrier=self._barrier)
 
-    def _hear(self, answers: list[Word]) -> None:
+    def _take_up(self, answers: list[dict[str, Any]]) -> None:
         if not self._agreed:
             self._agreed = True
             counts = [decode(RowCounts, answer) for answer in answers]
@@ -107,30 +97,31 @@ class Consensus:
         if self.trained_since is not None:
             self._be_done()
             return
-        active = {self._labels[rank]: answers[rank] for rank in self._active_ranks}
-        if all("ended" in word for word in active.values()):
-            self.total_rows = sum(word["rows"] for word in active.values())
+        active = {self._labels[rank]: decode(NodeStatus, answers[rank]) for rank in self._member.template.feed_ranks}
+        rows = [status.rows for status in active.values() if status.rows is not None]
+        if len(rows) == len(active):
+            self.total_rows = sum(rows)
             self.trained_since = time.monotonic()
-            if self._is_helper:
+            if self._member.is_helper:
                 self._send(ClusterDone())
-            if not self._has_helpers:
+            if not self._member.template.helper_ranks:
                 self._be_done()
         elif self._barrier is not None:
             name, self._barrier = self._barrier, None
-            elsewhere = {label: word for label, word in active.items() if word.get("barrier") != name}
+            elsewhere = {label: status for label, status in active.items() if status.barrier != name}
             self._send(BarrierPassed(name, _barrier_error(name, elsewhere)))
 
     def _be_done(self) -> None:
         self.done_since = time.monotonic()
-        if not self._is_helper:
+        if not self._member.is_helper:
             self._send(ClusterDone())
 
 
-def _barrier_error(name: str, elsewhere: dict[str, Word]) -> str | None:
+def _barrier_error(name: str, elsewhere: dict[str, NodeStatus]) -> str | None:
     if not elsewhere:
         return None
     what = {
-        label: "has ended" if "ended" in word else f"is at barrier {word['barrier']!r}"
-        for label, word in elsewhere.items()
+        label: f"is at barrier {status.barrier!r}" if status.rows is None else "has ended"
+        for label, status in elsewhere.items()
     }
     return f"ctx.barrier({name!r}) must be reached by the chief and all workers, but: {what}"

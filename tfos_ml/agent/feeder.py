@@ -1,13 +1,14 @@
-"""The supervisor's side of the feed: Arrow batches of one task into its spool.
+"""Rows of the node's own Spark task: Arrow batches into its spool.
 
 Until the train function says how it reads, and while it streams, at most ``WINDOW_BYTES``
-(and one chunk) are outstanding; whoever feeds waits for room. ``ctx.dataset()``, which needs
+(and one chunk) are outstanding; the task waits for room. ``ctx.dataset()``, which needs
 all rows before the first step, and feeds of several epochs lift the bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +16,39 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import Extents, check_extents, check_vector_size, list_extents, merge_extents, plain
 from tfos_ml.data.order import pack_counts, partition_counts
 from tfos_ml.data.row_checks import RowChecks
-from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
-from tfos_ml.protocol.messages import ChunkReady, EndOfInput, Message, RowCounts
+from tfos_ml.data.schema import ROW_COLUMN
+from tfos_ml.errors import FeedTimeoutError
+from tfos_ml.protocol.messages import ChunkReady, ChunkReleased, EndOfInput, Message, Reading, RowCounts
+from tfos_ml.protocol.node_task import NodeTask
 
-WINDOW_BYTES = 256 << 20
 VALIDATION_COLUMN = "validation"
 
 
-class Feeder:
-    """Writes rows to the spool and announces each chunk to the TensorFlow process.
+class Feeder(RowSource):
+    """Writes rows to the spool and announces each chunk to the TensorFlow process; see :class:`RowSource`.
 
     Parameters
     ----------
-    schema : FeedSchema
-        The columns; batches hold them by position, then the row ids, then, if there are
+    task : NodeTask
+        Has the columns; batches hold them by position, then the row ids, then, if there are
         validation rows, a boolean that marks them.
     directories : spool.SpoolDirectories
         Where the spool is.
     send : callable
         Sends a message to the TensorFlow process.
-
-    Attributes
-    ----------
-    location : None
-        Rows come in the node's own task; nobody else feeds it.
-    skipped : int
-        Rows that were left out, as the policies for nulls and NaN say.
     """
 
-    location = None
+    location: str | None = None
 
-    def __init__(self, schema: FeedSchema, directories: spool.SpoolDirectories, send: Callable[[Message], None]):
-        self._schema = schema
+    def __init__(self, task: NodeTask, directories: spool.SpoolDirectories, send: Send):
+        self._schema = schema = task.schema
+        self._timeout = task.settings.feed_timeout
+        self._example_rows = task.settings.telemetry.example_rows
         self._send = send
         self._writers = {
             name: spool.SpoolWriter(directories, name, lambda chunk, name=name: self._announce(name, chunk))  # type: ignore[misc]
@@ -62,13 +60,44 @@ class Feeder:
         self._extents: list[Extents] = [[] for _ in schema.columns]
         self.rows = {"train": 0, "validation": 0}
         self.skipped = 0
-        self.bytes = 0
-        self.reading: str | None = None
-        self.keeps_rows = False
-        self.complete = False
+        self.size = 0
+        self.example: bytes | None = None
+        self._reading = Reading("", keeps_rows=False)
+        self._complete = False
 
-    def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Add the rows of one batch; returns them as they came, without those that are left out.
+    def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
+        """See :class:`RowSource`.
+
+        Raises
+        ------
+        FeedTimeoutError
+            If there is no room for more rows in time; else as :meth:`write`.
+        """
+        for batch in batches:
+            if batch is not None:
+                self.write(batch)
+            yield POLL_SECONDS if batch is None else 0.0
+            deadline = time.monotonic() + self._timeout
+            while not (self._is_terminated or self._has_room()):
+                if time.monotonic() > deadline:
+                    raise FeedTimeoutError(
+                        f"the train function took no rows for feedTimeout={self._timeout:g} s while "
+                        "more were waiting. Read them with ctx.dataset() or ctx.get_data_feed(), end the feed with "
+                        "feed.terminate(), or raise feedTimeout"
+                    )
+                yield POLL_SECONDS
+            if self._is_terminated:
+                return
+
+    @property
+    def _is_terminated(self) -> bool:
+        return self._reading.how == "terminated"
+
+    def _has_room(self) -> bool:
+        return self._reading.keeps_rows or sum(self._outstanding.values()) < WINDOW_BYTES
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add the rows of one batch.
 
         Raises
         ------
@@ -91,7 +120,16 @@ class Feeder:
             self._write("validation", checked.filter(marked))
             checked = checked.filter(pc.invert(marked))
         self._write("train", checked)
-        return batch
+        if self.example is None and self._example_rows and batch.num_rows:
+            self._keep_example(batch)
+
+    def _keep_example(self, batch: pa.RecordBatch) -> None:
+        """Keep the features of the first rows as they came."""
+        features = batch.select(self._schema.of("feature")).slice(0, self._example_rows)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, features.schema) as writer:
+            writer.write_batch(features)
+        self.example = sink.getvalue().to_pybytes()
 
     def _write(self, stream: str, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -103,7 +141,7 @@ class Feeder:
             self._extents[i] = merge_extents([self._extents[i], found])
             check_vector_size(self._extents[i], spec)
         self.rows[stream] += batch.num_rows
-        self.bytes += batch.nbytes
+        self.size += batch.nbytes
         self._writers[stream].write(batch)
 
     def _count(self, batch: pa.RecordBatch) -> None:
@@ -120,38 +158,35 @@ class Feeder:
         self._outstanding[chunk.path] = chunk.size
         self._send(ChunkReady(stream, chunk))
 
-    def has_room(self) -> bool:
-        """Whether another batch may be written now."""
-        return self.keeps_rows or sum(self._outstanding.values()) < WINDOW_BYTES
-
-    def release(self, path: str) -> None:
-        """Delete a chunk that has been read for the last time."""
-        del self._outstanding[path]
-        Path(path).unlink()
+    def take_up(self, message: Message) -> bool:
+        """See :class:`RowSource`."""
+        match message:
+            case Reading():
+                self._reading = message
+            case ChunkReleased():
+                del self._outstanding[message.path]
+                Path(message.path).unlink()
+            case _:
+                return False
+        return True
 
     def finish(self) -> None:
-        """Publish the last rows and announce the end of the input."""
+        """See :class:`RowSource`."""
         for writer in self._writers.values():
             writer.flush()
-        self.complete = True
+        self._complete = True
         self._send(EndOfInput())
 
     def counts(self) -> RowCounts | None:
-        """What the other nodes need to know to agree on the steps, or why they cannot; None if not known yet."""
-        if self.reading == "get_data_feed":
+        """See :class:`RowSource`."""
+        if self._reading.how == "get_data_feed":
             return RowCounts(why="reads with ctx.get_data_feed()")
-        if not self.complete:
+        if not self._complete:
             return None
         return RowCounts(
             pack_counts(self._counts), rows=self.rows, skipped=self.skipped, extents=[list(e) for e in self._extents]
         )
 
     def progress(self) -> dict[str, Any]:
-        """What the driver is told."""
-        return {"rows": sum(self.rows.values()), "complete": self.complete}
-
-    def hear(self, answer: dict[str, Any]) -> None:
-        """Nothing: the driver has nothing to say of these rows."""
-
-    def close(self) -> None:
-        """Want no more rows."""
+        """See :class:`RowSource`."""
+        return {"rows": sum(self.rows.values()), "complete": self._complete}

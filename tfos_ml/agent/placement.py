@@ -51,8 +51,8 @@ class NodePlacement(Protocol):
     attempt: int
 
     def is_first(self) -> bool:
-        """Whether Spark has not begun this node before."""
-        ...
+        """Whether Spark has not begun this node before; always so in a barrier stage, which ends with a failed task."""
+        return True
 
     def allGather(self, message: str = "") -> list[str]:
         """One message of each task, by rank; blocks until all have sent theirs."""
@@ -60,10 +60,10 @@ class NodePlacement(Protocol):
 
     def is_orphan(self) -> bool:
         """Whether what the node belongs to has died; Spark kills its own tasks, so for them it is False."""
-        ...
+        return False
 
     def report_failure(self, text: str) -> bool:
-        """Tell the driver why the node fails; whether it knows now. Raises ``ArrowException`` if it is out of reach."""
+        """Report to the driver why the node fails; False if there is none. ``ArrowException`` if it is silent."""
         ...
 
     def leave(self, rendezvous: Rendezvous) -> bool:
@@ -71,7 +71,7 @@ class NodePlacement(Protocol):
         ...
 
 
-class BarrierPlacement:
+class BarrierPlacement(NodePlacement):
     """A task of a barrier stage: Spark starts all together and carries their exchanges.
 
     Parameters
@@ -91,20 +91,12 @@ class BarrierPlacement:
         self.gpus = visible_gpus(context)
         self.attempt: int = context.attemptNumber()
 
-    def is_first(self) -> bool:
-        """See :class:`NodePlacement`: a barrier stage ends with its first failed task."""
-        return True
-
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`NodePlacement`."""
         if len(self._context.getTaskInfos()) == 1:  # Spark would take a second to say so
             return [message]
         messages: list[str] = self._context.allGather(message)
         return messages
-
-    def is_orphan(self) -> bool:
-        """See :class:`NodePlacement`."""
-        return False
 
     def report_failure(self, text: str) -> bool:
         """See :class:`NodePlacement`."""
@@ -124,7 +116,7 @@ class BarrierPlacement:
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskInfo:
     """What a plain task knows of itself; attributes as of :class:`NodePlacement`.
 
     Attributes
@@ -164,19 +156,19 @@ def check_driver(control: dict[str, str]) -> None:
         raise NodeFailure(Failure(errors.ClusterConfigError, message)) from None
 
 
-def place_of(context: Any, rank: int, control: dict[str, str]) -> Place:
-    """The place of a node in a plain task, which is reached as it reaches the driver's control server."""
+def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
+    """What a plain task knows of itself; its node is reached as it reaches the driver's control server."""
     host = address_towards(control["location"])
     gpus = visible_gpus(context)
-    return Place(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
+    return TaskInfo(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
 
 
-class GatherPlacement:
+class GatherPlacement(NodePlacement):
     """A node that meets the others at the driver's control server.
 
     Parameters
     ----------
-    place : Place
+    info : TaskInfo
         Where it is.
     control : dict of str to str
         Address and token of the control server.
@@ -190,7 +182,7 @@ class GatherPlacement:
 
     def __init__(
         self,
-        place: Place,
+        info: TaskInfo,
         control: dict[str, str],
         size: int,
         owner: int | None = None,
@@ -201,10 +193,10 @@ class GatherPlacement:
         self._patience = patience
         self._round = 0
         self._owner = psutil.Process(owner) if owner is not None else None
-        self._task = place.task
+        self._task = info.task
         self._has_left = False
-        self.rank, self.host, self.cpus, self.gpus = place.rank, place.host, place.cpus, place.gpus
-        self.attempt = place.attempt
+        self.rank, self.host, self.cpus, self.gpus = info.rank, info.host, info.cpus, info.gpus
+        self.attempt = info.attempt
 
     def is_first(self) -> bool:
         """See :class:`NodePlacement`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""

@@ -196,7 +196,7 @@ class ChildProcess:
         return self._relay.tail(timeout=0.0 if self.returncode is None else 1.0)
 
     def kill(self) -> None:
-        """End it at once; its descendants are the guardian's."""
+        """End it at once; its descendants are the reaper's."""
         self._process.kill()
 
     def wait(self, timeout: float) -> bool:

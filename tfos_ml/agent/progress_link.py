@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import accumulate, islice, takewhile
 from typing import Any
 
+from tfos_ml import errors
 from tfos_ml.protocol import control_client
 from tfos_ml.protocol.control_client import ControlClient
 
@@ -34,7 +35,7 @@ class ProgressLink:
     rank : int
         The reporting node.
     progress : callable
-        Returns the latest word of the node, a JSON-serialisable dict.
+        Returns the present state of the node, a JSON-serialisable dict.
     period : float, default 0.5
         Seconds between two reports.
     hear : callable, optional
@@ -43,7 +44,7 @@ class ProgressLink:
     Attributes
     ----------
     stop_asked : bool
-        Whether the driver has asked the node to stop.
+        Whether the driver wants the node to stop.
     heard_at : float
         ``time.monotonic()`` of the last call that the driver has answered, or of the start.
     has_answered : bool
@@ -78,7 +79,34 @@ class ProgressLink:
         self._closed = threading.Event()
         self.stop_asked = False
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def start(self) -> None:
+        """Begin to report."""
         self._thread.start()
+
+    def check(self, lease: float | None, needs_driver: bool) -> None:
+        """Raise if the driver wants the node no longer, or is gone.
+
+        Parameters
+        ----------
+        lease : float or None
+            Seconds without an answer after which a driver that has answered is gone.
+        needs_driver : bool
+            Whether one that has never answered is gone, too.
+
+        Raises
+        ------
+        FitCancelledError, NodeLostError
+            For either.
+        """
+        if self.stop_asked:
+            raise errors.FitCancelledError("the driver asked the nodes to stop")
+        if lease is None or not (self.has_answered or needs_driver):
+            return  # a driver that never could be reached has not gone
+        if self.is_driver_gone:
+            raise errors.NodeLostError("the driver is gone: its host refuses connections")
+        if time.monotonic() - self.heard_at > lease:
+            raise errors.NodeLostError(f"the driver has not answered for {lease:g} s")
 
     def report(self, report: dict[str, Any]) -> None:
         """Pass metrics on with the next call; if the driver is silent for long, the oldest are dropped."""

@@ -1,7 +1,7 @@
 """``python -m tfos_ml.agent.reaper``: cleans up after a supervisor, however it ended.
 
 Spark cancels with SIGKILL, so a node's supervisor cannot be relied on to clean up. The
-guardian runs in a session of its own and reads what to guard from stdin, one JSON object a
+reaper runs in a session of its own and reads what to guard from stdin, one JSON object a
 line. At end-of-file, that is when the supervisor has closed the pipe or died, it kills the
 node's processes, deletes its directories and ends; after a death it also tells the driver.
 
@@ -36,7 +36,7 @@ _SLICE_SECONDS = 1.0
 
 
 class Reaper:
-    """The supervisor's handle on its guardian process.
+    """The supervisor's handle on its reaper, which runs from construction on.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Reaper:
     watch : float, optional
         Seconds without a sign of life after which this process is taken for frozen, and killed.
     frozen : str, optional
-        What the driver is then told, where it can be told.
+        The failure that is then reported to the driver, if it can be reached.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class Reaper:
             supervisor_started=start_ticks(me),
         )
         period = BEAT_SECONDS if watch is None else min(BEAT_SECONDS, watch / 5)
-        self._beats = threading.Thread(target=self._beat, args=(period,), name="guardian", daemon=True)
+        self._beats = threading.Thread(target=self._beat, args=(period,), name="reaper", daemon=True)
         self._beats.start()
 
     def guard(self, **what: Any) -> None:
         """Add what is known by now: ``pid`` of the node's process, ``control`` and ``rank`` to report to.
 
-        The process has to be a child of this one that has not been waited for. A guardian that is gone is
+        The process has to be a child of this one that has not been waited for. A reaper that is gone is
         passed over: :meth:`finish` does its work.
         """
         if "pid" in what:
@@ -114,14 +114,14 @@ class Reaper:
                     os.write(self._pipe, b"{}\n")  # as short as it is, whole or not at all
 
     def finish(self, *, report: bool) -> bool:
-        """Have everything cleaned up now, and wait for it; `report` has the driver told, too.
+        """Have everything cleaned up now, and wait for it; with `report` the reaper reports that to the driver, too.
 
-        What the guardian, killed or frozen, did not do is done here.
+        What a reaper that was killed or frozen has not done is done here.
 
         Returns
         -------
         bool
-            Whether the guardian did it all, so that the driver has been told if it was to be.
+            Whether the reaper has done it all, the report included.
         """
         self._closed.set()
         self._beats.join()
@@ -155,7 +155,7 @@ def _delete(directories: Sequence[str]) -> None:
 
 
 class _Watch:
-    """What the guardian knows, and how long it has heard nothing."""
+    """What is to be guarded, and for how long the supervisor has been silent."""
 
     def __init__(self) -> None:
         self.guarded: dict[str, Any] = {}
@@ -198,7 +198,7 @@ class _Watch:
             self.supervisor.wait(CLEANUP_TIMEOUT)
 
     def clean_up(self) -> None:
-        """End what is left of the node; the driver is told after that."""
+        """End what is left of the node, and report that to the driver."""
         kill_tree(self.child, self.guarded["marker"])
         _delete(self.guarded["directories"])
         _tell(self.guarded, "gone")

@@ -1,4 +1,4 @@
-"""Where the nodes meet: a reserved port each, and Spark's ``allGather`` to tell the others.
+"""Where the nodes meet: a reserved port each, and Spark's ``allGather`` to exchange them.
 
 No server of our own: the exchange runs over Spark's barrier coordinator and so inherits
 Spark's authentication and encryption. One exchange takes about a second, because Spark
@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from tfos_ml.errors import ClusterConfigError, VersionMismatchError
 from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, bracketed, described_ports
+from tfos_ml.protocol.codec import decode
 
 
 class BarrierContext(Protocol):
@@ -81,7 +82,7 @@ class ReservedPort:
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What a node tells the others of itself when they meet."""
+    """What a node sends the others of itself when they meet."""
 
     rank: int
     label: str
@@ -139,7 +140,7 @@ class Rendezvous:
     def _gather(self, message: dict[str, Any], future: Future[list[dict[str, Any]]]) -> None:
         try:
             future.set_result([json.loads(m) for m in self._context.allGather(json.dumps(message))])
-        except BaseException as error:  # handed to whoever waits for the future
+        except BaseException as error:  # raised where the future is waited for
             future.set_exception(error)
 
     def complete(self, begun: int, timeout: float) -> bool:
@@ -155,24 +156,24 @@ class Rendezvous:
             self._last = None
         return True
 
-    def join(self, card: NodeInfo) -> Future[list[dict[str, Any]]]:
-        """Tell the others who and where this node is."""
-        return self.exchange(asdict(card))
+    def join(self, info: NodeInfo) -> Future[list[dict[str, Any]]]:
+        """Send the others who and where this node is."""
+        return self.exchange(asdict(info))
 
 
 def read_infos(messages: list[dict[str, Any]]) -> list[NodeInfo]:
-    """The cards of all nodes, by rank.
+    """What nodes have sent of themselves when they met, by rank.
 
     Raises
     ------
     VersionMismatchError
         If the nodes do not run the same versions; names them.
     """
-    cards = sorted((NodeInfo(**m) for m in messages), key=lambda card: card.rank)
-    for package in cards[0].versions:
-        found = {f"{c.label} on {c.host}": c.versions.get(package) for c in cards}
+    infos = sorted((decode(NodeInfo, message) for message in messages), key=lambda info: info.rank)
+    for package in infos[0].versions:
+        found = {f"{c.label} on {c.host}": c.versions.get(package) for c in infos}
         if len(set(found.values())) > 1:
             raise VersionMismatchError(
                 f"The nodes run different versions of {package}: {found}. Install the same one on every host."
             )
-    return cards
+    return infos

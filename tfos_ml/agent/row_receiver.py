@@ -1,4 +1,4 @@
-"""The supervisor's side of a feed that comes from other tasks: ``TFCluster.train`` and ``.inference``.
+"""Rows that feed tasks send over the wire: those of ``TFCluster.train`` and ``.inference``.
 
 Rows to train on are *staged*, block by block, and come before the train function only once
 their whole partition has arrived and the driver has granted it: a feed task that Spark runs
@@ -15,7 +15,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -24,9 +24,22 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent.feeder import WINDOW_BYTES
+from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import blocks, spool
-from tfos_ml.protocol.messages import ChunkReady, EndOfInput, Message, RowCounts, Segment
+from tfos_ml.protocol.messages import (
+    Answers,
+    ChunkRead,
+    ChunkReady,
+    ChunkReleased,
+    EndOfInput,
+    Message,
+    Reading,
+    RowCounts,
+    RowsTaken,
+    Segment,
+    SegmentRead,
+)
+from tfos_ml.protocol.transport import TransportServer
 
 ROOM_POLL_SECONDS = 1.0
 FED_BY_TASKS = RowCounts(why="is fed by TFCluster, which knows no end of the rows before shutdown")
@@ -52,8 +65,8 @@ class Exchange:
     answers: queue.SimpleQueue[pa.RecordBatch | str] = field(default_factory=queue.SimpleQueue)
 
 
-class RowReceiver:
-    """One node's rows from feed tasks, on their way to its TensorFlow process.
+class RowReceiver(RowSource):
+    """Rows from feed tasks on their way to one node's TensorFlow process; see :class:`RowSource`.
 
     Parameters
     ----------
@@ -61,14 +74,20 @@ class RowReceiver:
         Where the spool is.
     send : callable
         Sends a message to the TensorFlow process, without waiting for it.
-
-    Attributes
-    ----------
-    location : str or None
-        Where feed tasks reach it.
+    serve : callable, optional
+        Opens the server through which feed tasks reach a receiver.
     """
 
-    def __init__(self, directories: spool.SpoolDirectories, send: Callable[[Message], None]):
+    example: bytes | None = None
+
+    def __init__(
+        self,
+        directories: spool.SpoolDirectories,
+        send: Send,
+        serve: Callable[[RowReceiver], TransportServer] | None = None,
+    ):
+        self._serve = serve
+        self._server: TransportServer | None = None
         self._directories = directories
         self._send = send
         self._changed = threading.Condition()
@@ -85,10 +104,15 @@ class RowReceiver:
         self.location: str | None = None
         self.rows = {"train": 0, "validation": 0}
         self.skipped = 0
-        self.bytes = 0
-        self.reading: str | None = None
-        self.keeps_rows = False
-        self.complete = False
+        self.size = 0
+        self._is_terminated = False
+        self._complete = False
+
+    def start(self) -> None:
+        """See :class:`RowSource`; opens the server."""
+        if self._serve is not None:
+            self._server = self._serve(self)
+            self.location = self._server.location
 
     # For feed tasks
 
@@ -160,13 +184,13 @@ class RowReceiver:
             self._touch()
         self._outstanding[chunk.path] = _Announced(chunk.size, chunk.is_kept, feed_timeout)
         self.rows["train"] += chunk.rows
-        self.bytes += chunk.size
+        self.size += chunk.size
         self._send(ChunkReady(stream, chunk))
 
     # For the driver
 
     def hear(self, answer: dict[str, Any]) -> None:
-        """Take up what the driver has announced since; the same again is nothing new."""
+        """See :class:`RowSource`: the driver announces the ends of segments and of the input, each again and again."""
         for announcement in answer.get("announcements", ()):
             with self._changed:
                 if announcement["serial"] <= self._heard:
@@ -185,11 +209,11 @@ class RowReceiver:
             self._send(Segment(stream, number, epochs))
 
     def progress(self) -> dict[str, Any]:
-        """What the driver is told."""
+        """See :class:`RowSource`."""
         with self._changed:
             return {
                 "rows": self.rows["train"],
-                "complete": self.complete,
+                "complete": self._complete,
                 "heard": self._heard,
                 "pending": list(self._pending),
                 "over": self._over is not None,
@@ -197,8 +221,10 @@ class RowReceiver:
 
     # For the supervisor
 
-    def until_end(self) -> Iterator[None]:
-        """Goes on until the driver has announced the end of the input.
+    def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
+        """See :class:`RowSource`; goes on until the driver has announced the end of the input.
+
+        There are no `batches`: the node's task has ended.
 
         Raises
         ------
@@ -207,9 +233,9 @@ class RowReceiver:
         spool.NoRoomError
             If rows had no room.
         NodeLostError
-            If the driver could not be asked whether rows count.
+            If the driver does not answer whether rows count.
         """
-        while not self._input_ended:
+        while not (self._input_ended or self._is_terminated):
             if self._problem is not None:
                 raise self._problem
             with self._changed:
@@ -220,7 +246,7 @@ class RowReceiver:
                         "while some were waiting. Read them with feed.next_batch(), answer those of inference() with "
                         "feed.batch_results(), end the feed with feed.terminate(), or raise feed_timeout"
                     )
-            yield None
+            yield POLL_SECONDS
 
     def _shortest_timeout(self) -> float | None:
         """Of all that waits for the train function; None if nothing does."""
@@ -231,67 +257,66 @@ class RowReceiver:
     def _touch(self) -> None:
         self._touched = time.monotonic()
 
-    def touch(self) -> None:
-        """Note that the process has read rows."""
+    def take_up(self, message: Message) -> bool:
+        """See :class:`RowSource`; whatever comes of rows shows that they are being read."""
         with self._changed:
+            match message:
+                case Reading():
+                    self._is_terminated = message.how == "terminated"
+                    return True
+                case ChunkReleased():
+                    del self._outstanding[message.path]
+                    Path(message.path).unlink()
+                    self._changed.notify_all()
+                case ChunkRead():
+                    self._outstanding[message.path].is_read = True
+                case SegmentRead():
+                    self._pending.pop(message.number, None)  # none are once no more rows are wanted
+                case Answers():
+                    self._send_back(message)
+                case RowsTaken():
+                    pass
+                case _:
+                    return False
             self._touch()
+            return True
 
-    def has_room(self) -> bool:
-        """True: it is the feed tasks that wait for room."""
-        return True
-
-    def release(self, path: str) -> None:
-        """Delete a chunk that has been read for the last time."""
-        with self._changed:
-            self._touch()
-            del self._outstanding[path]
-            self._changed.notify_all()
-        Path(path).unlink()
-
-    def chunk_read(self, path: str) -> None:
-        """Note that a chunk has been read, and will be again."""
-        with self._changed:
-            self._touch()
-            self._outstanding[path].is_read = True
-
-    def segment_read(self, number: int) -> None:
-        """Note that all rows of one call of ``train`` have been read."""
-        with self._changed:
-            self._touch()
-            self._pending.pop(number, None)  # none are once no more rows are wanted
-
-    def answered(self, path: str, runs: list[tuple[int, int]]) -> None:
-        """Send results back: a file of them, and to which exchange how many belong, in order."""
-        answers = spool.read_chunk(path)
+    def _send_back(self, message: Answers) -> None:
+        """Send results to the exchanges that they belong to."""
+        answers = spool.read_chunk(message.path)
         batch = next(answers)
-        with self._changed:
-            self._touch()
-            for number, rows in runs:
-                while rows:
-                    if not batch.num_rows:
-                        batch = next(answers)
-                    part, batch = batch.slice(0, rows), batch.slice(min(rows, batch.num_rows))
-                    rows -= part.num_rows
-                    if number in self._exchanges:
-                        self._exchanges[number].waiting -= part.num_rows
-                        self._exchanges[number].answers.put(blocks.pack([part]))
-        Path(path).unlink()
+        for number, rows in message.runs:
+            while rows:
+                if not batch.num_rows:
+                    batch = next(answers)
+                part, batch = batch.slice(0, rows), batch.slice(min(rows, batch.num_rows))
+                rows -= part.num_rows
+                if number in self._exchanges:
+                    self._exchanges[number].waiting -= part.num_rows
+                    self._exchanges[number].answers.put(blocks.pack([part]))
+        Path(message.path).unlink()
 
     def counts(self) -> RowCounts:
-        """Instead of row counts, why there are none."""
+        """See :class:`RowSource`; there are none, and it says why."""
         return FED_BY_TASKS
 
     def finish(self) -> None:
-        """Announce the end of the input to the process."""
+        """See :class:`RowSource`."""
         self.close()
-        self.complete = True
+        self._complete = True
         self._send(EndOfInput())
 
     def close(self) -> None:
-        """Want no more rows."""
+        """See :class:`RowSource`; waiting feed tasks get to know that no more rows are wanted."""
         with self._changed:
             self._over = self._over or "its train function reads no more rows: it has returned, or called terminate()"
             self._pending.clear()
             for exchange in self._exchanges.values():
                 exchange.answers.put(self._over)
             self._changed.notify_all()
+
+    def stop(self) -> None:
+        """See :class:`RowSource`."""
+        if self._server is not None:
+            self._server.close()
+        self.close()

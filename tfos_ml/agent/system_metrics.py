@@ -29,6 +29,9 @@ class SystemMetrics:
         self._report = report
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sample."""
         self._thread.start()
 
     def _run(self) -> None:

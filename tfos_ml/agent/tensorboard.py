@@ -1,7 +1,7 @@
 """``python -m tfos_ml.agent.tensorboard <log_dir> <host> <port> <parent>``: TensorBoard, started by the chief.
 
-It says its address on standard output, and dies with its parent. It runs in a
-session of its own; the node's guardian ends what it has started.
+It writes its address to standard output, and dies with its parent. It runs in a
+session of its own; the node's reaper ends what it has started.
 """
 
 from __future__ import annotations
@@ -13,16 +13,8 @@ import time
 from collections.abc import Mapping
 
 from tfos_ml.common.interpreter import module_command
+from tfos_ml.errors import ClusterConfigError
 from tfos_ml.worker.main import die_with
-
-
-def why_not_started(port: int) -> str:
-    """What to tell of a TensorBoard that has ended before it had an address."""
-    taken = f", for instance because port {port} (spark.tfos_ml.tensorboardPort) is not free" if port else ""
-    return (
-        "tensorboard=True needs the package tensorboard on the host of the chief, and it could not be started there"
-        f"{taken}. Install it with: pip install tensorboard"
-    )
 
 
 class TensorBoard:
@@ -58,6 +50,7 @@ class TensorBoard:
             text=True,
             start_new_session=True,
         )
+        self._port = port
         self.pid = self._process.pid
         self.url: str | None = None
         threading.Thread(target=self._listen, name="tensorboard", daemon=True).start()
@@ -68,10 +61,16 @@ class TensorBoard:
             self.url = output.readline().strip() or None
             output.read()
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether it ended before it had an address."""
-        return self.url is None and self._process.poll() is not None
+    def check(self) -> None:
+        """Raise ``ClusterConfigError`` if it has ended before it had an address."""
+        if self.url is not None or self._process.poll() is None:
+            return
+        port = self._port
+        taken = f", for instance because port {port} (spark.tfos_ml.tensorboardPort) is not free" if port else ""
+        raise ClusterConfigError(
+            "tensorboard=True needs the package tensorboard on the host of the chief, and it could not be started there"
+            f"{taken}. Install it with: pip install tensorboard"
+        )
 
     def wait(self, timeout: float) -> None:
         """Wait for its end."""

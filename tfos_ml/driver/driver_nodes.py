@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tfos_ml.agent.detached import DetachedOrder, start_host
-from tfos_ml.agent.placement import Place
+from tfos_ml.agent.detached import DetachedNode, start_detached
+from tfos_ml.agent.placement import TaskInfo
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.node_task import NodeTask
 
@@ -32,8 +32,8 @@ class DriverNodes:
         task = replace(task, payload=Artifact(task.payload.name, program), shares_console=True)
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in ranks:
-            order = DetachedOrder(task, Place(rank, host, cpus=1, gpus={}), os.getpid(), is_fed=False)
-            self._processes.append(start_host(order))
+            order = DetachedNode(task, TaskInfo(rank, host, cpus=1, gpus={}), os.getpid(), is_fed=False)
+            self._processes.append(start_detached(order))
 
     def wait(self, timeout: float) -> None:
         """Wait for their ends, `timeout` seconds each; one that outlasts that is killed, and its guardian cleans up."""

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 PORT = "spark.tfos_ml.port"
 NODE_PORTS = "spark.tfos_ml.nodePorts"
-BOARD_PORT = "spark.tfos_ml.tensorboardPort"
-SERVER_VARIABLE, NODE_VARIABLE, BOARD_VARIABLE = "TFOS_SERVER_PORT", "TENSORFLOW_PORT", "TENSORBOARD_PORT"
+TENSORBOARD_PORT = "spark.tfos_ml.tensorboardPort"
+SERVER_VARIABLE, NODE_VARIABLE, TENSORBOARD_VARIABLE = "TFOS_SERVER_PORT", "TENSORFLOW_PORT", "TENSORBOARD_PORT"
 _BIND, _HOST, _RETRIES = "spark.driver.bindAddress", "spark.driver.host", "spark.port.maxRetries"
 _MAX_PORT = 65535
 ANY_PORT = range(1)
@@ -114,9 +114,9 @@ def node_ports(spark: SparkSession) -> range:
     return _range_of(NODE_PORTS, _conf(spark, NODE_PORTS) or "0")
 
 
-def board_port(spark: SparkSession) -> int:
+def tensorboard_port(spark: SparkSession) -> int:
     """Port of TensorBoard; 0 is any."""
-    return _number(spark, BOARD_PORT, 0)
+    return _number(spark, TENSORBOARD_PORT, 0)
 
 
 def ports_of_variable(name: str) -> range | None:

@@ -48,7 +48,7 @@ class Failure:
         return self.error(where + self.message)
 
     def encode(self) -> str:
-        """One word of text that :func:`find_failure` can find among other text."""
+        """Text without spaces that :func:`find_failure` can find among other text."""
         return f"<tfos_ml:{base64.b64encode(zlib.compress(encode(self).encode())).decode()}>"
 
 
@@ -62,9 +62,9 @@ class NodeFailure(Exception):  # noqa: N818  (it reports a Failure)
 
 def find_failure(text: str) -> Failure | None:
     """The failure that a Spark error's text carries, if any."""
-    for word in _ENCODED.findall(text):
+    for encoded in _ENCODED.findall(text):
         try:
-            return decode(Failure, json.loads(zlib.decompress(base64.b64decode(word))))
+            return decode(Failure, json.loads(zlib.decompress(base64.b64decode(encoded))))
         except (ValueError, zlib.error):  # it only looks like one
             continue
     return None

@@ -1,7 +1,8 @@
 """The messages between a node's supervisor and its TensorFlow process, a dataclass each.
 
 Over the socket pair (:mod:`tfos_ml.protocol.channel`) each is one JSON object a line: its class's name as ``type``,
-and its fields.
+and its fields. What supervisors exchange with each other, :class:`RowCounts` and :class:`NodeStatus`, goes as JSON over
+Spark's ``allGather`` or the control server.
 """
 
 from __future__ import annotations
@@ -21,47 +22,19 @@ from tfos_ml.protocol.settings import NodeSettings
 
 @dataclass(frozen=True)
 class Start:
-    """All nodes have met: run the train function. The first message, and the only one of its kind.
+    """All nodes have met: run the train function. The first message, and the only one of its kind."""
 
-    Attributes
-    ----------
-    payload : str
-        File of the pickled train function and its arguments.
-    directory : str
-        The node's spool directory on disk, for files of the process.
-    rank : int
-        The node's rank in the run.
-    job_name, task_index, label : str, int, str
-        The node's role in its TensorFlow cluster, and both as ``"worker:1"``.
-    is_chief : bool
-        Whether this node writes what is written once.
-    feed_labels, validation_labels : list of str
-        Labels of the nodes that get training rows, and validation rows.
-    run_id : str
-        The same on all nodes of one attempt of a run.
-    cluster_spec : dict of str to list of str
-        ``host:port`` of all nodes by job name.
-    tf_config : dict
-        Content of ``TF_CONFIG``.
-    schema : FeedSchema
-        The columns.
-    log_dir : str
-        Directory for TensorBoard's event files, absolute.
-    settings : NodeSettings
-        Of the run.
-    """
-
-    payload: str
-    directory: str
-    rank: int
-    job_name: str
+    payload: str  # file of the pickled train function and its arguments
+    directory: str  # for files of the process; goes with the node
+    rank: int  # in the run
+    job_name: str  # in the node's TensorFlow cluster, as are the next two
     task_index: int
-    label: str
+    label: str  # "worker:1"
     is_chief: bool
-    feed_labels: list[str]
+    feed_labels: list[str]  # of the nodes that get training rows
     validation_labels: list[str]
     run_id: str
-    cluster_spec: dict[str, list[str]]
+    cluster_spec: dict[str, list[str]]  # host:port of all nodes by job name
     tf_config: dict[str, Any]
     schema: FeedSchema
     log_dir: str
@@ -92,27 +65,21 @@ class EndOfInput:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """What a node knows of its rows once it has all of them, or why they cannot be counted.
+    """What a node knows of its rows once it has all of them, or why they cannot be counted."""
 
-    Attributes
-    ----------
-    counts : str or None
-        Rows by source partition, as ``pack_counts`` writes them; None if they cannot be counted.
-    why : str
-        Why not, as it goes on after the node's label.
-    rows : dict of str to int
-        Rows of ``"train"`` and ``"validation"``.
-    skipped : int
-        Rows left out by the policies for nulls and NaN.
-    extents : list
-        For each column the least and greatest size of each dimension.
-    """
+    counts: str | None = None  # rows by source partition, as pack_counts writes them
+    why: str = ""  # they cannot be counted, as it goes on after the node's label
+    rows: dict[str, int] = field(default_factory=dict)  # by stream, "train" and "validation"
+    skipped: int = 0  # left out by the policies for nulls and NaN
+    extents: list[Any] = field(default_factory=list)  # for each column the bounds of each dimension
 
-    counts: str | None = None
-    why: str = ""
-    rows: dict[str, int] = field(default_factory=dict)
-    skipped: int = 0
-    extents: list[Any] = field(default_factory=list)
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """Why a node takes part in an exchange with the others; the default if only they have something to say."""
+
+    rows: int | None = None  # that it was fed, if its process has ended
+    barrier: str | None = None  # that its process waits in
 
 
 @dataclass(frozen=True)
@@ -262,23 +229,9 @@ class Results:
 
 
 FromWorker: TypeAlias = (
-    Heartbeat
-    | Reading
-    | ChunkReleased
-    | ChunkRead
-    | SegmentRead
-    | RowsTaken
-    | Answers
-    | ReleasePort
-    | BarrierReached
-    | Report
-    | LogLine
-    | Summary
-    | Checkpoint
-    | Exported
-    | Results
-    | Failure
-)
+    Heartbeat | Reading | ChunkReleased | ChunkRead | SegmentRead | RowsTaken | Answers | ReleasePort | BarrierReached
+    | Report | LogLine | Summary | Checkpoint | Exported | Results | Failure
+)  # fmt: skip
 Message: TypeAlias = ToWorker | FromWorker
 _KINDS: dict[str, type[Message]] = {cls.__name__: cls for cls in get_args(Message)}
 

@@ -25,7 +25,7 @@ from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.run import RunResult, launch
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination
-from tfos_ml.protocol.addresses import board_port
+from tfos_ml.protocol.addresses import tensorboard_port
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.settings import NodeSettings
@@ -187,7 +187,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             model_dir=self._get("modelDir"),
             log_dir=self._get("logDir"),
             tensorboard=self._get("tensorboard"),
-            tensorboard_port=board_port(df.sparkSession),
+            tensorboard_port=tensorboard_port(df.sparkSession),
             signature_def_key=self._get("signatureDefKey"),
             files=self._input_files(df),
             feed_timeout=self._get("feedTimeout"),

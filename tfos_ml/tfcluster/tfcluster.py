@@ -40,7 +40,7 @@ from tfos_ml.driver.programs import (
 from tfos_ml.driver.run import RunResult
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.protocol import results
-from tfos_ml.protocol.addresses import board_port, driver_endpoint, node_ports
+from tfos_ml.protocol.addresses import driver_endpoint, node_ports, tensorboard_port
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.claims import check_rows
 from tfos_ml.protocol.graces import LEASE_SETTING, Limit, WaitNotice, warn_of_ended
@@ -229,7 +229,7 @@ class TFCluster:
                 queues=list(queues) if fed else [],
                 release_port=release_port,
                 tensorboard=tensorboard,
-                tensorboard_port=board_port(spark),
+                tensorboard_port=tensorboard_port(spark),
                 takes_port_variables=cls._takes_port_variables,
                 log_dir=log_dir,
             ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from tfos_ml import errors
-from tfos_ml.agent.placement import GatherPlacement, check_driver, place_of
+from tfos_ml.agent.placement import GatherPlacement, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.sessions import is_local
 from tfos_ml.common.tracebacks import concise
@@ -185,7 +185,7 @@ def _run_instance(task: NodeTask, numbers: Iterable[int]) -> Iterator[results.Re
 
     assert task.control is not None
     check_driver(task.control)
-    place = place_of(TaskContext.get(), next(iter(numbers)), task.control)
+    place = task_info_of(TaskContext.get(), next(iter(numbers)), task.control)
     seat = _SinglePlacement(place, task.control, 1, patience=task.lease or LEASE_SECONDS)
     for batch in supervise(Supervisor(task, seat), ()):
         yield from results.read_rows(batch)

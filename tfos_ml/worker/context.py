@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.data.order import batch_sizes
-from tfos_ml.protocol import messages as m
+from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.pickling import pickle_value
 from tfos_ml.worker.datafeed import DataFeed
@@ -72,7 +72,7 @@ class NodeContext:
 
     # settings and schema, too, are public to tfos_ml itself.
 
-    def __init__(self, start: m.Start, channel: Channel, inbox: Inbox):
+    def __init__(self, start: messages.Start, channel: Channel, inbox: Inbox):
         self.job_name = start.job_name
         self.task_index = start.task_index
         self.executor_id = start.rank
@@ -241,7 +241,7 @@ class NodeContext:
         if mapping is not None or stream != "input":
             raise errors.ParamError("qname_in and input_mapping are for TFCluster; estimators have inputMapping")
         epochs = self.epochs if train_mode else 1
-        self._channel.send(m.Reading("get_data_feed", keeps_rows=epochs > 1))
+        self._channel.send(messages.Reading("get_data_feed", keeps_rows=epochs > 1))
         pad_value = self.settings.pad_value
         return DataFeed(self._inbox, self._channel, self.schema, epochs, train_mode, self._directory, pad_value)
 
@@ -254,7 +254,7 @@ class NodeContext:
                 f"qname_in must be one of the queues of TFCluster.run(), {queues}. Received: {stream!r}"
                 + ("" if queues else ". With InputMode.TENSORFLOW nothing is fed")
             )
-        self._channel.send(m.Reading("get_data_feed", keeps_rows=False))
+        self._channel.send(messages.Reading("get_data_feed", keeps_rows=False))
         pad_value = self.settings.pad_value
         return ClusterFeed(self._inbox, self._channel, stream, mapping, train_mode, self._directory, pad_value)
 
@@ -346,14 +346,14 @@ class NodeContext:
             raise errors.CollectiveCallError(f"ctx.barrier() is for {self._feed_labels}, not for {self._label}")
         if not (self._rows.streamed or self._rows.are_held):
             self._rows.keep()  # row counts are agreed on before the first barrier
-        self._channel.send(m.BarrierReached(name))
+        self._channel.send(messages.BarrierReached(name))
         error = self._inbox.barrier()
         if error:
             raise errors.CollectiveCallError(error)
 
     def release_port(self) -> None:
         """Free the reserved port for TensorFlow to bind; called before the train function already."""
-        self._channel.send(m.ReleasePort())
+        self._channel.send(messages.ReleasePort())
         self._inbox.port_released()
 
     # Results
@@ -370,7 +370,7 @@ class NodeContext:
         """
         values = {str(name): float(value) for name, value in metrics.items()}
         epoch, step = (None if n is None else int(n) for n in (epoch, step))
-        self._channel.send(m.Report(values, epoch, step, time.time()))
+        self._channel.send(messages.Report(values, epoch, step, time.time()))
 
     def log(self, message: Any) -> None:
         """Show a line on the driver, and write it into this node's log, with the node's role and index.
@@ -388,11 +388,11 @@ class NodeContext:
         >>> def train_fn(args, ctx):                                    # doctest: +SKIP
         ...     ctx.log(f"{ctx.row_count:,} rows")
         """
-        self._channel.send(m.LogLine(str(message)))
+        self._channel.send(messages.LogLine(str(message)))
 
     def summarize(self, facts: dict[str, Any]) -> None:
         """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serialisable."""
-        self._channel.send(m.Summary(facts))
+        self._channel.send(messages.Summary(facts))
 
     def export_saved_model(self, model: Any, signatures: Any = None) -> str | None:
         """Export the model that ``fit`` returns; to be called on every node, kept on the chief.
@@ -426,7 +426,7 @@ class NodeContext:
         export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
         if not self.is_chief:
             return None
-        self._channel.send(m.Exported(path))
+        self._channel.send(messages.Exported(path))
         return path
 
     def log_checkpoint(self, model: Any, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
@@ -465,7 +465,7 @@ class NodeContext:
         """Have the supervisor send an exported checkpoint; for tfos_ml itself."""
         self._checkpoints += 1
         values = {str(name): float(value) for name, value in metrics.items()}
-        self._channel.send(m.Checkpoint(path, int(epoch), values, time.time()))
+        self._channel.send(messages.Checkpoint(path, int(epoch), values, time.time()))
 
     def close(self, value: Any = None) -> None:
         """Hand over what the train function has left and, where it is wanted, returned; called by tfos_ml."""
@@ -476,7 +476,7 @@ class NodeContext:
             path = os.path.join(self._directory, "returned.pkl")
             with open(path, "wb") as file:
                 file.write(pickle_value(value))
-            self._channel.send(m.Results(path))
+            self._channel.send(messages.Results(path))
 
     def absolute_path(self, path: str) -> str:
         """A path as all nodes understand it: relative ones are put on the default filesystem.

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfos_ml.data.spool import Chunk
 from tfos_ml.errors import FeedTimeoutError, VersionMismatchError
-from tfos_ml.protocol import messages as m
+from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
 
 
@@ -19,7 +19,7 @@ class Inbox:
 
     Parameters
     ----------
-    messages : iterator
+    incoming : iterator
         From the supervisor, those after ``Start``.
     timeout : float
         Seconds that any wait for a message may last.
@@ -32,16 +32,18 @@ class Inbox:
         Whether the nodes that train have ended.
     """
 
-    def __init__(self, messages: Iterator[m.Message], timeout: float, at_end: Callable[[], object] = lambda: None):
-        self._messages = messages
+    def __init__(
+        self, incoming: Iterator[messages.Message], timeout: float, at_end: Callable[[], object] = lambda: None
+    ):
+        self._incoming = incoming
         self._timeout = timeout
         self._at_end = at_end
         self._changed = threading.Condition()
         self._closed: Exception | None = None
         self._heard = time.monotonic()
-        self._chunks: dict[str, deque[Chunk | m.Segment]] = defaultdict(deque)
-        self._barriers: deque[m.BarrierPassed] = deque()
-        self._agreement: dict[str, m.RowCounts] | None = None
+        self._chunks: dict[str, deque[Chunk | messages.Segment]] = defaultdict(deque)
+        self._barriers: deque[messages.BarrierPassed] = deque()
+        self._agreement: dict[str, messages.RowCounts] | None = None
         self._end_of_input = False
         self._port_released = False
         self._checkpoints_taken = 0
@@ -54,7 +56,7 @@ class Inbox:
     def _read(self) -> None:
         end: Exception = ChannelClosedError("the node's supervisor is gone")
         try:
-            for message in self._messages:
+            for message in self._incoming:
                 with self._changed:
                     self._heard = time.monotonic()
                     self._sort(message)
@@ -66,23 +68,23 @@ class Inbox:
                 self._closed = end
                 self._changed.notify_all()
 
-    def _sort(self, message: m.Message) -> None:
+    def _sort(self, message: messages.Message) -> None:
         match message:
-            case m.ChunkReady():
+            case messages.ChunkReady():
                 self._chunks[message.stream].append(message.chunk)
-            case m.Segment():
+            case messages.Segment():
                 self._chunks[message.stream].append(message)
-            case m.EndOfInput():
+            case messages.EndOfInput():
                 self._end_of_input = True
-            case m.Agreement():
+            case messages.Agreement():
                 self._agreement = message.counts
-            case m.BarrierPassed():
+            case messages.BarrierPassed():
                 self._barriers.append(message)
-            case m.PortReleased():
+            case messages.PortReleased():
                 self._port_released = True
-            case m.CheckpointTaken():
+            case messages.CheckpointTaken():
                 self._checkpoints_taken += 1
-            case m.ClusterDone():
+            case messages.ClusterDone():
                 self.cluster_done = True
                 self._at_end()
             case _:
@@ -105,10 +107,10 @@ class Inbox:
     def next_chunk(self, stream: str) -> Chunk | None:
         """The next chunk of a stream; None at the end of the input."""
         item = self.next_item(stream, self._timeout)
-        assert not isinstance(item, m.Segment)
+        assert not isinstance(item, messages.Segment)
         return item
 
-    def next_item(self, stream: str, timeout: float | None) -> Chunk | m.Segment | None:
+    def next_item(self, stream: str, timeout: float | None) -> Chunk | messages.Segment | None:
         """The next chunk of a stream, or what comes after the chunks of a segment; None at the end of the input."""
         with self._changed:
             chunks = self._chunks[stream]
@@ -120,7 +122,7 @@ class Inbox:
         with self._changed:
             return bool(self._chunks[stream]) or self._end_of_input
 
-    def agreement(self) -> dict[str, m.RowCounts]:
+    def agreement(self) -> dict[str, messages.RowCounts]:
         """The row counts of all nodes, by label."""
         self._wait(lambda: self._agreement, "the row counts of all nodes", self._timeout)
         assert self._agreement is not None

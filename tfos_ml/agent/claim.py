@@ -1,0 +1,158 @@
+"""What a node takes from its host: a spool, a reaper, a port, its TensorFlow process, TensorBoard."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfos_ml.agent.member import Member
+from tfos_ml.agent.placement import NodePlacement
+from tfos_ml.agent.process import ChildProcess, LimitedLines, child_environment, new_marker
+from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
+from tfos_ml.agent.rendezvous import ReservedPort
+from tfos_ml.agent.tensorboard import TensorBoard
+from tfos_ml.data import spool
+from tfos_ml.inference.tensorflow_import import USES_KERAS
+from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, NODE_VARIABLE, TENSORBOARD_VARIABLE, ports_of_variable
+from tfos_ml.protocol.channel import HEARTBEAT, QueuedChannel
+from tfos_ml.protocol.paths import LOG_DIR
+
+logger = logging.getLogger(__name__)
+CHILD_MODULE = "tfos_ml.worker.main"
+HEARTBEATS = 24  # of a process within the time after which it counts as stuck
+END_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a node has once all of it could be had."""
+
+    directories: spool.SpoolDirectories
+    payload: Path  # the pickled train function
+    log_dir: str
+    port: ReservedPort
+    child: ChildProcess
+    channel: QueuedChannel  # to the child
+    reaper: Reaper
+    tensorboard: TensorBoard | None  # on the chief, if the run wants it
+
+
+class Claim:
+    """Takes what a node needs, and gives back all of which it got hold.
+
+    Parameters
+    ----------
+    member, placement
+        The node, and its task, which says how many CPUs and which GPUs it may use.
+    printed : LimitedLines or None
+        Gets the lines that the process prints.
+    """
+
+    def __init__(self, member: Member, placement: NodePlacement, printed: LimitedLines | None):
+        self._member = member
+        self._placement = placement
+        self._printed = printed
+        self._directories: list[str] = []
+        self._reaper: Reaper | None = None
+        self._claimed: Claimed | None = None
+        self.port = ReservedPort()
+        self.child: ChildProcess | None = None
+
+    def take(self, frozen: str) -> Claimed:
+        """Take all of it; `frozen` is what the reaper reports of a supervisor that stands still.
+
+        Raises
+        ------
+        spool.NoRoomError
+            If there is no room for files.
+        ClusterConfigError
+            If no port is free.
+        """
+        task, label = self._member.task, self._member.node.label
+        spool.sweep()
+        marker = new_marker(task.run_id, self._member.rank)
+        scratch = spool.create_scratch()  # what killed processes leave goes with it
+        self._directories.append(scratch)
+        directories = spool.create()
+        self._directories += directories.all()
+        self._reaper = Reaper(marker, self._directories, task.lease or SUPERVISOR_TIMEOUT, frozen)
+        self._reserve_port()
+        log_dir = self._find_log_dir(scratch)
+        program = task.payload.read()
+        payload = Path(directories.disk) / "payload"
+        with spool.room_in(directories.disk):
+            payload.write_bytes(program)
+        environment = self._environment(marker, scratch, uses_keras=b"keras" in program)
+        self.child = ChildProcess(CHILD_MODULE, environment, label, self._printed)
+        self._reaper.guard(pid=self.child.pid)
+        channel = QueuedChannel(self.child.socket)
+        channel.start()
+        tensorboard = None
+        if task.settings.tensorboard and self._member.is_chief:
+            tensorboard = TensorBoard(log_dir, self._member.host, environment, os.getpid(), self._tensorboard_port())
+        self._claimed = Claimed(
+            directories, payload, log_dir, self.port, self.child, channel, self._reaper, tensorboard
+        )
+        return self._claimed
+
+    def _environment(self, marker: str, scratch: str, uses_keras: bool) -> dict[str, str]:
+        task = self._member.task
+        heartbeat = str(task.heartbeat_timeout / HEARTBEATS)
+        own = {"TMPDIR": scratch, HEARTBEAT: heartbeat, **({USES_KERAS: "1"} if uses_keras else {})}
+        gpus = {"CUDA_VISIBLE_DEVICES": ""} if self._member.role.job_name == "ps" else self._placement.gpus
+        return child_environment(marker, self._placement.cpus, {**gpus, **own, **task.environment})
+
+    def _find_log_dir(self, scratch: str) -> str:
+        """Those of a TensorBoard that the run starts stay, unlike all else in `scratch`."""
+        settings = self._member.task.settings
+        if settings.log_dir:
+            return settings.absolute_path(settings.log_dir)
+        if settings.tensorboard and os.access(".", os.W_OK):
+            return os.path.abspath(f"{LOG_DIR}_{self._member.task.run_id}")
+        return f"{scratch}/{LOG_DIR}"
+
+    def _reserve_port(self) -> None:
+        ports, setting = self._member.task.node_ports, NODE_PORTS
+        if self._member.task.settings.takes_port_variables and ports == ANY_PORT:
+            ports, setting = ports_of_variable(NODE_VARIABLE) or ports, NODE_VARIABLE
+        self.port.reserve(ports, setting)
+
+    def _tensorboard_port(self) -> int:
+        settings = self._member.task.settings
+        given = ports_of_variable(TENSORBOARD_VARIABLE) if settings.takes_port_variables else None
+        return settings.tensorboard_port or (given or ANY_PORT)[0]
+
+    def log_tail(self) -> str:
+        """The last lines that the process has printed."""
+        return self.child.log_tail() if self.child is not None else ""
+
+    def release(self, report: bool) -> bool:
+        """Give everything back; the reaper does the same should this process be killed first.
+
+        Parameters
+        ----------
+        report : bool
+            Whether the reaper is to report to the driver that all is gone. A failed node may be killed at any moment,
+            so there it is not left to this process.
+
+        Returns
+        -------
+        bool
+            Whether it has done so.
+        """
+        reported = False
+        try:
+            if self._reaper is not None:
+                reported = self._reaper.finish(report=report) and report
+            if self.child is not None:
+                self.child.wait(END_SECONDS)
+            if self._claimed is not None:
+                self._claimed.channel.close()
+                if self._claimed.tensorboard is not None:
+                    self._claimed.tensorboard.wait(END_SECONDS)
+        except Exception:  # what ended the node matters more, and is on its way to the driver
+            logger.exception("%s could not be cleaned up in time", self._member.node.label)
+        spool.remove(self._directories)  # again, for a node that came to no reaper
+        return reported

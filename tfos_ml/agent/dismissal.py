@@ -1,0 +1,51 @@
+"""When a node that does not train is ended: once nothing is left to do for it, and its grace is over."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tfos_ml.agent.consensus import Consensus
+from tfos_ml.agent.member import Member
+from tfos_ml.protocol.graces import Limit, limit_of
+
+
+class Dismissal:
+    """The grace of one node.
+
+    Parameters
+    ----------
+    member : Member
+        The node.
+    waits_for_program : bool
+        Whether servers and evaluators stay until the program on the driver shuts the cluster down.
+
+    Attributes
+    ----------
+    limit : Limit
+        How long it may go on after :meth:`since`.
+    """
+
+    def __init__(self, member: Member, waits_for_program: bool):
+        self._member = member
+        self._waits = waits_for_program
+        self.limit = limit_of(member.role.job_name, member.task.graces)
+        self._program_ended_at: float | None = None
+
+    def hear(self, answer: dict[str, Any]) -> None:
+        """Take up an answer of the driver, which may say that the program shuts down, and with which grace."""
+        ending = answer.get("ending", {})  # a fit has no program that may still want its nodes
+        if ending is None:
+            return
+        self._program_ended_at = self._program_ended_at or time.monotonic()
+        if ending and not self._member.is_helper:
+            self.limit = Limit(**ending)
+
+    def since(self, consensus: Consensus) -> float | None:
+        """``time.monotonic()`` of when nothing was left to do for the node; None while something is."""
+        if self._member.is_helper:
+            return consensus.trained_since
+        done, program = consensus.done_since, self._program_ended_at
+        if not self._waits:
+            return done
+        return None if done is None or program is None else max(done, program)

@@ -1,0 +1,49 @@
+"""The part that a node has in its TensorFlow cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.template import ClusterTemplate, NodeRole, make_template
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node of a run, and what it is to the others."""
+
+    task: NodeTask
+    rank: int  # in the run
+    host: str
+    node: NodeRole  # in the run, as failures and lines of output name it
+    template: ClusterTemplate  # of its cluster: the run's, or of this node alone where nodes are independent
+    role: NodeRole  # in its cluster
+    is_active: bool  # trains
+    is_chief: bool  # writes what is written once
+    is_evaluator: bool
+    is_helper: bool  # a worker beside a chief and parameter servers
+    gives_example: bool  # its first rows are the run's example
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it serves, or helps, those who train."""
+        return not (self.is_active or self.is_evaluator)
+
+
+def member_of(task: NodeTask, rank: int, host: str) -> Member:
+    """The node of a rank."""
+    template = make_template(1) if task.is_independent else task.template
+    role = template.nodes[0 if task.is_independent else rank]
+    return Member(
+        task,
+        rank,
+        host,
+        task.template.nodes[rank],
+        template,
+        role,
+        is_active=role.rank in template.feed_ranks,
+        is_chief=role.rank == template.chief_rank,
+        is_evaluator=role.job_name == "evaluator",
+        is_helper=role.rank in template.helper_ranks,
+        gives_example=role.rank == template.feed_ranks[0],
+    )

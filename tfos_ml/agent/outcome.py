@@ -1,0 +1,81 @@
+"""What a node hands to the driver at its end: its report, its results, its SavedModel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_ml.agent.member import Member
+from tfos_ml.common.redact import redact, secrets_of_uri
+from tfos_ml.errors import DestinationError
+from tfos_ml.inference import archive, publishing
+from tfos_ml.protocol import results
+
+EXAMPLE_BYTES = results.PAYLOAD_BYTES
+
+
+@dataclass
+class Outcome:
+    """What the process has handed over so far."""
+
+    reports: list[dict[str, Any]] = field(default_factory=list)  # metrics, in order
+    facts: dict[str, Any] = field(default_factory=dict)  # for the summary
+    exported: str | None = None  # directory of the SavedModel
+    results: str | None = None  # file
+    ended_at_work: str | None = None  # what is lost if the node was ended while it still worked
+
+    def rows(
+        self, member: Member, report: dict[str, Any], example: bytes | None, directory: Path
+    ) -> Iterator[pa.RecordBatch]:
+        """Result rows of the job.
+
+        Parameters
+        ----------
+        member : Member
+            The node.
+        report : dict
+            What else goes into its report.
+        example : bytes or None
+            Features of its first rows; left out if they are too large.
+        directory : Path
+            Where the SavedModel is packed, unless it goes to the run's ``exportDir``.
+
+        Raises
+        ------
+        DestinationError
+            If ``exportDir`` cannot be written.
+        """
+        staged = self.exported is not None and member.task.export_dir is not None
+        if self.exported is not None and member.task.export_dir is not None:
+            _stage(self.exported, member.task.export_dir, member)
+        report = {
+            "label": member.node.label,
+            "metrics": self.reports,
+            "chief": member.is_chief,
+            "evaluator": member.is_evaluator,
+            "staged": staged,
+            "ended_at_work": self.ended_at_work,
+            **report,
+            **self.facts,
+        }
+        yield results.row(member.rank, "report", json.dumps(report).encode())
+        if example is not None and len(example) <= EXAMPLE_BYTES:
+            yield results.row(member.rank, "example", example)
+        if self.results is not None:
+            yield from results.rows_of_file(member.rank, "results", self.results)
+        if self.exported is not None and not staged:
+            yield from results.rows_of_file(member.rank, "model", archive.pack(self.exported, directory))
+
+
+def _stage(exported: str, export_dir: str, member: Member) -> None:
+    """Bring the model to where the driver publishes it from, once all nodes have ended well."""
+    try:
+        publishing.stage(exported, export_dir, member.task.run_id)
+    except (OSError, pa.ArrowException) as error:
+        uri, why = redact(export_dir), redact(error, secrets=secrets_of_uri(export_dir))
+        raise DestinationError(f"exportDir={uri!r} cannot be written from {member.host}: {why}") from None

@@ -1,0 +1,81 @@
+"""Where the rows of a node come from: its own Spark task, or feed tasks that send them over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tfos_ml.data.spool import SpoolDirectories
+from tfos_ml.protocol.messages import Message, RowCounts
+from tfos_ml.protocol.node_task import NodeTask
+
+POLL_SECONDS = 0.1
+"""For which a supervisor waits for messages when there is nothing else to do."""
+
+WINDOW_BYTES = 256 << 20
+"""Of rows that wait for a train function that reads them once."""
+
+Send = Callable[[Message], None]
+"""Sends a message to the TensorFlow process without waiting for it."""
+
+
+class RowSource(Protocol):
+    """Brings rows into the spool and announces them to the TensorFlow process."""
+
+    location: str | None  # where feed tasks reach it, if they feed this node
+    rows: dict[str, int]  # by stream, "train" and "validation"
+    skipped: int  # rows left out by the policies for nulls and NaN
+    size: int  # of the others, in bytes
+    example: bytes | None  # features of the first rows as an Arrow stream, if the run wants an example
+
+    def start(self) -> None:
+        """Get ready for rows."""
+        return
+
+    def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
+        """Bring rows in until there are no more, or the train function wants none.
+
+        Parameters
+        ----------
+        batches : iterable of pyarrow.RecordBatch or None
+            The rows of the node's task; None where the next ones have not come yet.
+
+        Yields
+        ------
+        float
+            Seconds for which there is nothing to do, whenever the supervisor may look after its process.
+        """
+        ...
+
+    def take_up(self, message: Message) -> bool:
+        """Take up a message of the process; False if it is not about rows."""
+        ...
+
+    def hear(self, answer: Any) -> None:
+        """Take up an answer of the driver; called in a thread."""
+        return
+
+    def counts(self) -> RowCounts | None:
+        """What the other nodes need to agree on the steps; None if not known yet."""
+        ...
+
+    def progress(self) -> dict[str, Any]:
+        """What the driver is to know, JSON-serialisable."""
+        ...
+
+    def finish(self) -> None:
+        """Announce the end of the input to the process."""
+        ...
+
+    def close(self) -> None:
+        """Take no more rows; the train function has ended."""
+        return
+
+    def stop(self) -> None:
+        """Take no more calls; the node ends."""
+        return
+
+
+MakeRowSource = Callable[[NodeTask, SpoolDirectories, Send], RowSource]
