@@ -95,7 +95,7 @@ def stop_at_once(args, ctx):
 
 def test_a_node_that_reads_no_further_is_dealt_nothing(spark):
     with start(spark, stop_at_once) as cluster:
-        assert wait_until(lambda: cluster.server.progress().get(0, {}).get("over"), DEADLINE)
+        assert wait_until(lambda: any(node.over for node in cluster.server.nodes.progress().values()), DEADLINE)
         for _ in range(4):
             cluster.train(spark.range(0, 100, 1, 1))
     assert rows_of_nodes(cluster) == [0, 200, 200]
@@ -130,7 +130,7 @@ def test_micro_batches_of_a_dstream_feed_all_nodes(streams):
     with start(streams, read_all) as cluster:
         cluster.train(ssc.queueStream([sc.parallelize(range(10), 1) for _ in range(6)]), num_epochs=0)
         ssc.start()
-        rows = lambda: sum(word.get("rows", 0) for word in cluster.server.progress().values())  # noqa: E731
+        rows = lambda: sum(node.rows for node in cluster.server.nodes.progress().values())  # noqa: E731
         assert wait_until(lambda: rows() == 60, DEADLINE)
         cluster.request_stop()
         cluster.shutdown(ssc)

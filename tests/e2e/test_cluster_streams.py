@@ -14,7 +14,7 @@ from tfos_ml import InputMode, TFCluster, errors
 
 STOP = """
 import sys
-from tfos_ml.driver.cluster_server import ClusterAddress
+from tfos_ml.tfcluster.address import ClusterAddress
 location, token = sys.stdin.read().split()
 ClusterAddress(location, token).request_stop()
 """

@@ -333,7 +333,7 @@ def test_streaming_ends_when_another_process_asks(spark, stream, tmp_path):
     stream.start()
     waiting = threading.Thread(target=cluster.shutdown, args=(stream,))
     waiting.start()
-    assert wait_until(lambda: cluster.server.progress().get(0, {}).get("rows", 0) >= 200, 60)
+    assert wait_until(lambda: sum(node.rows for node in cluster.server.nodes.progress().values()) >= 200, 60)
     address = cluster.cluster_meta["server_addr"]
     client = reservation.Client((address.location, address.token))
     client.request_stop()

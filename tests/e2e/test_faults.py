@@ -18,7 +18,7 @@ from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, our_processes, wait_until
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
-from tfos_ml.driver.graceful_end import END_SECONDS
+from tfos_ml.driver.run import END_SECONDS
 
 
 def features(spark, rows=100):

@@ -10,8 +10,9 @@ from ledger_case import Case, Run
 from spark_of_processes import Context, end_forks
 
 from tfos_ml import errors
-from tfos_ml.driver import cluster_server, gather, probe
+from tfos_ml.driver import fit, nodes, probe, programs
 from tfos_ml.driver import run as driver_run
+from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.tfcluster import tfcluster
 
@@ -35,8 +36,7 @@ def no_real_spark(monkeypatch):
     from pyspark import SparkContext
 
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(gather, "CALL_TIMEOUT", 1.0)
-    monkeypatch.setattr(cluster_server, "GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(nodes, "GRACE_SECONDS", 2.0)
     monkeypatch.setattr(driver_run, "CAUSE_SECONDS", 2.0)
     monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
     for module in (driver_run, tfcluster):
@@ -53,9 +53,10 @@ def run(tmp_path, monkeypatch):
             directory = tmp_path / f"case-{number}"
             directory.mkdir()
             runs.append(Run(case, directory))
-        monkeypatch.setattr(driver_run, "ControlServer", runs[0].answers.hit(driver_run.ControlServer))
-        monkeypatch.setattr(tfcluster, "ClusterServer", runs[0].answers.hit(tfcluster.ClusterServer))
-        monkeypatch.setattr(tfcluster, "NodeTask", partial(NodeTask, heartbeat_timeout=runs[0].silence))
+        hit = runs[0].answers.hit(ControlServer)
+        for module in (fit, tfcluster):
+            monkeypatch.setattr(module, "ControlServer", hit)
+        monkeypatch.setattr(programs, "NodeTask", partial(NodeTask, heartbeat_timeout=runs[0].silence))
         threads = [threading.Thread(target=one.fit, name=str(one.case)) for one in runs]
         for thread in threads:
             thread.start()

@@ -13,7 +13,11 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import Done, ReportGone
 from tfos_ml.protocol.failure import NodeFailure, find_failure
+from tfos_ml.protocol.template import make_template
+
+ONE = make_template(1)
 
 CLUSTER = "spark://master:7077"
 HAS_IPV6 = socket.has_ipv6 and addresses.is_loopback("::1")
@@ -102,7 +106,7 @@ def free_ports(count):
 def test_the_driver_takes_the_next_port_while_one_is_taken_and_says_when_there_is_none():
     first = free_ports(2)
     found = endpoint("local[2]", tfos_ml__port=str(first), port__maxRetries="1")
-    servers = [ControlServer(found) for _ in range(2)]
+    servers = [ControlServer(found, ONE) for _ in range(2)]
     try:
         assert [server.port for server in servers] == [first, first + 1]
         with pytest.raises(
@@ -110,7 +114,7 @@ def test_the_driver_takes_the_next_port_while_one_is_taken_and_says_when_there_i
             match=rf"spark.tfos_ml.port={first}, spark.port.maxRetries=1: 127.0.0.1:{first}-{first + 1} cannot be "
             "listened on: .*Address already in use",
         ):
-            ControlServer(found)
+            ControlServer(found, ONE)
     finally:
         for server in servers:
             server.close()
@@ -121,15 +125,15 @@ def test_the_driver_takes_the_next_port_while_one_is_taken_and_says_when_there_i
 )
 def test_an_address_that_is_not_this_hosts_is_named(address, why):
     with pytest.raises(errors.ClusterConfigError, match=f"spark.driver.bindAddress={address}, .*{why}"):
-        ControlServer(endpoint(driver__bindAddress=address))
+        ControlServer(endpoint(driver__bindAddress=address), ONE)
 
 
 def test_what_listens_on_all_addresses_is_reached_at_the_host():
-    server = ControlServer(Endpoint("127.0.0.1", "0.0.0.0"))
+    server = ControlServer(Endpoint("127.0.0.1", "0.0.0.0"), ONE)
     client = ControlClient(**server.address)
     try:
         assert server.location == f"grpc+tls://127.0.0.1:{server.port}"
-        assert client.call("gone", rank=0) == {"stop": False}
+        assert client.call(ReportGone(0)) == Done()
     finally:
         client.close()
         server.close()
@@ -164,12 +168,12 @@ def test_reserved_ports_and_row_servers_share_a_range_without_a_clash():
 
 @pytest.mark.skipif(not HAS_IPV6, reason="no IPv6 here")
 def test_ipv6_from_the_server_to_the_call():
-    server = ControlServer("::1")
+    server = ControlServer("::1", ONE)
     client = ControlClient(**server.address)
     try:
         assert server.location == f"grpc+tls://[::1]:{server.port}"
         assert addresses.address_towards(server.location) == "::1"
-        assert client.call("gone", rank=0) == {"stop": False}
+        assert client.call(ReportGone(0)) == Done()
     finally:
         client.close()
         server.close()
@@ -247,7 +251,7 @@ def test_a_driver_out_of_reach_is_an_error_that_names_the_settings(name):
 
 
 def test_a_driver_in_reach_is_fine():
-    server = ControlServer("127.0.0.1")
+    server = ControlServer("127.0.0.1", ONE)
     try:
         check_driver(server.address)
     finally:
@@ -261,7 +265,7 @@ def test_a_barrier_task_whose_host_cannot_find_the_driver_trains_without_it():
 
 def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():
     port = free_ports(1)
-    server = ControlServer("127.0.0.1")
+    server = ControlServer("127.0.0.1", ONE)
     nodes = (FeedNode(0, "127.0.0.1", f"grpc+tls://127.0.0.1:{port}"),)
     try:
         with pytest.raises(NodeFailure) as caught:

@@ -11,7 +11,8 @@ from tfos_ml.agent.dismissal import Dismissal
 from tfos_ml.agent.member import member_of
 from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.protocol import messages as m
-from tfos_ml.protocol.graces import Graces
+from tfos_ml.protocol.control_messages import Ending, ProgressAnswer
+from tfos_ml.protocol.graces import Graces, Limit
 from tfos_ml.protocol.template import make_template
 
 DEADLINE = 10.0
@@ -132,9 +133,9 @@ def test_the_grace_of_a_passive_node_begins_when_nothing_is_left_for_it(rank, si
 def test_servers_of_a_program_stay_until_it_shuts_the_cluster_down():
     task = make_task(template=make_template(2, num_ps=1))
     dismissal = Dismissal(member_of(task, 0, "127.0.0.1"), waits_for_program=True)
-    dismissal.hear({"ending": None})
+    dismissal.hear(ProgressAnswer(False))
     assert dismissal.since(Ended) is None
     before = time.monotonic()
-    dismissal.hear({"ending": {"seconds": 7.0, "source": "grace_secs=7"}})
+    dismissal.hear(ProgressAnswer(False, ending=Ending(Limit(7.0, "grace_secs=7"))))
     assert before <= dismissal.since(Ended) <= time.monotonic()
     assert (dismissal.limit.seconds, dismissal.limit.source) == (7.0, "grace_secs=7")

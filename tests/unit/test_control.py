@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +19,8 @@ from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client, transport
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import Done, NodeProgress, ReportGone, ReportProgress, Request
+from tfos_ml.protocol.template import make_template
 
 DEADLINE = 10.0
 GARBAGE = {
@@ -28,9 +32,16 @@ GARBAGE = {
 }
 
 
+@dataclass(frozen=True)
+class Shutdown(Request[Done]):
+    """What no server offers."""
+
+    rank: int
+
+
 @pytest.fixture
 def server():
-    server = ControlServer("127.0.0.1")
+    server = ControlServer("127.0.0.1", make_template(8))
     yield server
     server.close()
 
@@ -50,7 +61,8 @@ def connect(server):
 
 
 def say(client, rank, *reports, rows=0):
-    return client.call("progress", rank=rank, progress={"rows": rows}, reports=list(reports))
+    """Report once, over a link of its own."""
+    return client.call(ReportProgress(rank, uuid.uuid4().hex, 1, NodeProgress(rows=rows), 0, list(reports)))
 
 
 def bare_socket(server):
@@ -58,14 +70,14 @@ def bare_socket(server):
 
 
 def is_served(client):
-    return say(client, 0) == {"stop": False}
+    return say(client, 0).stop is False
 
 
 def test_latest_progress_of_each_node_is_kept(server, connect):
     client = connect()
     for rank, rows in [(0, 5), (1, 7), (0, 9)]:
         say(client, rank, rows=rows)
-    assert server.progress() == {0: {"rows": 9}, 1: {"rows": 7}}
+    assert server.nodes.progress() == {0: NodeProgress(rows=9), 1: NodeProgress(rows=7)}
 
 
 def test_reports_are_taken_once_and_in_order(server, connect):
@@ -78,21 +90,21 @@ def test_reports_are_taken_once_and_in_order(server, connect):
 
 def test_nodes_are_told_to_stop_with_their_next_call(server, connect):
     client = connect()
-    assert say(client, 0) == {"stop": False}
-    server.stop_nodes()
-    assert say(client, 0) == {"stop": True}
+    assert say(client, 0).stop is False
+    server.nodes.stop()
+    assert say(client, 0).stop is True
 
 
 def test_wait_gone_waits_for_every_node_that_was_heard_of(server, connect):
     client = connect()
-    assert server.wait_gone(0)
+    assert server.nodes.wait_gone(0)
     for rank in (0, 1):
         say(client, rank)
-    client.call("gone", rank=0)
-    assert not server.wait_gone(0)
-    waiter = threading.Timer(0.1, client.call, ["gone"], {"rank": 1})
+    client.call(ReportGone(0))
+    assert not server.nodes.wait_gone(0)
+    waiter = threading.Timer(0.1, client.call, [ReportGone(1)])
     waiter.start()
-    assert server.wait_gone(DEADLINE)
+    assert server.nodes.wait_gone(DEADLINE)
     waiter.join(DEADLINE)
 
 
@@ -103,7 +115,7 @@ def test_many_nodes_are_heard_at_once(server, connect):
         thread.start()
     for thread in threads:
         thread.join(DEADLINE)
-    assert sorted(server.progress()) == list(range(8))
+    assert sorted(server.nodes.progress()) == list(range(8))
     assert sorted(r["rank"] for r in server.take_reports()) == list(range(8))
 
 
@@ -111,14 +123,14 @@ def test_many_nodes_are_heard_at_once(server, connect):
 def test_wrong_token_is_turned_away_and_others_are_served(server, connect, token):
     with pytest.raises(flight.FlightUnauthenticatedError):
         say(connect(token), 3)
-    assert server.progress() == {}
+    assert server.nodes.progress() == {}
     assert is_served(connect())
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda c: list(c.do_action(flight.Action("progress", b"{}"))),
+        lambda c: list(c.do_action(flight.Action("ReportProgress", b"{}"))),
         lambda c: list(c.list_actions()),
         lambda c: list(c.list_flights()),
         lambda c: c.do_get(flight.Ticket(b"x")).read_all(),
@@ -140,15 +152,15 @@ def test_no_call_is_answered_without_a_token(server, connect, call):
 @pytest.mark.parametrize("body", [b"", b"garbage \xff", b"[]", b"{}", b'{"rank": "x"}', b'{"rank": 1}'])
 def test_malformed_body_is_an_error_for_its_sender_alone(server, connect, body):
     with transport.connect(**server.address) as client, pytest.raises(pa.ArrowInvalid):
-        list(client.do_action(flight.Action("progress", body)))
+        list(client.do_action(flight.Action("ReportProgress", body)))
     assert is_served(connect())
-    connect().call("gone", rank=0)
-    assert server.wait_gone(0)
+    connect().call(ReportGone(0))
+    assert server.nodes.wait_gone(0)
 
 
 def test_unknown_action_is_an_error_for_its_sender_alone(connect):
     with pytest.raises(pa.ArrowException, match="unknown action"):
-        connect().call("shutdown", rank=0)
+        connect().call(Shutdown(0))
     assert is_served(connect())
 
 
@@ -163,7 +175,7 @@ def test_garbage_on_the_port_does_not_disturb_others(server, connect, garbage):
 
 
 def test_half_open_connections_do_not_disturb_others_nor_the_close(connect):
-    server = ControlServer("127.0.0.1")
+    server = ControlServer("127.0.0.1", make_template(8))
     strangers = [bare_socket(server) for _ in range(20)]
     client = ControlClient(**server.address)
     assert is_served(client)
@@ -177,7 +189,7 @@ def test_half_open_connections_do_not_disturb_others_nor_the_close(connect):
 
 
 def test_port_is_closed_after_close():
-    server = ControlServer("127.0.0.1")
+    server = ControlServer("127.0.0.1", make_template(8))
     bare_socket(server).close()
     server.close()
     with pytest.raises(ConnectionRefusedError):
@@ -190,7 +202,7 @@ def test_nothing_but_the_given_address_is_listened_on(server):
 
 
 def test_each_server_has_a_token_of_its_own(server):
-    other = ControlServer("127.0.0.1")
+    other = ControlServer("127.0.0.1", make_template(8))
     other.close()
     assert len(server.address["token"]) >= 32
     assert server.address["token"] != other.address["token"]
@@ -200,10 +212,10 @@ def test_token_is_neither_shown_nor_logged(server, connect, caplog, capfd):
     token = server.address["token"]
     with caplog.at_level(logging.DEBUG):
         client = connect()
-        link = ProgressLink(connect(), 0, dict)
+        link = ProgressLink(connect(), 0, NodeProgress)
         link.start()
         with pytest.raises(pa.ArrowException) as unknown:
-            client.call("unknown", rank=0)
+            client.call(Shutdown(0))
         with pytest.raises(pa.ArrowException) as refused:
             say(connect(f"{token}x"), 0)
         server.close()
@@ -215,20 +227,20 @@ def test_token_is_neither_shown_nor_logged(server, connect, caplog, capfd):
 
 class TestProgressLink:
     def test_brings_progress_and_what_was_reported_until_the_close(self, server, connect):
-        link = ProgressLink(connect(), 4, lambda: {"rows": 11}, period=DEADLINE)
+        link = ProgressLink(connect(), 4, lambda: NodeProgress(rows=11), period=DEADLINE)
         link.start()
         link.report({"loss": 1.0})
         link.report({"loss": 0.5})
         link.close()
-        assert not server.wait_gone(0)
+        assert not server.nodes.wait_gone(0)
         link.say_gone()
-        assert server.progress() == {4: {"rows": 11}}
+        assert server.nodes.progress() == {4: NodeProgress(rows=11)}
         assert server.take_reports() == [{"loss": 1.0}, {"loss": 0.5}]
-        assert server.wait_gone(0)
+        assert server.nodes.wait_gone(0)
 
     def test_learns_that_it_should_stop(self, server, connect):
-        server.stop_nodes()
-        link = ProgressLink(connect(), 0, dict, period=0.01)
+        server.nodes.stop()
+        link = ProgressLink(connect(), 0, NodeProgress, period=0.01)
         link.start()
         link.close()
         assert link.stop_asked
@@ -236,7 +248,7 @@ class TestProgressLink:
     def test_does_not_disturb_the_node_when_the_driver_is_gone(self, server, connect):
         client = connect()
         server.close()
-        link = ProgressLink(client, 0, dict)
+        link = ProgressLink(client, 0, NodeProgress)
         link.start()
         link.report({"loss": 1.0})
         link.close()
@@ -276,7 +288,8 @@ def test_files_without_the_token_or_with_a_path_for_a_name_stay_in_their_place(s
 SERVER = """
 import sys
 from tfos_ml.driver.control_server import ControlServer
-server = ControlServer("127.0.0.1")
+from tfos_ml.protocol.template import make_template
+server = ControlServer("127.0.0.1", make_template(8))
 print(server.address["location"], server.address["token"], flush=True)
 sys.stdin.read()
 """
@@ -297,7 +310,7 @@ def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_proc
     process, address = driver_process
     monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.5)
     monkeypatch.setattr(control_client, "REFUSED_SECONDS", 0.5)
-    link = ProgressLink(ControlClient(**address), 0, dict, period=0.01)
+    link = ProgressLink(ControlClient(**address), 0, NodeProgress, period=0.01)
     link.start()
     assert wait_until(lambda: link.has_answered, DEADLINE)
     process.send_signal(signal.SIGSTOP)

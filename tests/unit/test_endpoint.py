@@ -19,10 +19,12 @@ from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.data import blocks, rdd_to_arrow, spool
 from tfos_ml.data.arrow_to_rdd import to_elements
-from tfos_ml.driver.cluster_server import ClusterServer
+from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.claims import DriverClaims
+from tfos_ml.protocol.codec import encode_tagged
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import Announcement, ExchangeOrder, FeedSegment, ProgressAnswer, PutOrder
 from tfos_ml.protocol.messages import (
     Answers,
     ChunkRead,
@@ -34,7 +36,7 @@ from tfos_ml.protocol.messages import (
     SegmentRead,
 )
 from tfos_ml.protocol.template import make_template
-from tfos_ml.protocol.transport import connect
+from tfos_ml.protocol.transport import command, connect
 
 TOKEN = "the run's token"
 
@@ -44,8 +46,8 @@ class Node:
 
     def __init__(self, directory: Path, send=None, driver=None, token=TOKEN, patience=20.0):
         self.sent: list[Message] = []
-        self.driver = driver or ClusterServer("127.0.0.1", make_template(1), lambda: True)
-        self.driver.open_feed(1)
+        self.driver = driver or ControlServer("127.0.0.1", make_template(1), lambda: True)
+        self.driver.feeds.open(1)
         self._client = ControlClient(**self.driver.address)
         directories = spool.SpoolDirectories(None, directory)
         self.inlet = RowReceiver(directories, send or self.send)
@@ -70,9 +72,7 @@ class Node:
 
     def put(self, elements, token=TOKEN, partition=0, epochs=1, whole=True, claimant=None, feed_timeout=60.0):
         claimant = claimant or uuid.uuid4().hex
-        order = {"number": 1, "stream": "input", "partition": partition, "epochs": epochs, "claimant": claimant}
-        order["feed_timeout"] = feed_timeout
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(order).encode())
+        descriptor = command(PutOrder(1, partition, claimant, "input", epochs, feed_timeout))
         with connect(self.endpoint.location, token) as client:
             writer, reader = client.do_put(descriptor, blocks.MESSAGE_SCHEMA, flight.FlightCallOptions(timeout=20))
             with writer:
@@ -167,8 +167,8 @@ def test_rows_that_are_kept_wait_for_nobody_once_they_have_been_read(node):
     node.put([1], epochs=2, feed_timeout=0.0)
     node.inlet.take_up(ChunkRead(node.chunks()[0].path))
     assert next(node.inlet.feed(())) > 0
-    segment = {"kind": "segment", "serial": 1, "stream": "input", "number": 1, "epochs": 2, "feed_timeout": 0.0}
-    node.inlet.hear({"announcements": [segment]})  # it now is to be read again
+    segment = Announcement(1, FeedSegment("input", 1, 2, 0.0))
+    node.inlet.hear(ProgressAnswer(False, announcements=[segment]))  # it now is to be read again
     with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
         next(node.inlet.feed(()))
 
@@ -224,19 +224,19 @@ def test_rows_without_room_end_the_node(node, monkeypatch):
 
 
 def test_announcements_of_the_driver(node):
-    segment = {"kind": "segment", "serial": 1, "stream": "input", "number": 7, "epochs": 2, "feed_timeout": 5.0}
+    segment = Announcement(1, FeedSegment("input", 7, 2, 5.0))
     for _ in range(2):  # an answer that comes twice says nothing new
-        node.inlet.hear({"announcements": [segment]})
+        node.inlet.hear(ProgressAnswer(False, announcements=[segment]))
     assert node.sent == [Segment("input", 7, 2)]
     assert (node.inlet.progress()["heard"], node.inlet.progress()["pending"]) == (1, [7])
     node.inlet.take_up(SegmentRead(7))
     assert node.inlet.progress()["pending"] == []
-    node.inlet.hear({"announcements": [{"kind": "end_of_input", "serial": 2}]})
+    node.inlet.hear(ProgressAnswer(False, announcements=[Announcement(2, None)]))
     assert list(node.inlet.feed(())) == []
 
 
 def ask(node, given):
-    descriptor = flight.FlightDescriptor.for_command(json.dumps({"stream": "input", "feed_timeout": 60.0}).encode())
+    descriptor = command(ExchangeOrder("input", 60.0))
     with connect(node.endpoint.location, TOKEN) as client:
         writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(timeout=20))
         with writer:
@@ -335,7 +335,8 @@ MALFORMED = {
 }
 
 
-def put_message(client, order, wrong):
+def put_message(client, wrong, order=None):
+    order = ORDER if order is None else order
     writer, reader = client.do_put(
         flight.FlightDescriptor.for_command(order), wrong.schema, flight.FlightCallOptions(timeout=10)
     )
@@ -346,10 +347,8 @@ def put_message(client, order, wrong):
             pass
 
 
-def exchange_message(client, order, wrong):
-    writer, reader = client.do_exchange(
-        flight.FlightDescriptor.for_command(order), flight.FlightCallOptions(timeout=10)
-    )
+def exchange_message(client, wrong):
+    writer, reader = client.do_exchange(command(ExchangeOrder("input", 60.0)), flight.FlightCallOptions(timeout=10))
     with writer:
         writer.begin(wrong.schema)
         writer.write_batch(wrong)
@@ -357,7 +356,7 @@ def exchange_message(client, order, wrong):
         reader.read_chunk()
 
 
-ORDER = b'{"number": 1, "stream": "input", "partition": 0, "epochs": 1, "claimant": "a", "feed_timeout": 60.0}'
+ORDER = encode_tagged(PutOrder(1, 0, "a", "input", 1, 60.0))
 
 
 @pytest.mark.timeout(30)
@@ -366,7 +365,7 @@ ORDER = b'{"number": 1, "stream": "input", "partition": 0, "epochs": 1, "claiman
 def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
     with connect(node.endpoint.location, TOKEN) as client:
         with pytest.raises(pa.ArrowInvalid, match="malformed block"):
-            send(client, ORDER, wrong)
+            send(client, wrong)
         assert node.sent == []
         assert not list(node.directory.iterdir())
     assert node.put([1, 2, 3])
@@ -375,17 +374,19 @@ def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
 @pytest.mark.parametrize(
     "order",
     [
-        b"",
-        b"garbage",
-        b"[]",
-        b"{}",
-        ORDER.replace(b'"epochs": 1', b'"epochs": "two"'),
-        ORDER.replace(b'"partition": 0', b'"partition": true'),
-        ORDER.replace(b'"input"', b'""'),
+        "",
+        "garbage",
+        "[]",
+        "{}",
+        ORDER.replace('"epochs": 1', '"epochs": "two"'),
+        ORDER.replace('"partition": 0', '"partition": true'),
+        ORDER.replace('"partition": 0', '"partition": 0, "more": 0'),
+        ORDER.replace('"input"', '""'),
+        encode_tagged(ExchangeOrder("input", 60.0)),
     ],
 )
 def test_malformed_orders_are_refused(node, order):
-    refusal = "malformed order|the message is|field 'epochs'|field 'partition'|field 'number'"
+    refusal = "malformed order|expected a message of type|PutOrder.epochs|PutOrder.partition|unknown fields"
     with connect(node.endpoint.location, TOKEN) as client, pytest.raises(pa.ArrowInvalid, match=refusal):
-        put_message(client, order, message(1, block_of([1])))
+        put_message(client, message(1, block_of([1])), order)
     assert node.put([1])

@@ -10,9 +10,9 @@ from tfos_ml.agent import graceful_end
 from tfos_ml.agent.graceful_end import leave_together, log_failure
 from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.graceful_end import has_failed
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.template import make_template
 
 NODES = 3
 DEADLINE = 20.0
@@ -31,7 +31,7 @@ class Stage:
 
 @pytest.fixture
 def server():
-    server = ControlServer(Endpoint("127.0.0.1", "127.0.0.1"))
+    server = ControlServer(Endpoint("127.0.0.1", "127.0.0.1"), make_template(NODES))
     yield server
     server.close()
 
@@ -67,7 +67,7 @@ def test_a_task_that_cannot_reach_the_driver_may_not_end(server, monkeypatch):
 
 def test_a_lone_task_may_end(server):
     assert leave_together(Rendezvous(Stage()), server.address, 0, 1)
-    assert not has_failed(server)
+    assert server.nodes.failure() is None
 
 
 def test_the_executors_log_has_all(capsys):

@@ -13,6 +13,7 @@ from conftest import ends, lives, wait_until
 from tfos_ml.agent.process import MARKER, new_marker
 from tfos_ml.agent.reaper import Reaper
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.protocol.template import make_template
 
 DEADLINE = 15.0
 
@@ -190,15 +191,15 @@ class TestWatch:
         assert not directory.exists()
 
     def test_driver_is_told_before(self, supervise):
-        server = ControlServer("127.0.0.1")
+        server = ControlServer("127.0.0.1", make_template(4))
         try:
             watching = {"watch": self.WATCH, "frozen": "it is frozen"}
             node = supervise(directories=[], watching=watching, control=server.address)
             node.process.send_signal(signal.SIGSTOP)
             assert node.process.wait(DEADLINE) == -signal.SIGKILL
-            assert server.failure() == "it is frozen"
+            assert server.nodes.failure() == "it is frozen"
             assert ends(node.guardian)
-            assert server.wait_gone(DEADLINE)
+            assert server.nodes.wait_gone(DEADLINE)
         finally:
             server.close()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,21 +17,34 @@ from tfos_ml.agent import progress_link
 from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
 from tfos_ml.agent.placement import GatherPlacement, TaskInfo
 from tfos_ml.agent.progress_link import ProgressLink
-from tfos_ml.driver import cluster_server, control_server
-from tfos_ml.driver.cluster_server import ClusterAddress, ClusterServer
+from tfos_ml.driver import feeds as driver_feeds
+from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client, results, transport
 from tfos_ml.protocol.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims, check_rows
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import (
+    AskOutcome,
+    DealPartition,
+    Done,
+    FeedSegment,
+    NodeProgress,
+    ReportGone,
+    ReportProgress,
+    Request,
+    SendFile,
+    SendResults,
+)
 from tfos_ml.protocol.failure import NodeFailure
 from tfos_ml.protocol.template import make_template
+from tfos_ml.tfcluster.address import ClusterAddress
 
 DEADLINE = 10.0
 FAULTS = ["lost", "late", "doubled", "overtaken"]
 each_fault = pytest.mark.parametrize("fault", FAULTS)
 
 
-class Faulty:
+class FaultyServer(ControlServer):
     """A server that lets calls take effect and then loses, delays or doubles them, as told for the next of each kind.
 
     ``lost``: it takes effect, its answer does not come. ``late``: its answer comes after the caller has given up.
@@ -54,13 +67,13 @@ class Faulty:
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
         def take_effect():
-            return super(Faulty, self).do_action(context, flight.Action(kind, body))
+            return super(FaultyServer, self).do_action(context, flight.Action(kind, body))
 
         return self._with_fault(kind, take_effect)
 
     def do_put(self, context, descriptor, reader, writer):
         self.counts["put"] = self.counts.get("put", 0) + 1
-        self._with_fault("put", lambda: super(Faulty, self).do_put(context, descriptor, reader, writer))
+        self._with_fault("put", lambda: super(FaultyServer, self).do_put(context, descriptor, reader, writer))
 
     def _with_fault(self, kind, take_effect):
         plan = self._plan.get(kind)
@@ -80,12 +93,9 @@ class Faulty:
         return answer
 
 
-class FaultyFitServer(Faulty, ControlServer):
-    """That of a fit."""
-
-
-class FaultyServer(Faulty, ClusterServer):
-    """That of a ``TFCluster``."""
+@dataclass(frozen=True)
+class NoSuch(Request[Done]):
+    """What no server offers."""
 
 
 @pytest.fixture
@@ -93,7 +103,8 @@ def impatient(monkeypatch):
     """Callers do not wait long for an answer, and late ones take longer."""
     monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.3)
     monkeypatch.setattr(control_client, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(cluster_server, "WHY_SECONDS", 0.2)
+    for module in (driver_nodes, driver_feeds):
+        monkeypatch.setattr(module, "OUTCOME_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -102,7 +113,7 @@ def serve(impatient):
 
     def serve(size=None):
         """The server of a cluster of so many nodes, or of a fit."""
-        server = FaultyFitServer() if size is None else FaultyServer(make_template(size), lambda: True)
+        server = FaultyServer(make_template(1)) if size is None else FaultyServer(make_template(size), lambda: True)
         servers.append(server)
         return server
 
@@ -165,30 +176,30 @@ PARTITIONS = [range(10), range(10, 20), range(20, 30), range(30, 40)]
 
 
 @each_fault
-@pytest.mark.parametrize("call", ["claim", "commit"])
+@pytest.mark.parametrize("call", ["ClaimPartition", "CommitPartition"])
 def test_every_row_is_fed_once_whatever_becomes_of_an_answer(two_nodes, call, fault):
     nodes, server = two_nodes
     server.plan(call, fault, None, fault)
     fed = feed(nodes, server, PARTITIONS)
     assert rows_before_train_function(nodes) == list(range(40))
-    check_rows(fed, server.committed(1, 0))
+    check_rows(fed, server.feeds.committed(1, 0))
     assert sum(fed.values()) == 40
 
 
 def test_an_attempt_that_gets_no_grant_gives_up_its_claim_and_the_next_one_feeds(two_nodes, monkeypatch):
     nodes, server = two_nodes
     nodes[0].claims._patience = 0.0
-    server.plan("claim", "lost")  # granted, but its node never hears of it
+    server.plan("ClaimPartition", "lost")  # granted, but its node never hears of it
     fed = feed(nodes, server, PARTITIONS[:1])
     assert (fed, rows_before_train_function(nodes)) == ({0: 10}, list(range(10)))
     assert nodes[0].chunks() == []
-    assert server.counts["release"] == 1
+    assert server.counts["ReleasePartition"] == 1
 
 
 def test_what_cannot_be_settled_ends_the_node(two_nodes):
     nodes, server = two_nodes
     nodes[0].claims._patience = 0.0
-    server.plan("commit", "lost")
+    server.plan("CommitPartition", "lost")
     feed(nodes, server, PARTITIONS[:1])
     with pytest.raises(errors.NodeLostError, match="cannot be settled with the driver which rows of a feed count"):
         next(nodes[0].inlet.feed(()))
@@ -197,7 +208,7 @@ def test_what_cannot_be_settled_ends_the_node(two_nodes):
 def test_a_node_that_does_not_hear_of_its_failure_to_claim_does_not_claim_later(two_nodes):
     nodes, server = two_nodes
     nodes[0].claims._patience = 0.0
-    server.plan("claim", "overtaken")  # it arrives after the release
+    server.plan("ClaimPartition", "overtaken")  # it arrives after the release
     fed = feed(nodes, server, PARTITIONS[:1])
     assert (fed, rows_before_train_function(nodes)) == ({0: 10}, list(range(10)))
 
@@ -234,7 +245,7 @@ def test_rows_that_are_wanted_no_more_are_none(two_nodes):
     nodes, server = two_nodes
     nodes[0].inlet.close()
     assert feed(nodes[:1], server, PARTITIONS[:1], attempts=1) == {0: None}
-    assert server.committed(1, 0) == {}
+    assert server.feeds.committed(1, 0) == {}
 
 
 def test_rows_that_are_missing_are_named():
@@ -290,28 +301,28 @@ class TestClaims:
 @each_fault
 def test_every_report_is_taken_once_and_in_order(serve, fault):
     server = serve()
-    server.plan("progress", fault, None, fault)
-    link = ProgressLink(ControlClient(**server.address), 0, lambda: {"rows": 1}, period=0.01)
+    server.plan("ReportProgress", fault, None, fault)
+    link = ProgressLink(ControlClient(**server.address), 0, lambda: NodeProgress(rows=1), period=0.01)
     link.start()
     for i in range(100):
         link.report({"step": i})
     link.close()
     assert [report["step"] for report in server.take_reports()] == list(range(100))
-    assert server.progress() == {0: {"rows": 1}}
+    assert server.nodes.progress() == {0: NodeProgress(rows=1)}
     link.say_gone()
 
 
 def test_more_reports_than_a_call_may_carry_come_with_several(serve, monkeypatch):
     monkeypatch.setattr(progress_link, "REPORT_BYTES", 100)
     server = serve()
-    link = ProgressLink(ControlClient(**server.address), 0, dict, period=DEADLINE)
+    link = ProgressLink(ControlClient(**server.address), 0, NodeProgress, period=DEADLINE)
     link.start()
     link.report({"step": -1, "too long": "x" * 100})
     for i in range(50):
         link.report({"step": i})
     link.close()
     assert [report["step"] for report in server.take_reports()] == list(range(50))
-    assert server.counts["progress"] > 5
+    assert server.counts["ReportProgress"] > 5
     link.say_gone()
 
 
@@ -320,38 +331,37 @@ def test_an_older_call_does_not_undo_a_newer_one(serve, connect):
     client = connect(server)
 
     def ping(number, rows):
-        about = {"link": "x", "number": number, "first_report": 0, "reports": []}
-        client.call("progress", rank=0, progress={"rows": rows, "heard": 0}, **about)
+        client.call(ReportProgress(0, "x", number, NodeProgress(rows=rows, heard=0), 0, []))
 
     ping(2, rows=20)
     ping(1, rows=10)
-    assert server.progress()[0]["rows"] == 20
-    client.call("gone", rank=0)
+    assert server.nodes.progress()[0].rows == 20
+    client.call(ReportGone(0))
     ping(3, rows=30)  # sent before, and overtaken
-    assert server.wait_gone(0)
+    assert server.nodes.wait_gone(0)
 
 
 @each_fault
 def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     server = serve(1)
-    for kind in ("gone", "failed", "request_stop", "why"):
+    for kind in ("ReportGone", "ReportFailure", "RequestStop", "AskOutcome"):
         server.plan(kind, fault)
     client = connect(server)
     placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
     placement.report_failure("the first failure")
-    assert server.failure() == "the first failure"
-    assert client.call_reliably("why", DEADLINE, rank=0)["failure"] == "the first failure"
+    assert server.nodes.failure() == "the first failure"
+    assert client.call_reliably(AskOutcome(0), DEADLINE).failure == "the first failure"
     ClusterAddress(**server.address).request_stop()
-    assert server.stop_requested
-    client.call("progress", rank=0, progress={}, reports=[])
-    client.call_reliably("gone", DEADLINE, rank=0)
-    assert server.wait_gone(0)
+    assert server.feeds.stop_requested
+    client.call(ReportProgress(0, "x", 1, NodeProgress(), 0, []))
+    client.call_reliably(ReportGone(0), DEADLINE)
+    assert server.nodes.wait_gone(0)
 
 
 @each_fault
 def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
     server = serve(2)
-    server.plan("gather", None, fault, fault, None, fault)
+    server.plan("GatherRound", None, fault, fault, None, fault)
     gathered = {}
 
     def node(rank):
@@ -365,29 +375,29 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
         thread.join(DEADLINE)
     expected = [[f"0 in {number}", f"1 in {number}"] for number in range(6)]
     assert gathered == {0: expected, 1: expected}
-    assert server.met() == {0: "0 in 0", 1: "1 in 0"}
+    assert server.rounds.first() == {0: "0 in 0", 1: "1 in 0"}
 
 
 def test_a_call_that_nobody_answers_is_given_up_in_time(serve, connect):
     server = serve(1)
-    server.plan("why", *["lost"] * 1000)
+    server.plan("AskOutcome", *["lost"] * 1000)
     with pytest.raises(flight.FlightUnavailableError, match="answer is lost"):
-        connect(server).call_reliably("why", 1.0, rank=0)
-    assert server.counts["why"] > 1
+        connect(server).call_reliably(AskOutcome(0), 1.0)
+    assert server.counts["AskOutcome"] > 1
 
 
 def test_a_call_that_is_refused_is_not_repeated(serve, connect):
     server = serve(1)
     with pytest.raises(pa.ArrowException, match="unknown action"):
-        connect(server).call_reliably("nosuch", DEADLINE, rank=0)
-    assert server.counts["nosuch"] == 1
+        connect(server).call_reliably(NoSuch(), DEADLINE)
+    assert server.counts["NoSuch"] == 1
 
 
 # Results and files
 
 
 def deliver(server, rows, whole=True):
-    descriptor = flight.FlightDescriptor.for_command(json.dumps({"rank": 0}).encode())
+    descriptor = transport.command(SendResults(0))
     with transport.connect(**server.address) as client:
         options = flight.FlightCallOptions(timeout=DEADLINE)
         writer, reader = client.do_put(descriptor, rows[0].schema, options)
@@ -404,13 +414,13 @@ def test_results_that_come_twice_count_once_and_those_that_are_not_whole_never(s
     parts = [results.row(0, "model", b"abc"), results.row(0, "model", b"def")]
     with pytest.raises(pa.ArrowInvalid, match="ended early"):
         deliver(server, parts, whole=False)
-    assert not server.are_finished(0)
+    assert not server.nodes.have_results([0], 0)
     server.plan("put", "lost")
     with pytest.raises(flight.FlightUnavailableError):
         deliver(server, parts)
     deliver(server, parts)
-    assert server.are_finished(0)
-    assert list(results.joined(server.results(), "model")) == [(0, b"abcdef")]
+    assert server.nodes.have_results([0], 0)
+    assert list(results.joined(server.nodes.results(), "model")) == [(0, b"abcdef")]
 
 
 @pytest.mark.parametrize("fault", ["lost", "late"])
@@ -426,8 +436,7 @@ def test_a_file_that_comes_twice_is_taken_once(serve, connect, tmp_path, fault):
 
 def test_a_file_that_is_not_whole_is_refused(serve, connect, tmp_path):
     server = serve()
-    order = {"report": {"name": "checkpoint-1"}, "size": 10, "delivery": "a"}
-    descriptor = flight.FlightDescriptor.for_command(json.dumps(order).encode())
+    descriptor = transport.command(SendFile({"name": "checkpoint-1"}, size=10, delivery="a"))
     schema = pa.schema([("part", pa.binary())])
     with transport.connect(**server.address) as client:
         writer, _ = client.do_put(descriptor, schema, flight.FlightCallOptions(timeout=DEADLINE))
@@ -442,8 +451,8 @@ def test_a_file_that_is_not_whole_is_refused(serve, connect, tmp_path):
 
 def state_of(server):
     """How much of calls that have ended a server keeps."""
-    calls = len(server._claims), len(server._dealer)
-    return *calls, len(server._announcements), len(server._reports), len(server._rounds)
+    calls = len(server.feeds._claims), len(server.feeds._dealer)
+    return *calls, len(server.nodes._announcements), len(server.nodes._reports), len(server.rounds._rounds)
 
 
 def test_a_stream_leaves_no_state_behind(serve, connect):
@@ -452,30 +461,31 @@ def test_a_stream_leaves_no_state_behind(serve, connect):
     claims = DriverClaims(client, DEADLINE)
     reports = [{"loss": 1.0, "step": i} for i in range(1000)]
     for number in range(1, 21):
-        server.open_feed(number, {0: "a"})
+        server.feeds.open(number, {0: "a"})
         for partition in range(20):
-            client.call_reliably("deal", DEADLINE, number=number, partition=partition, host="b")
+            client.call_reliably(DealPartition(number, partition, "b"), DEADLINE)
             claims.take(number, partition, f"{number}-{partition}")
             claims.commit(number, partition, f"{number}-{partition}", 1)
-        assert sum(server.committed(number, 0).values()) == 20
-        server.close_feed(number)
-        heard = server.announce("segment", stream="input", number=number, epochs=1, feed_timeout=1.0)
-        about = {"link": "x", "number": number, "first_report": (number - 1) * 1000, "reports": reports}
-        said = {"rows": 0, "heard": heard - 1}
-        answer = client.call_reliably("progress", DEADLINE, rank=0, progress=said, **about)
-        assert [a["serial"] for a in answer["announcements"]] == [heard]
+        assert sum(server.feeds.committed(number, 0).values()) == 20
+        server.feeds.close(number)
+        heard = server.nodes.announce(FeedSegment("input", number, 1, 1.0))
+        call = ReportProgress(0, "x", number, NodeProgress(heard=heard - 1), (number - 1) * 1000, reports)
+        answer = client.call_reliably(call, DEADLINE)
+        assert [a.serial for a in answer.announcements] == [heard]
     assert state_of(server) == (0, 0, 1, 0, 0)
-    server.plan("claim")
+    server.plan("ClaimPartition")
     assert not claims.take(1, 0, "a task that has outlived its job")
 
 
 def test_reports_that_nobody_takes_are_bounded(monkeypatch, connect):
-    monkeypatch.setattr(control_server, "KEPT_REPORTS", 100)
-    server = control_server.ControlServer("127.0.0.1")
+    monkeypatch.setattr(driver_nodes, "KEPT_REPORTS", 100)
+    server = ControlServer("127.0.0.1", make_template(1))
     try:
         client = connect(server)
         for i in range(5):
-            client.call("progress", rank=0, progress={}, reports=[{"step": 50 * i + j} for j in range(50)])
+            client.call(
+                ReportProgress(0, "x", i + 1, NodeProgress(), 50 * i, [{"step": 50 * i + j} for j in range(50)])
+            )
         assert [report["step"] for report in server.take_reports()] == list(range(150, 250))
     finally:
         server.close()
@@ -486,4 +496,4 @@ def test_rounds_that_all_have_had_are_forgotten(serve):
     placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
     for number in range(100):
         assert placement.allGather(str(number)) == [str(number)]
-    assert sorted(server._rounds) == [0, 99]
+    assert sorted(server.rounds._rounds) == [0, 99]

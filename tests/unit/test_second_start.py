@@ -9,11 +9,12 @@ from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.failure import NodeFailure, find_failure
+from tfos_ml.protocol.template import make_template
 
 
 @pytest.fixture
 def server():
-    server = ControlServer(Endpoint("127.0.0.1", "127.0.0.1"))
+    server = ControlServer(Endpoint("127.0.0.1", "127.0.0.1"), make_template(1))
     yield server
     server.close()
 
@@ -29,7 +30,7 @@ def start_again(server, attempt):
 
 def test_a_second_start_tells_its_reason_and_ends_without_another_try(server):
     assert list(supervise(start_again(server, 1), ())) == []
-    told = find_failure(server.failure())
+    told = find_failure(server.nodes.failure())
     assert told.error is errors.NodeLostError
     assert "executor died" in told.message
 
@@ -38,4 +39,6 @@ def test_a_second_start_after_input_was_lost_fails_since_spark_knows_the_cause(s
     with pytest.raises(NodeFailure, match="could not read all rows") as caught:
         list(supervise(start_again(server, 0), ()))
     assert caught.value.failure.error is errors.InputLostError
-    assert find_failure(server.failure()).error is errors.InputLostError  # whatever comes later: this was told first
+    assert (
+        find_failure(server.nodes.failure()).error is errors.InputLostError
+    )  # whatever comes later: this was told first

@@ -21,7 +21,27 @@ import pytest
 
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import transport
+from tfos_ml.protocol.codec import encode, encode_tagged
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import (
+    AskCommitted,
+    AskOutcome,
+    ClaimPartition,
+    CommitPartition,
+    DealPartition,
+    Enter,
+    ExchangeOrder,
+    GatherRound,
+    NodeProgress,
+    PutOrder,
+    ReleasePartition,
+    ReportFailure,
+    ReportGone,
+    ReportProgress,
+    SendFile,
+    SendResults,
+)
+from tfos_ml.protocol.template import make_template
 
 DEADLINE = 30.0
 MIB = 1 << 20
@@ -35,7 +55,7 @@ HANDSHAKE_SECONDS = 120.0  # gRPC's own; Flight gives no way to change it
 SERVERS = """
 import json, sys
 from tfos_ml.protocol.claims import DriverClaims
-from tfos_ml.driver.cluster_server import ClusterServer
+from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.protocol.template import make_template
@@ -44,14 +64,15 @@ from tfos_ml.agent.row_receiver import RowReceiver
 from pathlib import Path
 
 told = []
-driver = ClusterServer("127.0.0.1", make_template(2), lambda: True)
+driver = ControlServer("127.0.0.1", make_template(2), lambda: True)
 inlet = RowReceiver(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda message: told.append(repr(message)))
 claims = DriverClaims(ControlClient(**driver.address), 60)
 node = RowServer(inlet, "127.0.0.1", driver.address["token"], claims)
 print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)
 sys.stdin.read()
-state = [driver.progress(), driver.met(), driver.take_reports(), driver.failure(), driver.results()]
-print(json.dumps([*state, driver.stop_requested, inlet.progress()["rows"], told]))
+nodes = driver.nodes
+state = [nodes.progress(), driver.rounds.first(), driver.take_reports(), nodes.failure(), nodes.results()]
+print(json.dumps([*state, driver.feeds.stop_requested, inlet.progress()["rows"], told]))
 node.close(), inlet.close(), driver.close()
 """
 NOTHING_CAME_IN = [{}, {}, [], None, [], False, 0, []]
@@ -101,7 +122,7 @@ def servers(tmp_path) -> Iterator[Servers]:
 
 @pytest.fixture
 def server() -> Iterator[ControlServer]:
-    server = ControlServer("127.0.0.1")
+    server = ControlServer("127.0.0.1", make_template(2))
     yield server
     server.close()
 
@@ -256,21 +277,24 @@ def send_raw(connection: socket.socket, content: bytes) -> bytes:
     return answer
 
 
-GOOD = {
-    "progress": {"rank": 1, "progress": {"heard": 0}, "reports": []},
-    "gone": {"rank": 1},
-    "gather": {"rank": 1, "round": 0, "size": 2, "message": "{}"},
-    "enter": {"rank": 1, "task": 5},
-    "failed": {"rank": 1, "error": "why"},
-    "deal": {"number": 1, "partition": 2, "host": "a"},
-    "claim": {"number": 1, "partition": 2, "claimant": "a"},
-    "commit": {"number": 1, "partition": 2, "claimant": "a", "rows": 3},
-    "release": {"number": 1, "partition": 2, "claimant": "a"},
-    "committed": {"number": 1, "partition": 2, "claimant": "a"},
-    "why": {"rank": 1},
-}
-PUT = {"number": 1, "partition": 0, "claimant": "a", "stream": "input", "epochs": 1, "feed_timeout": 60.0}
-EXCHANGE = {"stream": "input", "feed_timeout": 60.0}
+CALLS_OF_MEMBERS = [
+    ReportProgress(1, "link", 1, NodeProgress(heard=0), 0, []),
+    ReportGone(1),
+    GatherRound(1, 0, 2, "{}"),
+    Enter(1, 5),
+    ReportFailure(1, "why"),
+    DealPartition(1, 2, "a"),
+    ClaimPartition(1, 2, "a"),
+    CommitPartition(1, 2, "a", 3),
+    ReleasePartition(1, 2, "a"),
+    AskCommitted(1, 2, "a"),
+    AskOutcome(1),
+]
+GOOD = {type(call).__name__: json.loads(encode(call)) for call in CALLS_OF_MEMBERS}
+SEND_RESULTS = json.loads(encode_tagged(SendResults(1)))
+SEND_FILE = json.loads(encode_tagged(SendFile({"name": "a"}, 1, "b")))
+PUT = json.loads(encode_tagged(PutOrder(1, 0, "a", "input", 1, 60.0)))
+EXCHANGE = json.loads(encode_tagged(ExchangeOrder("input", 60.0)))
 GOOD_PUT = flight.FlightDescriptor.for_command(json.dumps(PUT).encode())
 GOOD_EXCHANGE = flight.FlightDescriptor.for_command(json.dumps(EXCHANGE).encode())
 WRONG = [None, "1", 1.5, [], {}, True, [1], {"rank": 1}, "\u0000"]
@@ -280,9 +304,11 @@ def spoiled(rng: random.Random, good: dict) -> bytes:
     """A message that is not right."""
     message = dict(good)
     name = rng.choice(sorted(name for name in good if name != "message"))
-    kind = rng.randrange(6)
+    kind = rng.randrange(7)
     if kind == 0:
         del message[name]
+    elif kind == 6:
+        message[rng.choice(["x", "Rank", ""])] = rng.choice(WRONG)
     elif kind == 1:
         message[name] = rng.choice([value for value in WRONG if type(value) is not type(good[name])])
     elif kind == 2:
@@ -349,10 +375,10 @@ def fuzz_as_member(driver: flight.FlightClient, node: flight.FlightClient, rng: 
     action = rng.choice(sorted(GOOD))
     kind = rng.randrange(12)
     if kind == 0:
-        name = rng.choice([some_bytes(rng).decode("latin-1"), "", "Progress", "close", "__init__", "x" * 100_000])
+        name = rng.choice([some_bytes(rng).decode("latin-1"), "", "progress", "close", "__init__", "x" * 100_000])
         refused(lambda: act(rng.choice([driver, node]), name, json.dumps(GOOD[action]).encode()))
     elif kind == 1:
-        refused(lambda: put(driver, some_descriptor(rng, {"rank": 1}), some_batch(rng)))
+        refused(lambda: put(driver, some_descriptor(rng, rng.choice([SEND_RESULTS, SEND_FILE])), some_batch(rng)))
     elif kind == 2:
         refused(lambda: put(node, rng.choice([some_descriptor(rng, PUT), GOOD_PUT]), some_batch(rng)))
     elif kind == 3:
@@ -389,11 +415,11 @@ def test_a_message_above_the_limit_is_refused_and_one_below_is_not(server):
     client = ControlClient(**server.address)
     try:
         with pytest.raises(pa.ArrowInvalid, match="the message has .* bytes, expected at most 8388608"):
-            client.call("failed", rank=0, error="x" * transport.MAX_MESSAGE_BYTES)
-        client.call("gather", rank=0, round=7, size=2, message="x" * (transport.MAX_MESSAGE_BYTES - 100))
+            client.call(ReportFailure(0, "x" * transport.MAX_MESSAGE_BYTES))
+        client.call(GatherRound(0, 7, 2, "x" * (transport.MAX_MESSAGE_BYTES - 100)))
     finally:
         client.close()
-    assert server.failure() is None
+    assert server.nodes.failure() is None
 
 
 def test_a_wrong_token_is_an_error_at_once_however_patient_the_caller(server):
@@ -401,7 +427,7 @@ def test_a_wrong_token_is_an_error_at_once_however_patient_the_caller(server):
     begin = time.monotonic()
     try:
         with pytest.raises(flight.FlightUnauthenticatedError, match="not of the same run"):
-            client.call_reliably("gone", 60, rank=0)
+            client.call_reliably(ReportGone(0), 60)
     finally:
         client.close()
     assert time.monotonic() - begin < 5
@@ -411,7 +437,7 @@ def test_a_wrong_token_is_an_error_at_once_however_patient_the_caller(server):
 def test_a_wrong_token_is_an_error_at_once_and_shown_nowhere(server, token, capfd):
     begin = time.monotonic()
     with transport.connect(server.location, token) as client, pytest.raises(flight.FlightUnavailableError) as refusal:
-        list(client.do_action(flight.Action("why", b"{}")))
+        list(client.do_action(flight.Action("AskOutcome", b"{}")))
     assert time.monotonic() - begin < 5
     shown = f"{refusal.value} {capfd.readouterr()} {transport.make_credentials(server.address['token'])!r}"
     assert server.address["token"] not in shown
@@ -422,7 +448,7 @@ def test_a_client_says_nothing_to_a_server_that_has_not_the_token():
     impostor = transport.TransportServer("127.0.0.1", "impostor")
     try:
         with transport.connect(impostor.location, "token") as client, pytest.raises(flight.FlightUnavailableError):
-            list(client.do_action(flight.Action("why", b"{}")))
+            list(client.do_action(flight.Action("AskOutcome", b"{}")))
     finally:
         impostor.close()
 
@@ -434,7 +460,7 @@ def test_each_run_has_credentials_of_its_own():
 
 
 def test_a_closed_server_is_freed_with_all_that_it_holds():
-    server = ControlServer("127.0.0.1")
+    server = ControlServer("127.0.0.1", make_template(2))
     gone = weakref.ref(server)
     server.close()
     server.close()
@@ -450,14 +476,14 @@ def test_a_process_that_had_a_server_exits_at_once(servers):
 
 
 def test_a_server_that_nobody_holds_stops_listening():
-    port = ControlServer("127.0.0.1").port
+    port = ControlServer("127.0.0.1", make_template(2)).port
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), DEADLINE)
 
 
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a handshake"])
 def test_strangers_that_do_not_finish_the_handshake_do_not_hold_up_the_close(said):
-    server = ControlServer("127.0.0.1")
+    server = ControlServer("127.0.0.1", make_template(2))
     strangers = [socket.create_connection(("127.0.0.1", server.port), DEADLINE) for _ in range(20)]
     try:
         for stranger in strangers:

@@ -9,7 +9,6 @@ connections, or when the driver has not answered for the lease (``spark.tfos_ml.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import subprocess
@@ -20,7 +19,6 @@ from typing import IO
 
 import psutil
 import pyarrow as pa
-import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
@@ -38,10 +36,11 @@ from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.control_client import NO_ANSWER, RETRY_SECONDS, ControlClient
+from tfos_ml.protocol.control_messages import SendResults
 from tfos_ml.protocol.failure import NodeFailure
 from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.transport import connect
+from tfos_ml.protocol.transport import command, connect
 
 _JOINED = b"joined\n"
 
@@ -158,11 +157,10 @@ def lead(node: DetachedNode, output: IO[bytes]) -> None:
 def _deliver(rows: list[pa.RecordBatch], rank: int, control: dict[str, str], patience: float) -> None:
     """Send result rows to the driver, again and again until it has them; raises ``ArrowException`` if it is gone."""
     deadline = time.monotonic() + patience
-    descriptor = flight.FlightDescriptor.for_command(json.dumps({"rank": rank}).encode())
     while True:
         try:
             with connect(control["location"], control["token"]) as client:
-                writer, reader = client.do_put(descriptor, rows[0].schema)
+                writer, reader = client.do_put(command(SendResults(rank)), rows[0].schema)
                 with writer:
                     for batch in (*rows, results.row(rank, results.END, b"")):
                         writer.write_batch(batch)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from tfos_ml.agent.consensus import Consensus
 from tfos_ml.agent.member import Member
-from tfos_ml.protocol.graces import Limit, limit_of
+from tfos_ml.protocol.control_messages import ProgressAnswer
+from tfos_ml.protocol.graces import limit_of
 
 
 class Dismissal:
@@ -32,14 +32,13 @@ class Dismissal:
         self.limit = limit_of(member.role.job_name, member.task.graces)
         self._program_ended_at: float | None = None
 
-    def hear(self, answer: dict[str, Any]) -> None:
+    def hear(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver, which may say that the program shuts down, and with which grace."""
-        ending = answer.get("ending", {})  # a fit has no program that may still want its nodes
-        if ending is None:
+        if answer.ending is None:
             return
         self._program_ended_at = self._program_ended_at or time.monotonic()
-        if ending and not self._member.is_helper:
-            self.limit = Limit(**ending)
+        if answer.ending.limit is not None and not self._member.is_helper:
+            self.limit = answer.ending.limit
 
     def since(self, consensus: Consensus) -> float | None:
         """``time.monotonic()`` of when nothing was left to do for the node; None while something is."""

@@ -29,10 +29,18 @@ from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.data.fields import field_of
 from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
+from tfos_ml.protocol.control_messages import (
+    AskCommitted,
+    AskOutcome,
+    DealPartition,
+    ExchangeOrder,
+    Outcome,
+    PutOrder,
+)
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
 from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.settings import FEED_TIMEOUT
-from tfos_ml.protocol.transport import connect
+from tfos_ml.protocol.transport import command, connect
 
 MAX_BLOCKS_AHEAD = 8
 WHY_SECONDS = 10.0
@@ -151,11 +159,11 @@ def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) ->
     if first is None:
         return 0
     claimant = uuid.uuid4().hex
-    descriptor = _descriptor(order, partition, claimant=claimant, epochs=order.epochs)
+    put = PutOrder(order.number, partition, claimant, order.stream, order.epochs, float(order.feed_timeout))
     sent, is_settled, has_sent_all = 0, False, False
     with _Call(order, partition, _dealt(order, partition), may_end=True) as call:
         try:
-            writer, reader = call.client.do_put(descriptor, blocks.MESSAGE_SCHEMA, call.options)
+            writer, reader = call.client.do_put(command(put), blocks.MESSAGE_SCHEMA, call.options)
             with writer:
                 for batch in call.watched(chain([first], batches)):
                     writer.write_batch(blocks.pack([batch]))
@@ -188,7 +196,9 @@ def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch
     """Results of rows, in order; at most ``MAX_BLOCKS_AHEAD`` batches wait for theirs at a time."""
     waiting: deque[int] = deque()  # rows of each batch that waits for results
     with _Call(order, partition, _nearest(order, partition)) as call:
-        writer, reader = call.client.do_exchange(_descriptor(order, partition), call.options)
+        writer, reader = call.client.do_exchange(
+            command(ExchangeOrder(order.stream, float(order.feed_timeout))), call.options
+        )
         with writer:
             writer.begin(blocks.MESSAGE_SCHEMA)
             source = call.watched(batches)
@@ -210,18 +220,12 @@ def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch
                 yield from blocks.read(block)
 
 
-def _descriptor(order: FeedOrder, partition: int, **more: Any) -> flight.FlightDescriptor:
-    about = {"number": order.number, "stream": order.stream, "feed_timeout": float(order.feed_timeout)}
-    command = {**about, "partition": partition, **more}
-    return flight.FlightDescriptor.for_command(json.dumps(command).encode())
-
-
 def _dealt(order: FeedOrder, partition: int) -> FeedNode:
     """The node that the driver deals a partition to; any once the call has ended, which then refuses it."""
     client = ControlClient(**order.control)
     try:
-        where = {"number": order.number, "partition": partition, "host": address_towards(order.control["location"])}
-        rank = client.call_reliably("deal", order.patience, **where)["rank"]
+        host = address_towards(order.control["location"])
+        rank = client.call_reliably(DealPartition(order.number, partition, host), order.patience).rank
     except pa.ArrowException:  # without the driver nothing is granted, and the node says so
         rank = None
     finally:
@@ -246,7 +250,7 @@ class _Call:
 
     def __init__(self, order: FeedOrder, partition: int, node: FeedNode, may_end: bool = False):
         self._control = order.control
-        self._claim = {"number": order.number, "partition": partition}
+        self._partition = order.number, partition
         self._patience = order.patience
         self._node = node
         self._may_end = may_end
@@ -269,10 +273,10 @@ class _Call:
         self.client.close()
         if error is self._upstream or not isinstance(error, self.BROKEN):
             return False
-        answer = self._ask_driver()
-        if self._may_end and self._node.rank in answer["finished"]:
+        outcome = self._ask_driver()
+        if self._may_end and self._node.rank in outcome.finished:
             return True
-        failure = find_failure(answer["failure"] or "")
+        failure = find_failure(outcome.failure or "")
         if failure is not None:
             if self._may_end:
                 return True  # the driver raises it
@@ -284,13 +288,13 @@ class _Call:
         )
         raise NodeFailure(Failure(errors.NodeLostError, message)) from None
 
-    def _ask_driver(self) -> dict[str, Any]:
+    def _ask_driver(self) -> Outcome:
         """What has become of the cluster, as soon as the driver knows."""
         client = ControlClient(**self._control)
         try:
-            return client.call_reliably("why", WHY_SECONDS, rank=self._node.rank)
+            return client.call_reliably(AskOutcome(self._node.rank), WHY_SECONDS)
         except pa.ArrowException:
-            return {"failure": None, "finished": []}
+            return Outcome(None, [])
         finally:
             client.close()
 
@@ -303,10 +307,10 @@ class _Call:
         client = ControlClient(**self._control)
         try:
             while True:
-                answer = client.call_reliably("committed", self._patience, **self._claim, claimant=claimant)
-                if answer["rows"] is not None:
+                answer = client.call_reliably(AskCommitted(*self._partition, claimant), self._patience)
+                if answer.rows is not None:
                     return True
-                if not answer["pending"] or answer["stop"] or time.monotonic() > deadline:
+                if not answer.pending or answer.stop or time.monotonic() > deadline:
                     return False
         except NO_ANSWER:
             return False

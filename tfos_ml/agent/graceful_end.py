@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import GatherRound
 from tfos_ml.protocol.failure import Failure
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, s
     deadline = time.monotonic() + LEAVE_SECONDS
     client = ControlClient(**control)
     try:
-        mine = {"rank": rank, "round": _LEAVING, "size": size, "message": str(rendezvous.begun)}
-        while (begun := client.call_reliably("gather", LEAVE_SECONDS, **mine)["messages"]) is None:
+        mine = GatherRound(rank, _LEAVING, size, str(rendezvous.begun))
+        while (begun := client.call_reliably(mine, LEAVE_SECONDS).messages) is None:
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_SECONDS)

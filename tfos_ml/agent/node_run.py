@@ -27,6 +27,7 @@ from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, WorksOn
 from tfos_ml.protocol.graces import ended_at_work, lost_peers
 from tfos_ml.protocol.template import cluster_spec, tf_config
 
@@ -107,13 +108,13 @@ class NodeRun:
             self._output.connect(self._link)
         self._telemetry.start(self._link)
 
-    def _hear(self, answer: dict[str, Any]) -> None:
+    def _hear(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver; called in a thread."""
-        self._peers_live = bool(answer.get("peers_live"))
+        self._peers_live = answer.peers_live
         self._source.hear(answer)
         self._dismissal.hear(answer)
 
-    def _progress(self) -> dict[str, Any]:
+    def _progress(self) -> NodeProgress:
         """What the driver is to know of the node now; called in a thread."""
         now = time.monotonic()
         about: dict[str, Any] = {
@@ -128,10 +129,10 @@ class NodeRun:
         if self._member.is_helper and self._consensus.trained_since and self._works:
             seconds = now - self._consensus.trained_since
             limit = self._task.graces.worker
-            about["works_on"] = {"label": self._member.node.label, "seconds": seconds, "limit": limit}
+            about["works_on"] = WorksOn(self._member.node.label, seconds, limit)
         if self._monitor.broken_at is not None:
             about["broken_for"] = now - self._monitor.broken_at
-        return {**self._source.progress(), **about}
+        return NodeProgress(**self._source.progress(), **about)
 
     # JOIN
 

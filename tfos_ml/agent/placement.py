@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ from tfos_ml.agent.progress_link import period_for
 from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbracketed
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
+from tfos_ml.protocol.control_messages import Enter, GatherRound, ReportFailure
 from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.graces import LEASE_SECONDS
 
@@ -104,7 +105,7 @@ class BarrierPlacement(NodePlacement):
             return False
         client = ControlClient(**self._control)
         try:
-            client.call_reliably("failed", REPORT_SECONDS, rank=self.rank, error=text)
+            client.call_reliably(ReportFailure(self.rank, text), REPORT_SECONDS)
             return True
         finally:
             client.close()
@@ -200,20 +201,18 @@ class GatherPlacement(NodePlacement):
 
     def is_first(self) -> bool:
         """See :class:`NodePlacement`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""
-        first: bool = self._client.call_reliably("enter", self._patience, rank=self.rank, task=self._task)["first"]
-        return first
+        return self._client.call_reliably(Enter(self.rank, self._task), self._patience).first
 
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`NodePlacement`."""
         number, self._round = self._round, self._round + 1
-        mine = {"rank": self.rank, "round": number, "size": self._size}
-        answer = self._client.call_reliably("gather", self._patience, **mine, message=message)
-        while answer["messages"] is None:
+        mine = GatherRound(self.rank, number, self._size)
+        messages = self._client.call_reliably(replace(mine, message=message), self._patience).messages
+        while messages is None:
             if self._has_left:
                 raise errors.ClusterClosedError("the node has left the run")
             time.sleep(max(GATHER_POLL_SECONDS, period_for(self._size) / 5))
-            answer = self._client.call_reliably("gather", self._patience, **mine)
-        messages: list[str] = answer["messages"]
+            messages = self._client.call_reliably(mine, self._patience).messages
         return messages
 
     def is_orphan(self) -> bool:
@@ -222,7 +221,7 @@ class GatherPlacement(NodePlacement):
 
     def report_failure(self, text: str) -> bool:
         """See :class:`NodePlacement`: Spark would try a plain task again."""
-        self._client.call_reliably("failed", REPORT_SECONDS, rank=self.rank, error=text)
+        self._client.call_reliably(ReportFailure(self.rank, text), REPORT_SECONDS)
         return True
 
     def leave(self, rendezvous: Rendezvous) -> bool:

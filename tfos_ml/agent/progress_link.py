@@ -15,6 +15,7 @@ from typing import Any
 from tfos_ml import errors
 from tfos_ml.protocol import control_client
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, ReportGone, ReportProgress
 
 logger = logging.getLogger(__name__)
 PING_SECONDS = 0.5
@@ -35,7 +36,7 @@ class ProgressLink:
     rank : int
         The reporting node.
     progress : callable
-        Returns the present state of the node, a JSON-serialisable dict.
+        Returns the node's present state, a :class:`NodeProgress`.
     period : float, default 0.5
         Seconds between two reports.
     hear : callable, optional
@@ -57,9 +58,9 @@ class ProgressLink:
         self,
         client: ControlClient,
         rank: int,
-        progress: Callable[[], dict[str, Any]],
+        progress: Callable[[], NodeProgress],
         period: float = PING_SECONDS,
-        hear: Callable[[dict[str, Any]], None] | None = None,
+        hear: Callable[[ProgressAnswer], None] | None = None,
     ):
         self._client = client
         self._rank = rank
@@ -149,29 +150,23 @@ class ProgressLink:
             return False
         return True
 
-    def _call(self) -> dict[str, Any]:
+    def _call(self) -> ProgressAnswer:
         self._calls += 1
         with self._lock:
             sizes = accumulate(size for _, size in self._reports)
             fitting = sum(1 for _ in takewhile(lambda size: size <= REPORT_BYTES, sizes))
             first, reports = self._first_report, [report for report, _ in islice(self._reports, fitting)]
         answer = self._client.call(
-            "progress",
-            rank=self._rank,
-            progress=self._progress(),
-            link=self._name,
-            number=self._calls,
-            first_report=first,
-            reports=reports,
+            ReportProgress(self._rank, self._name, self._calls, self._progress(), first, reports)
         )
         with self._lock:
             self._drop(max(0, first + len(reports) - self._first_report))
         return answer
 
-    def _take_up(self, answer: dict[str, Any], called_at: float) -> None:
+    def _take_up(self, answer: ProgressAnswer, called_at: float) -> None:
         self.heard_at, self.has_answered = called_at, True
         self._refusals.forget()
-        self.stop_asked = bool(answer["stop"])
+        self.stop_asked = answer.stop
         if self._hear is not None:
             self._hear(answer)
 
@@ -183,7 +178,7 @@ class ProgressLink:
     def say_gone(self) -> None:
         """Tell the driver that nothing of the node is left."""
         try:
-            self._client.call_reliably("gone", control_client.CALL_TIMEOUT, rank=self._rank)
+            self._client.call_reliably(ReportGone(self._rank), control_client.CALL_TIMEOUT)
         except Exception as error:
             logger.debug("Driver not reachable at the end: %s", error)
         self._client.close()

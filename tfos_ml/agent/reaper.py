@@ -192,7 +192,7 @@ class _Watch:
 
     def _end_supervisor(self) -> None:
         if self.guarded.get("frozen"):
-            _tell(self.guarded, "failed", error=self.guarded["frozen"])
+            _tell(self.guarded, "ReportFailure", error=self.guarded["frozen"])
         if self.supervisor is not None:
             self.supervisor.send_signal(signal.SIGKILL)
             self.supervisor.wait(CLEANUP_TIMEOUT)
@@ -201,16 +201,17 @@ class _Watch:
         """End what is left of the node, and report that to the driver."""
         kill_tree(self.child, self.guarded["marker"])
         _delete(self.guarded["directories"])
-        _tell(self.guarded, "gone")
+        _tell(self.guarded, "ReportGone")
 
 
-def _tell(guarded: dict[str, Any], action: str, **content: Any) -> None:
+def _tell(guarded: dict[str, Any], request: str, **content: Any) -> None:
     if not guarded.get("control"):
         return
+    from tfos_ml.protocol import control_messages
     from tfos_ml.protocol.control_client import ControlClient
 
     with contextlib.suppress(Exception):  # the driver may be gone too; there is nobody left to tell
-        ControlClient(**guarded["control"]).call(action, rank=guarded["rank"], **content)
+        ControlClient(**guarded["control"]).call(getattr(control_messages, request)(guarded["rank"], **content))
 
 
 def _lines(descriptor: int, watch: _Watch) -> Iterator[bytes | None]:

@@ -26,6 +26,7 @@ import pyarrow as pa
 from tfos_ml import errors
 from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import blocks, spool
+from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.messages import (
     Answers,
     ChunkRead,
@@ -189,17 +190,17 @@ class RowReceiver(RowSource):
 
     # For the driver
 
-    def hear(self, answer: dict[str, Any]) -> None:
+    def hear(self, answer: ProgressAnswer) -> None:
         """See :class:`RowSource`: the driver announces the ends of segments and of the input, each again and again."""
-        for announcement in answer.get("announcements", ()):
+        for announcement in answer.announcements:
             with self._changed:
-                if announcement["serial"] <= self._heard:
+                if announcement.serial <= self._heard:
                     continue
-                self._heard = announcement["serial"]
-                if announcement["kind"] == "end_of_input":
+                self._heard = announcement.serial
+                if announcement.segment is None:
                     self._input_ended = True
                 else:
-                    self._end_segment(**{k: v for k, v in announcement.items() if k not in ("kind", "serial")})
+                    self._end_segment(**vars(announcement.segment))
 
     def _end_segment(self, stream: str, number: int, epochs: int, feed_timeout: float) -> None:
         """All rows of one call of ``train`` have come."""

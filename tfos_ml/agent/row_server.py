@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -22,43 +21,8 @@ from tfos_ml.data import blocks
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.claims import DriverClaims
-from tfos_ml.protocol.transport import TransportServer, read_message
-
-_PUT = {"number": int, "partition": int, "claimant": str, "stream": str, "epochs": int, "feed_timeout": float}
-_EXCHANGE = {"stream": str, "feed_timeout": float}
-
-
-@dataclass(frozen=True)
-class PutOrder:
-    """What comes with the rows of a partition.
-
-    Attributes
-    ----------
-    number, partition : int
-        Which call of ``train``, and which partition of its input.
-    claimant : str
-        Which attempt of the feed task; unique.
-    stream : str
-        Name of the queue.
-    epochs : int
-        How often the rows will be read; 0 until the train function reads no further.
-    feed_timeout : float
-        Seconds that rows may wait without one being read.
-    """
-
-    number: int
-    partition: int
-    claimant: str
-    stream: str
-    epochs: int
-    feed_timeout: float
-
-    def __post_init__(self) -> None:
-        counts = (self.number, self.partition, self.epochs)
-        if min(counts) < 0:
-            raise pa.ArrowInvalid(f"malformed order: number, partition and epochs must count. Got: {counts}")
-        if not (self.claimant and self.stream):
-            raise pa.ArrowInvalid("malformed order: claimant and stream must be names")
+from tfos_ml.protocol.control_messages import ExchangeOrder, PutOrder
+from tfos_ml.protocol.transport import Service, TransportServer
 
 
 class RowServer(TransportServer):
@@ -77,17 +41,19 @@ class RowServer(TransportServer):
     """
 
     def __init__(self, inlet: RowReceiver, endpoint: Endpoint | str, token: str, claims: DriverClaims):
-        super().__init__(endpoint, token)
         self._receiver = inlet
         self._claims = claims
+        super().__init__(
+            endpoint, token, Service(puts={PutOrder: self._put}, exchanges={ExchangeOrder: self._exchange})
+        )
 
-    def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+    def _put(self, order: PutOrder, reader: Any, writer: Any) -> None:
         """Take a partition; each block is acknowledged, so that the task waits while there is no room.
 
         The last answer is written once the rows are before the train function, here or on the node that another
         attempt of the task has fed.
         """
-        order = _put_order(descriptor)
+        _check(order)
         chunks: list[Chunk] = []
         wanted, is_whole = True, False
         try:
@@ -134,12 +100,11 @@ class RowServer(TransportServer):
         except Exception as error:
             self._receiver.fail(_unsettled(error))
 
-    def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+    def _exchange(self, order: ExchangeOrder, reader: Any, writer: Any) -> None:
         """Give one result for each row, in order."""
-        order = read_message(descriptor.command, _EXCHANGE)
-        exchange = self._receiver.open_exchange(order["feed_timeout"])
+        exchange = self._receiver.open_exchange(order.feed_timeout)
         try:
-            asking = _Asking(self._receiver, exchange, order["stream"], reader)
+            asking = _Asking(self._receiver, exchange, order.stream, reader)
             writer.begin(blocks.MESSAGE_SCHEMA)
             for answer in asking.answers():
                 writer.write_batch(answer)
@@ -200,9 +165,12 @@ def _unsettled(error: Exception) -> errors.NodeLostError:
     return errors.NodeLostError(f"it cannot be settled with the driver which rows of a feed count: {error}")
 
 
-def _put_order(descriptor: flight.FlightDescriptor) -> PutOrder:
-    order = read_message(descriptor.command, _PUT)
-    return PutOrder(**{name: order[name] for name in _PUT})
+def _check(order: PutOrder) -> None:
+    counts = (order.number, order.partition, order.epochs)
+    if min(counts) < 0:
+        raise pa.ArrowInvalid(f"malformed order: number, partition and epochs must count. Got: {counts}")
+    if not (order.claimant and order.stream):
+        raise pa.ArrowInvalid("malformed order: claimant and stream must be names")
 
 
 def _messages(reader: Any) -> Iterator[pa.RecordBatch]:

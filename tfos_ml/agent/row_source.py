@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tfos_ml.data.spool import SpoolDirectories
+from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.messages import Message, RowCounts
 from tfos_ml.protocol.node_task import NodeTask
 
@@ -53,7 +54,7 @@ class RowSource(Protocol):
         """Take up a message of the process; False if it is not about rows."""
         ...
 
-    def hear(self, answer: Any) -> None:
+    def hear(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver; called in a thread."""
         return
 
@@ -62,7 +63,7 @@ class RowSource(Protocol):
         ...
 
     def progress(self) -> dict[str, Any]:
-        """What the driver is to know, JSON-serialisable."""
+        """Fields of :class:`NodeProgress` that are about rows."""
         ...
 
     def finish(self) -> None:

@@ -18,6 +18,8 @@ from tfos_ml.tfcluster import tfcluster
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
+    from tfos_ml.protocol.control_messages import NodeProgress
+
 logger = logging.getLogger(__name__)
 EPOCHS_OF_ZERO = 10
 WATCH_SECONDS = 0.5
@@ -91,8 +93,8 @@ class TFCluster:
         Differences: ``addr`` and ``authkey`` are gone, as there is no manager; ``pid`` is that of the node.
         """
         url = self.tensorboard_url() if self._has_board else None
-        progress = self.server.progress() if url else {}
-        return [{**_tensorboard(progress.get(node["executor_id"], {})), **node} for node in self.native.cluster_info]
+        progress = self.server.nodes.progress() if url else {}
+        return [{**_tensorboard(progress.get(node["executor_id"])), **node} for node in self.native.cluster_info]
 
     @property
     def cluster_meta(self) -> dict[str, Any]:
@@ -188,7 +190,7 @@ class TFCluster:
     def _stop_when_terminated(self, over: threading.Event) -> None:
         """Ask for the end of the stream once a map function reads no further."""
         while not over.wait(WATCH_SECONDS):
-            if any(state.get("over") for state in self.server.progress().values()):
+            if any(node.over for node in self.server.nodes.progress().values()):
                 self.native.request_stop()
                 return
 
@@ -200,20 +202,18 @@ class TFCluster:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if error is None:
-            self.shutdown()
-        else:
-            self.native.__exit__(kind, error, traceback)
+        self.native.__exit__(kind, error, traceback)
 
 
 class _Native(tfcluster.TFCluster):
     _takes_port_variables = True
 
 
-def _tensorboard(progress: dict[str, Any]) -> dict[str, Any]:
-    """Where a node's TensorBoard is; zeros if it has none."""
-    url = progress.get("tensorboard")
-    return {"tb_port": urlsplit(url).port if url else 0, "tb_pid": progress["tensorboard_pid"] if url else 0}
+def _tensorboard(node: NodeProgress | None) -> dict[str, Any]:
+    """Port and process id of a node's TensorBoard; zeros if it has none."""
+    if node is None or not node.tensorboard:
+        return {"tb_port": 0, "tb_pid": 0}
+    return {"tb_port": urlsplit(node.tensorboard).port, "tb_pid": node.tensorboard_pid}
 
 
 def run(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfos_ml.driver.cluster_server import ClusterAddress
 from tfos_ml.errors import ParamError
 from tfos_ml.protocol.addresses import SERVER_VARIABLE as TFOS_SERVER_PORT
+from tfos_ml.tfcluster.address import ClusterAddress
 
 __all__ = ["TFOS_SERVER_PORT", "Client"]
 

@@ -71,7 +71,7 @@ class Dealer:
         fewest = min(call.counts[rank] for rank in ranks)
         usual = self._rows.total() / self._partitions if self._rows.total() else 1.0  # rows of a partition
         rows = {rank: self._expected(rank, usual) for rank in ranks if call.counts[rank] == fewest}
-        enough = min(rows.values()) + usual  # whoever has had more waits, wherever it is
+        enough = min(rows.values()) + usual  # nodes that have had more wait, on whichever host
         return min(
             (rank for rank in rows if rows[rank] <= enough),
             key=lambda rank: (call.hosts[rank] != host, rows[rank], rank),

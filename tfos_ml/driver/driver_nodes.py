@@ -14,7 +14,7 @@ from tfos_ml.protocol.node_task import NodeTask
 
 
 class DriverNodes:
-    """Running nodes; they end when the driver's control server tells them to, or with this process.
+    """Nodes in processes of their own; they end when the control server has them stop, or with this process.
 
     Parameters
     ----------
@@ -30,10 +30,14 @@ class DriverNodes:
 
     def __init__(self, task: NodeTask, program: bytes, ranks: Iterable[int], host: str):
         task = replace(task, payload=Artifact(task.payload.name, program), shares_console=True)
+        infos = [TaskInfo(rank, host, cpus=1, gpus={}) for rank in ranks]
+        self._nodes = [DetachedNode(task, info, os.getpid(), is_fed=False) for info in infos]
         self._processes: list[subprocess.Popen[bytes]] = []
-        for rank in ranks:
-            order = DetachedNode(task, TaskInfo(rank, host, cpus=1, gpus={}), os.getpid(), is_fed=False)
-            self._processes.append(start_detached(order))
+
+    def start(self) -> None:
+        """Start the processes."""
+        for node in self._nodes:
+            self._processes.append(start_detached(node))
 
     def wait(self, timeout: float) -> None:
         """Wait for their ends, `timeout` seconds each; one that outlasts that is killed, and its guardian cleans up."""

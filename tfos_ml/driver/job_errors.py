@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tfos_ml import errors
@@ -13,7 +14,7 @@ from tfos_ml.protocol.failure import Failure, find_failure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tfos_ml.protocol.template import ClusterTemplate
+    from tfos_ml.protocol.template import NodeRole
 
 SHOWN_CHARACTERS = 500
 MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"
@@ -66,7 +67,7 @@ def adapt_rows_error(error: BaseException, spark: SparkSession) -> BaseException
 
 
 def node_error(
-    error: BaseException, spark: SparkSession, template: ClusterTemplate, reported: str | None
+    error: BaseException, spark: SparkSession, nodes: Sequence[NodeRole], reported: str | None
 ) -> BaseException:
     """The error for what Spark reports of a job whose tasks are nodes.
 
@@ -75,16 +76,16 @@ def node_error(
     error : BaseException
         Of the job.
     spark : pyspark.sql.SparkSession
-        Where it ran.
-    template : ClusterTemplate
-        The nodes, by task.
+        The session that ran the job.
+    nodes : sequence of NodeRole
+        Those of the job's tasks, in order.
     reported : str or None
-        What the first node that failed has told the driver itself.
+        What the first node that failed has reported to the driver.
     """
     text = str(error)
     in_text = find_failure(text)
     failure = find_failure(reported or "") or in_text
-    has_cause = in_text is None and not _FETCH.search(text)  # the job tells more than that rows could not be read
+    has_cause = in_text is None and not _FETCH.search(text)  # the job says more than that rows could not be read
     if failure is not None and not (failure.error is errors.InputLostError and has_cause):
         return failure.to_error()
     typed = typed_error(error, spark)
@@ -92,23 +93,23 @@ def node_error(
         return typed
     if _FETCH.search(text):
         lost = f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}"
-        return _of_node(template, errors.InputLostError, lost, _REDUCER, text)
+        return _of_node(nodes, errors.InputLostError, lost, _REDUCER, text)
     if not _TASK.search(text) or not _LOST.search(text):  # the input's own stages fail for reasons of their own
         return error
     if _SILENT.search(text):
         what = "Spark has lost touch with the executor of the node: its host is cut off, or too busy to answer"
     else:
         what = "the Spark Python worker or executor of the node died. " + MEMORY
-    return _of_node(template, errors.NodeLostError, f"{what}. Spark says: {_line(_LOST, text)}", _TASK, text)
+    return _of_node(nodes, errors.NodeLostError, f"{what}. Spark says: {_line(_LOST, text)}", _TASK, text)
 
 
 def _of_node(
-    template: ClusterTemplate, kind: type[errors.NodeError], message: str, rank: re.Pattern[str], text: str
+    nodes: Sequence[NodeRole], kind: type[errors.NodeError], message: str, rank: re.Pattern[str], text: str
 ) -> BaseException:
     found = rank.search(text)
-    if found is None or int(found[1]) >= template.size:
+    if found is None or int(found[1]) >= len(nodes):
         return Failure(kind, message).to_error()
-    node = template.nodes[int(found[1])]
+    node = nodes[int(found[1])]
     return Failure(kind, message, node.job_name, node.task_index, "unknown host").to_error()
 
 

@@ -1,4 +1,4 @@
-"""Which nodes are alive, as far as the driver can tell from when they were last heard of.
+"""Which nodes are alive, as far as the driver knows from their latest calls.
 
 All times are durations measured on one host each, so hosts' clocks need not agree.
 """

@@ -1,4 +1,4 @@
-"""What nodes print and say, shown on the driver; see ``agent/node_output.py``."""
+"""What nodes print and log, shown on the driver; see ``agent/node_output.py``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tfos_ml.driver.progress import CLEAR_LINE
 
 if TYPE_CHECKING:
-    from tfos_ml.driver.cluster_server import ClusterServer
+    from tfos_ml.driver.control_server import ControlServer
 
 SHOWN_SECONDS = 0.2
 
@@ -19,23 +19,27 @@ class OutputPrinter:
 
     Parameters
     ----------
-    server : ClusterServer
-        What takes them; when it is closed, the thread ends.
+    server : ControlServer
+        Takes the lines; when it is closed, the thread ends.
     """
 
-    def __init__(self, server: ClusterServer):
+    def __init__(self, server: ControlServer):
         self._server = server
         self._thread = threading.Thread(target=self._run, name="node output", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def _run(self) -> None:
         while self._server.is_open:
-            write_lines(self._server.take_lines(SHOWN_SECONDS))
-        write_lines(self._server.take_lines(0))
+            write_lines(self._server.nodes.take_lines(SHOWN_SECONDS))
+        write_lines(self._server.nodes.take_lines(0))
 
     def close(self, timeout: float) -> None:
         """Wait until the lines of a closed server are written."""
-        self._thread.join(timeout)
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
 
 
 def write_lines(lines: list[str]) -> None:

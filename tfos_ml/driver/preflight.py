@@ -143,10 +143,10 @@ def check_slots(
     """Refuse a cluster that Spark has too few task slots for.
 
     Executors that the settings promise but that have not registered yet are waited for, for at
-    most `timeout` seconds; where no setting tells how many there will be, as long as they may still be
+    most `timeout` seconds; where no setting says how many there will be, as long as they may still be
     registering: ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the
     application began. On Spark Connect slots cannot be counted, and nothing is checked. The error names the argument
-    that asked for so many, and gives an advice.
+    that requires so many, and gives an advice.
 
     Raises
     ------
@@ -197,12 +197,12 @@ def _registered_slots(spark: SparkSession, profile: Any) -> int:
 
 
 def _task_cpus(spark: SparkSession, profile: Any) -> int:
-    asked = {} if profile is None else profile.taskResources
-    return int(asked["cpus"].amount if "cpus" in asked else _conf(spark, "spark.task.cpus", "1"))
+    requests = {} if profile is None else profile.taskResources
+    return int(requests["cpus"].amount if "cpus" in requests else _conf(spark, "spark.task.cpus", "1"))
 
 
 def _promised_slots(spark: SparkSession, profile: Any) -> int | None:
-    """Slots there will be once all executors have registered; None where no setting tells, as on many clusters."""
+    """Slots there will be once all executors have registered; None where no setting says so, as on many clusters."""
     master = spark.sparkContext.master
     if master.startswith("local-cluster["):
         executors, cores, _ = (int(n) for n in master[len("local-cluster[") : -1].split(","))

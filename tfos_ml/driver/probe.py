@@ -1,7 +1,7 @@
-"""Whether the Python of the executors has what nodes need: asked once an application, before its first cluster.
+"""Whether the Python of the executors has what nodes need: checked once an application, before its first cluster.
 
-Without ``tfos_ml`` there, not even the function that would tell so can be unpickled, and Spark prints its own long
-account. So what asks is a function that needs nothing but Python, sent by value.
+Without ``tfos_ml`` there, not even the function that would report so can be unpickled, and Spark prints its own long
+account. So the check is a function that needs nothing but Python, sent by value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDED = ("tfos_ml", "tensorflow", "pyarrow", "cloudpickle", "psutil")
 SECONDS = 20.0
 _CHECKED_LIMIT = 100
 _checked: list[str] = []
-"""Applications whose executors have been asked; a documented cache of at most ``_CHECKED_LIMIT``."""
+"""Applications whose executors have been checked; a documented cache of at most ``_CHECKED_LIMIT``."""
 _LOOK = f"""
 import importlib.util, json, platform, socket
 def look(_=None):
@@ -36,21 +36,21 @@ def look(_=None):
 
 
 def check_executors(spark: SparkSession, tasks: int) -> None:
-    """Raise ``ClusterConfigError`` if the executors' Python lacks a package, as far as they tell in time.
+    """Raise ``ClusterConfigError`` if the executors' Python lacks a package, as far as that is known in time.
 
     Parameters
     ----------
     spark : SparkSession
-        On Spark Connect nothing is asked.
+        On Spark Connect nothing is checked.
     tasks : int
-        How many tasks ask, where the executors are processes of their own.
+        Number of tasks of the check, where the executors are processes of their own.
     """
     if is_connect(spark):
         return
     context = spark.sparkContext
     if context.applicationId in _checked:
         return
-    found = _ask_python(context.pythonExec) if is_local(spark) else _ask_executors(spark, tasks)
+    found = _look_here(context.pythonExec) if is_local(spark) else _look_on_executors(spark, tasks)
     for one in found:
         check_found(one)
     if found:
@@ -74,7 +74,7 @@ def check_found(found: dict[str, Any]) -> None:
         )
 
 
-def _ask_python(python: str) -> list[dict[str, Any]]:
+def _look_here(python: str) -> list[dict[str, Any]]:
     """In local mode: start it, unless it is this one."""
     program = shutil.which(python)
     if program is None or program == sys.executable:
@@ -83,16 +83,16 @@ def _ask_python(python: str) -> list[dict[str, Any]]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True, env={**os.environ})
         return [json.loads(done.stdout)]
-    except (OSError, subprocess.SubprocessError, ValueError):  # Spark will tell
+    except (OSError, subprocess.SubprocessError, ValueError):  # Spark will say why
         return []
 
 
-def _ask_executors(spark: SparkSession, tasks: int) -> list[dict[str, Any]]:
+def _look_on_executors(spark: SparkSession, tasks: int) -> list[dict[str, Any]]:
     """By a short job; nothing if it does not end in time, or fails."""
     names: dict[str, Any] = {"__name__": "__main__"}  # functions of it are sent by value
     exec(_LOOK, names)
-    asked = spark.sparkContext.parallelize(range(tasks), tasks).map(names["look"])
-    job = SparkJob(spark, f"tfos_ml-probe-{uuid.uuid4().hex[:12]}", asked.collect)
+    looks = spark.sparkContext.parallelize(range(tasks), tasks).map(names["look"])
+    job = SparkJob(spark, f"tfos_ml-probe-{uuid.uuid4().hex[:12]}", looks.collect)
     if not job.wait(SECONDS):
         job.cancel(SECONDS)
     return [json.loads(found) for found in job.result or []]

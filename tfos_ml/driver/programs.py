@@ -1,19 +1,60 @@
-"""What ``TFCluster`` and ``TFParallel`` share: programs that lead their nodes themselves, without Params."""
+"""What ``TFCluster`` and ``TFParallel`` share: programs that start their nodes themselves, without Params."""
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.common.arguments import check_call
-from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.data.schema import FeedSchema
+from tfos_ml.driver.preflight import lease_timeout
+from tfos_ml.protocol.addresses import node_ports
+from tfos_ml.protocol.artifacts import publish
+from tfos_ml.protocol.node_task import NodeTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tfos_ml.protocol.settings import NodeSettings
+    from tfos_ml.protocol.template import ClusterTemplate
+
 RESERVATION_TIMEOUT = 600.0
-CLEANUP_TIMEOUT = 10.0
-POLL_SECONDS = 0.1
+
+
+def make_task(
+    spark: SparkSession, template: ClusterTemplate, program: bytes, settings: NodeSettings, **others: Any
+) -> NodeTask:
+    """What the nodes of a program do, which gets no rows from its job; raises ``ClusterConfigError``.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session whose settings hold.
+    template : ClusterTemplate
+        The roles.
+    program : bytes
+        The pickled main function and its arguments.
+    settings : NodeSettings
+        Of the run.
+    **others
+        Further fields of :class:`NodeTask`.
+    """
+    return NodeTask(
+        run_id=uuid.uuid4().hex[:12],
+        template=template,
+        schema=FeedSchema(()),
+        payload=publish(spark, program),
+        settings=settings,
+        environment={},
+        export_dir=None,
+        control=None,
+        lease=lease_timeout(spark),
+        node_ports=node_ports(spark),
+        shares_console=is_local(spark),
+        **others,
+    )
 
 
 def classic_session(sc: Any, program: str) -> SparkSession:

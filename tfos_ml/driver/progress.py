@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfos_ml.protocol.control_messages import NodeProgress
+
 CLEAR_LINE = "\r\x1b[2K"
 BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} epochs [{elapsed}{postfix}]"
 
@@ -43,11 +45,11 @@ class Progress:
                 self._bar = tqdm(total=epochs, bar_format=BAR_FORMAT, file=sys.stderr)
                 self._bar.set_description_str(f"Starting {self._count}")
 
-    def update(self, progress: Mapping[int, Mapping[str, Any]], reports: Sequence[Mapping[str, Any]]) -> None:
-        """Show the latest word of the nodes, and metrics that are new."""
+    def update(self, progress: Mapping[int, NodeProgress], reports: Sequence[Mapping[str, Any]]) -> None:
+        """Show the latest state of the nodes, and metrics that are new."""
         if self._verbose == 0:
             return
-        rows = sum(p["rows"] for p in progress.values())
+        rows = sum(known.rows for known in progress.values())
         for report in reports:
             if report["shown"]:  # of the chief and the evaluator, as in TFModel.history
                 self._show_report(report)
@@ -77,12 +79,12 @@ class Progress:
         else:
             print(CLEAR_LINE + line if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
 
-    def _stage(self, progress: Mapping[int, Mapping[str, Any]]) -> str:
+    def _stage(self, progress: Mapping[int, NodeProgress]) -> str:
         if self._metrics:
             return "Training"
-        if len(progress) < self._nodes or not any(p["rows"] for p in progress.values()):
+        if len(progress) < self._nodes or not any(known.rows for known in progress.values()):
             return f"Starting {self._count}"
-        fed = all(p["complete"] for p in progress.values())
+        fed = all(known.complete for known in progress.values())
         return "Waiting for the first report" if fed else f"Feeding {self._count}"
 
     def _show_report(self, report: Mapping[str, Any]) -> None:

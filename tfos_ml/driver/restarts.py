@@ -32,7 +32,7 @@ class RestartPolicy:
     Attributes
     ----------
     max_restarts : int
-        How many the user allows; ports that somebody else took are on the house, ``PORT_RETRIES`` times.
+        How many the user allows; ports that other processes took do not count, ``PORT_RETRIES`` times.
     restarts : int
         How many there were.
     """

@@ -26,7 +26,7 @@ class SparkJob:
     Parameters
     ----------
     spark : SparkSession
-        Where it runs.
+        The session that runs it.
     tag : str
         Its job tag.
     action : callable
@@ -47,15 +47,15 @@ class SparkJob:
         self._done = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
-        self._running_tasks = 0  # as Spark Connect has last told, if it tells
-        self._tells_progress: bool | None = None
+        self._running_tasks = 0  # as Spark Connect has last reported, if it does
+        self._reports_progress: bool | None = None
         self._thread = InheritableThread(target=self._run, session=spark, name=tag, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self.result = self._run_connect() if is_connect(self._spark) else self._run_classic()
-        except BaseException as error:  # raised by whoever waits for the job
+        except BaseException as error:  # raised in the thread that waits for the job
             self.error = error
         finally:
             self._done.set()
@@ -94,9 +94,9 @@ class SparkJob:
         self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def is_running_tasks(self) -> bool:
-        """Whether any task of it runs now; on a Spark Connect server that does not tell, True."""
+        """Whether any task of it runs now; on a Spark Connect server that does not report it, True."""
         if is_connect(self._spark):
-            return self._running_tasks > 0 or not self._is_told_progress()
+            return self._running_tasks > 0 or not self._gets_progress()
         context = self._spark.sparkContext._jsc
         if context is None:  # the session has been stopped
             return False
@@ -109,8 +109,10 @@ class SparkJob:
                     return True
         return False
 
-    def _is_told_progress(self) -> bool:
+    def _gets_progress(self) -> bool:
         """Whether the Connect server reports the progress of jobs, as it does unless its interval is 0."""
-        if self._tells_progress is None:
-            self._tells_progress = re.match(r"\s*[1-9]", str(self._spark.conf.get(PROGRESS_INTERVAL, "2s"))) is not None
-        return self._tells_progress
+        if self._reports_progress is None:
+            self._reports_progress = (
+                re.match(r"\s*[1-9]", str(self._spark.conf.get(PROGRESS_INTERVAL, "2s"))) is not None
+            )
+        return self._reports_progress

@@ -1,11 +1,10 @@
-"""Which copy of a partition's rows counts: the driver's list, and how a node asks for it.
+"""Which copy of a partition's rows counts: the driver's list of grants, and a node's access to it.
 
 Spark may run a feed task twice, and any answer may be lost, late or doubled. So the rows of a
 partition are taken over in two steps. The driver *grants* the partition to one claimant (one
-attempt of a feed task); its node puts the rows before the train function and says that it has
-*committed* them. The same claimant may say the same as often as it likes. While a grant is not
-committed, other claimants wait; it ends with the commit, with a release, or with the node, and then
-the whole cluster has failed.
+attempt of a feed task); its node hands the rows to the train function and reports them as
+*committed*. The same claimant may repeat each call. While a grant is not committed, other claimants
+wait; it ends with the commit, with a release, or with the node, and then the whole cluster has failed.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import pyarrow.flight as flight
 
 from tfos_ml.errors import RowsLostError
 from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import ClaimPartition, CommitPartition, ReleasePartition
 
 GRANTED, TAKEN, PENDING = "granted", "taken", "pending"
 NAMED_PARTITIONS = 5  # in an error
@@ -64,7 +64,7 @@ class Claims:
         return PENDING if grant.rows is None else TAKEN
 
     def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
-        """Note that the rows of a granted partition are before the train function.
+        """Note that the rows of a granted partition have been handed to the train function.
 
         Raises
         ------
@@ -80,7 +80,7 @@ class Claims:
         grant.rows = rows
 
     def release(self, number: int, partition: int, claimant: str) -> None:
-        """Note that a claimant will not commit, whatever it was or will be told; a commit stays one."""
+        """Note that a claimant will not commit, whatever it was or will be granted; a commit stays one."""
         call = self._calls.get(number)
         if call is None:
             return
@@ -113,7 +113,7 @@ class Claims:
 
 
 class DriverClaims:
-    """A node's way to the driver's list; for several threads.
+    """A node's access to the driver's grants; for several threads.
 
     Parameters
     ----------
@@ -136,11 +136,10 @@ class DriverClaims:
             If that cannot be known; nothing may be committed then.
         """
         deadline = time.monotonic() + self._patience
-        what = {"number": number, "partition": partition, "claimant": claimant}
         while True:
-            state = self._client.call_reliably("claim", self._patience, **what)["state"]
+            state = self._client.call_reliably(ClaimPartition(number, partition, claimant), self._patience).state
             if state != PENDING:
-                return bool(state == GRANTED)
+                return state == GRANTED
             if time.monotonic() > deadline:
                 raise flight.FlightUnavailableError(
                     f"partition {partition} is granted to another attempt, which has not committed it for "
@@ -148,14 +147,12 @@ class DriverClaims:
                 )
 
     def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
-        """Tell the driver that the rows are before the train function; raises as :meth:`take`."""
-        what = {"number": number, "partition": partition, "claimant": claimant, "rows": rows}
-        self._client.call_reliably("commit", self._patience, **what)
+        """Report that the rows have been handed to the train function; raises as :meth:`take`."""
+        self._client.call_reliably(CommitPartition(number, partition, claimant, rows), self._patience)
 
     def release(self, number: int, partition: int, claimant: str) -> None:
-        """Tell the driver that they are not, and will not be; raises as :meth:`take`."""
-        what = {"number": number, "partition": partition, "claimant": claimant}
-        self._client.call_reliably("release", self._patience, **what)
+        """Report that they have not been, and will not be; raises as :meth:`take`."""
+        self._client.call_reliably(ReleasePartition(number, partition, claimant), self._patience)
 
 
 def check_rows(read: Mapping[int, int], committed: Mapping[int, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from types import UnionType
@@ -77,6 +78,29 @@ def _value(name: str, hint: Any, value: Any) -> Any:
         return origin(_value(name, args[0], item) for item in value)
     if origin is dict and isinstance(value, dict):
         return {key: _value(f"{name}[{key!r}]", args[1], item) for key, item in value.items()}
-    if origin is None and isinstance(value, (int, float) if hint is float else hint):
+    if origin is None and (type(value) is hint or (hint is float and type(value) is int)):
         return value
-    raise MessageError(f"{name}: expected {hint}, got {value!r}")
+    raise MessageError(f"{name}: expected {hint}, got {repr(value)[:100]}")
+
+
+def encode_tagged(message: Any) -> str:
+    """JSON of a dataclass with the name of its class as ``type``."""
+    return encode({"type": type(message).__name__, **vars(message)})
+
+
+def decode_tagged(kinds: Mapping[str, type[T]], text: bytes | str) -> T:
+    """The dataclass that :func:`encode_tagged` has encoded, of one of these kinds; raises as :func:`decode`."""
+    try:
+        content = json.loads(text)
+        cls = kinds[content.pop("type")]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MessageError(f"expected a message of type {sorted(kinds)}, got {text[:200]!r}") from error
+    return decode(cls, content)
+
+
+def parse(text: bytes | str) -> Any:
+    """The value of a JSON text; raises ``MessageError`` if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"the message is not JSON ({type(error).__name__})") from None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from tfos_ml.protocol.transport import checked_credentials, connect
+from tfos_ml.protocol.codec import decode, encode, parse
+from tfos_ml.protocol.control_messages import A, Request, SendFile, answer_type
+from tfos_ml.protocol.transport import checked_credentials, command, connect
 
 CALL_TIMEOUT = 5.0
 RETRY_SECONDS = 0.2
@@ -40,37 +42,36 @@ class ControlClient:
         self._options = flight.FlightCallOptions(timeout=CALL_TIMEOUT)
 
     @checked_credentials()
-    def call(self, action: str, **body: Any) -> dict[str, Any]:
+    def call(self, request: Request[A]) -> A:
         """Make one call; raises ``pyarrow.lib.ArrowException`` if the driver cannot be reached."""
-        results = self._client.do_action(flight.Action(action, json.dumps(body).encode()), self._options)
-        result = next(iter(results), None)
+        action = flight.Action(type(request).__name__, encode(request).encode())
+        result = next(iter(self._client.do_action(action, self._options)), None)
         if result is None:
             raise flight.FlightUnavailableError("the call ended without an answer")
-        answer: dict[str, Any] = json.loads(result.body.to_pybytes())
-        return answer
+        return decode(answer_type(type(request)), parse(result.body.to_pybytes()))
 
-    def call_reliably(self, action: str, patience: float, /, **body: Any) -> dict[str, Any]:
+    def call_reliably(self, request: Request[A], patience: float) -> A:
         """Make a call, and the same again for as long as no answer comes.
 
         Parameters
         ----------
-        action : str
-            What to call; one that may come twice.
+        request : Request
+            What to call.
         patience : float
             Seconds after which it is given up; a call that is under way is waited for.
-        **body
-            Of the call.
 
         Raises
         ------
         pyarrow.lib.ArrowException
             If no answer has come, the driver refuses the call, or its process is gone.
         """
-        deadline = time.monotonic() + patience
+        return self._reliably(lambda: self.call(request), time.monotonic() + patience)
+
+    def _reliably(self, call: Callable[[], A], deadline: float) -> A:
         refusals = Refusals(self._location)
         while True:
             try:
-                return self.call(action, **body)
+                return call()
             except NO_ANSWER:
                 if time.monotonic() > deadline or refusals.are_final():
                     raise
@@ -78,18 +79,11 @@ class ControlClient:
 
     def send_file(self, path: str | Path, report: dict[str, Any], timeout: float) -> None:
         """Send a file and the report that goes with it, in `timeout` seconds; raises as :meth:`call_reliably`."""
-        order = {"report": report, "size": os.path.getsize(path), "delivery": uuid.uuid4().hex}
-        descriptor = flight.FlightDescriptor.for_command(json.dumps(order).encode())
+        descriptor = command(SendFile(report, os.path.getsize(path), uuid.uuid4().hex))
         deadline = time.monotonic() + timeout
-        refusals = Refusals(self._location)
-        while True:
-            try:
-                self._send_file(path, descriptor, max(deadline - time.monotonic(), RETRY_SECONDS))
-                return
-            except NO_ANSWER:
-                if time.monotonic() > deadline or refusals.are_final():
-                    raise
-                time.sleep(RETRY_SECONDS)
+        self._reliably(
+            lambda: self._send_file(path, descriptor, max(deadline - time.monotonic(), RETRY_SECONDS)), deadline
+        )
 
     @checked_credentials()
     def _send_file(self, path: str | Path, descriptor: flight.FlightDescriptor, timeout: float) -> None:
@@ -110,10 +104,10 @@ class ControlClient:
 
 
 class Refusals:
-    """Tells a driver whose process is gone from one that is stopped, slow or cut off.
+    """Distinguishes a driver whose process is gone from one that is stopped, slow or cut off.
 
     The host of a process that is gone refuses connections at once. That of a stopped one accepts them, up to a
-    number, and then stays silent; of one that is cut off nothing is heard.
+    number, and then stays silent; one that is cut off answers nothing.
 
     Parameters
     ----------

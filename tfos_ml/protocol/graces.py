@@ -10,11 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import NodeEndedWarning
 from tfos_ml.protocol.failure import Failure
+
+if TYPE_CHECKING:
+    from tfos_ml.protocol.control_messages import NodeProgress
 
 logger = logging.getLogger(__name__)
 LEASE_SETTING = "spark.tfos_ml.leaseTimeout"
@@ -106,10 +109,10 @@ class WaitNotice:
     def __init__(self) -> None:
         self._said = False
 
-    def update(self, progress: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take up the latest word of each node."""
-        waiting = [word["works_on"] for word in progress.values() if word.get("works_on")]
-        if waiting and not self._said and max(w["seconds"] for w in waiting) > NOTICE_SECONDS:
+    def update(self, progress: Mapping[int, NodeProgress]) -> None:
+        """Take up the latest state of each node."""
+        waiting = [known.works_on for known in progress.values() if known.works_on is not None]
+        if waiting and not self._said and max(one.seconds for one in waiting) > NOTICE_SECONDS:
             self._said = True
-            labels = ", ".join(w["label"] for w in waiting)
-            logger.warning("The chief has ended. Waiting for %s to return, at most %g s", labels, waiting[0]["limit"])
+            labels = ", ".join(one.label for one in waiting)
+            logger.warning("The chief has ended. Waiting for %s to return, at most %g s", labels, waiting[0].limit)

@@ -7,13 +7,12 @@ Spark's ``allGather`` or the control server.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
 
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import Chunk
-from tfos_ml.protocol.codec import MessageError, decode, encode
+from tfos_ml.protocol.codec import decode_tagged, encode_tagged
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.settings import NodeSettings
 
@@ -238,7 +237,7 @@ _KINDS: dict[str, type[Message]] = {cls.__name__: cls for cls in get_args(Messag
 
 def encode_line(message: Message) -> bytes:
     """A message as one line of JSON."""
-    return encode({"type": type(message).__name__, **vars(message)}).encode() + b"\n"
+    return encode_tagged(message).encode() + b"\n"
 
 
 def decode_line(line: bytes) -> Message:
@@ -249,9 +248,4 @@ def decode_line(line: bytes) -> Message:
     MessageError
         If it is no JSON object, its kind is unknown, or a field is missing, unknown or of another type.
     """
-    try:
-        content = json.loads(line)
-        cls = _KINDS[content.pop("type")]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MessageError(f"expected a message of type {sorted(_KINDS)}, got {line[:200]!r}") from error
-    return decode(cls, content)
+    return decode_tagged(_KINDS, line)

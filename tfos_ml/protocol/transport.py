@@ -2,7 +2,7 @@
 
 The run's random token is its one secret. From it each process derives the key of the run's own
 certificate authority, with which it signs a certificate for itself. A server asks for such a
-certificate in the handshake, so of whoever has no token not one byte of a call is read; and a client
+certificate in the handshake, so without the token not one byte of a call is read; and a client
 sends nothing to a server that has none. Nothing of this is written to a disk.
 """
 
@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import json
 import socket
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -31,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tfos_ml.errors import ClusterConfigError
 from tfos_ml.protocol.addresses import Endpoint, bracketed
+from tfos_ml.protocol.codec import MessageError, decode, decode_tagged, encode, encode_tagged, parse
 
 CLOSE_TIMEOUT = 5.0
 MAX_MESSAGE_BYTES = 8 << 20
@@ -42,7 +42,7 @@ _KEY_BYTES = 48  # half as many again as the order has, so that all keys are equ
 _NOT_BEFORE, _NOT_AFTER = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)  # the run's end is the end
 _CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0)]  # nodes and driver reach each other without one
 
-Actions = Mapping[str, Mapping[str, type]]
+Stream: TypeAlias = Callable[[Any, Any, Any], None]
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,23 @@ def checked_credentials() -> Iterator[None]:
         raise flight.FlightUnauthenticatedError(f"client and server are not of the same run: {error}") from None
 
 
+@dataclass(frozen=True)
+class Service:
+    """What a server offers, by the dataclass of the message that asks for it.
+
+    Attributes
+    ----------
+    actions : mapping of type to callable
+        Each takes the message and returns the answer, a dataclass too.
+    puts, exchanges : mapping of type to callable
+        Each takes the message and Arrow Flight's reader and writer of the stream that comes with it.
+    """
+
+    actions: Mapping[type[Any], Callable[[Any], Any]] = field(default_factory=dict)
+    puts: Mapping[type[Any], Stream] = field(default_factory=dict)
+    exchanges: Mapping[type[Any], Stream] = field(default_factory=dict)
+
+
 class TransportServer:
     """Listens from construction until it is closed, and answers nobody but members of the run.
 
@@ -143,6 +160,8 @@ class TransportServer:
         Where to listen; a mere address stands for any free port of it.
     token : str
         The run's.
+    *services : Service
+        What it offers; no two may offer the same message.
 
     Attributes
     ----------
@@ -159,11 +178,11 @@ class TransportServer:
         If it cannot listen there.
     """
 
-    actions: ClassVar[Actions] = {}
-    """What may be called, and which fields a message must have."""
-
-    def __init__(self, endpoint: Endpoint | str, token: str):
+    def __init__(self, endpoint: Endpoint | str, token: str, *services: Service):
         endpoint = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        self._actions = {kind.__name__: (kind, call) for one in services for kind, call in one.actions.items()}
+        self._puts = {kind: call for one in services for kind, call in one.puts.items()}
+        self._exchanges = {kind: call for one in services for kind, call in one.exchanges.items()}
         listener = _listen(endpoint, make_credentials(token), self)
         self.host = endpoint.host
         self.port: int = listener.port
@@ -172,22 +191,20 @@ class TransportServer:
 
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
         """Answer one call of a member."""
-        if action.type not in self.actions:
-            raise pa.ArrowKeyError(f"unknown action {action.type[:40]!r}, expected one of {sorted(self.actions)}")
-        message = read_message(action.body, self.actions[action.type])
-        return [json.dumps(self.answer(action.type, message)).encode()]
-
-    def answer(self, action: str, message: dict[str, Any]) -> dict[str, Any]:
-        """What the caller of an action gets; its message has the fields that ``actions`` wants."""
-        raise NotImplementedError(action)
+        if action.type not in self._actions:
+            raise pa.ArrowKeyError(f"unknown action {action.type[:40]!r}, expected one of {sorted(self._actions)}")
+        kind, call = self._actions[action.type]
+        with _refused():
+            message = decode(kind, parse(_checked(action.body)))
+        return [encode(call(message)).encode()]
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Take a stream of batches."""
-        raise NotImplementedError("nothing can be put here")
+        _take(self._puts, descriptor, reader, writer)
 
     def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Take a stream of batches, and give another."""
-        raise NotImplementedError("nothing can be exchanged here")
+        _take(self._exchanges, descriptor, reader, writer)
 
     @property
     def is_open(self) -> bool:
@@ -263,32 +280,29 @@ def _check_free(host: str, port: int) -> None:
             probe.bind(address)
 
 
-def read_message(content: Any, fields: Mapping[str, type]) -> dict[str, Any]:
-    """The JSON object that a call carries.
+def command(message: Any) -> flight.FlightDescriptor:
+    """The descriptor of a stream that goes with a message."""
+    return flight.FlightDescriptor.for_command(encode_tagged(message).encode())
 
-    Parameters
-    ----------
-    content : pyarrow.Buffer, bytes or None
-        As it came.
-    fields : mapping of str to type
-        What it must have; there may be more.
 
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        If it is too large, no JSON object, or lacks a field; the caller gets the same error.
-    """
+def _take(offered: Mapping[type[Any], Stream], descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
+    with _refused():
+        message = decode_tagged({kind.__name__: kind for kind in offered}, _checked(descriptor.command))
+    offered[type(message)](message, reader, writer)
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    """Around the decoding of a call: what is malformed is an error that Arrow Flight carries to the caller."""
+    try:
+        yield
+    except MessageError as error:
+        raise pa.ArrowInvalid(str(error)) from None
+
+
+def _checked(content: Any) -> bytes:
+    """The bytes that a call carries, unless they are too many."""
     size = 0 if content is None else len(content)
     if size > MAX_MESSAGE_BYTES:
         raise pa.ArrowInvalid(f"the message has {size} bytes, expected at most {MAX_MESSAGE_BYTES}")
-    try:
-        message = json.loads(bytes(content or b""))
-    except (ValueError, RecursionError) as error:
-        raise pa.ArrowInvalid(f"the message is not JSON ({type(error).__name__}), expected {sorted(fields)}") from None
-    if not isinstance(message, dict):
-        raise pa.ArrowInvalid(f"the message is a JSON {type(message).__name__}, expected an object: {sorted(fields)}")
-    for name, wanted in fields.items():
-        if type(message.get(name)) is not wanted:
-            got = type(message[name]).__name__ if name in message else "none"
-            raise pa.ArrowInvalid(f"field {name!r} of the message is {got}, expected {wanted.__name__}")
-    return message
+    return bytes(content or b"")

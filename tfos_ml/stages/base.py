@@ -20,9 +20,9 @@ from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.order import PARTITION_SHIFT
+from tfos_ml.driver.fit import RunResult, launch
 from tfos_ml.driver.preflight import graces, lease_timeout
 from tfos_ml.driver.resources import make_profile
-from tfos_ml.driver.run import RunResult, launch
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination
 from tfos_ml.protocol.addresses import tensorboard_port

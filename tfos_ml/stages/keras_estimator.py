@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from typing_extensions import Self
 
-    from tfos_ml.driver.run import RunResult
+    from tfos_ml.driver.fit import RunResult
     from tfos_ml.keras.inspection import ModelDescription
     from tfos_ml.stages.model import TFModel
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -13,27 +12,14 @@ import cloudpickle
 from tfos_ml import errors
 from tfos_ml.agent.placement import GatherPlacement, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
-from tfos_ml.common.sessions import is_local
 from tfos_ml.common.tracebacks import concise
-from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.gather import raise_failure, raise_silence
-from tfos_ml.driver.graceful_end import await_end, has_failed
-from tfos_ml.driver.job_errors import typed_error
-from tfos_ml.driver.node_lines import write_lines
-from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots, lease_timeout
+from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots
 from tfos_ml.driver.probe import check_executors
-from tfos_ml.driver.programs import (
-    CLEANUP_TIMEOUT,
-    POLL_SECONDS,
-    RESERVATION_TIMEOUT,
-    check_map_fun,
-    classic_session,
-)
-from tfos_ml.driver.spark_job import SparkJob
+from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
+from tfos_ml.driver.run import Run
 from tfos_ml.protocol import results
-from tfos_ml.protocol.addresses import driver_endpoint, node_ports
-from tfos_ml.protocol.artifacts import publish
+from tfos_ml.protocol.addresses import driver_endpoint
 from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
@@ -65,7 +51,7 @@ class TFParallel:
         Parameters
         ----------
         sc : pyspark.SparkContext or pyspark.sql.SparkSession
-            Where; not Spark Connect.
+            Of the application whose executors run the instances; not Spark Connect.
         map_fn : callable
             ``map_fn(args, ctx)``, with ``ctx.worker_num`` the number of the instance and ``ctx.num_workers`` how many
             there are. In all else each is worker 0 of a cluster of its own.
@@ -110,31 +96,20 @@ class TFParallel:
         if use_barrier:
             _check_barrier(spark, num_executors)
         check_executors(spark, num_executors)
-        control = ControlServer(driver_endpoint(spark))
-        task = NodeTask(
-            run_id=uuid.uuid4().hex[:12],
-            template=template,
-            schema=FeedSchema(()),
-            payload=publish(spark, pack_program("map_fn", map_fn, (map_fn, tf_args), {"tf_args": tf_args})),
-            settings=replace(NodeSettings.of_session(spark), returns=True, instances=num_executors),
-            environment={},
-            reservation_timeout=FEED_TIMEOUT,
-            export_dir=None,
-            control=control.address,
+        settings = replace(NodeSettings.of_session(spark), returns=True, instances=num_executors)
+        program = pack_program("map_fn", map_fn, (map_fn, tf_args), {"tf_args": tf_args})
+        task = make_task(
+            spark,
+            template,
+            program,
+            settings,
             barrier=use_barrier,
             is_independent=True,
-            lease=lease_timeout(spark),
-            node_ports=node_ports(spark),
-            shares_console=is_local(spark),
+            reservation_timeout=FEED_TIMEOUT,
             verbose=verbose,
         )
-        try:
-            rows = _collect(spark, task, control)
-        finally:
-            control.stop_nodes()
-            control.wait_gone(CLEANUP_TIMEOUT)
-            write_lines(control.take_lines())
-            control.close()
+        with Run(spark, task, ControlServer(driver_endpoint(spark), template)) as run:
+            rows = _collect(run)
         return [cloudpickle.loads(payload) for _, payload in results.joined(rows, "results")]
 
 
@@ -149,30 +124,17 @@ def _check_barrier(spark: SparkSession, num_executors: int) -> None:
     check_slots(spark, num_executors, RESERVATION_TIMEOUT, name="num_executors", advice=advice)
 
 
-def _collect(spark: SparkSession, task: NodeTask, control: ControlServer) -> list[results.ResultRow]:
-    numbers = spark.sparkContext.parallelize(range(task.template.size), task.template.size)
-    run_instance = partial(_run_instance, task)
-    instances = numbers.barrier().mapPartitions(run_instance) if task.barrier else numbers.mapPartitions(run_instance)
-    job = SparkJob(spark, f"tfos_ml-{task.run_id}", instances.collect)
-    try:
-        while not job.wait(POLL_SECONDS):
-            write_lines(control.take_lines())
-            if has_failed(control):
-                await_end(job, control)
-            raise_failure(control)
-            raise_silence(control, task.template, task.lease)
-        raise_failure(control)
-    except BaseException:
-        job.cancel(CLEANUP_TIMEOUT)
-        raise
-    if job.error is not None:
-        raise typed_error(job.error, spark) from None
-    rows: list[results.ResultRow] = job.result
+def _collect(run: Run) -> list[results.ResultRow]:
+    size = run.task.template.size
+    numbers = run.spark.sparkContext.parallelize(range(size), size)
+    run_instance = partial(_run_instance, run.task)
+    instances = (numbers.barrier() if run.task.barrier else numbers).mapPartitions(run_instance)
+    rows: list[results.ResultRow] = run.wait(run.start(instances.collect))
     return rows
 
 
 class _SinglePlacement(GatherPlacement):
-    """A node that meets nobody."""
+    """A node that is a cluster of its own."""
 
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`NodePlacement`."""
@@ -180,12 +142,12 @@ class _SinglePlacement(GatherPlacement):
 
 
 def _run_instance(task: NodeTask, numbers: Iterable[int]) -> Iterator[results.ResultRow]:
-    """The function of the job: what one instance brings home."""
+    """The function of the job: result rows of one instance."""
     from pyspark import TaskContext
 
     assert task.control is not None
     check_driver(task.control)
     place = task_info_of(TaskContext.get(), next(iter(numbers)), task.control)
-    seat = _SinglePlacement(place, task.control, 1, patience=task.lease or LEASE_SECONDS)
-    for batch in supervise(Supervisor(task, seat), ()):
+    placement = _SinglePlacement(place, task.control, 1, patience=task.lease or LEASE_SECONDS)
+    for batch in supervise(Supervisor(task, placement), ()):
         yield from results.read_rows(batch)

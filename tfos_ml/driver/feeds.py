@@ -1,0 +1,111 @@
+"""Which node gets the rows of a partition of ``TFCluster.train``, and which attempt of its feed task hands them over.
+
+Nothing of it grows with the length of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tfos_ml.driver.dealing import Dealer
+from tfos_ml.driver.nodes import OUTCOME_SECONDS, Nodes
+from tfos_ml.protocol.claims import PENDING, Claims
+from tfos_ml.protocol.control_messages import (
+    AskCommitted,
+    ClaimPartition,
+    ClaimState,
+    CommitPartition,
+    Committed,
+    DealPartition,
+    Dealt,
+    Done,
+    ReleasePartition,
+    RequestStop,
+)
+from tfos_ml.protocol.transport import Service
+
+
+class Feeds:
+    """Deals partitions to nodes and grants each to one attempt; for several threads.
+
+    Parameters
+    ----------
+    nodes : Nodes
+        Those of the run, whose lock it shares.
+
+    Attributes
+    ----------
+    stop_requested : bool
+        Whether a process with the run's token has called for the end of the stream that feeds the cluster.
+    """
+
+    def __init__(self, nodes: Nodes):
+        self._nodes = nodes
+        self._changed = nodes.changed
+        self._claims = Claims()
+        self._dealer = Dealer()
+        self.stop_requested = False
+
+    def service(self) -> Service:
+        """The calls of feed tasks and of the nodes that they feed."""
+        actions: dict[type[Any], Callable[[Any], Any]] = {
+            DealPartition: self._deal,
+            ClaimPartition: self._claim,
+            CommitPartition: self._commit,
+            ReleasePartition: self._release,
+            AskCommitted: self._ask_committed,
+            RequestStop: self._request_stop,
+        }
+        return Service(actions)
+
+    def _deal(self, call: DealPartition) -> Dealt:
+        return Dealt(self._dealer.deal(call.number, call.partition, call.host, self._nodes.over()))
+
+    def _claim(self, call: ClaimPartition) -> ClaimState:
+        def state() -> str:
+            return self._claims.claim(call.number, call.partition, call.claimant)
+
+        self._changed.wait_for(lambda: state() != PENDING, OUTCOME_SECONDS)
+        return ClaimState(state())
+
+    def _commit(self, call: CommitPartition) -> Done:
+        self._claims.commit(call.number, call.partition, call.claimant, call.rows)
+        self._dealer.commit(call.number, call.partition, call.rows)
+        return Done()
+
+    def _release(self, call: ReleasePartition) -> Done:
+        self._claims.release(call.number, call.partition, call.claimant)
+        return Done()
+
+    def _ask_committed(self, call: AskCommitted) -> Committed:
+        claim = call.number, call.partition, call.claimant
+
+        def is_settled() -> bool:
+            return not self._claims.is_held_by(*claim) or self._claims.rows_committed_by(*claim) is not None
+
+        self._changed.wait_for(lambda: self._nodes.is_stopping() or is_settled(), OUTCOME_SECONDS)
+        return Committed(self._claims.rows_committed_by(*claim), not is_settled(), self._nodes.is_stopping())
+
+    def _request_stop(self, call: RequestStop) -> Done:
+        self.stop_requested = True
+        return Done()
+
+    def open(self, number: int, hosts: Mapping[int, str] | None = None) -> None:
+        """From now on grant the partitions of this call of ``train``, and deal them to nodes on these hosts."""
+        with self._changed:
+            self._claims.open(number)
+            self._dealer.open(number, hosts or {})
+
+    def close(self, number: int) -> None:
+        """Deal and grant no more of them, and forget them."""
+        with self._changed:
+            self._claims.close(number)
+            self._dealer.close(number)
+            self._changed.notify_all()
+
+    def committed(self, number: int, timeout: float) -> dict[int, int] | None:
+        """Rows by partition that nodes have taken over; None if that is not settled within `timeout` seconds."""
+        with self._changed:
+            settled = self._changed.wait_for(lambda: self._claims.is_settled(number), timeout)
+            return self._claims.committed(number) if settled else None

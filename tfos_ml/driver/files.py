@@ -1,0 +1,62 @@
+"""Files that nodes send to the driver, such as checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_ml.protocol.control_messages import SendFile
+from tfos_ml.protocol.transport import Service
+
+
+class Files:
+    """Keeps the files in a temporary directory until :meth:`close`; for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._deliveries: set[str] = set()
+        self._reports: list[dict[str, Any]] = []
+
+    def service(self) -> Service:
+        """How files come."""
+        return Service(puts={SendFile: self._take})
+
+    def _take(self, order: SendFile, reader: Any, writer: Any) -> None:
+        """Take a file; what comes again changes nothing, and what is not whole is refused."""
+        with self._lock:
+            self._directory = self._directory or tempfile.TemporaryDirectory(prefix="tfos_ml-")
+            directory = tempfile.mkdtemp(prefix="tfos_ml-", dir=self._directory.name)
+        path = os.path.join(directory, os.path.basename(order.report["name"]))
+        is_taken = False
+        try:
+            with open(path, "wb") as file:
+                for chunk in reader:
+                    file.write(chunk.data.column(0)[0].as_buffer())
+            found = os.path.getsize(path)
+            if found != order.size:
+                raise pa.ArrowInvalid(f"the file ended after {found} of {order.size} bytes")
+            with self._lock:
+                is_taken = order.delivery not in self._deliveries
+                if is_taken:
+                    self._deliveries.add(order.delivery)
+                    self._reports.append({**order.report, "path": path})
+        finally:
+            if not is_taken:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def take_reports(self) -> list[dict[str, Any]]:
+        """The reports of files that came since the last call, each with the ``path`` of its file."""
+        with self._lock:
+            reports, self._reports = self._reports, []
+            return reports
+
+    def close(self) -> None:
+        """Delete the files."""
+        if self._directory is not None:
+            self._directory.cleanup()

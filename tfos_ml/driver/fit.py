@@ -1,0 +1,243 @@
+"""A fit: runs of one cluster, begun again after failures that may pass, until one has trained."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml import errors
+from tfos_ml.agent.supervisor import run_node
+from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots
+from tfos_ml.driver.probe import check_executors
+from tfos_ml.driver.progress import Progress
+from tfos_ml.driver.restarts import RestartPolicy
+from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
+from tfos_ml.driver.slots import Slots
+from tfos_ml.driver.spark_job import SparkJob
+from tfos_ml.inference import publishing
+from tfos_ml.protocol import results
+from tfos_ml.protocol.addresses import driver_endpoint, node_ports
+from tfos_ml.protocol.control_messages import NodeProgress
+from tfos_ml.protocol.graces import LEASE_SECONDS, WaitNotice
+from tfos_ml.protocol.node_task import NodeTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What the nodes of a successful run have returned.
+
+    Attributes
+    ----------
+    reports : list of dict
+        One a node, by rank.
+    results : list of bytes
+        What the data feeds answered, one Arrow file a node that did.
+    model : bytes or None
+        The packed SavedModel, unless none was exported or it was published elsewhere.
+    example : bytes or None
+        A few rows of the features as an Arrow stream, if they were wanted.
+    """
+
+    reports: list[dict[str, Any]]
+    results: list[bytes]
+    model: bytes | None
+    example: bytes | None = None
+
+
+def launch(
+    spark: SparkSession,
+    rows: Callable[[], DataFrame],
+    task: NodeTask,
+    *,
+    profile: Any = None,
+    max_restarts: int = 0,
+    verbose: int = 1,
+    reported: Callable[[list[dict[str, Any]]], None] = lambda reports: None,
+    driver_program: bytes | None = None,
+) -> RunResult:
+    """Run a cluster to its end.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session whose job the nodes are tasks of.
+    rows : callable
+        Makes the DataFrame whose partition *i* goes to node *i*; called once an attempt.
+    task : NodeTask
+        What the nodes do.
+    profile : pyspark.resource.ResourceProfile, optional
+        CPUs and GPUs of a node; default those of Spark's tasks.
+    max_restarts : int, default 0
+        How often a run that failed on its nodes is begun again.
+    verbose : int, default 1
+        As of :class:`Progress`.
+    reported : callable, optional
+        Called with the nodes' reports as they come, if they can come early.
+    driver_program : bytes, optional
+        The payload, for nodes of ranks below ``task.first_rank``, which run on the driver's host.
+
+    Raises
+    ------
+    NotEnoughSlotsError, ClusterConfigError
+        Before any job starts.
+    NodeError
+        The first failure that happened.
+    EmptyDataError
+        If no row reached any node.
+    """
+    check_settings(spark)
+    shares_console = not is_connect(spark) and is_local(spark)
+    barrier = not allocates_dynamically(spark) and not task.first_rank
+    task = replace(task, barrier=barrier, node_ports=node_ports(spark), shares_console=shares_console)
+    task = replace(task, verbose=verbose)
+    check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
+    check_executors(spark, task.template.size)
+    policy = RestartPolicy(max_restarts)
+    while True:
+        settings = replace(task.settings, restart_count=policy.restarts)
+        once = replace(task, run_id=uuid.uuid4().hex[:12], settings=settings)
+        try:
+            return _Attempt(spark, once, profile, reported).run(rows(), driver_program)
+        except errors.TfosMlError as error:
+            decision = policy.decide(error)
+            if not decision.restart:
+                raise
+            logger.warning("%s", decision.notice)
+
+
+class _Attempt:
+    """One run, whose nodes are the tasks of one job."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        task: NodeTask,
+        profile: Any,
+        reported: Callable[[list[dict[str, Any]]], None],
+    ):
+        self._spark = spark
+        self._task = task
+        self._profile = profile
+        self._reported = reported
+        self._slots = Slots(task.template.size, task.reservation_timeout)
+        draws_bar = not is_connect(spark) and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
+        self._progress = Progress(task.verbose, task.template.size, task.settings.epochs, draws_bar)
+        self._waiting = WaitNotice()
+        self._control: ControlServer | None = None
+
+    def run(self, df: DataFrame, driver_program: bytes | None) -> RunResult:
+        succeeded = False
+        try:
+            if not is_connect(self._spark):
+                self._control = ControlServer(driver_endpoint(self._spark), self._task.template)
+            run = Run(self._spark, self._task, self._control, self._progress.write, self._show)
+            with self._slots, run:
+                job = self._watch(run, df, driver_program)
+                result = self._read([*run.result(job), *self._driver_results(run)])
+                self._publish(result)
+            succeeded = True
+            return result
+        finally:
+            self._progress.close(succeeded)
+            if not succeeded:
+                self._discard()
+
+    def _publish(self, result: RunResult) -> None:
+        """Only now, as every node has ended well, and Spark has read all rows, does the model count."""
+        if self._task.export_dir is not None and any(r.get("staged") for r in result.reports):
+            publishing.commit(self._task.export_dir, self._task.run_id)
+
+    def _discard(self) -> None:
+        """Delete what the chief may have staged; the attempt has failed, and that is what is raised."""
+        if self._task.export_dir is None:
+            return
+        try:
+            publishing.discard(self._task.export_dir, self._task.run_id)
+        except Exception as error:
+            logger.warning("What an attempt staged beside exportDir could not be deleted: %s", error)
+
+    def _watch(self, run: Run, df: DataFrame, driver_program: bytes | None) -> SparkJob:
+        """Run the job to its end; nodes of a plain job gather first, and no other's meanwhile."""
+        nodes = df.mapInArrow(
+            partial(run_node, run.task), results.RESULT_SCHEMA, barrier=self._task.barrier, profile=self._profile
+        )
+        if self._task.barrier or self._control is None:
+            job = run.start(nodes.collect)
+        else:
+            with one_at_a_time:
+                job = run.start(nodes.collect, driver_program)
+                run.gather(job, lambda: self._waits_for_slots(job))
+        for _ in run.polls(job):
+            self._waits_for_slots(job)
+        self._show()
+        return job
+
+    def _waits_for_slots(self, job: SparkJob) -> bool:
+        nodes = self._nodes()
+        self._slots.update(bool(nodes) or job.is_running_tasks())
+        return not nodes or self._slots.others_hold()
+
+    def _nodes(self) -> dict[int, NodeProgress]:
+        return {} if self._control is None else self._control.nodes.progress()
+
+    def _show(self) -> None:
+        """Show what the nodes have reported since the last call."""
+        if self._control is None:
+            return
+        progress, reports = self._nodes(), self._control.take_reports()
+        self._progress.update(progress, reports)
+        self._waiting.update(progress)
+        if reports:
+            self._reported(reports)
+        chief = progress.get(self._task.template.chief_rank)
+        if chief is not None and chief.tensorboard:
+            stays = "" if self._task.settings.log_dir else f" (its files stay in {chief.host}:{chief.log_dir})"
+            self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
+
+    def _driver_results(self, run: Run) -> list[results.ResultRow]:
+        """Results of nodes on the driver's host, which end soon after all others."""
+        if self._control is None or not self._task.first_rank:
+            return []
+        deadline = time.monotonic() + (self._task.lease or LEASE_SECONDS)
+        while not self._control.nodes.have_results(range(self._task.first_rank), POLL_SECONDS):
+            run.check()
+            if time.monotonic() > deadline:
+                raise errors.NodeLostError("Parameter servers on the driver have not ended after all other nodes had.")
+        return self._control.nodes.results()
+
+    def _read(self, rows: list[Any]) -> RunResult:
+        template = self._task.template
+        reports = {rank: json.loads(payload) for rank, payload in results.joined(rows, "report")}
+        for report in reports.values():
+            self._progress.write(report.pop("lines", []))
+        if not reports:
+            raise errors.EmptyDataError(
+                "The DataFrame has no rows, so no node was started. Check its filters and joins."
+            )
+        if len(reports) != template.size:
+            missing = [n.label for n in template.nodes if n.rank not in reports]
+            raise errors.NodeLostError(f"{len(missing)} of {template.size} nodes did not report: {missing}")
+        if self._task.schema.columns and not sum(r["rows"] for r in reports.values()):
+            raise errors.EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
+        models, answers, examples = (
+            [payload for _, payload in results.joined(rows, kind)] for kind in ("model", "results", "example")
+        )
+        return RunResult(
+            [reports[rank] for rank in sorted(reports)],
+            answers,
+            models[0] if models else None,
+            examples[0] if examples else None,
+        )

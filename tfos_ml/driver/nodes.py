@@ -1,0 +1,242 @@
+"""What the driver knows of the nodes of a run: progress, failure, results, and whether they live.
+
+Reports are only early: the same facts come back with the job's result, so a node that cannot reach the driver trains
+on without it. A node that outlives its task (``TFCluster``) ends when the driver does not answer for the lease.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from tfos_ml.agent.progress_link import KEPT_REPORTS
+from tfos_ml.driver.links import Links
+from tfos_ml.driver.liveness import Liveness
+from tfos_ml.errors import NodeLostError
+from tfos_ml.protocol import results
+from tfos_ml.protocol.control_client import CALL_TIMEOUT
+from tfos_ml.protocol.control_messages import (
+    Announcement,
+    AskOutcome,
+    Done,
+    Ending,
+    FeedSegment,
+    NodeProgress,
+    Outcome,
+    ProgressAnswer,
+    ReportFailure,
+    ReportGone,
+    ReportProgress,
+    SendResults,
+)
+from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.graces import LEASE_SETTING
+from tfos_ml.protocol.template import ClusterTemplate, NodeRole
+from tfos_ml.protocol.transport import Service
+
+OUTCOME_SECONDS = 4.0  # below the callers' deadline
+GRACE_SECONDS = 2 * CALL_TIMEOUT  # that a silent node has beyond its lease, after which it ends itself if it can
+
+
+class Nodes:
+    """The state of a run's nodes; for several threads.
+
+    Parameters
+    ----------
+    template : ClusterTemplate
+        The roles.
+    is_wanted : callable, optional
+        For nodes that outlive their tasks: whether the program still wants them; if not, they are stopped, as they
+        are once one has failed. Their metrics are not kept here, as they come with the results. Without it the
+        nodes are the tasks of one job.
+
+    Attributes
+    ----------
+    changed : threading.Condition
+        Holds the lock of the run's state, and is notified after each call of a node.
+    ending : Ending or None
+        Set once servers and evaluators are no longer wanted; from the start for the tasks of a job.
+    """
+
+    def __init__(self, template: ClusterTemplate, is_wanted: Callable[[], bool] | None = None):
+        self._template = template
+        self._outlive_tasks = is_wanted is not None
+        self._is_wanted = is_wanted or (lambda: True)
+        self.changed = threading.Condition()
+        self.ending: Ending | None = None if self._outlive_tasks else Ending()
+        self._links = Links()
+        self._liveness = Liveness()
+        self._present: set[int] = set()
+        self._progress: dict[int, NodeProgress] = {}
+        self._reports: deque[dict[str, Any]] = deque(maxlen=0 if self._outlive_tasks else KEPT_REPORTS)
+        self._lines: deque[str] = deque(maxlen=KEPT_REPORTS)
+        self._announcements: deque[Announcement] = deque()
+        self._announced = 0
+        self._results: dict[int, list[results.ResultRow]] = {}
+        self._failure: str | None = None
+        self._stopping = False
+
+    def service(self) -> Service:
+        """The calls of nodes about themselves, and of feed tasks about nodes they cannot reach."""
+        actions: dict[type[Any], Callable[[Any], Any]] = {
+            ReportProgress: self._take_progress,
+            ReportFailure: self._take_failure,
+            ReportGone: self._take_gone,
+            AskOutcome: self._outcome,
+        }
+        return Service(actions, {SendResults: self._take_results})
+
+    def _take_progress(self, call: ReportProgress) -> ProgressAnswer:
+        new, is_latest = self._links.take(call)
+        self._lines.extend(str(report["line"]) for report in new if "line" in report)
+        self._reports.extend(report for report in new if "line" not in report)
+        if is_latest:
+            self._present.add(call.rank)
+            self._progress[call.rank] = call.progress
+            self._liveness.heard(call.rank, call.progress.child_silent)
+        broken_for = call.progress.broken_for
+        live = broken_for is not None and self._liveness.all_live(call.rank, self._present, broken_for)
+        return ProgressAnswer(self.is_stopping(), live, self.ending, self._news(call.progress.heard))
+
+    def _take_failure(self, call: ReportFailure) -> Done:
+        self._failure = self._failure or call.error
+        return Done()
+
+    def _take_gone(self, call: ReportGone) -> Done:
+        self._present.discard(call.rank)
+        self._links.end(call.rank)
+        if self._outlive_tasks and call.rank not in self._results:
+            self._lose(call.rank, "the supervisor of the node died")
+        return Done()
+
+    def _outcome(self, call: AskOutcome) -> Outcome:
+        self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)
+        return Outcome(self._failure, sorted(self._results))
+
+    def _take_results(self, call: SendResults, reader: Any, writer: Any) -> None:
+        """Take the result rows of a node; what comes again changes nothing, and what is not whole is refused."""
+        rows = [row for batch in reader.read_all().to_batches() for row in results.read_rows(batch)]
+        if not rows or rows.pop().kind != results.END:
+            raise pa.ArrowInvalid(f"the results of rank {call.rank} ended early, after {len(rows)} rows")
+        with self.changed:
+            self._results[call.rank] = rows
+            self.changed.notify_all()
+
+    # How they fare
+
+    def progress(self) -> dict[int, NodeProgress]:
+        """The latest state of each node that has reported, by rank."""
+        with self.changed:
+            return dict(self._progress)
+
+    def take_reports(self) -> list[dict[str, Any]]:
+        """Metrics that came since the last call; the oldest go if nobody takes them."""
+        with self.changed:
+            reports = list(self._reports)
+            self._reports.clear()
+            return reports
+
+    def take_lines(self, timeout: float = 0) -> list[str]:
+        """Lines of the nodes' output that came since the last call; waits for some, at most `timeout` seconds."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._lines, timeout)
+            lines = list(self._lines)
+            self._lines.clear()
+            return lines
+
+    def failure(self) -> str | None:
+        """The text that the first node that failed has reported, which holds an encoded ``Failure``."""
+        with self.changed:
+            return self._failure
+
+    def note_silent(self, lease: float) -> None:
+        """Note as lost a node that has not been heard of for its lease, host and all; to be called often."""
+        with self.changed:
+            for rank, seconds in self._liveness.silent(self._present, lease + GRACE_SECONDS).items():
+                if rank not in self._results:
+                    why = "" if self._outlive_tasks else _WHY_TASKS_ARE_SILENT
+                    limit = f"({LEASE_SETTING}={lease:g})"
+                    self._lose(rank, f"the node has not been heard of for {seconds:.0f} s{why} {limit}")
+
+    def _lose(self, rank: int, message: str) -> None:
+        node = self._template.nodes[rank]
+        known = self._progress.get(rank)
+        host = known.host if known is not None and known.host else "unknown host"
+        failure = Failure(NodeLostError, message, node.job_name, node.task_index, host)
+        self._failure = self._failure or failure.encode()
+
+    def over(self) -> set[int]:
+        """Nodes that read no further; called with the lock held."""
+        return {*self._results, *(rank for rank, known in self._progress.items() if known.over)}
+
+    # What they are to do
+
+    def stop(self) -> None:
+        """Answer the nodes' next calls with a request to stop."""
+        with self.changed:
+            self._stopping = True
+
+    def is_stopping(self) -> bool:
+        """Whether nodes are to stop."""
+        return self._stopping or not self._is_wanted() or (self._outlive_tasks and self._failure is not None)
+
+    def announce(self, segment: FeedSegment | None) -> int:
+        """Announce the end of a segment, or of the input, to all nodes; returns the announcement's number."""
+        with self.changed:
+            self._announced += 1
+            self._announcements.append(Announcement(self._announced, segment))
+            return self._announced
+
+    def _news(self, heard: int | None) -> list[Announcement]:
+        """Announcements that have not reached a node yet; those that have reached all are forgotten."""
+        if heard is None:
+            return []
+        news = [announcement for announcement in self._announcements if announcement.serial > heard]
+        feeding = [self._progress.get(rank) for rank in self._template.feed_ranks if rank not in self._results]
+        all_heard = min((0 if known is None else known.heard or 0 for known in feeding), default=0)
+        while self._announcements and self._announcements[0].serial <= all_heard:
+            self._announcements.popleft()
+        return news
+
+    def have_read(self, ranks: tuple[int, ...], announcement: int, number: int, timeout: float) -> bool:
+        """Whether an announcement has reached nodes and they have read that feed's rows, within `timeout` seconds."""
+
+        def has_read(rank: int) -> bool:
+            known = self._progress.get(rank)
+            if known is None:
+                return rank in self._results
+            heard = known.heard is not None and known.heard >= announcement
+            return rank in self._results or known.over or (heard and number not in known.pending)
+
+        with self.changed:
+            self.changed.wait_for(lambda: self._failure or all(map(has_read, ranks)), timeout)
+            return self._failure is None and all(map(has_read, ranks))
+
+    # The end
+
+    def results(self) -> list[results.ResultRow]:
+        """Result rows of the nodes that are no tasks of a Spark job and have ended well."""
+        with self.changed:
+            return [row for rank in sorted(self._results) for row in self._results[rank]]
+
+    def have_results(self, ranks: Iterable[int], timeout: float) -> bool:
+        """Whether nodes have delivered their results here; waits until one fails, or for `timeout` seconds."""
+        with self.changed:
+            return self.changed.wait_for(lambda: self._failure or self._results.keys() >= set(ranks), timeout) is True
+
+    def unfinished(self) -> list[NodeRole]:
+        """The nodes that have not ended well."""
+        with self.changed:
+            return [node for node in self._template.nodes if node.rank not in self._results]
+
+    def wait_gone(self, timeout: float) -> bool:
+        """Whether all nodes that were ever heard of are gone, within `timeout` seconds."""
+        with self.changed:
+            return self.changed.wait_for(lambda: not self._present, timeout)
+
+
+_WHY_TASKS_ARE_SILENT = ": its Spark Python worker is stopped, or its host is cut off from the driver"

@@ -1,0 +1,50 @@
+"""Exchanges between nodes over the driver's control server, for nodes that are no tasks of a barrier stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Condition
+from typing import Any
+
+from tfos_ml.protocol.control_messages import Enter, Entered, Gathered, GatherRound
+from tfos_ml.protocol.transport import Service
+
+
+class Rounds:
+    """The messages of all nodes, round by round; in the first each describes itself.
+
+    Parameters
+    ----------
+    changed : threading.Condition
+        Holds the lock.
+    """
+
+    def __init__(self, changed: Condition):
+        self._changed = changed
+        self._rounds: dict[int, dict[int, str]] = {}
+        self._entered: dict[int, int] = {}
+
+    def service(self) -> Service:
+        """The calls of nodes that exchange messages."""
+        actions: dict[type[Any], Callable[[Any], Any]] = {Enter: self._enter, GatherRound: self._gather}
+        return Service(actions)
+
+    def _enter(self, call: Enter) -> Entered:
+        return Entered(self._entered.setdefault(call.rank, call.task) == call.task)
+
+    def _gather(self, call: GatherRound) -> Gathered:
+        if call.round not in self._rounds and call.round < max(self._rounds, default=0):
+            return Gathered(None)  # a late copy of what all have had
+        messages = self._rounds.setdefault(call.round, {})
+        if call.message is not None:
+            messages[call.rank] = call.message
+        if len(messages) < call.size:
+            return Gathered(None)
+        for past in [n for n in self._rounds if 0 < n < call.round]:  # nodes in this round have had their answers
+            del self._rounds[past]
+        return Gathered([messages[rank] for rank in sorted(messages)])
+
+    def first(self) -> dict[int, str]:
+        """What each node that has come to the first round has said of itself, by rank."""
+        with self._changed:
+            return dict(self._rounds.get(0, {}))

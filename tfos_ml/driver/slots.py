@@ -1,0 +1,54 @@
+"""Task slots that a fit waits for. Slots that other fits of this program hold come free by themselves.
+
+``CrossValidator`` with ``parallelism`` runs several fits, and those that find no room queue.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tfos_ml import errors
+
+_fits: list[Slots] = []  # that are running now
+
+
+class Slots:
+    """Whether one fit's nodes have their slots; a context manager around the fit.
+
+    Parameters
+    ----------
+    size : int
+        Number of its nodes.
+    timeout : float
+        Seconds for which it may wait while no other fit of this program holds any.
+    """
+
+    def __init__(self, size: int, timeout: float):
+        self._size = size
+        self._timeout = timeout
+        self._held = False
+        self._idle_since = time.monotonic()
+
+    def __enter__(self) -> Slots:
+        _fits.append(self)
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        _fits.remove(self)
+
+    def others_hold(self) -> bool:
+        """Whether another fit of this program holds slots."""
+        return any(fit._held for fit in list(_fits) if fit is not self)
+
+    def update(self, held: bool) -> None:
+        """Note whether tasks of the fit run now; raises ``ReservationTimeoutError`` if none has for too long."""
+        self._held = held
+        if held or self.others_hold():
+            self._idle_since = time.monotonic()
+        elif time.monotonic() - self._idle_since > self._timeout:
+            raise errors.ReservationTimeoutError(
+                f"No task of the fit has run for reservationTimeout={self._timeout:g} s: its "
+                f"{self._size} nodes wait for {self._size} free task slots, which other jobs hold or the cluster "
+                "does not have. Wait for those jobs, cancel them, lower clusterSize, or raise reservationTimeout."
+            )

@@ -1,0 +1,385 @@
+"""Calls of the members of a run to each other's servers, mostly the driver's, and the answers: a frozen dataclass each.
+
+A class of requests names the class of their answers, ``Request[Answer]``. Every request may come twice, or after a
+later one, as callers repeat what they get no answer to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, get_args
+
+from tfos_ml.protocol.graces import Limit
+
+A = TypeVar("A")
+
+
+class Request(Generic[A]):
+    """A call of one action, which the class's name names."""
+
+
+def answer_type(request: type[Request[A]]) -> type[A]:
+    """The class of the answers to a class of requests."""
+    found: type[A] = get_args(request.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+    return found
+
+
+@dataclass(frozen=True)
+class Done:
+    """It has taken effect."""
+
+
+# How a node fares
+
+
+@dataclass(frozen=True)
+class WorksOn:
+    """A worker that still works after the chief has ended.
+
+    Attributes
+    ----------
+    label : str
+        The worker.
+    seconds, limit : float
+        For how long it has worked since, and for how long it may.
+    """
+
+    label: str
+    seconds: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class NodeProgress:
+    """The state of a node when it last reported.
+
+    Attributes
+    ----------
+    host : str
+        Where it runs.
+    rows : int
+        Rows that have reached its train function's spool.
+    complete : bool
+        Whether it has all its rows.
+    child_silent : float or None
+        Seconds since the last sign of life of its TensorFlow process; None if that has ended.
+    returned : bool
+        Whether its train function has returned.
+    heard : int or None
+        Number of the last announcement that has reached it; None if it takes none.
+    pending : list of int
+        Calls of ``train`` whose rows it has not read to the end.
+    over : bool
+        Whether its train function reads no further.
+    tensorboard : str or None
+        URL of its TensorBoard.
+    tensorboard_pid : int or None
+        Process id of its TensorBoard.
+    log_dir : str or None
+        Directory that TensorBoard shows.
+    works_on : WorksOn or None
+        Set on a worker that still works after the chief.
+    broken_for : float or None
+        Seconds since its process ended in a way that may be the consequence of another node's end.
+    """
+
+    host: str = ""
+    rows: int = 0
+    complete: bool = False
+    child_silent: float | None = None
+    returned: bool = False
+    heard: int | None = None
+    pending: list[int] = field(default_factory=list)
+    over: bool = False
+    tensorboard: str | None = None
+    tensorboard_pid: int | None = None
+    log_dir: str | None = None
+    works_on: WorksOn | None = None
+    broken_for: float | None = None
+
+
+@dataclass(frozen=True)
+class FeedSegment:
+    """All rows of one call of ``train`` have come.
+
+    Attributes
+    ----------
+    stream : str
+        The queue.
+    number, epochs : int
+        Which call, and how often its rows are to be read; 0 until the train function reads no further.
+    feed_timeout : float
+        Seconds that the rows may wait without one being read.
+    """
+
+    stream: str
+    number: int
+    epochs: int
+    feed_timeout: float
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What the driver announces to all nodes, numbered from 1: the end of a segment, or without one of the input."""
+
+    serial: int
+    segment: FeedSegment | None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The cluster is being shut down; `limit` is the grace of servers and evaluators, if the call sets one."""
+
+    limit: Limit | None = None
+
+
+@dataclass(frozen=True)
+class ProgressAnswer:
+    """What the driver wants of a node.
+
+    Attributes
+    ----------
+    stop : bool
+        Whether it is to end now.
+    peers_live : bool
+        Whether all other nodes have shown signs of life since its own process broke.
+    ending : Ending or None
+        Set once servers and evaluators are no longer wanted.
+    announcements : list of Announcement
+        Those that have not reached it yet.
+    """
+
+    stop: bool
+    peers_live: bool = False
+    ending: Ending | None = None
+    announcements: list[Announcement] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ReportProgress(Request[ProgressAnswer]):
+    """A node's state and new reports.
+
+    Attributes
+    ----------
+    rank : int
+        The node.
+    link : str
+        Unique name of its connection; a node that starts anew has another one.
+    number : int
+        Of this call, from 1.
+    progress : NodeProgress
+        Its state.
+    first_report : int
+        Number of the first of `reports`; earlier ones have been acknowledged.
+    reports : list of dict
+        Metrics, and lines of output (``{"line": ...}``).
+    """
+
+    rank: int
+    link: str
+    number: int
+    progress: NodeProgress
+    first_report: int
+    reports: list[Any]
+
+
+@dataclass(frozen=True)
+class ReportFailure(Request[Done]):
+    """A node has failed; `error` is text that holds an encoded ``Failure``."""
+
+    rank: int
+    error: str
+
+
+@dataclass(frozen=True)
+class ReportGone(Request[Done]):
+    """No process and no file of a node is left."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What has become of a cluster: its first failure, and the ranks of the nodes that have ended well."""
+
+    failure: str | None
+    finished: list[int]
+
+
+@dataclass(frozen=True)
+class AskOutcome(Request[Outcome]):
+    """Why a node cannot be reached; answered as soon as the driver knows, or after some seconds."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class SendResults:
+    """Comes with a stream of result rows of a node that is no task of a Spark job."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class SendFile:
+    """Comes with a stream of a file's parts.
+
+    Attributes
+    ----------
+    report : dict
+        Goes with the file; its ``name`` is the file's.
+    size : int
+        Bytes of the file.
+    delivery : str
+        Unique name of this delivery: one that comes twice counts once.
+    """
+
+    report: dict[str, Any]
+    size: int
+    delivery: str
+
+
+# How nodes gather
+
+
+@dataclass(frozen=True)
+class Entered:
+    """Whether a task is the first that enters as its node."""
+
+    first: bool
+
+
+@dataclass(frozen=True)
+class Enter(Request[Entered]):
+    """A task begins a node; `task` is Spark's id of the task attempt."""
+
+    rank: int
+    task: int
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The messages of all nodes, by rank; None until all have sent theirs."""
+
+    messages: list[str] | None
+
+
+@dataclass(frozen=True)
+class GatherRound(Request[Gathered]):
+    """A node's message in an exchange of all nodes; without one it only asks for the others'."""
+
+    rank: int
+    round: int
+    size: int
+    message: str | None = None
+
+
+# Which rows count
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Rank of the node that gets a partition; None if its call of ``train`` has ended."""
+
+    rank: int | None
+
+
+@dataclass(frozen=True)
+class DealPartition(Request[Dealt]):
+    """A feed task on `host` has rows of a partition of a call of ``train``."""
+
+    number: int
+    partition: int
+    host: str
+
+
+@dataclass(frozen=True)
+class ClaimState:
+    """``GRANTED``, ``TAKEN`` or ``PENDING``, as of :class:`tfos_ml.protocol.claims.Claims`."""
+
+    state: str
+
+
+@dataclass(frozen=True)
+class ClaimPartition(Request[ClaimState]):
+    """One attempt of a feed task wants to hand over a partition."""
+
+    number: int
+    partition: int
+    claimant: str
+
+
+@dataclass(frozen=True)
+class CommitPartition(Request[Done]):
+    """A node has handed the rows of a granted partition to its train function."""
+
+    number: int
+    partition: int
+    claimant: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class ReleasePartition(Request[Done]):
+    """An attempt will not hand over a partition, whatever it was or will be granted."""
+
+    number: int
+    partition: int
+    claimant: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Rows of a partition that an attempt has handed over, None if it has not, and whether it still may."""
+
+    rows: int | None
+    pending: bool
+    stop: bool
+
+
+@dataclass(frozen=True)
+class AskCommitted(Request[Committed]):
+    """Whether an attempt has handed over a partition; answered once that is settled, or after some seconds."""
+
+    number: int
+    partition: int
+    claimant: str
+
+
+@dataclass(frozen=True)
+class PutOrder:
+    """Comes with a stream of a partition's rows from a feed task to a node.
+
+    Attributes
+    ----------
+    number, partition : int
+        Which call of ``train``, and which partition of its input.
+    claimant : str
+        Which attempt of the feed task; unique.
+    stream : str
+        Name of the queue.
+    epochs : int
+        How often the rows will be read; 0 until the train function reads no further.
+    feed_timeout : float
+        Seconds that rows may wait without one being read.
+    """
+
+    number: int
+    partition: int
+    claimant: str
+    stream: str
+    epochs: int
+    feed_timeout: float
+
+
+@dataclass(frozen=True)
+class ExchangeOrder:
+    """Comes with a stream of rows to infer from; attributes as of :class:`PutOrder`."""
+
+    stream: str
+    feed_timeout: float
+
+
+@dataclass(frozen=True)
+class RequestStop(Request[Done]):
+    """The driver is to end the stream that feeds the cluster."""

@@ -1,0 +1,51 @@
+"""Checks of the arguments of ``TFCluster``'s methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml import errors
+from tfos_ml.driver.preflight import check_slots
+from tfos_ml.stages.input_mode import InputMode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def input_mode_of(given: Any) -> str:
+    """As :class:`InputMode` has it, whose members are numbers in TensorFlowOnSpark."""
+    mode = {0: InputMode.TENSORFLOW, 1: InputMode.SPARK}.get(given, "") if type(given) is int else given
+    if mode not in (InputMode.SPARK, InputMode.TENSORFLOW):
+        raise errors.ParamError(f"input_mode must be InputMode.SPARK or InputMode.TENSORFLOW. Received: {given!r}")
+    return str(mode)
+
+
+def check_cluster_slots(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
+    """Raise ``NotEnoughSlotsError`` in terms of :meth:`TFCluster.run`'s arguments."""
+    name = "num_executors - num_ps" if on_driver else "num_executors"
+    check_slots(spark, num_executors - on_driver, timeout, name=name, advice="Lower num_executors")
+
+
+def check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str], reservation_timeout: float) -> None:
+    """Raise ``ParamError`` if arguments of :meth:`TFCluster.run` do not go together."""
+    if driver_ps_nodes and input_mode != InputMode.TENSORFLOW:
+        raise errors.ParamError("driver_ps_nodes=True needs input_mode=InputMode.TENSORFLOW")
+    if isinstance(queues, str) or not queues or not all(isinstance(name, str) for name in queues):
+        raise errors.ParamError(f"queues must be names. Received: {queues!r}")
+    check_seconds("reservation_timeout", reservation_timeout)
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raise ``ParamError`` unless an argument of this name is a positive number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise errors.ParamError(f"{name} must be positive seconds. Received: {value!r}")
+
+
+def check_epochs(num_epochs: Any) -> None:
+    """Raise ``ParamError`` unless it is a number of epochs, or 0."""
+    if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 0:
+        raise errors.ParamError(
+            "num_epochs must be an integer of at least 1, or 0 to repeat the rows until the train functions read "
+            f"no further. Received: {num_epochs!r}"
+        )

@@ -1,0 +1,82 @@
+"""The driver's side of ``TFCluster.train`` and ``.inference``: Spark jobs that feed rows to the nodes of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from tfos_ml import errors
+from tfos_ml.agent.feed_task import FeedNode, FeedOrder
+from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.feed_jobs import feeding, inferring
+from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run
+from tfos_ml.protocol.claims import check_rows
+from tfos_ml.protocol.control_messages import FeedSegment
+from tfos_ml.protocol.graces import LEASE_SECONDS, LEASE_SETTING
+
+FEED_END_SECONDS = 2.0  # for feed tasks of a failed run to end; one whose node stands still learns nothing
+
+
+class Feeding:
+    """Feeds the nodes of a run; for several threads.
+
+    Parameters
+    ----------
+    run : Run
+        Whose nodes have all started.
+    control : ControlServer
+        The run's.
+    nodes : tuple of FeedNode
+        Those that take rows.
+    """
+
+    def __init__(self, run: Run, control: ControlServer, nodes: tuple[FeedNode, ...]):
+        self._run = run
+        self._control = control
+        self._nodes = nodes
+        self._numbers = count(1)
+        self._lease = run.task.lease or LEASE_SECONDS
+
+    def train(self, data: Any, epochs: int, feed_timeout: float, stream: str) -> None:
+        """Feed an RDD or DataFrame, and return once it has been read; errors as of ``TFCluster.train``."""
+        self._run.check()
+        order = self._order(stream, feed_timeout, epochs)
+        action = feeding(data, order)
+        feeds, nodes = self._control.feeds, self._control.nodes
+        feeds.open(order.number, {node.rank: node.host for node in self._nodes})
+        try:
+            job = self._run.start_job(action)
+            try:
+                fed = self._run.wait(job, FEED_END_SECONDS)
+            except BaseException:
+                job.cancel(CLEANUP_TIMEOUT)
+                raise
+            self._check_fed(fed, order.number)
+        finally:
+            feeds.close(order.number)
+        announcement = nodes.announce(FeedSegment(stream, order.number, epochs, float(feed_timeout)))
+        ranks = tuple(node.rank for node in self._nodes)
+        while not nodes.have_read(ranks, announcement, order.number, POLL_SECONDS):
+            self._run.check()
+
+    def infer(self, data: Any, feed_timeout: float, stream: str, results: str) -> Any:
+        """The RDD or DataFrame of results."""
+        return inferring(data, self._order(stream, feed_timeout), results)
+
+    def _order(self, stream: str, feed_timeout: float, epochs: int = 1) -> FeedOrder:
+        number = next(self._numbers)
+        return FeedOrder(number, stream, self._nodes, self._control.address, epochs, self._lease, feed_timeout)
+
+    def _check_fed(self, fed: Mapping[int, int | None], number: int) -> None:
+        """Raise unless nodes have taken over just the rows that feed tasks have read, but those that none wanted."""
+        deadline = time.monotonic() + self._lease
+        while (committed := self._control.feeds.committed(number, POLL_SECONDS)) is None:
+            self._run.check()
+            if time.monotonic() > deadline:
+                raise errors.RowsLostError(
+                    f"Some nodes have not said within {LEASE_SETTING}={self._lease:g} s whether they have taken over "
+                    "rows that were granted to them. Shut the cluster down, and see their logs."
+                )
+        check_rows({partition: rows for partition, rows in fed.items() if rows is not None}, committed)

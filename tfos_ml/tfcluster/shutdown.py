@@ -1,0 +1,92 @@
+"""The end of a ``TFCluster``: what is waited for, and for how long."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tfos_ml import errors
+from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run
+from tfos_ml.protocol.control_messages import Ending
+from tfos_ml.protocol.graces import Limit, WaitNotice
+from tfos_ml.tfcluster.streams import has_ended, stop_stream
+
+STREAM_SECONDS = 0.5
+
+
+@dataclass
+class Shutdown:
+    """Waits for a stream and for the nodes.
+
+    Attributes
+    ----------
+    run : Run
+        The cluster's.
+    control : ControlServer
+        The run's.
+    timeout : float
+        Seconds for all of it; ``math.inf`` for no limit.
+    deadline : float
+        When they have passed, by ``time.monotonic``.
+    """
+
+    run: Run
+    control: ControlServer
+    timeout: float
+    deadline: float
+
+    def has_stream_ended(self, stream: Any) -> bool:
+        """Wait for the end of a stream; False once somebody has requested that it be ended."""
+        while not self._has_ended(stream):
+            self.run.check()
+            self._check_time()
+            if self.control.feeds.stop_requested:
+                return False
+        return True
+
+    def stop_stream(self, stream: Any) -> None:
+        """End a stream."""
+        stop_stream(stream, self.deadline)
+
+    def _has_ended(self, stream: Any) -> bool:
+        try:
+            return has_ended(stream, STREAM_SECONDS)
+        except Exception:  # of whatever kind Spark's streams raise
+            self.run.check()  # the failure of a node is the cause
+            raise
+
+    def await_nodes(self, grace_secs: float) -> None:
+        """End the input and wait until all nodes have finished; passive ones that are left at the deadline are ended.
+
+        Parameters
+        ----------
+        grace_secs : float
+            Seconds that evaluators and parameter servers have left after the others; 0 leaves it to the settings.
+        """
+        nodes, notice = self.control.nodes, WaitNotice()
+        nodes.announce(None)
+        nodes.ending = Ending(Limit.of_setting("grace_secs", float(grace_secs)) if grace_secs > 0 else None)
+        last_deadline = self.deadline + CLEANUP_TIMEOUT
+        while not nodes.have_results(range(self.run.task.template.size), POLL_SECONDS):
+            self.run.check()
+            is_trained = all(node.job_name in ("ps", "evaluator") for node in nodes.unfinished())
+            if time.monotonic() > self.deadline and is_trained:
+                nodes.ending = Ending(Limit(0.0, f"timeout={self.timeout:g}"))
+                self.deadline = last_deadline
+            self._check_time()
+            notice.update(nodes.progress())
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self.deadline:
+            raise errors.ShutdownTimeoutError(
+                f"{self._unfinished()} have not finished within timeout={self.timeout:g} s and were ended. Let them "
+                "return when feed.should_stop() or ctx.should_stop() is true, or raise timeout (-1 for no limit)."
+            )
+
+    def _unfinished(self) -> list[str]:
+        """Labels of the nodes that have not ended well; where some have returned, of those that have not."""
+        left, progress = self.control.nodes.unfinished(), self.control.nodes.progress()
+        working = [node for node in left if node.rank not in progress or not progress[node.rank].returned]
+        return [node.label for node in working or left]
