@@ -10,19 +10,8 @@ from typing import Any
 
 from tfos_ml.driver.dealing import Dealer
 from tfos_ml.driver.nodes import OUTCOME_SECONDS, Nodes
+from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol.claims import PENDING, Claims
-from tfos_ml.protocol.control_messages import (
-    AskCommitted,
-    ClaimPartition,
-    ClaimState,
-    CommitPartition,
-    Committed,
-    DealPartition,
-    Dealt,
-    Done,
-    ReleasePartition,
-    RequestStop,
-)
 from tfos_ml.protocol.transport import Service
 
 
@@ -50,46 +39,46 @@ class Feeds:
     def service(self) -> Service:
         """The calls of feed tasks and of the nodes that they feed."""
         actions: dict[type[Any], Callable[[Any], Any]] = {
-            DealPartition: self._deal,
-            ClaimPartition: self._claim,
-            CommitPartition: self._commit,
-            ReleasePartition: self._release,
-            AskCommitted: self._ask_committed,
-            RequestStop: self._request_stop,
+            messages.DealPartition: self._deal,
+            messages.ClaimPartition: self._claim,
+            messages.CommitPartition: self._commit,
+            messages.ReleasePartition: self._release,
+            messages.AskCommitted: self._ask_committed,
+            messages.RequestStop: self._request_stop,
         }
         return Service(actions)
 
-    def _deal(self, call: DealPartition) -> Dealt:
-        return Dealt(self._dealer.deal(call.number, call.partition, call.host, self._nodes.over()))
+    def _deal(self, call: messages.DealPartition) -> messages.Dealt:
+        return messages.Dealt(self._dealer.deal(call.number, call.partition, call.host, self._nodes.over()))
 
-    def _claim(self, call: ClaimPartition) -> ClaimState:
+    def _claim(self, call: messages.ClaimPartition) -> messages.ClaimState:
         def state() -> str:
             return self._claims.claim(call.number, call.partition, call.claimant)
 
         self._changed.wait_for(lambda: state() != PENDING, OUTCOME_SECONDS)
-        return ClaimState(state())
+        return messages.ClaimState(state())
 
-    def _commit(self, call: CommitPartition) -> Done:
+    def _commit(self, call: messages.CommitPartition) -> messages.Done:
         self._claims.commit(call.number, call.partition, call.claimant, call.rows)
         self._dealer.commit(call.number, call.partition, call.rows)
-        return Done()
+        return messages.Done()
 
-    def _release(self, call: ReleasePartition) -> Done:
+    def _release(self, call: messages.ReleasePartition) -> messages.Done:
         self._claims.release(call.number, call.partition, call.claimant)
-        return Done()
+        return messages.Done()
 
-    def _ask_committed(self, call: AskCommitted) -> Committed:
+    def _ask_committed(self, call: messages.AskCommitted) -> messages.Committed:
         claim = call.number, call.partition, call.claimant
 
         def is_settled() -> bool:
             return not self._claims.is_held_by(*claim) or self._claims.rows_committed_by(*claim) is not None
 
         self._changed.wait_for(lambda: self._nodes.is_stopping() or is_settled(), OUTCOME_SECONDS)
-        return Committed(self._claims.rows_committed_by(*claim), not is_settled(), self._nodes.is_stopping())
+        return messages.Committed(self._claims.rows_committed_by(*claim), not is_settled(), self._nodes.is_stopping())
 
-    def _request_stop(self, call: RequestStop) -> Done:
+    def _request_stop(self, call: messages.RequestStop) -> messages.Done:
         self.stop_requested = True
-        return Done()
+        return messages.Done()
 
     def open(self, number: int, hosts: Mapping[int, str] | None = None) -> None:
         """From now on grant the partitions of this call of ``train``, and deal them to nodes on these hosts."""

@@ -17,22 +17,9 @@ from tfos_ml.agent.progress_link import KEPT_REPORTS
 from tfos_ml.driver.links import Links
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.errors import NodeLostError
+from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
 from tfos_ml.protocol.control_client import CALL_TIMEOUT
-from tfos_ml.protocol.control_messages import (
-    Announcement,
-    AskOutcome,
-    Done,
-    Ending,
-    FeedSegment,
-    NodeProgress,
-    Outcome,
-    ProgressAnswer,
-    ReportFailure,
-    ReportGone,
-    ReportProgress,
-    SendResults,
-)
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.graces import LEASE_SETTING
 from tfos_ml.protocol.template import ClusterTemplate, NodeRole
@@ -67,14 +54,14 @@ class Nodes:
         self._outlive_tasks = is_wanted is not None
         self._is_wanted = is_wanted or (lambda: True)
         self.changed = threading.Condition()
-        self.ending: Ending | None = None if self._outlive_tasks else Ending()
+        self.ending: messages.Ending | None = None if self._outlive_tasks else messages.Ending()
         self._links = Links()
         self._liveness = Liveness()
         self._present: set[int] = set()
-        self._progress: dict[int, NodeProgress] = {}
+        self._progress: dict[int, messages.NodeProgress] = {}
         self._reports: deque[dict[str, Any]] = deque(maxlen=0 if self._outlive_tasks else KEPT_REPORTS)
         self._lines: deque[str] = deque(maxlen=KEPT_REPORTS)
-        self._announcements: deque[Announcement] = deque()
+        self._announcements: deque[messages.Announcement] = deque()
         self._announced = 0
         self._results: dict[int, list[results.ResultRow]] = {}
         self._failure: str | None = None
@@ -83,14 +70,14 @@ class Nodes:
     def service(self) -> Service:
         """The calls of nodes about themselves, and of feed tasks about nodes they cannot reach."""
         actions: dict[type[Any], Callable[[Any], Any]] = {
-            ReportProgress: self._take_progress,
-            ReportFailure: self._take_failure,
-            ReportGone: self._take_gone,
-            AskOutcome: self._outcome,
+            messages.ReportProgress: self._take_progress,
+            messages.ReportFailure: self._take_failure,
+            messages.ReportGone: self._take_gone,
+            messages.AskOutcome: self._outcome,
         }
-        return Service(actions, {SendResults: self._take_results})
+        return Service(actions, {messages.SendResults: self._take_results})
 
-    def _take_progress(self, call: ReportProgress) -> ProgressAnswer:
+    def _take_progress(self, call: messages.ReportProgress) -> messages.ProgressAnswer:
         new, is_latest = self._links.take(call)
         self._lines.extend(str(report["line"]) for report in new if "line" in report)
         self._reports.extend(report for report in new if "line" not in report)
@@ -100,24 +87,24 @@ class Nodes:
             self._liveness.heard(call.rank, call.progress.child_silent)
         broken_for = call.progress.broken_for
         live = broken_for is not None and self._liveness.all_live(call.rank, self._present, broken_for)
-        return ProgressAnswer(self.is_stopping(), live, self.ending, self._news(call.progress.heard))
+        return messages.ProgressAnswer(self.is_stopping(), live, self.ending, self._news(call.progress.heard))
 
-    def _take_failure(self, call: ReportFailure) -> Done:
+    def _take_failure(self, call: messages.ReportFailure) -> messages.Done:
         self._failure = self._failure or call.error
-        return Done()
+        return messages.Done()
 
-    def _take_gone(self, call: ReportGone) -> Done:
+    def _take_gone(self, call: messages.ReportGone) -> messages.Done:
         self._present.discard(call.rank)
         self._links.end(call.rank)
         if self._outlive_tasks and call.rank not in self._results:
             self._lose(call.rank, "the supervisor of the node died")
-        return Done()
+        return messages.Done()
 
-    def _outcome(self, call: AskOutcome) -> Outcome:
+    def _outcome(self, call: messages.AskOutcome) -> messages.Outcome:
         self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)
-        return Outcome(self._failure, sorted(self._results))
+        return messages.Outcome(self._failure, sorted(self._results))
 
-    def _take_results(self, call: SendResults, reader: Any, writer: Any) -> None:
+    def _take_results(self, call: messages.SendResults, reader: Any, writer: Any) -> None:
         """Take the result rows of a node; what comes again changes nothing, and what is not whole is refused."""
         rows = [row for batch in reader.read_all().to_batches() for row in results.read_rows(batch)]
         if not rows or rows.pop().kind != results.END:
@@ -128,7 +115,7 @@ class Nodes:
 
     # How they fare
 
-    def progress(self) -> dict[int, NodeProgress]:
+    def progress(self) -> dict[int, messages.NodeProgress]:
         """The latest state of each node that has reported, by rank."""
         with self.changed:
             return dict(self._progress)
@@ -184,14 +171,14 @@ class Nodes:
         """Whether nodes are to stop."""
         return self._stopping or not self._is_wanted() or (self._outlive_tasks and self._failure is not None)
 
-    def announce(self, segment: FeedSegment | None) -> int:
+    def announce(self, segment: messages.FeedSegment | None) -> int:
         """Announce the end of a segment, or of the input, to all nodes; returns the announcement's number."""
         with self.changed:
             self._announced += 1
-            self._announcements.append(Announcement(self._announced, segment))
+            self._announcements.append(messages.Announcement(self._announced, segment))
             return self._announced
 
-    def _news(self, heard: int | None) -> list[Announcement]:
+    def _news(self, heard: int | None) -> list[messages.Announcement]:
         """Announcements that have not reached a node yet; those that have reached all are forgotten."""
         if heard is None:
             return []

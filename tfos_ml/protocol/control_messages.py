@@ -34,88 +34,42 @@ class Done:
 
 @dataclass(frozen=True)
 class WorksOn:
-    """A worker that still works after the chief has ended.
+    """A worker that still works after the chief has ended."""
 
-    Attributes
-    ----------
-    label : str
-        The worker.
-    seconds, limit : float
-        For how long it has worked since, and for how long it may.
-    """
-
-    label: str
-    seconds: float
-    limit: float
+    label: str  # the worker
+    seconds: float  # for which it has worked since
+    limit: float  # seconds for which it may
 
 
 @dataclass(frozen=True)
 class NodeProgress:
-    """The state of a node when it last reported.
+    """The state of a node when it last reported."""
 
-    Attributes
-    ----------
-    host : str
-        Where it runs.
-    rows : int
-        Rows that have reached its train function's spool.
-    complete : bool
-        Whether it has all its rows.
-    child_silent : float or None
-        Seconds since the last sign of life of its TensorFlow process; None if that has ended.
-    returned : bool
-        Whether its train function has returned.
-    heard : int or None
-        Number of the last announcement that has reached it; None if it takes none.
-    pending : list of int
-        Calls of ``train`` whose rows it has not read to the end.
-    over : bool
-        Whether its train function reads no further.
-    tensorboard : str or None
-        URL of its TensorBoard.
-    tensorboard_pid : int or None
-        Process id of its TensorBoard.
-    log_dir : str or None
-        Directory that TensorBoard shows.
-    works_on : WorksOn or None
-        Set on a worker that still works after the chief.
-    broken_for : float or None
-        Seconds since its process ended in a way that may be the consequence of another node's end.
-    """
-
-    host: str = ""
-    rows: int = 0
-    complete: bool = False
+    host: str = ""  # where it runs
+    rows: int = 0  # rows that have reached its train function's spool
+    complete: bool = False  # whether it has all its rows
+    # seconds since the last sign of life of its TensorFlow process; None if that has ended
     child_silent: float | None = None
-    returned: bool = False
-    heard: int | None = None
-    pending: list[int] = field(default_factory=list)
-    over: bool = False
-    tensorboard: str | None = None
-    tensorboard_pid: int | None = None
-    log_dir: str | None = None
-    works_on: WorksOn | None = None
+    returned: bool = False  # whether its train function has returned
+    heard: int | None = None  # number of the last announcement that has reached it; None if it takes none
+    pending: list[int] = field(default_factory=list)  # calls of ``train`` whose rows it has not read to the end
+    over: bool = False  # whether its train function reads no further
+    tensorboard: str | None = None  # URL of its TensorBoard
+    tensorboard_pid: int | None = None  # process id of its TensorBoard
+    log_dir: str | None = None  # directory that TensorBoard shows
+    works_on: WorksOn | None = None  # set on a worker that still works after the chief
+    # seconds since its process ended in a way that may be the consequence of another node's end
     broken_for: float | None = None
 
 
 @dataclass(frozen=True)
 class FeedSegment:
-    """All rows of one call of ``train`` have come.
+    """All rows of one call of ``train`` have come."""
 
-    Attributes
-    ----------
-    stream : str
-        The queue.
-    number, epochs : int
-        Which call, and how often its rows are to be read; 0 until the train function reads no further.
-    feed_timeout : float
-        Seconds that the rows may wait without one being read.
-    """
-
-    stream: str
-    number: int
-    epochs: int
-    feed_timeout: float
+    stream: str  # the queue
+    number: int  # which call
+    epochs: int  # how often its rows are to be read; 0 until the train function reads no further
+    feed_timeout: float  # seconds that the rows may wait without one being read
 
 
 @dataclass(frozen=True)
@@ -135,52 +89,24 @@ class Ending:
 
 @dataclass(frozen=True)
 class ProgressAnswer:
-    """What the driver wants of a node.
+    """What the driver wants of a node."""
 
-    Attributes
-    ----------
-    stop : bool
-        Whether it is to end now.
-    peers_live : bool
-        Whether all other nodes have shown signs of life since its own process broke.
-    ending : Ending or None
-        Set once servers and evaluators are no longer wanted.
-    announcements : list of Announcement
-        Those that have not reached it yet.
-    """
-
-    stop: bool
-    peers_live: bool = False
-    ending: Ending | None = None
-    announcements: list[Announcement] = field(default_factory=list)
+    stop: bool  # whether it is to end now
+    peers_live: bool = False  # whether all other nodes have shown signs of life since its own process broke
+    ending: Ending | None = None  # set once servers and evaluators are no longer wanted
+    announcements: list[Announcement] = field(default_factory=list)  # those that have not reached it yet
 
 
 @dataclass(frozen=True)
 class ReportProgress(Request[ProgressAnswer]):
-    """A node's state and new reports.
+    """A node's state and new reports."""
 
-    Attributes
-    ----------
-    rank : int
-        The node.
-    link : str
-        Unique name of its connection; a node that starts anew has another one.
-    number : int
-        Of this call, from 1.
-    progress : NodeProgress
-        Its state.
-    first_report : int
-        Number of the first of `reports`; earlier ones have been acknowledged.
-    reports : list of dict
-        Metrics, and lines of output (``{"line": ...}``).
-    """
-
-    rank: int
-    link: str
-    number: int
-    progress: NodeProgress
-    first_report: int
-    reports: list[Any]
+    rank: int  # the node
+    link: str  # unique name of its connection; a node that starts anew has another one
+    number: int  # of this call, from 1
+    progress: NodeProgress  # its state
+    first_report: int  # number of the first of `reports`; earlier ones have been acknowledged
+    reports: list[Any]  # metrics, and lines of output (``{"line": ...}``)
 
 
 @dataclass(frozen=True)
@@ -222,21 +148,11 @@ class SendResults:
 
 @dataclass(frozen=True)
 class SendFile:
-    """Comes with a stream of a file's parts.
+    """Comes with a stream of a file's parts."""
 
-    Attributes
-    ----------
-    report : dict
-        Goes with the file; its ``name`` is the file's.
-    size : int
-        Bytes of the file.
-    delivery : str
-        Unique name of this delivery: one that comes twice counts once.
-    """
-
-    report: dict[str, Any]
-    size: int
-    delivery: str
+    report: dict[str, Any]  # goes with the file; its ``name`` is the file's
+    size: int  # bytes of the file
+    delivery: str  # unique name of this delivery: one that comes twice counts once
 
 
 # How nodes gather
@@ -348,28 +264,14 @@ class AskCommitted(Request[Committed]):
 
 @dataclass(frozen=True)
 class PutOrder:
-    """Comes with a stream of a partition's rows from a feed task to a node.
+    """Comes with a stream of a partition's rows from a feed task to a node."""
 
-    Attributes
-    ----------
-    number, partition : int
-        Which call of ``train``, and which partition of its input.
-    claimant : str
-        Which attempt of the feed task; unique.
-    stream : str
-        Name of the queue.
-    epochs : int
-        How often the rows will be read; 0 until the train function reads no further.
-    feed_timeout : float
-        Seconds that rows may wait without one being read.
-    """
-
-    number: int
+    number: int  # which call of ``train``, and which partition of its input
     partition: int
-    claimant: str
-    stream: str
-    epochs: int
-    feed_timeout: float
+    claimant: str  # which attempt of the feed task; unique
+    stream: str  # name of the queue
+    epochs: int  # how often the rows will be read; 0 until the train function reads no further
+    feed_timeout: float  # seconds that rows may wait without one being read
 
 
 @dataclass(frozen=True)
