@@ -18,6 +18,7 @@ from tfos_ml.data.arrow import (
 )
 from tfos_ml.data.schema import VECTOR, ColumnSpec, FeedSchema, column_spec
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, NullValueError
+from tfos_ml.protocol.codec import decode, encode
 
 NUMBERS = ["int8", "int16", "int32", "int64", "float32", "float64"]
 ARROW = {**{name: getattr(pa, name)() for name in NUMBERS}, "bool": pa.bool_(), "string": pa.string()}
@@ -276,7 +277,7 @@ def test_duplicate_column_is_ambiguous():
 def test_feed_schema_survives_a_trip_through_json():
     columns = (spec("int64"), ColumnSpec("v", "w", "weight", "float64", 1, VECTOR))
     schema = FeedSchema(columns, named_features=True)
-    assert FeedSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+    assert decode(FeedSchema, json.loads(encode(schema))) == schema
 
 
 def test_decimal_reaches_the_nearest_float():

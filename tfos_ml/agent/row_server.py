@@ -1,8 +1,8 @@
-"""The door of a node through which feed tasks hand in rows and take results: Arrow Flight.
+"""The Arrow Flight server of a node: feed tasks send it rows and take results.
 
 ``DoPut`` brings the rows of one partition to train on, ``DoExchange`` rows to infer from and
 their results. Only members of the run are let in; orders are JSON; nothing is unpickled. What is
-malformed is refused, and its sender told why.
+malformed is refused, and the refusal says why.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Asking:
         self._exchange = exchange
         self._stream = stream
         self._reader = reader
-        self._telemetry = 0
+        self._rows = 0
         self._all_asked = False
         self._refused: Exception | None = None
         threading.Thread(target=self._read, name="exchange", daemon=True).start()
@@ -133,7 +133,7 @@ class _Asking:
             self._refused = error
         except (pa.ArrowException, OSError) as error:  # the task is gone, or there is no room
             problem = str(error)
-        finally:  # wakes whoever waits for a last answer that will not come
+        finally:  # wakes a reader that waits for a last answer that will not come
             self._all_asked = True
             self._exchange.answers.put(problem)
 
@@ -141,14 +141,14 @@ class _Asking:
         for message in _messages(self._reader):
             blocks.check(message)
             if not self._receiver.wait_for_room(self._exchange.feed_timeout):
-                return ""  # why, the inlet has said among the answers
-            self._telemetry += blocks.unpack(message)[0]
+                return ""  # the receiver has put the reason among the answers
+            self._rows += blocks.unpack(message)[0]
             self._receiver.ask(self._stream, self._exchange, message)
         return ""
 
     def answers(self) -> Iterator[pa.RecordBatch]:
         answered = 0
-        while not (self._all_asked and answered == self._telemetry):
+        while not (self._all_asked and answered == self._rows):
             answer = self._exchange.answers.get()
             if self._refused is not None:
                 break
@@ -156,7 +156,7 @@ class _Asking:
                 answered += blocks.unpack(answer)[0]
                 yield answer
             elif answer:
-                raise flight.FlightServerError(f"{self._telemetry - answered} rows have no result: {answer}")
+                raise flight.FlightServerError(f"{self._rows - answered} rows have no result: {answer}")
         if self._refused is not None:
             raise self._refused
 
