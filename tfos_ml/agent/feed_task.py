@@ -90,6 +90,14 @@ class FeedOrder:
 FED_SCHEMA = "partition int, rows long"
 
 
+def _partition() -> int:
+    """Number of the partition that this Spark task computes."""
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    return int(context.partitionId())
+
+
 def feed_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[tuple[int, int | None]]:
     """Feed the elements of an RDD's partition; yields its number and how many, None if they are not wanted."""
     yield partition, _put(order, partition, rdd_to_arrow.to_batches(whole(elements)))
@@ -97,9 +105,7 @@ def feed_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> 
 
 def feed_batches(order: FeedOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Feed the rows of a DataFrame's partition; yields its number and how many, null if they are not wanted."""
-    from pyspark import TaskContext
-
-    partition = TaskContext.get().partitionId()
+    partition = _partition()
     fed = _put(order, partition, map(_plain_batch, whole(batches)))
     yield pa.RecordBatch.from_pydict(
         {"partition": pa.array([partition], pa.int32()), "rows": pa.array([fed], pa.int64())}
@@ -114,8 +120,6 @@ def infer_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) ->
 
 def infer_batches(order: FeedOrder, results: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of a DataFrame's partition with the columns of their results."""
-    from pyspark import TaskContext
-
     given: deque[pa.RecordBatch] = deque()
 
     def remembered() -> Iterator[pa.RecordBatch]:
@@ -124,7 +128,7 @@ def infer_batches(order: FeedOrder, results: pa.Schema, batches: Iterable[pa.Rec
                 given.append(batch)
                 yield _plain_batch(batch)
 
-    for answer in _exchange(order, TaskContext.get().partitionId(), remembered()):
+    for answer in _exchange(order, _partition(), remembered()):
         columns = [_result_column(answer, position, wanted) for position, wanted in enumerate(results)]
         while columns[0]:
             rows_here = min(len(columns[0]), given[0].num_rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -52,7 +53,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         return
     assert task.control is not None
     check_driver(task.control)
-    context = TaskContext.get()
+    context: Any = TaskContext.get()
     info = task_info_of(context, task.first_rank + context.partitionId(), task.control)
     placement = GatherPlacement(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
     yield from supervise(Supervisor(task, placement), arriving)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import (
@@ -52,7 +52,7 @@ def inferring(data: Any, order: FeedOrder, results: str) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    added = StructType.fromDDL(results)
+    added = cast("StructType", StructType.fromDDL(results))
     twice = sorted(set(added.names) & set(data.columns))
     if twice:
         raise errors.ParamError(f"schema: the DataFrame has columns {twice} already. Choose other names for results.")

@@ -203,7 +203,7 @@ def _task_cpus(spark: SparkSession, profile: Any) -> int:
 
 def _promised_slots(spark: SparkSession, profile: Any) -> int | None:
     """Slots there will be once all executors have registered; None where no setting says so, as on many clusters."""
-    master = spark.sparkContext.master
+    master = spark.sparkContext.master or ""
     if master.startswith("local-cluster["):
         executors, cores, _ = (int(n) for n in master[len("local-cluster[") : -1].split(","))
         executors = min(executors, int(_conf(spark, "spark.dynamicAllocation.maxExecutors", str(executors))))

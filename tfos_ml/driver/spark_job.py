@@ -66,13 +66,13 @@ class SparkJob:
 
     def _run_connect(self) -> Any:
         self._spark.addTag(self._tag)
-        self._spark.registerProgressHandler(self._hear_progress)
+        self._spark.registerProgressHandler(self._note_progress)  # type: ignore[arg-type]
         try:
             return self._action()
         finally:
-            self._spark.removeProgressHandler(self._hear_progress)
+            self._spark.removeProgressHandler(self._note_progress)  # type: ignore[arg-type]
 
-    def _hear_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+    def _note_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         """Called for every operation of the session, each in the thread that waits for its result."""
         if threading.current_thread() is self._thread:
             self._running_tasks = 0 if done else inflight_tasks

@@ -57,7 +57,7 @@ class OutputColumns:
 
     def append(self, df: DataFrame, function: Callable[..., Any], inputs: Sequence[Column]) -> DataFrame:
         """Append the columns; several come as one struct, so that the model runs once a row."""
-        from pyspark.sql.functions import arrow_udf
+        from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
         result = arrow_udf(function, self.result_type())(*inputs)
         if len(self.types) == 1:

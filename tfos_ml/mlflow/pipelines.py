@@ -47,14 +47,14 @@ def follow_pipelines() -> None:
     from pyspark.ml import Pipeline  # where a model is served there is none
 
     leave_pipelines()
-    Pipeline._fit = _followed(Pipeline._fit)
+    Pipeline._fit = _followed(Pipeline._fit)  # type: ignore[method-assign]
 
 
 def leave_pipelines() -> None:
     """Put back what :func:`follow_pipelines` replaced."""
     from pyspark.ml import Pipeline
 
-    Pipeline._fit = getattr(Pipeline._fit, _ORIGINAL, Pipeline._fit)
+    Pipeline._fit = getattr(Pipeline._fit, _ORIGINAL, Pipeline._fit)  # type: ignore[method-assign]
 
 
 def note(fit: LogsPipelines) -> None:

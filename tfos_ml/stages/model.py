@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
             model._archives[uri] = archive
         return model
 
-    def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> TFModel:
+    def copy(self, extra: dict[Param[Any], Any] | None = None) -> TFModel:
         """A copy with Params of its own; the SavedModel is shared."""
         copied = super().copy(extra)
         copied.history = {name: list(values) for name, values in self.history.items()}
@@ -293,7 +293,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         >>> model.register_udf(spark, "score")                               # doctest: +SKIP
         >>> spark.sql("SELECT id, score(features) FROM t")                   # doctest: +SKIP
         """
-        from pyspark.sql.functions import arrow_udf
+        from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
         archive, signature, bindings, outputs = self._unbound()
         if outputs.head is not None:

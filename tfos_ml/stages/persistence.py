@@ -248,7 +248,8 @@ class _HadoopFiles:
     """The filesystem of a path, as Spark sees it; classic sessions only."""
 
     def __init__(self, spark: SparkSession, path: str):
-        self._path = spark._jvm.org.apache.hadoop.fs.Path
+        jvm: Any = spark._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
         self._fs = self._path(path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
 
     def exists(self, path: str) -> bool:
