@@ -47,24 +47,12 @@ _JOINED = b"joined\n"
 
 @dataclass(frozen=True)
 class DetachedNode:
-    """A node that outlives the task that starts it, as the task hands it to the process.
-
-    Attributes
-    ----------
-    task : NodeTask
-        What the node does.
-    info : TaskInfo
-        Where it is.
-    owner : int
-        Process id of its owner.
-    is_fed : bool
-        Whether feed tasks bring it rows.
-    """
+    """A node that outlives the task that starts it, as the task hands it to the process."""
 
     task: NodeTask = field(repr=False)
     info: TaskInfo
-    owner: int
-    is_fed: bool
+    owner: int  # process without which it ends
+    is_fed: bool  # whether feed tasks send it rows
 
 
 def start_detached(node: DetachedNode) -> subprocess.Popen[bytes]:

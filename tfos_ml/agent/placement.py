@@ -118,21 +118,13 @@ class BarrierPlacement(NodePlacement):
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What a plain task knows of itself; attributes as of :class:`NodePlacement`.
-
-    Attributes
-    ----------
-    task : int
-        Spark's id of the task attempt, unique in the application.
-    attempt : int
-        How often Spark has tried this task before in the same attempt of its stage.
-    """
+    """What a plain task knows of itself; most as of :class:`NodePlacement`."""
 
     rank: int
     host: str
     cpus: int
     gpus: dict[str, str]
-    task: int = 0
+    task: int = 0  # Spark's id of the task attempt, unique in the application
     attempt: int = 0
 
 

@@ -34,20 +34,10 @@ NOTICE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Graces:
-    """Seconds that nodes of a role may go on.
+    """Seconds that nodes of a role may go on."""
 
-    Attributes
-    ----------
-    worker : float
-        Of a worker beside a chief and parameter servers, after the chief; by default 3 days, as ``shutdown`` waits.
-    server : float
-        Of a parameter server, after the chief and all workers.
-    evaluator : float
-        Of an evaluator, after the chief and all workers.
-    """
-
-    worker: float = 259200.0
-    server: float = 5.0
+    worker: float = 259200.0  # beside a chief and parameter servers, after the chief: 3 days, as shutdown() waits
+    server: float = 5.0  # after the chief and all workers, as is the next
     evaluator: float = 60.0
 
 
