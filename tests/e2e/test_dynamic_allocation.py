@@ -27,7 +27,9 @@ def spark(sessions):
 
 
 def record(args, ctx):
-    rows = [int(i) for batch in ctx.dataset(shuffle=False) for i in batch]
+    feed, rows = ctx.get_data_feed(), []
+    while not feed.should_stop():
+        rows += [row[0] for row in feed.next_batch(100)]
     ctx.barrier("read")
     ctx.report({"rows_here": len(rows), "total": sum(rows)}, epoch=0)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import train_functions
-from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, our_processes, wait_until
+from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, on, our_processes, wait_until
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
@@ -30,6 +30,7 @@ def estimator(train_fn, directory, **params):
     return TFEstimator(trainFn=train_fn, tfArgs={"directory": str(directory), "fail_on": "worker:1"}, **params)
 
 
+@on(CLUSTER)
 def test_exception_on_one_node_is_soon_one_typed_error_and_the_next_fit_works(any_spark, tmp_path):
     with pytest.raises(errors.TrainFnError) as caught:
         estimator(train_functions.fail_on_one, tmp_path).fit(features(any_spark))
@@ -158,6 +159,7 @@ def slow_count(spark) -> None:
     assert spark.range(0, 12, 1, 1).select(slowly("id").alias("x")).agg(F.sum("x")).first()[0] == 66
 
 
+@on(CLUSTER)
 def test_killed_spark_python_worker_leaves_nothing(any_spark, tmp_path):
     thread, raised = fit_in_thread(
         lambda: estimator(train_functions.hang_with_grandchild, tmp_path).fit(features(any_spark))
@@ -278,7 +280,9 @@ def test_restart_after_a_failure(spark, tmp_path):
         (tmp_path / f"attempt-{ctx.restart_count}-{ctx.task_index}").touch()
         if ctx.restart_count == 0 and ctx.task_index == 0:
             raise RuntimeError("first attempt")
-        sum(1 for _ in ctx.dataset())
+        feed = ctx.get_data_feed()
+        while not feed.should_stop():
+            feed.next_batch(100)
 
     estimator(fail_at_first, tmp_path, clusterSize=2, maxRestarts=1).fit(features(spark))
     assert {p.name for p in tmp_path.glob("attempt-1-*")} == {"attempt-1-0", "attempt-1-1"}
