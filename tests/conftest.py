@@ -22,8 +22,9 @@ from preloaded import Preloaded
 HERE = Path(__file__).parent
 os.environ["PYSPARK_PYTHON"] = sys.executable
 # Train functions of the tests are importable on the nodes as they are here.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE / "e2e"), os.environ.get("PYTHONPATH", "")])
-sys.path.insert(0, str(HERE))
+OURS = [str(HERE), str(HERE / "e2e"), str(HERE / "harness")]
+os.environ["PYTHONPATH"] = os.pathsep.join([*OURS, os.environ.get("PYTHONPATH", "")])
+sys.path[:0] = [OURS[0], OURS[2]]
 STARTED = time.time()
 SESSION = f"{os.getpid()}-{STARTED}"
 os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of these tests
@@ -231,6 +232,32 @@ def on(*masters: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="session")
+def forks() -> Iterator[None]:
+    """The process from which tasks without Spark are forked ends with the tests."""
+    from spark_of_processes import end_forks
+
+    yield
+    end_forks()
+
+
+@pytest.fixture
+def without_spark(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real session of tests before may be there or gone; deadlines of the driver are shorter."""
+    from pyspark import SparkContext
+    from spark_of_processes import Context
+
+    from tfos_ml.driver import nodes, probe, run
+    from tfos_ml.tfcluster import tfcluster
+
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(nodes, "GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(run, "CAUSE_SECONDS", 2.0)
+    monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
+    for module in (run, tfcluster):
+        monkeypatch.setattr(module, "CLEANUP_TIMEOUT", 3.0)
+
+
+@pytest.fixture(scope="session")
 def preloaded() -> Iterator[Preloaded]:
     """Where fresh processes that use TensorFlow are forked from."""
     with Preloaded() as preloaded:
@@ -286,7 +313,7 @@ def turn(item: pytest.Item) -> tuple[bool, int, bool]:
     """By what tests are ordered: those of one master in a row, so that sessions are started only once."""
     path = item.nodeid.partition("::")[0]
     place = LONGEST.index(path) if path in LONGEST else len(LONGEST)
-    return not on_executors(item.nodeid), place, path.startswith("tests/unit/")
+    return not on_executors(item.nodeid), place, path.startswith(("tests/unit/", "tests/harness/"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -274,9 +274,8 @@ def test_parameter_servers_on_the_driver_need_no_slot_on_several_executors(sessi
         under_spark = any(parent.name() == "java" for parent in psutil.Process().parents())
         rows = 0
         if ctx.job_name == "ps":
-            server = ctx.start_server()
             if ctx.task_index == 0:
-                server.join()  # for ever
+                ctx.start_server().join()  # for ever
             ctx.wait()
         elif ctx.worker_num >= 0:
             feed = ctx.get_data_feed()

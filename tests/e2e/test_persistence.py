@@ -164,7 +164,7 @@ def test_a_search_is_one_run_with_a_child_for_each_fit(searched):
 def count_rows(args, ctx):
     feed, rows = ctx.get_data_feed(), 0
     while not feed.should_stop():
-        rows += len(feed.next_batch(100))
+        rows += len(feed.next_batch(100)["x"])
     ctx.report({"rows_here": rows, "extra": args.extra}, epoch=0)
 
 

@@ -8,40 +8,19 @@ from itertools import product
 
 import pytest
 from ledger_case import Case, Run
-from spark_of_processes import Context, end_forks
 
 from tfos_ml import errors
-from tfos_ml.driver import fit, nodes, probe, programs
+from tfos_ml.driver import fit, programs
 from tfos_ml.driver import run as driver_run
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.tfcluster import tfcluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("without_spark")]
 FITS = ["barrier", "plain", "connect"]
 PHASES = ["feed", "epoch", "export"]
 SIGNALS = ["kill child", "kill supervisor", "stop child", "stop supervisor"]
 ANSWERS = ["lost answers", "late answers", "doubled calls"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def forks():
-    """The processes from which tasks are forked end with the tests."""
-    yield
-    end_forks()
-
-
-@pytest.fixture(autouse=True)
-def no_real_spark(monkeypatch):
-    """A real session of tests before may be there or gone; deadlines of the driver are shorter."""
-    from pyspark import SparkContext
-
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(nodes, "GRACE_SECONDS", 2.0)
-    monkeypatch.setattr(driver_run, "CAUSE_SECONDS", 2.0)
-    monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
-    for module in (driver_run, tfcluster):
-        monkeypatch.setattr(module, "CLEANUP_TIMEOUT", 3.0)
 
 
 @pytest.fixture

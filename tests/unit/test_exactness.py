@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from keras_worker import BATCH, CASES, EPOCHS, make
 
+pytestmark = pytest.mark.slow
 WAIT_SECONDS = 500.0
 WORKER = Path(__file__).parent.parent / "keras_worker.py"
 RARE = {  # what they have of their own is a part of other cases; theirs are chaos tests
