@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 from conftest import CLUSTER
-from node_functions import never_look, wait_for_end, work_or_serve
+from node_functions import never_look, wait_for_end, work, work_or_serve
 
 from tfos_ml import InputMode, TFCluster, TFEstimator, errors
 
