@@ -254,6 +254,7 @@ def test_parameter_servers_on_several_executors(sessions):
     assert cluster.model.predict(np.ones((1, 1), np.float32))["dense"] == pytest.approx(4, abs=0.01)
 
 
+@pytest.mark.chaos
 def test_parameter_server_on_the_driver_an_evaluator_and_tensorboard(spark):
     import urllib.request
 

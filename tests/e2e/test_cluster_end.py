@@ -56,6 +56,7 @@ def assert_worker_has_ended_before_the_server(summary):
     assert told["ps:0"]["ended"] > told["worker:0"]["done"]
 
 
+@pytest.mark.chaos
 def test_a_worker_that_works_is_waited_for_after_the_chief(any_spark, caplog):
     with start(any_spark, work_or_serve, {"worker": 7}, nodes=3, **PARAMETER_SERVER) as cluster:
         pass

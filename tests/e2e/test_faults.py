@@ -216,6 +216,7 @@ def interrupt(driver: subprocess.Popen[str], directory: Path) -> None:
     assert driver.stdout.readline().startswith("alive 10")
 
 
+@pytest.mark.chaos
 def test_ctrl_c_in_a_driver_process(start_driver, tmp_path):
     driver = start_driver(LOCAL, tmp_path)
     interrupt(driver, tmp_path)

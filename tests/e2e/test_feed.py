@@ -39,7 +39,7 @@ def any_cluster(*cases, count):
     return pytest.mark.parametrize(("any_spark", "workers", "epochs"), params, indirect=["any_spark"])
 
 
-@any_cluster((LOCAL, 3, 3), (CLUSTER, 2, 3), (LOCAL, 2, 1), (CLUSTER, 3, 1), count=2)
+@any_cluster((LOCAL, 3, 3), (CLUSTER, 2, 3), (LOCAL, 2, 1), (CLUSTER, 3, 1), count=1)
 def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_path, workers, epochs):
     args = {"directory": str(tmp_path), "one_iteration": workers == 3}
     estimator = TFEstimator(

@@ -141,6 +141,7 @@ def test_fewer_rows_than_workers(spark, keras):
     np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, atol=1e-5)
 
 
+@pytest.mark.chaos
 def test_multiclass_classification_in_a_pipeline(spark, keras):
     random = np.random.RandomState(1)
     points = random.randn(400, 2)
@@ -237,6 +238,7 @@ def batch_dependent_model():
     return model
 
 
+@pytest.mark.chaos
 def test_what_depends_on_batches_trains_with_one_warning(spark):
     df = as_frame(spark, regression_rows()).withColumn("label", F.array("label"))
     job = estimator(batch_dependent_model(), clusterSize=2, epochs=8, validationSplit=0.3, seed=2)

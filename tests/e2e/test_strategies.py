@@ -117,6 +117,7 @@ def export_batch_normalization(args, ctx):
     ctx.export_saved_model(model)
 
 
+@pytest.mark.chaos
 def test_export_of_variables_that_are_synchronized_on_read(spark):
     df = linear_data(spark).coalesce(1)
     model = TFEstimator(trainFn=export_batch_normalization, clusterSize=2, verbose=0).fit(df)
