@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,9 +24,9 @@ from tfos_ml.protocol.template import make_template
 BATCH_ROWS = 1000
 CONSTANTS = {  # on the nodes
     "tfos_ml.protocol.control_client.CALL_TIMEOUT": 1.0,
-    "tfos_ml.agent.detached.start_host": spark_task.fork_host,
+    "tfos_ml.agent.detached.start_detached": spark_task.fork_detached,
 }
-PLAIN = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "8"}
+PLAIN = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "8"}  # no barrier jobs
 
 
 def session(mode: str = "barrier") -> ProcessSpark:
@@ -109,10 +108,3 @@ def metrics_of(nodes: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
         node["label"]: {name: value for report in node["metrics"] for name, value in report["metrics"].items()}
         for node in nodes
     }
-
-
-def seconds_of(action: Callable[[], Any]) -> float:
-    """How long something takes."""
-    began = time.monotonic()
-    action()
-    return time.monotonic() - began
