@@ -84,12 +84,12 @@ def test_more_rows_than_the_window_are_replayed(barrier_spark):
 
 @pytest.mark.slow
 def test_rows_that_wait_are_held_within_a_bound(barrier_spark):
-    from tfos_ml.agent import feeder
-    from tfos_ml.data import spool
+    from tfos_ml.agent.row_source import WINDOW_BYTES
+    from tfos_ml.data.spool import CHUNK_BYTES
 
     found = metrics_of(fit(barrier_spark, node_functions.watch_spool, **LARGE).reports)["worker:0"]
     assert found["rows"] == 50_000
-    assert 0 < found["most"] <= feeder.WINDOW_BYTES + 2 * spool.CHUNK_BYTES + (80 << 20)
+    assert 0 < found["most"] <= WINDOW_BYTES + 2 * CHUNK_BYTES + (80 << 20)
 
 
 @pytest.mark.slow

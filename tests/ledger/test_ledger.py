@@ -11,7 +11,6 @@ from ledger_case import Case, Run
 
 from tfos_ml import errors
 from tfos_ml.driver import fit, programs
-from tfos_ml.driver import run as driver_run
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.tfcluster import tfcluster
