@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: install java demo test chaos soak lint bench clean
+.PHONY: install java demo test test-fast chaos soak lint bench clean
 
 install: java $(VENV)/.installed
 
@@ -30,12 +30,19 @@ $(VENV)/.installed: setup.cfg setup.py
 demo: install
 	$(BIN)/python examples/digits.py
 
-test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+# tests/README.rst says what is in each tier. Tests wait a lot, so that there is one process more than cores.
+TEST_PROCESSES ?= 3
 
-# Faults in all combinations, and hundreds of runs in a row: half an hour each.
+test: install
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+
+# What needs no Spark, no JVM and little time.
+test-fast: install
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not chaos and not soak and not slow' tests/unit tests/harness
+
+# Everything that repeats a proven thing in another combination, and hundreds of runs in a row.
 chaos: install
-	$(BIN)/python -m pytest -m chaos --timeout 600
+	$(BIN)/python -m pytest -m chaos --timeout 900
 
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout 3600

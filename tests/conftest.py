@@ -7,20 +7,24 @@ import gc
 import os
 import select
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from preloaded import Preloaded
 
 HERE = Path(__file__).parent
 os.environ["PYSPARK_PYTHON"] = sys.executable
 # Train functions of the tests are importable on the nodes as they are here.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE / "e2e"), os.environ.get("PYTHONPATH", "")])
-sys.path.insert(0, str(HERE))
+OURS = [str(HERE), str(HERE / "e2e"), str(HERE / "harness")]
+os.environ["PYTHONPATH"] = os.pathsep.join([*OURS, os.environ.get("PYTHONPATH", "")])
+sys.path[:0] = [OURS[0], OURS[2]]
 STARTED = time.time()
 SESSION = f"{os.getpid()}-{STARTED}"
 os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of these tests
@@ -211,24 +215,109 @@ def spark(sessions: Sessions):  # type: ignore[no-untyped-def]
     return sessions.get(LOCAL)
 
 
-@pytest.fixture(params=[LOCAL, CLUSTER], ids=["local", "local-cluster"])
+@pytest.fixture(params=[LOCAL, pytest.param(CLUSTER, marks=pytest.mark.chaos)], ids=["local", "local-cluster"])
 def any_spark(request: pytest.FixtureRequest, sessions: Sessions):  # type: ignore[no-untyped-def]
-    """A session on threads, and one with two real executors."""
+    """A session on threads; among the chaos tests one with two real executors, too."""
     return sessions.get(request.param)
+
+
+def on(*masters: str) -> pytest.MarkDecorator:
+    """Has a test with ``any_spark`` run on these masters; the other one is left to the chaos tests."""
+    names = {LOCAL: "local", CLUSTER: "local-cluster"}
+    params = [
+        pytest.param(master, id=name, marks=() if master in masters else pytest.mark.chaos)
+        for master, name in names.items()
+    ]
+    return pytest.mark.parametrize("any_spark", params, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[None]:
+    """The process from which tasks without Spark are forked ends with the tests."""
+    from spark_of_processes import end_forks
+
+    yield
+    end_forks()
+
+
+@pytest.fixture
+def without_spark(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real session of tests before may be there or gone; deadlines of the driver are shorter."""
+    from pyspark import SparkContext
+    from spark_of_processes import Context
+
+    from tfos_ml.driver import nodes, probe, run
+    from tfos_ml.tfcluster import tfcluster
+
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(nodes, "GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(run, "CAUSE_SECONDS", 2.0)
+    monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
+    for module in (run, tfcluster):
+        monkeypatch.setattr(module, "CLEANUP_TIMEOUT", 3.0)
+
+
+@pytest.fixture(scope="session")
+def preloaded() -> Iterator[Preloaded]:
+    """Where fresh processes that use TensorFlow are forked from."""
+    with Preloaded() as preloaded:
+        yield preloaded
+
+
+@pytest.fixture(scope="module")
+def quick_looks(preloaded: Preloaded) -> Iterator[None]:
+    """The driver's looks at Keras models, in processes that need not import TensorFlow; elsewhere they do."""
+    from tfos_ml.keras import fresh_process
+
+    processes = SimpleNamespace(run=preloaded.run, TimeoutExpired=subprocess.TimeoutExpired)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fresh_process, "subprocess", processes)
+        yield
 
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
 
 
-def on_executors(name: str) -> bool:
-    """Whether a test, by its name, uses the session with executors."""
-    return "local-cluster" in name or "several_executors" in name
+def on_executors(nodeid: str) -> bool:
+    """Whether a test, by its file or its name, uses the session with executors."""
+    path, _, name = nodeid.partition("::")
+    return path in ON_EXECUTORS or "local-cluster" in name or "several_executors" in name
+
+
+ON_EXECUTORS = {"tests/e2e/test_node_output.py"}
+LONGEST = [  # files that take longest, in this order, so that no process is left alone with one of them at the end
+    "tests/differential/test_against_tensorflowonspark.py",
+    "tests/e2e/test_keras.py",
+    "tests/e2e/test_connect.py",
+    "tests/test_readme.py",
+    "tests/e2e/test_persistence.py",
+    "tests/unit/test_exactness.py",
+    "tests/e2e/test_mistakes.py",
+    "tests/ledger/test_ledger.py",
+    "tests/e2e/test_mlflow.py",
+    "tests/cluster/test_standalone.py",
+    "tests/e2e/test_cluster_end.py",
+    "tests/e2e/test_strategies.py",
+    "tests/e2e/test_compat_flows.py",
+    "tests/test_demo.py",
+    "tests/e2e/test_cluster_feeding.py",
+    "tests/e2e/test_faults.py",
+    "tests/e2e/test_cluster.py",
+    "tests/e2e/test_cluster_faults.py",
+    "tests/e2e/test_transform.py",
+]
+
+
+def turn(item: pytest.Item) -> tuple[bool, int, bool]:
+    """By what tests are ordered: those of one master in a row, so that sessions are started only once."""
+    path = item.nodeid.partition("::")[0]
+    place = LONGEST.index(path) if path in LONGEST else len(LONGEST)
+    return not on_executors(item.nodeid), place, path.startswith(("tests/unit/", "tests/harness/"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one master in a row, so that sessions are started only once."""
-    items.sort(key=lambda item: not on_executors(item.name))
+    items.sort(key=turn)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log):  # type: ignore[no-untyped-def]
@@ -237,7 +326,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):  # type: ignore[no-
 
     class ByMaster(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path, _, name = nodeid.partition("::")
-            return "on executors" if on_executors(name) else path
+            return "on executors" if on_executors(nodeid) else nodeid.partition("::")[0]
 
+    config.option.loadscopereorder = False  # but as they are ordered above
     return ByMaster(config, log)

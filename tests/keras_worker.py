@@ -18,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import pyarrow as pa
 
-BATCH, EPOCHS, ROWS = 64, 3, 1003
+BATCH, EPOCHS, ROWS = 64, 2, 403
 
 
 def dense_data():
@@ -35,7 +35,7 @@ def class_data():
 
 def image_data():
     random = np.random.RandomState(4)
-    x = random.rand(961, 8, 8).astype("f")
+    x = random.rand(5 * BATCH + 1, 8, 8).astype("f")
     return {"x": x, "y": (x.mean((1, 2)) > 0.5).astype("i8"), "w": None, "val": None}
 
 

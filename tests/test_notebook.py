@@ -12,6 +12,7 @@ NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "01_quickstart.ipynb"
 CELL_TIMEOUT = 300
 
 
+@pytest.mark.chaos  # it fits as the demo does, and its outputs are looked at as they are kept
 @pytest.mark.timeout(600)
 def test_notebook_runs_from_start_to_end(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)

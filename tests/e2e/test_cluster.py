@@ -9,7 +9,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from conftest import CLUSTER
+from conftest import CLUSTER, on
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 
@@ -67,6 +67,7 @@ def record_rows(args, ctx):
         json.dump([[int(x) for x in row] for row in rows], file)
 
 
+@on(CLUSTER)
 def test_every_row_is_trained_on_exactly_as_often_as_asked(any_spark, tmp_path):
     sc = any_spark.sparkContext
     computed = sc.accumulator(0)
@@ -240,6 +241,7 @@ def metrics_of(cluster, label):
     }
 
 
+@pytest.mark.chaos
 def test_parameter_servers_on_several_executors(sessions):
     spark = sessions.get(CLUSTER)
     with start(
@@ -252,6 +254,7 @@ def test_parameter_servers_on_several_executors(sessions):
     assert cluster.model.predict(np.ones((1, 1), np.float32))["dense"] == pytest.approx(4, abs=0.01)
 
 
+@pytest.mark.chaos
 def test_parameter_server_on_the_driver_an_evaluator_and_tensorboard(spark):
     import urllib.request
 

@@ -1,15 +1,17 @@
-"""What ends when: workers are waited for, servers and evaluators are ended, and who is ended at work is named."""
+"""What ends when: workers are waited for, servers and evaluators are ended, and who is ended at work is named.
+
+The same without Spark, and more of it, is in ``harness/test_cluster_ends.py``.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import warnings
-from pathlib import Path
 
 import pytest
-from conftest import CLUSTER, wait_until
+from conftest import CLUSTER
+from node_functions import never_look, wait_for_end, work, work_or_serve
 
 from tfos_ml import InputMode, TFCluster, TFEstimator, errors
 
@@ -45,80 +47,7 @@ def metrics_of(summary):
     }
 
 
-def work(args, ctx):
-    """Read what is fed, then work for some seconds, whatever happens; and tell that it was done."""
-    if args.get("fed"):
-        feed = ctx.get_data_feed()
-        while not feed.should_stop():
-            feed.next_batch(100)
-    time.sleep(args.get(ctx.job_name, 0))
-    ctx.report({"done": time.time()})
-
-
-# Workers
-
-
-@pytest.mark.parametrize("mode", [InputMode.TENSORFLOW, InputMode.SPARK])
-def test_grace_secs_do_not_cut_the_work_of_a_map_function(any_spark, mode):
-    fed = mode == InputMode.SPARK
-    cluster = start(any_spark, work, {"fed": fed, "worker": 4}, nodes=2, mode=mode)
-    if fed:
-        cluster.train(any_spark.range(10))
-    cluster.shutdown(grace_secs=0.5)
-    assert all("done" in metrics for metrics in metrics_of(cluster.summary).values())
-
-
-@pytest.mark.parametrize("timeout", [-1, 0])
-def test_shutdown_without_a_time_limit(spark, timeout):
-    cluster = start(spark, work, {"worker": 2})
-    cluster.shutdown(timeout=timeout)
-    assert "done" in metrics_of(cluster.summary)["worker:0"]
-
-
-def fail_after(args, ctx):
-    time.sleep(2)
-    raise ZeroDivisionError("the user's own mistake")
-
-
-def test_without_a_time_limit_failures_are_raised_at_once(spark):
-    cluster = start(spark, fail_after)
-    with pytest.raises(errors.TrainFnError, match="the user's own mistake"):
-        cluster.shutdown(timeout=-1)
-
-
-def return_or_work(args, ctx):
-    if ctx.job_name == "worker":
-        time.sleep(600)
-    Path(args["told"]).touch()
-
-
-def test_the_time_limit_names_who_works(spark, tmp_path):
-    told = tmp_path / "told"
-    cluster = start(spark, return_or_work, {"told": str(told)}, nodes=2, master_node="chief")
-    assert wait_until(told.exists, 60)
-    with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within timeout=5 s"):
-        cluster.shutdown(grace_secs=300, timeout=5)
-
-
 # A chief, a parameter server and a worker
-
-
-def work_or_serve(args, ctx):
-    """The worker works on after the chief; the server tells when it may end."""
-    if ctx.job_name == "ps":
-        ctx.wait()
-        ctx.report({"ended": time.time()})
-        return
-    if ctx.job_name == "worker":
-        wait_for_end(ctx)
-    work(args, ctx)
-
-
-def wait_for_end(ctx):
-    deadline = time.monotonic() + 60
-    while not ctx.should_stop():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def assert_worker_has_ended_before_the_server(summary):
@@ -127,6 +56,7 @@ def assert_worker_has_ended_before_the_server(summary):
     assert told["ps:0"]["ended"] > told["worker:0"]["done"]
 
 
+@pytest.mark.chaos
 def test_a_worker_that_works_is_waited_for_after_the_chief(any_spark, caplog):
     with start(any_spark, work_or_serve, {"worker": 7}, nodes=3, **PARAMETER_SERVER) as cluster:
         pass
@@ -141,13 +71,6 @@ def test_a_fit_waits_for_a_worker_that_works(any_spark, caplog):
 
 
 STILL_WORKED = r"worker:0 still worked 1 s after .*spark.tfos_ml.workerGrace=1"
-
-
-def test_a_worker_that_a_cluster_ends_at_work_is_named(spark):
-    with setting(spark, "workerGrace", "1"):
-        cluster = start(spark, work_or_serve, {"worker": 600}, nodes=3, **PARAMETER_SERVER)
-    with pytest.warns(errors.NodeEndedWarning, match=STILL_WORKED):
-        cluster.shutdown(timeout=60)
 
 
 def test_a_worker_that_a_fit_ends_at_work_is_named(spark):
@@ -190,6 +113,7 @@ def join_a_server_of_its_own(args, ctx):
     tf.distribute.Server(ctx.tf_cluster_spec(), job_name=ctx.job_name, task_index=ctx.task_index).join()
 
 
+@pytest.mark.chaos
 def test_a_worker_that_only_serves_is_ended_with_the_chief(spark):
     cluster = start(spark, join_a_server_of_its_own, nodes=3, **PARAMETER_SERVER)
     cluster.shutdown(timeout=60)
@@ -221,6 +145,7 @@ def count_on_the_server(args, ctx):
             ctx.report({"count": last})
 
 
+@pytest.mark.chaos
 def test_a_worker_trains_on_with_the_parameter_server_after_the_chief_on_several_executors(sessions):
     cluster = start(sessions.get(CLUSTER), count_on_the_server, nodes=3, **PARAMETER_SERVER)
     cluster.shutdown(timeout=120)
@@ -230,53 +155,14 @@ def test_a_worker_trains_on_with_the_parameter_server_after_the_chief_on_several
 # Evaluators
 
 
-def follow_checkpoints(args, ctx):
-    """An evaluator that never looks whether training has ended."""
-    if ctx.job_name != "evaluator":
-        return
-    import tensorflow as tf
-
-    for _ in tf.train.checkpoints_iterator(args["directory"]):
-        ctx.report({"seen": 1})
-
-
 ENDED = r"evaluator:0 had not returned in time after .*spark.tfos_ml.evaluatorGrace=2.*ctx.should_stop\(\)"
 
 
 def test_a_fit_ends_an_endless_evaluator(any_spark, tmp_path):
     args = {"directory": str(tmp_path)}
     with setting(any_spark, "evaluatorGrace", "2"), pytest.warns(errors.NodeEndedWarning, match=ENDED):
-        model = fit(any_spark, follow_checkpoints, args, clusterSize=2, evalNode=True, feedTimeout=5)
+        model = fit(any_spark, never_look, args, clusterSize=2, evalNode=True, feedTimeout=5)
     assert model.summary["rows"] == 20
-
-
-@pytest.mark.parametrize("mode", [InputMode.TENSORFLOW, InputMode.SPARK])
-def test_a_cluster_ends_an_endless_evaluator(spark, tmp_path, mode):
-    cluster = start(spark, follow_checkpoints, {"directory": str(tmp_path)}, 2, mode, eval_node=True)
-    with setting(spark, "evaluatorGrace", "300"), pytest.warns(errors.NodeEndedWarning, match=r"grace_secs=2"):
-        cluster.shutdown(grace_secs=2, timeout=60)
-
-
-def test_the_time_limit_ends_an_endless_evaluator(spark, tmp_path):
-    cluster = start(spark, follow_checkpoints, {"directory": str(tmp_path)}, 2, eval_node=True)
-    with pytest.warns(errors.NodeEndedWarning, match=r"evaluator:0 .*timeout=10"):
-        cluster.shutdown(timeout=10)
-
-
-def evaluate_once_more(args, ctx):
-    """An evaluator whose last look takes a while."""
-    if ctx.job_name == "evaluator":
-        wait_for_end(ctx)
-        work(args, ctx)
-
-
-def test_grace_secs_let_an_evaluator_finish(spark):
-    with setting(spark, "evaluatorGrace", "1"):
-        cluster = start(spark, evaluate_once_more, {"evaluator": 4}, nodes=2, eval_node=True)
-        wait = threading.Event()
-        assert not wait.wait(3)  # a program that is late: the grace begins with shutdown
-        cluster.shutdown(grace_secs=30)
-    assert "done" in metrics_of(cluster.summary)["evaluator:0"]
 
 
 def train_beside_a_sidecar(args, ctx):
@@ -296,6 +182,7 @@ def train_beside_a_sidecar(args, ctx):
         tf.train.CheckpointManager(saved, ctx.checkpoint_dir, max_to_keep=1, checkpoint_name="ckpt").save()
 
 
+@pytest.mark.chaos
 def test_a_fit_ends_a_sidecar_evaluator(spark, tmp_path):
     with setting(spark, "evaluatorGrace", "20"), pytest.warns(errors.NodeEndedWarning, match="evaluator:0"):
         model = fit(spark, train_beside_a_sidecar, clusterSize=2, evalNode=True, modelDir=str(tmp_path))

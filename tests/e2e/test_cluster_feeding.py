@@ -284,7 +284,7 @@ def read_nothing_and_return(args, ctx):
     """Nothing to do."""
 
 
-def test_arguments_of_feeding_are_checked(sessions):
+def test_arguments_of_feeding_are_checked_on_several_executors(sessions):
     spark = sessions.get(CLUSTER)
     rdd = spark.sparkContext.parallelize(range(10), 1)
     with start(spark, read_all, nodes=1) as cluster:

@@ -89,6 +89,7 @@ def train_on_feed(args, ctx):
     feed.terminate()  # the rest of the rows
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(400)  # tracing for two workers takes long on a busy machine
 def test_feeding(spark, tmp_path):
     rows = pictures(320)
@@ -370,6 +371,7 @@ def segment(args, ctx):
     compat.export_saved_model(model, ctx.absolute_path(args.export_dir), is_chief=ctx.job_name == "chief")
 
 
+@pytest.mark.chaos
 def test_segmentation(spark, tmp_path):
     args = argparse.Namespace(export_dir=f"{tmp_path}/exported")
     cluster = TFCluster.run(

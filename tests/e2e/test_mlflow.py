@@ -283,6 +283,7 @@ def test_pyfunc_predicts_in_an_environment_without_pyspark(fitted, downloaded, t
     assert scored["prediction"] == fitted.predictions
 
 
+@pytest.mark.chaos
 def test_model_is_served_over_http(fitted, downloaded, tmp_path):
     port = free_port()
     command = ["models", "serve", "-m", downloaded, "--env-manager", "local", "--host", "127.0.0.1", "-p", str(port)]
@@ -314,6 +315,7 @@ def test_model_is_served_over_http(fitted, downloaded, tmp_path):
         serving.wait(10)
 
 
+@pytest.mark.chaos
 def test_model_is_a_spark_udf(fitted, downloaded):
     import mlflow
 

@@ -60,7 +60,9 @@ def test_a_process_that_ends_itself(spark):
 
 def test_a_train_function_that_exports_nothing(spark):
     def forget(args, ctx):
-        sum(len(batch) for batch in ctx.dataset())
+        feed = ctx.get_data_feed()
+        while not feed.should_stop():
+            feed.next_batch(100)
 
     with pytest.warns(errors.NothingExportedWarning, match=r"Call ctx\.export_saved_model"):
         model = fit(spark, forget, clusterSize=2)

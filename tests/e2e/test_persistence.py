@@ -39,6 +39,9 @@ spark.stop()
 """
 
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def keras():
     import keras
@@ -159,7 +162,10 @@ def test_a_search_is_one_run_with_a_child_for_each_fit(searched):
 
 
 def count_rows(args, ctx):
-    ctx.report({"rows_here": sum(int(b["x"].shape[0]) for b in ctx.dataset()), "extra": args.extra}, epoch=0)
+    feed, rows = ctx.get_data_feed(), 0
+    while not feed.should_stop():
+        rows += len(feed.next_batch(100)["x"])
+    ctx.report({"rows_here": rows, "extra": args.extra}, epoch=0)
 
 
 def test_an_estimator_with_its_function_and_arguments(spark, tmp_path):
@@ -273,6 +279,7 @@ def test_a_limit_of_spark_that_a_stage_exceeds_is_named(spark):
         raise RuntimeError(text)
 
 
+@pytest.mark.chaos
 def test_train_validation_split_where_two_fits_find_no_room_at_once(sessions, tmp_path):
     spark = sessions.get("local[3]")
     df = spark.range(0, 120, 1, 1).select(

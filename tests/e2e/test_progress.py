@@ -14,8 +14,9 @@ from tfos_ml import KerasEstimator, TFEstimator
 
 
 def report_two_epochs(args, ctx):
+    feed = ctx.get_data_feed()
     for epoch in range(2):
-        rows = sum(int(b.shape[0]) for b in ctx.dataset())
+        rows = len(feed.next_batch(200 // ctx.num_workers))
         ctx.report({"loss": 0.5 / (epoch + 1), "rows_here": rows}, epoch=epoch)
 
 

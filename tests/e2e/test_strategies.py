@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
-from conftest import CLUSTER
+from conftest import CLUSTER, on
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, SparkClusterResolver, TFEstimator, errors
 
 ROWS = 600
+slower = partial(pytest.param, marks=pytest.mark.chaos)  # the same in another combination
 
 
 def linear_data(spark):
@@ -62,11 +64,12 @@ def train_synchronously(args, ctx):
     ctx.export_saved_model(model)
 
 
-@pytest.mark.parametrize(("size", "master"), [(2, None), (3, "chief")])
+@pytest.mark.parametrize(("size", "master"), [(2, None), slower(3, "chief")])
 def test_synchronous_data_parallelism(spark, tmp_path, size, master):
     train_and_score(spark, tmp_path, size, master)
 
 
+@pytest.mark.chaos
 def test_synchronous_data_parallelism_on_several_executors(sessions, tmp_path):
     train_and_score(sessions.get(CLUSTER), tmp_path, size=3, master=None)
 
@@ -114,6 +117,7 @@ def export_batch_normalization(args, ctx):
     ctx.export_saved_model(model)
 
 
+@pytest.mark.chaos
 def test_export_of_variables_that_are_synchronized_on_read(spark):
     df = linear_data(spark).coalesce(1)
     model = TFEstimator(trainFn=export_batch_normalization, clusterSize=2, verbose=0).fit(df)
@@ -162,6 +166,7 @@ def train_with_parameter_server(args, ctx):
     ctx.export_saved_model(module, signatures={"serving_default": signature})
 
 
+@on(CLUSTER)
 def test_parameter_server_strategy(any_spark):
     estimator = TFEstimator(
         trainFn=train_with_parameter_server,
@@ -265,6 +270,7 @@ def train_keras_2_with_parameter_server(args, ctx):
         ctx.report({"loss": loss}, epoch=epoch)
 
 
+@pytest.mark.chaos
 def test_parameter_servers_with_tf_keras(spark):
     model = TFEstimator(
         trainFn=train_keras_2_with_parameter_server,
@@ -315,7 +321,7 @@ def train_with_tf_keras(args, ctx):
         ctx.export_saved_model(model)
 
 
-@pytest.mark.parametrize("what", ["tf_keras", "module"])
+@pytest.mark.parametrize("what", ["tf_keras", slower("module")])
 def test_variables_of_tf_keras_and_modules_are_exported_by_all_workers(spark, what):
     pytest.importorskip("tf_keras")
     estimator = TFEstimator(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import CLEAN_SECONDS, LOCAL, wait_until
+from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, on, wait_until
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
@@ -191,6 +191,7 @@ def test_wrong_names_show_the_signature_beside_the_columns(spark, models):
         )
 
 
+@on(CLUSTER)
 def test_model_is_unpacked_once_an_executor_and_loaded_once_a_worker(any_spark, models):
     model = TFModel(exportDir=str(models / "double"))
     df = any_spark.range(0, 400, 1, 3).select(F.col("id").cast("float").alias("features"))

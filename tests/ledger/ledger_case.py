@@ -19,7 +19,7 @@ from typing import Any
 import ledger_program
 import psutil
 import pyarrow as pa
-import spark_task
+from harness import CONSTANTS, PLAIN
 from lost_answers import Answers
 from spark_of_processes import ConnectSpark, Elements, FetchFailedError, ProcessSpark, Rows, wait_until
 
@@ -44,10 +44,6 @@ MODEL_BYTES = 1 << 16
 MODEL = bytes(MODEL_BYTES)
 CLUSTER_IDS = {0: range(32), 1: range(1000, 1032)}
 PARTITIONS = 2 * NODES  # of a TFCluster's rows, all of one size: two go to each node, whichever they are
-CONSTANTS = {  # on the nodes
-    "tfos_ml.protocol.control_client.CALL_TIMEOUT": 1.0,
-    "tfos_ml.agent.detached.start_detached": spark_task.fork_detached,
-}
 SCHEMA = pa.schema([("c0", pa.int64()), (ROW_COLUMN, pa.int64())])
 
 
@@ -107,8 +103,7 @@ class Run:
         """Where the fit runs."""
         conf = {LEASE_SETTING: f"{self.lease}"}
         if self.case.mode == "plain":
-            conf["spark.dynamicAllocation.enabled"] = "true"
-            conf["spark.dynamicAllocation.maxExecutors"] = "8"
+            conf.update(PLAIN)
         return (ConnectSpark if self.case.mode == "connect" else ProcessSpark)(conf, CONSTANTS)
 
     # The fit

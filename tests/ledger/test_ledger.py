@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from itertools import product
 
 import pytest
 from ledger_case import Case, Run
-from spark_of_processes import Context, end_forks
 
 from tfos_ml import errors
-from tfos_ml.driver import fit, nodes, probe, programs
-from tfos_ml.driver import run as driver_run
+from tfos_ml.driver import fit, programs
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.tfcluster import tfcluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("without_spark")]
 FITS = ["barrier", "plain", "connect"]
 PHASES = ["feed", "epoch", "export"]
 SIGNALS = ["kill child", "kill supervisor", "stop child", "stop supervisor"]
 ANSWERS = ["lost answers", "late answers", "doubled calls"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def forks():
-    """The processes from which tasks are forked end with the tests."""
-    yield
-    end_forks()
-
-
-@pytest.fixture(autouse=True)
-def no_real_spark(monkeypatch):
-    """A real session of tests before may be there or gone; deadlines of the driver are shorter."""
-    from pyspark import SparkContext
-
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(nodes, "GRACE_SECONDS", 2.0)
-    monkeypatch.setattr(driver_run, "CAUSE_SECONDS", 2.0)
-    monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
-    for module in (driver_run, tfcluster):
-        monkeypatch.setattr(module, "CLEANUP_TIMEOUT", 3.0)
 
 
 @pytest.fixture
@@ -116,25 +95,29 @@ def test_nodes_that_stand_still(run, mode, fault, which):
         check_named(case, error)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("mode", FITS)
+def each_with_some(*lists):
+    """All combinations; those that are no chaos tests have each value with each phase once, not with all others."""
+    return [
+        pytest.param(*values, marks=[pytest.mark.chaos] * bool(sum(map(list.index, lists, values)) % len(PHASES)))
+        for values in product(*lists)
+    ]
+
+
+@pytest.mark.parametrize(("mode", "phase", "victim"), each_with_some(FITS, PHASES, [0, 1]))
 def test_rows_that_spark_cannot_fetch(run, mode, phase, victim):
     """Whether the node's peer still reads, trains or has exported."""
     (error,) = run(Case(mode, "fetch failure", phase, victim, victim))
     assert error is None if victim else isinstance(error, errors.InputLostError)
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("fault", ANSWERS)
-@pytest.mark.parametrize("mode", ["barrier", "plain", "cluster"])
+@pytest.mark.parametrize(("mode", "fault", "phase"), each_with_some(["barrier", "plain", "cluster"], ANSWERS, PHASES))
 def test_answers_of_the_driver(run, mode, fault, phase):
     assert run(Case(mode, fault, phase, 0, 0)) == [None]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("fault", ["kill child", "kill supervisor"])
+@pytest.mark.parametrize(
+    ("fault", "phase", "victim"), each_with_some(["kill child", "kill supervisor"], PHASES, [0, 1])
+)
 def test_nodes_of_a_cluster_that_die(run, fault, phase, victim):
     case = Case("cluster", fault, phase, victim, 0)
     check_named(case, *run(case))

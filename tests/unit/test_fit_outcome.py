@@ -74,6 +74,7 @@ print(coordination())
 """
 
 
+@pytest.mark.slow
 def test_what_tensorflow_was_set_up_for_is_found():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr[-2000:]

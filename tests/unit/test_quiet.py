@@ -55,6 +55,7 @@ tf.constant(1) + 1
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(tensorflow_import.has_gpu_device(), reason="with a GPU TensorFlow has more to say")
 def test_tensorflow_starts_without_a_word():
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}

@@ -45,6 +45,7 @@ def check_message(text):
     assert "AKIAKEY" not in text
 
 
+@pytest.mark.slow
 def test_silent_s3_is_a_typed_error_in_time(silent_port, monkeypatch):
     monkeypatch.setattr(filesystems, "ANSWER_SECONDS", 1.0)
     begun = time.monotonic()

@@ -393,6 +393,7 @@ def fuzz_as_member(driver: flight.FlightClient, node: flight.FlightClient, rng: 
         refused(lambda: act(driver, action, spoiled(rng, GOOD[action])))
 
 
+@pytest.mark.slow
 def test_ten_thousand_malformed_messages_are_refused_and_change_nothing(servers, tmp_path):
     rng = random.Random(12)
     contexts = [*[None] * 18, tls(None, tmp_path), tls("other", tmp_path)]

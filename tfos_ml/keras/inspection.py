@@ -21,7 +21,7 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.inference.prediction import LossInfo
-from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow
+from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow, without_collections
 from tfos_ml.keras.activations import output_activations
 from tfos_ml.keras.overview import ModelOverview, overview
 from tfos_ml.worker import keras_privates
@@ -239,6 +239,8 @@ def main(folder: Path) -> None:
     """Write the answer, or the error, into `folder`."""
     import_keras_lightly()
     import_tensorflow()
+    with without_collections():
+        import keras  # noqa: F401
     add_working_directory()  # for what the model needs
     try:
         response = answer(folder)

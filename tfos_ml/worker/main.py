@@ -29,6 +29,7 @@ from tfos_ml.inference.tensorflow_import import (
     import_keras_lightly,
     import_tensorflow,
     import_tensorflow_later,
+    without_collections,
 )
 from tfos_ml.protocol.channel import HEARTBEAT, Channel, ChannelClosedError
 from tfos_ml.protocol.failure import Failure
@@ -73,7 +74,8 @@ def _run(channel: Channel) -> None:
     else:
         import_tensorflow_later()
     if uses_keras:
-        importlib.import_module("keras")
+        with without_collections():
+            importlib.import_module("keras")
 
     messages = iter(channel)
     start = next(messages)

@@ -392,8 +392,8 @@ class Context:
             stage.cancelled = stage.cancelled or tag in stage.tags
 
     def parallelize(self, values: Sequence[Any], size: int) -> Elements:
-        assert len(values) == size
-        return Elements(self._spark, lambda rank: iter([[values[rank]]]), size)
+        ends = [len(values) * rank // size for rank in range(size + 1)]
+        return Elements(self._spark, lambda rank: iter([list(values[ends[rank] : ends[rank + 1]])]), size)
 
 
 def _known(**answers: Any) -> Any:
@@ -403,6 +403,13 @@ def _known(**answers: Any) -> Any:
     for name, answer in answers.items():
         setattr(option.get(), name, answer)
     return option
+
+
+class Conf(dict[str, str]):
+    """Settings of a session."""
+
+    set = dict.__setitem__
+    unset = dict.__delitem__
 
 
 class ProcessSpark:
@@ -417,7 +424,7 @@ class ProcessSpark:
     """
 
     def __init__(self, conf: dict[str, str] | None = None, constants: dict[str, Any] | None = None):
-        settings = {"spark.driver.host": "127.0.0.1", **(conf or {})}
+        settings = Conf({"spark.driver.host": "127.0.0.1", **(conf or {})})
         self.conf = settings
         self.constants = constants or {}
         self.stages: list[Stage] = []

@@ -1,0 +1,101 @@
+"""What ends when in a TFCluster: without a JVM and without TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import node_functions
+import pytest
+from harness import metrics_of, session, start
+from spark_of_processes import wait_until
+
+from tfos_ml import InputMode, errors
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("without_spark")]
+PARAMETER_SERVER = {"num_ps": 1, "master_node": "chief"}
+
+
+@pytest.fixture
+def spark():
+    return session()
+
+
+@contextlib.contextmanager
+def setting(spark, name, value):
+    """A setting of the session for a while."""
+    spark.conf.set(f"spark.tfos_ml.{name}", value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(f"spark.tfos_ml.{name}")
+
+
+@pytest.mark.parametrize("mode", [InputMode.TENSORFLOW, InputMode.SPARK])
+def test_grace_secs_do_not_cut_the_work_of_a_map_function(spark, mode):
+    fed = mode == InputMode.SPARK
+    cluster = start(spark, node_functions.work, {"fed": fed, "worker": 2}, nodes=2, mode=mode)
+    if fed:
+        cluster.train(spark.sparkContext.parallelize(range(10), 2))
+    cluster.shutdown(grace_secs=0.5)
+    assert all("done" in metrics for metrics in metrics_of(cluster.summary["nodes"]).values())
+
+
+@pytest.mark.parametrize("timeout", [-1, 0])
+def test_shutdown_without_a_time_limit(spark, timeout):
+    cluster = start(spark, node_functions.work, {"worker": 2})
+    cluster.shutdown(timeout=timeout)
+    assert "done" in metrics_of(cluster.summary["nodes"])["worker:0"]
+
+
+def test_without_a_time_limit_failures_are_raised_at_once(spark):
+    cluster = start(spark, node_functions.fail_after)
+    with pytest.raises(errors.TrainFnError, match="the user's own mistake"):
+        cluster.shutdown(timeout=-1)
+
+
+def test_the_time_limit_names_who_works(spark, tmp_path):
+    told = tmp_path / "told"
+    cluster = start(spark, node_functions.return_or_work, {"told": str(told)}, nodes=2, master_node="chief")
+    assert wait_until(told.exists, 60)
+    with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within timeout=3 s"):
+        cluster.shutdown(grace_secs=300, timeout=3)
+
+
+def test_a_worker_that_works_is_waited_for_after_the_chief(spark, caplog):
+    with start(spark, node_functions.work_or_serve, {"worker": 7}, nodes=3, **PARAMETER_SERVER) as cluster:
+        pass
+    told = metrics_of(cluster.summary["nodes"])
+    assert told["worker:0"]["done"] > told["chief:0"]["done"] + 5
+    assert told["ps:0"]["ended"] > told["worker:0"]["done"]
+    assert "Waiting for worker:0 to return" in caplog.text
+
+
+def test_a_worker_that_a_cluster_ends_at_work_is_named(spark):
+    with setting(spark, "workerGrace", "1"):
+        cluster = start(spark, node_functions.work_or_serve, {"worker": 600}, nodes=3, **PARAMETER_SERVER)
+    named = r"worker:0 still worked 1 s after .*spark.tfos_ml.workerGrace=1"
+    with pytest.warns(errors.NodeEndedWarning, match=named):
+        cluster.shutdown(timeout=60)
+
+
+@pytest.mark.parametrize("mode", [InputMode.TENSORFLOW, InputMode.SPARK])
+def test_a_cluster_ends_an_endless_evaluator(spark, mode):
+    cluster = start(spark, node_functions.never_look, nodes=2, mode=mode, eval_node=True)
+    with setting(spark, "evaluatorGrace", "300"), pytest.warns(errors.NodeEndedWarning, match=r"grace_secs=2"):
+        cluster.shutdown(grace_secs=2, timeout=60)
+
+
+def test_the_time_limit_ends_an_endless_evaluator(spark):
+    cluster = start(spark, node_functions.never_look, nodes=2, eval_node=True)
+    with pytest.warns(errors.NodeEndedWarning, match=r"evaluator:0 .*timeout=10"):
+        cluster.shutdown(timeout=10)
+
+
+def test_grace_secs_let_an_evaluator_finish(spark):
+    with setting(spark, "evaluatorGrace", "1"):
+        cluster = start(spark, node_functions.evaluate_once_more, {"evaluator": 4}, nodes=2, eval_node=True)
+        wait = threading.Event()
+        assert not wait.wait(3)  # a program that is late: the grace begins with shutdown
+        cluster.shutdown(grace_secs=30)
+    assert "done" in metrics_of(cluster.summary["nodes"])["evaluator:0"]

@@ -1,0 +1,117 @@
+"""How nodes end, and what becomes of their rows: without a JVM and without TensorFlow."""
+
+from __future__ import annotations
+
+import signal
+
+import node_functions
+import pytest
+from harness import fit, metrics_of, session
+
+from tfos_ml import TFModel, errors
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("without_spark")]
+LARGE = {"rows": 50_000, "width": 1000}  # 8 kB each: 400 MB, more than the window of 256 MiB
+
+
+@pytest.fixture(params=["barrier", "plain"])
+def spark(request):
+    return session(request.param)
+
+
+@pytest.fixture
+def barrier_spark():
+    return session()
+
+
+# Ends
+
+
+@pytest.mark.parametrize(
+    ("how", "number", "exit_code", "signal_name"),
+    [
+        ("exit", 7, 7, None),
+        ("sys.exit", 3, 3, None),
+        ("signal", signal.SIGSEGV, None, "SIGSEGV"),
+        ("signal", signal.SIGKILL, None, "SIGKILL"),
+    ],
+)
+def test_exit_code_or_signal_is_reported(barrier_spark, how, number, exit_code, signal_name):
+    with pytest.raises(errors.NodeExitError) as caught:
+        fit(barrier_spark, node_functions.die, {"how": how, "number": int(number)})
+    assert (caught.value.exit_code, caught.value.signal) == (exit_code, signal_name)
+    assert "last words" in caught.value.log_tail
+
+
+def test_the_first_failure_is_raised_and_the_next_fit_works(spark):
+    with pytest.raises(errors.TrainFnError) as caught:
+        fit(spark, node_functions.fail_on_one, nodes=3)
+    error = caught.value
+    assert (error.role, error.index, error.exit_code) == ("worker", 1, 1)
+    assert "ZeroDivisionError: the user's own mistake" in error.message
+    assert 'raise ZeroDivisionError("the user\'s own mistake")' in error.traceback
+    assert "tfos_ml/worker/main.py" not in error.traceback
+    result = fit(spark, node_functions.read, nodes=2)
+    assert [node["rows"] for node in metrics_of(result.reports).values()] == [60, 60]
+
+
+def test_barrier_that_not_all_reach_is_an_error_at_once(spark):
+    with pytest.raises(errors.CollectiveCallError, match="worker:1': 'has ended'"):
+        fit(spark, node_functions.mismatched_barriers, nodes=2)
+
+
+def test_restart_after_a_failure(spark):
+    result = fit(spark, node_functions.fail_at_first, nodes=2, restarts=1)
+    assert [node["rows"] for node in metrics_of(result.reports).values()] == [60, 60]
+
+
+# Rows
+
+
+def test_every_node_gets_its_rows_in_each_epoch(spark):
+    result = fit(spark, node_functions.read, nodes=2, rows=3000, epochs=3)
+    found = metrics_of(result.reports)
+    assert [node["rows"] for node in found.values()] == [9000, 9000]
+    assert [node["sum"] for node in found.values()] == [3 * sum(range(3000)), 3 * sum(range(3000, 6000))]
+
+
+@pytest.mark.slow
+def test_more_rows_than_the_window_are_replayed(barrier_spark):
+    result = fit(barrier_spark, node_functions.read, epochs=2, **LARGE)
+    found = metrics_of(result.reports)["worker:0"]
+    assert (found["rows"], found["sum"]) == (100_000, 2 * sum(range(50_000)))
+
+
+@pytest.mark.slow
+def test_rows_that_wait_are_held_within_a_bound(barrier_spark):
+    from tfos_ml.agent.row_source import WINDOW_BYTES
+    from tfos_ml.data.spool import CHUNK_BYTES
+
+    found = metrics_of(fit(barrier_spark, node_functions.watch_spool, **LARGE).reports)["worker:0"]
+    assert found["rows"] == 50_000
+    assert 0 < found["most"] <= WINDOW_BYTES + 2 * CHUNK_BYTES + (80 << 20)
+
+
+@pytest.mark.slow
+def test_rows_that_nobody_reads_are_an_error_in_time(barrier_spark):
+    with pytest.raises(errors.FeedTimeoutError, match="feedTimeout=3") as caught:
+        fit(barrier_spark, node_functions.never_read, feed_timeout=3.0, **LARGE)
+    assert (caught.value.role, caught.value.index) == ("worker", 0)
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_a_node_that_wants_no_more_rows_ends_well(barrier_spark, terminates):
+    result = fit(barrier_spark, node_functions.stop_early, {"terminates": terminates}, **LARGE)
+    assert [node["label"] for node in result.reports] == ["worker:0"]
+
+
+def test_answers_come_back_in_the_order_of_the_rows(spark):
+    result = fit(spark, node_functions.square, nodes=2)
+    model = TFModel()
+    model._results = result.results
+    assert model.results() == [i**2 for i in range(120)]
+
+
+def test_rows_without_an_answer_are_an_error(barrier_spark):
+    with pytest.raises(errors.ShapeError, match="5 rows were read"):
+        fit(barrier_spark, node_functions.forget_answers)
