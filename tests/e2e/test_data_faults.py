@@ -9,7 +9,7 @@ from conftest import LOCAL
 from pyspark.ml.feature import StringIndexer, VectorAssembler
 from pyspark.sql import functions as F
 
-from tfos_ml import KerasEstimator, errors
+from tfos_ml import KerasEstimator, TFModel, errors
 
 ROWS = 40
 
@@ -113,11 +113,13 @@ def test_predict_takes_no_row_of_another_width(fitted):
         fitted.predict({"features": [[0.0] * 4, [0.0] * 3]})
 
 
-def test_predict_takes_no_row_with_nan(fitted):
-    strict = fitted.copy({fitted.nanPolicy: "error"})
+def test_predict_takes_no_row_with_nan(fitted, tmp_path):
+    fitted.save(str(tmp_path / "model"))
+    own = TFModel.load(str(tmp_path / "model"))  # its unpacked SavedModel goes with it; that of a copy stays
+    strict = own.copy({own.nanPolicy: "error"})
     with pytest.raises(errors.NonFiniteValueError, match="'features' has NaN or infinity in 1 of 2 rows"):
         strict.predict([[0.0] * 4, [float("nan")] * 4])
-    assert strict.copy({fitted.nanPolicy: "keep"}).predict([[0.0] * 4, [float("nan")] * 4])["classes"].shape == (2, 3)
+    assert strict.copy({own.nanPolicy: "keep"}).predict([[0.0] * 4, [float("nan")] * 4])["classes"].shape == (2, 3)
 
 
 def test_weights_that_are_not_finite_end_the_fit_and_are_not_tried_again(keras, df):

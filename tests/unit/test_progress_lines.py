@@ -5,8 +5,9 @@ import sys
 import pytest
 
 from tfos_ml.driver.progress import Progress
+from tfos_ml.protocol.control_messages import NodeProgress
 
-WORD = {0: {"rows": 100, "complete": True}}
+PROGRESS = {0: NodeProgress(rows=100, complete=True)}
 
 
 def report(epoch):
@@ -16,9 +17,9 @@ def report(epoch):
 def show_two_epochs(**options):
     progress = Progress(1, 1, 2, **options)
     for _ in range(50):
-        progress.update(WORD, [])
+        progress.update(PROGRESS, [])
     for epoch in range(2):
-        progress.update(WORD, [report(epoch)])
+        progress.update(PROGRESS, [report(epoch)])
     progress.close(succeeded=True)
 
 
