@@ -165,12 +165,8 @@ class ClusterFeed(DataFeed):
         ShapeError
             If there are more results than rows that were read and not answered.
         """
-        if self._train_mode:
-            raise CollectiveCallError("batch_results() needs ctx.get_data_feed(train_mode=False)")
-        waiting = sum(count for _, count in self._runs)
         results = results.numpy() if hasattr(results, "numpy") else results  # a tensor
-        if len(results) > waiting:
-            raise ShapeError(f"batch_results() got {len(results)} results, but {waiting} rows wait for one")
+        self._check_results(results, sum(count for _, count in self._runs))
         for batch in rdd_to_arrow.to_batches(results):
             path = self._directory / f"answers-{self._answer_files:06d}.arrow"
             self._answer_files += 1

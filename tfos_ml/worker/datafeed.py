@@ -148,11 +148,8 @@ class DataFeed:
         ShapeError
             If there are more results than rows that were read and not answered.
         """
-        if self._train_mode:
-            raise CollectiveCallError("batch_results() needs ctx.get_data_feed(train_mode=False)")
         waiting = np.concatenate(self._unanswered) if self._unanswered else np.zeros(0, dtype=np.int64)
-        if len(results) > len(waiting):
-            raise ShapeError(f"batch_results() got {len(results)} results, but {len(waiting)} rows wait for one")
+        self._check_results(results, len(waiting))
         if not len(results):
             return
         answered = pa.array(waiting[: len(results)])
@@ -161,6 +158,13 @@ class DataFeed:
         if self._writer is None:
             self._writer = pa.ipc.new_file(str(self._results_path), batch.schema)
         self._writer.write_batch(batch)
+
+    def _check_results(self, results: Sequence[Any], waiting: int) -> None:
+        """Raise as :meth:`batch_results` does; `waiting` is the number of rows read and not answered."""
+        if self._train_mode:
+            raise CollectiveCallError("batch_results() needs ctx.get_data_feed(train_mode=False)")
+        if len(results) > waiting:
+            raise ShapeError(f"batch_results() got {len(results)} results, but {waiting} rows wait for one")
 
     def close(self) -> None:
         """Hand the results over; called when the train function has returned.
