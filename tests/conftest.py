@@ -7,17 +7,14 @@ import gc
 import os
 import select
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
-from preloaded import Preloaded
 
 HERE = Path(__file__).parent
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -38,6 +35,7 @@ os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 os.environ["TFOS_ML_PRELOAD"] = "0"
 
 CLEAN_SECONDS = 10.0
+NO_MARKER = "0" * 32
 MODULES = {"tfos_ml.worker.main", "tfos_ml.agent.reaper", "tfos_ml.agent.detached", "tfos_ml.agent.tensorboard"}
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
@@ -89,7 +87,7 @@ def our_processes() -> dict[int, str]:
             if environment:  # it has none while it begins
                 STRANGERS.add(process.pid)
             continue
-        of_node = environment.get("TFOS_ML_NODE")
+        of_node = environment.get("TFOS_ML_NODE", NO_MARKER) != NO_MARKER  # a fork server has none
         ours = MODULES & set(command)
         with contextlib.suppress(psutil.NoSuchProcess):
             if (ours or of_node) and process.status() != psutil.STATUS_ZOMBIE:
@@ -102,6 +100,7 @@ def our_files() -> set[str]:
     temporary = Path(tempfile.gettempdir())
     roots = [Path("/dev/shm"), temporary, *temporary.glob("spark-*")]
     found = {p for root in roots for p in root.glob("tfos_ml-*")}
+    found -= set(temporary.glob("tfos_ml-forkserver-*"))  # they end with the session, or with these tests
     found |= set(temporary.glob("spark-*/*/**/tfos_ml-models/.partial-*"))
     return {str(p) for p in found if not of_another_session(p)}
 
@@ -255,24 +254,6 @@ def without_spark(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
     for module in (run, tfcluster):
         monkeypatch.setattr(module, "CLEANUP_TIMEOUT", 3.0)
-
-
-@pytest.fixture(scope="session")
-def preloaded() -> Iterator[Preloaded]:
-    """Where fresh processes that use TensorFlow are forked from."""
-    with Preloaded() as preloaded:
-        yield preloaded
-
-
-@pytest.fixture(scope="module")
-def quick_looks(preloaded: Preloaded) -> Iterator[None]:
-    """The driver's looks at Keras models, in processes that need not import TensorFlow; elsewhere they do."""
-    from tfos_ml.keras import fresh_process
-
-    processes = SimpleNamespace(run=preloaded.run, TimeoutExpired=subprocess.TimeoutExpired)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fresh_process, "subprocess", processes)
-        yield
 
 
 def pytest_unconfigure() -> None:

@@ -300,7 +300,7 @@ def worker_context(data, rank, size, shuffle, directory):
     )
 
 
-def main(out, rank, ports, cases):
+def main(arguments):
     from tfos_ml.data import spool
     from tfos_ml.inference.prediction import Head
     from tfos_ml.keras.collectives import WorkerGroup
@@ -308,6 +308,8 @@ def main(out, rank, ports, cases):
     from tfos_ml.keras.inspection import describe
     from tfos_ml.keras.model_source import ModelSource
 
+    _, out, rank, ports, *cases = arguments
+    rank, ports, cases = int(rank), ports.split(","), cases or list(CASES)
     size = len(ports)
     if size > 1:
         cluster = {"worker": [f"127.0.0.1:{p}" for p in ports]}
@@ -329,6 +331,6 @@ def main(out, rank, ports, cases):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), sys.argv[4:] or list(CASES))
+    main(sys.argv[1:])
     sys.stdout.flush()
     os._exit(0)

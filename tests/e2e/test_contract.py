@@ -82,9 +82,6 @@ def suffix(name):
     return name[0].upper() + name[1:]
 
 
-pytestmark = pytest.mark.usefixtures("quick_looks")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def keras():
     import keras

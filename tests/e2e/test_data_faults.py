@@ -14,9 +14,6 @@ from tfos_ml import KerasEstimator, TFModel, errors
 ROWS = 40
 
 
-pytestmark = pytest.mark.usefixtures("quick_looks")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def keras():
     import keras

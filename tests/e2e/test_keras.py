@@ -23,9 +23,6 @@ from tfos_ml import KerasEstimator, TFModel, errors
 BATCH, EPOCHS, ROWS = 64, 3, 1003
 
 
-pytestmark = pytest.mark.usefixtures("quick_looks")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def keras():
     """Keras on the driver; it changes the environment when it is imported, which is not ours to undo."""

@@ -9,8 +9,6 @@ from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, errors
 
-pytestmark = pytest.mark.usefixtures("quick_looks")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def keras():

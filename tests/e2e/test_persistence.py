@@ -39,9 +39,6 @@ spark.stop()
 """
 
 
-pytestmark = pytest.mark.usefixtures("quick_looks")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def keras():
     import keras

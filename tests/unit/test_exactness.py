@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from keras_worker import BATCH, CASES, EPOCHS, make
 
+from tfos_ml.agent.forkserver import Forking, start_process
+from tfos_ml.agent.process import child_environment
+from tfos_ml.inference.tensorflow_import import USES_KERAS
+from tfos_ml.worker.forkserver import NO_MARKER
+
 pytestmark = pytest.mark.slow
 WAIT_SECONDS = 500.0
-WORKER = Path(__file__).parent.parent / "keras_worker.py"
 RARE = {  # what they have of their own is a part of other cases; theirs are chaos tests
     "adamw_schedule",  # adam, and a schedule without state
     "rmsprop",  # adam
@@ -49,30 +51,32 @@ def free_ports(count):
 class Trained:
     """Weights and logs of all cases, trained by 1, 2 and 3 worker processes; those of the chaos tests apart."""
 
-    def __init__(self, preloaded, tmp_path_factory):
-        self._preloaded, self._factory = preloaded, tmp_path_factory
+    def __init__(self, tmp_path_factory):
+        self._factory = tmp_path_factory
         self._done = {}
 
     def __getitem__(self, is_chaos):
         if is_chaos not in self._done:
-            self._done[is_chaos] = train(self._preloaded, TRAINED[is_chaos], self._factory.mktemp("trained"))
+            self._done[is_chaos] = train(TRAINED[is_chaos], self._factory.mktemp("trained"))
         return self._done[is_chaos]
 
 
 @pytest.fixture(scope="module")
-def trained(preloaded, tmp_path_factory):
-    return Trained(preloaded, tmp_path_factory)
+def trained(tmp_path_factory):
+    return Trained(tmp_path_factory)
 
 
-def train(preloaded, cases_by_size, out):
+def train(cases_by_size, out):
     """Train in worker processes; returns where their weights and logs are."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
+    environment = {**child_environment(NO_MARKER, 1, {}), USES_KERAS: "1"}
+    forking = Forking(os.getpid(), idle_seconds=300)
     for size, cases in cases_by_size.items():
         ports = free_ports(size)
-        commands = [[sys.executable, str(WORKER), str(out), str(rank), ",".join(ports), *cases] for rank in range(size)]
-        workers = [
-            preloaded.start(command, environment, out / f"log-{size}-{rank}") for rank, command in enumerate(commands)
-        ]
+        workers = []
+        for rank in range(size):
+            arguments = [str(out), str(rank), ",".join(ports), *cases]
+            with open(os.devnull, "rb") as nothing, open(out / f"log-{size}-{rank}", "wb") as log:
+                workers.append(start_process("keras_worker", arguments, environment, nothing, log, forking))
         try:
             codes = [worker.wait(WAIT_SECONDS) for worker in workers]
         finally:

@@ -10,10 +10,11 @@ import psutil
 import pytest
 from conftest import ends, lives, wait_until
 
-from tfos_ml.agent.process import MARKER, new_marker
+from tfos_ml.agent.process import new_marker
 from tfos_ml.agent.reaper import Reaper
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.template import make_template
+from tfos_ml.worker.forkserver import MARKER
 
 DEADLINE = 15.0
 
@@ -21,7 +22,7 @@ DEADLINE = 15.0
 SUPERVISOR = """
 import json, os, subprocess, sys
 from tfos_ml.agent.reaper import Reaper
-from tfos_ml.agent.process import MARKER
+from tfos_ml.worker.forkserver import MARKER
 
 given = json.loads(sys.argv[1])
 guardian = Reaper(given["marker"], given["directories"], **given.get("watching", {}))
@@ -40,7 +41,7 @@ class Supervisor:
     """A process that has a guardian and a child, as a node's supervisor has."""
 
     def __init__(self, **given):
-        command = [sys.executable, "-c", SUPERVISOR, json.dumps({"marker": new_marker("g", 0), **given})]
+        command = [sys.executable, "-c", SUPERVISOR, json.dumps({"marker": new_marker(), **given})]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -111,10 +112,10 @@ class TestEndOfTheSupervisor:
 
     def test_old_guardian_spares_the_next_attempt_of_the_same_task(self, supervise, directory):
         """Spark starts a stage again while the guardians of its first attempt are still at work."""
-        old = supervise(marker=new_marker("run", 0), directories=[str(directory)])
+        old = supervise(marker=new_marker(), directories=[str(directory)])
         os.kill(old.guardian, signal.SIGSTOP)  # it is slow
         old.process.kill()
-        new = supervise(marker=new_marker("run", 0), directories=[])
+        new = supervise(marker=new_marker(), directories=[])
         os.kill(old.guardian, signal.SIGCONT)
         assert ends(old.guardian)
         assert ends(old.child)

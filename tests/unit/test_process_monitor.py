@@ -21,7 +21,7 @@ from tfos_ml import errors
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.messages import *
-channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+channel = Channel(socket.socket(fileno=0))
 """
 
 

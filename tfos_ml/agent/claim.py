@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfos_ml.agent.forkserver import Forking, executor
 from tfos_ml.agent.member import Member
 from tfos_ml.agent.placement import NodePlacement
 from tfos_ml.agent.process import ChildProcess, LimitedLines, child_environment, new_marker
@@ -72,7 +73,7 @@ class Claim:
         """
         task, label = self._member.task, self._member.node.label
         spool.sweep()
-        marker = new_marker(task.run_id, self._member.rank)
+        marker = new_marker()
         scratch = spool.create_scratch()  # what killed processes leave goes with it
         self._directories.append(scratch)
         directories = spool.create()
@@ -85,7 +86,8 @@ class Claim:
         with spool.room_in(directories.disk):
             payload.write_bytes(program)
         environment = self._environment(marker, scratch, uses_keras=b"keras" in program)
-        self.child = ChildProcess(CHILD_MODULE, environment, label, self._printed)
+        forking = Forking(task.fork_owner or executor(), task.idle_seconds)
+        self.child = ChildProcess(CHILD_MODULE, environment, label, self._printed, forking)
         self._reaper.guard(pid=self.child.pid)
         channel = QueuedChannel(self.child.socket)
         channel.start()

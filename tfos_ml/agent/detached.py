@@ -17,14 +17,14 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import IO
 
-import psutil
 import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.forkserver import executor
 from tfos_ml.agent.node_run import Detachment
 from tfos_ml.agent.placement import GatherPlacement, TaskInfo, check_driver, task_info_of
-from tfos_ml.agent.process import MARKER, child_environment
+from tfos_ml.agent.process import child_environment
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.agent.row_source import RowSource, Send
@@ -41,6 +41,7 @@ from tfos_ml.protocol.failure import NodeFailure
 from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.transport import command, connect
+from tfos_ml.worker.forkserver import MARKER
 
 _JOINED = b"joined\n"
 
@@ -80,7 +81,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
     check_driver(task.control)
     info = task_info_of(TaskContext.get(), rank, task.control)
     task = replace(task, payload=Artifact(task.payload.name, task.payload.read()))
-    owner = _executor() if fed else os.getpid()
+    owner = executor() if fed else os.getpid()
     process = start_detached(DetachedNode(task, info, owner, fed and rank in task.template.feed_ranks))
     assert process.stdout is not None
     with process.stdout as output:
@@ -90,15 +91,6 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
             code = process.wait()
             if code:  # else the driver knows how it ended
                 raise RuntimeError(f"the supervisor of the node ended with code {code}; see its output above")
-
-
-def _executor() -> int:
-    """The JVM that this Python worker belongs to."""
-    for parent in psutil.Process().parents():
-        with contextlib.suppress(psutil.Error):
-            if parent.name() == "java":
-                return parent.pid
-    return os.getppid()
 
 
 def lead(node: DetachedNode, output: IO[bytes]) -> None:

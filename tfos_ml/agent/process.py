@@ -1,7 +1,6 @@
 """The TensorFlow process of a node: how it starts, what it says, how it ends.
 
-Started from the main thread of Spark's Python worker as a fresh interpreter in a session of
-its own, with a scrubbed environment. Its output is relayed to the executor's log; the last
+It leads a session of its own, with a scrubbed environment. Its output is relayed to the executor's log; the last
 lines are kept for error messages.
 """
 
@@ -22,11 +21,10 @@ from typing import IO
 
 import psutil
 
-from tfos_ml.common.interpreter import module_command, search_path
+from tfos_ml.agent.forkserver import Forking, start_process
+from tfos_ml.common.interpreter import search_path
 from tfos_ml.common.pids import ProcessHandle
-
-MARKER = "TFOS_ML_NODE"
-"""Environment variable that tells the processes of one attempt of one node from all others."""
+from tfos_ml.worker.forkserver import MARKER
 
 TAIL_LINES = 40
 LINES_A_SECOND = 100  # of a process that are passed on
@@ -34,9 +32,9 @@ _SECRET = ("PYTHON_WORKER_FACTORY_", "_PYSPARK_", "PYSPARK_GATEWAY", "SPARK_AUTH
 _OURS_TO_SET = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHON_UDF_BATCH_SIZE", "TF_CONFIG")
 
 
-def new_marker(run_id: str, rank: int) -> str:
-    """A value of :data:`MARKER` that no other attempt of the same task has."""
-    return f"{run_id}-{uuid.uuid4().hex[:8]}-{rank}"
+def new_marker() -> str:
+    """A value of :data:`MARKER` that no other attempt of a node has; all are of one length."""
+    return uuid.uuid4().hex
 
 
 def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> dict[str, str]:
@@ -147,7 +145,9 @@ class OutputRelay:
 
 
 class ChildProcess:
-    """A running ``python -m <module>`` with a socket to talk to it.
+    """A running process that calls a module's ``main``, with a socket to talk to it.
+
+    Its standard input is the other end of the socket pair.
 
     Parameters
     ----------
@@ -159,32 +159,31 @@ class ChildProcess:
         Prefix of its lines in the log.
     others : LimitedLines, optional
         What else gets its lines.
+    forking : Forking, optional
+        The fork server to use.
 
     Attributes
     ----------
     pid : int
         Its process id, which is its session and process group too.
     socket : socket.socket
-        Our end of the socket pair; the module's arguments are the other end's descriptor and our pid.
+        Our end of the socket pair.
     """
 
-    def __init__(self, module: str, environment: Mapping[str, str], label: str, others: LimitedLines | None = None):
+    def __init__(
+        self,
+        module: str,
+        environment: Mapping[str, str],
+        label: str,
+        others: LimitedLines | None = None,
+        forking: Forking | None = None,
+    ):
         self.socket, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                module_command(module, str(theirs.fileno()), str(os.getpid())),
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        reading, writing = os.pipe()
+        with theirs, open(writing, "wb") as output:
+            self._process = start_process(module, (), environment, theirs.fileno(), output, forking, label)
         self.pid = self._process.pid
-        assert self._process.stdout is not None
-        self._relay = OutputRelay(self._process.stdout, label, others)
+        self._relay = OutputRelay(os.fdopen(reading, errors="replace"), label, others)
 
     @property
     def returncode(self) -> int | None:

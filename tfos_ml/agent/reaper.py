@@ -25,9 +25,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfos_ml.agent.process import MARKER, child_environment, kill_tree
+from tfos_ml.agent.process import child_environment, kill_tree
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.common.pids import ProcessHandle, start_ticks
+from tfos_ml.worker.forkserver import MARKER
 
 CLEANUP_TIMEOUT = 10.0
 SUPERVISOR_TIMEOUT = 60.0
@@ -86,7 +87,7 @@ class Reaper:
     def guard(self, **what: Any) -> None:
         """Add what is known by now: ``pid`` of the node's process, ``control`` and ``rank`` to report to.
 
-        The process has to be a child of this one that has not been waited for. A reaper that is gone is
+        The process must not have been waited for. A reaper that is gone is
         passed over: :meth:`finish` does its work.
         """
         if "pid" in what:

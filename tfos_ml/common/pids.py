@@ -100,6 +100,12 @@ class ProcessHandle:
             return None
         return cls(pid, found, descriptor)
 
+    def fileno(self) -> int:
+        """Descriptor that can be read from once it has ended; raises ``OSError`` where the kernel has none."""
+        if self._descriptor is None:
+            raise OSError("this kernel has no descriptors of processes")
+        return self._descriptor
+
     def _holds_pid(self) -> bool:
         return start_ticks(self.pid) == self.started
 

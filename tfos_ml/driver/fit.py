@@ -15,7 +15,7 @@ from tfos_ml import errors
 from tfos_ml.agent.supervisor import run_node
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots
+from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots, fork_owner, idle_seconds
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.restarts import RestartPolicy
@@ -102,7 +102,7 @@ def launch(
     shares_console = not is_connect(spark) and is_local(spark)
     barrier = not allocates_dynamically(spark) and not task.first_rank
     task = replace(task, barrier=barrier, node_ports=node_ports(spark), shares_console=shares_console)
-    task = replace(task, verbose=verbose)
+    task = replace(task, verbose=verbose, idle_seconds=idle_seconds(spark), fork_owner=fork_owner(spark))
     check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
     check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)

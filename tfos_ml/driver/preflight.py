@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
 from tfos_ml.protocol.graces import (
     EVALUATOR_SETTING,
+    IDLE_SECONDS,
+    IDLE_SETTING,
     LEASE_SECONDS,
     LEASE_SETTING,
     SERVER_SETTING,
@@ -78,6 +81,24 @@ def lease_timeout(spark: SparkSession) -> float:
         If the setting is no positive number.
     """
     return _seconds(spark, LEASE_SETTING, LEASE_SECONDS)
+
+
+def idle_seconds(spark: SparkSession | None) -> float:
+    """Seconds that a fork server waits for a next process; 0 if all processes are started afresh.
+
+    Raises
+    ------
+    ClusterConfigError
+        If the setting is no number of seconds.
+    """
+    if spark is None:
+        return IDLE_SECONDS
+    return 0.0 if _conf(spark, IDLE_SETTING, "").rstrip("s") == "0" else _seconds(spark, IDLE_SETTING, IDLE_SECONDS)
+
+
+def fork_owner(spark: SparkSession) -> int | None:
+    """This process, if its fork server is the nodes' too, as they are of the same host and user."""
+    return os.getpid() if is_local(spark) and not is_connect(spark) else None
 
 
 def graces(spark: SparkSession) -> Graces:

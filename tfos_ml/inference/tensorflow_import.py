@@ -94,6 +94,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._names = names
         self._loader = loader
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Finder) and self._names == other._names
+
+    __hash__ = None  # type: ignore[assignment]
+
     def find_spec(self, name: str, path: SearchPath, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target) if name in self._names else None
         if spec is not None and spec.loader is not None:
@@ -171,9 +176,15 @@ class _Quietly(importlib.abc.Loader):
 
 def import_tensorflow_later() -> None:
     """Have TensorFlow, whenever it is imported, load as :func:`import_tensorflow` does; for processes of ours."""
-    sys.meta_path.insert(0, _Finder({"tensorflow"}, _Quietly))
+    _find_first(_Finder({"tensorflow"}, _Quietly))
 
 
 def import_keras_lightly() -> None:
     """Have Keras, whenever it is imported, load its seldom used parts only when they are; for processes of ours."""
-    sys.meta_path.insert(0, _Finder(_SELDOM_USED, importlib.util.LazyLoader))
+    _find_first(_Finder(_SELDOM_USED, importlib.util.LazyLoader))
+
+
+def _find_first(finder: _Finder) -> None:
+    """Put a finder first, once in a process."""
+    if finder not in sys.meta_path:
+        sys.meta_path.insert(0, finder)

@@ -1,4 +1,4 @@
-"""The driver's look at a Keras model, in a fresh process where this one may know too much."""
+"""The driver's look at a Keras model, in a process of its own: this one may know too much."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ from pathlib import Path
 import cloudpickle
 import pyarrow as pa
 
+from tfos_ml.agent.forkserver import Forking, start_process
 from tfos_ml.agent.process import child_environment
-from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
+from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.keras import inspection
 from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.keras.model_source import ModelSource
 from tfos_ml.protocol.pickling import pickle_function
+from tfos_ml.worker.forkserver import NO_MARKER
 
 TIMEOUT = 600.0
 REMEMBERED = 32
+OUTPUT = "output"
 TAIL_LINES = 12  # of a process that ended without an answer
 
 _described: OrderedDict[str, ModelDescription] = OrderedDict()
 """Descriptions by hash of the model; a documented cache of at most ``REMEMBERED``."""
 
 
-def describe_source(source: ModelSource, environment: Mapping[str, str]) -> ModelDescription:
+def describe_source(source: ModelSource, environment: Mapping[str, str], idle_seconds: float) -> ModelDescription:
     """Describe a model as a fresh process sees it; each model once.
 
     Parameters
@@ -40,6 +43,8 @@ def describe_source(source: ModelSource, environment: Mapping[str, str]) -> Mode
         The model.
     environment : mapping of str to str
         The nodes' environment variables.
+    idle_seconds : float
+        That a fork server waits for a next process; 0 for none.
 
     Raises
     ------
@@ -52,7 +57,7 @@ def describe_source(source: ModelSource, environment: Mapping[str, str]) -> Mode
     pickled = pickle_function("The model", source.function, source, named)
     key = hashlib.sha256(pickled + json.dumps(sorted(environment.items())).encode()).hexdigest()
     if key not in _described:
-        _described[key], _ = _ask(source, (), FeedSchema(()), None, environment)
+        _described[key], _ = _ask(source, (), FeedSchema(()), None, environment, idle_seconds)
     _described.move_to_end(key)
     while len(_described) > REMEMBERED:
         _described.popitem(last=False)
@@ -60,7 +65,12 @@ def describe_source(source: ModelSource, environment: Mapping[str, str]) -> Mode
 
 
 def adapt_source(
-    source: ModelSource, layers: Sequence[str], schema: FeedSchema, rows: pa.Table, environment: Mapping[str, str]
+    source: ModelSource,
+    layers: Sequence[str],
+    schema: FeedSchema,
+    rows: pa.Table,
+    environment: Mapping[str, str],
+    idle_seconds: float,
 ) -> bytes:
     """State of preprocessing layers adapted on rows of the feature columns.
 
@@ -69,7 +79,7 @@ def adapt_source(
     ModelError
         If a layer cannot be adapted on these rows.
     """
-    _, adapted = _ask(source, tuple(layers), schema, rows, environment)
+    _, adapted = _ask(source, tuple(layers), schema, rows, environment, idle_seconds)
     assert adapted is not None
     return adapted
 
@@ -80,6 +90,7 @@ def _ask(
     schema: FeedSchema,
     rows: pa.Table | None,
     environment: Mapping[str, str],
+    idle_seconds: float,
 ) -> tuple[ModelDescription, bytes | None]:
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         folder = Path(directory)
@@ -87,7 +98,7 @@ def _ask(
         if rows is not None:
             with pa.OSFile(str(folder / inspection.ROWS), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows)
-        _run(folder, environment)
+        _run(folder, environment, idle_seconds)
         response = json.loads((folder / inspection.RESPONSE).read_text())
         if "error" in response:
             raise ModelError(response["error"])
@@ -95,14 +106,21 @@ def _ask(
         return ModelDescription.from_json(response["description"]), adapted
 
 
-def _run(folder: Path, environment: Mapping[str, str]) -> None:
-    command = module_command("tfos_ml.keras.inspection", str(folder))
-    variables = child_environment(f"driver-{os.getpid()}", os.cpu_count() or 1, environment)
-    variables["CUDA_VISIBLE_DEVICES"] = ""  # a look at the model needs none of the driver's GPUs
-    try:
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=TIMEOUT)
-    except subprocess.TimeoutExpired:
-        raise ModelError(f"The model was not made within {TIMEOUT:g} s in a fresh process.") from None
+def _run(folder: Path, environment: Mapping[str, str], idle_seconds: float) -> None:
+    variables = child_environment(NO_MARKER, os.cpu_count() or 1, environment)
+    variables |= {
+        "CUDA_VISIBLE_DEVICES": "",  # a look at the model needs none of the driver's GPUs
+        "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", "1"),
+        USES_KERAS: "1",
+    }
+    forking = Forking(os.getpid(), idle_seconds)
+    with open(folder / OUTPUT, "w+b") as output, open(os.devnull, "rb") as nothing:
+        process = start_process("tfos_ml.keras.inspection", [str(folder)], variables, nothing, output, forking, "look")
+        try:
+            code = process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise ModelError(f"The model was not made within {TIMEOUT:g} s in a process of its own.") from None
     if not (folder / inspection.RESPONSE).exists():
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-TAIL_LINES:])
-        raise ModelError(f"The process that makes the model ended with exit code {done.returncode}:\n{tail}")
+        tail = "\n".join((folder / OUTPUT).read_text(errors="replace").splitlines()[-TAIL_LINES:])
+        raise ModelError(f"The process that makes the model ended with exit code {code}:\n{tail}")

@@ -235,8 +235,9 @@ def answer(folder: Path) -> dict[str, Any]:
     return {"description": description.to_json()}
 
 
-def main(folder: Path) -> None:
-    """Write the answer, or the error, into `folder`."""
+def main(arguments: Sequence[str]) -> int:
+    """Write the answer, or the error, into the folder that is the last argument."""
+    folder = Path(arguments[-1])
     import_keras_lightly()
     import_tensorflow()
     with without_collections():
@@ -251,9 +252,10 @@ def main(folder: Path) -> None:
         trace = traceback_excerpt("".join(traceback.format_exception(error)), what)
         response = {"error": f"{what}\n\n{trace}".rstrip()}
     (folder / RESPONSE).write_text(json.dumps(response))
+    return 0
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1:])
     sys.stdout.flush()
     os._exit(0)  # TensorFlow's threads must not crash an exit whose result is known

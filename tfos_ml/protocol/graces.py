@@ -30,6 +30,8 @@ WORKER_SETTING = "spark.tfos_ml.workerGrace"
 SERVER_SETTING = "spark.tfos_ml.serverGrace"
 EVALUATOR_SETTING = "spark.tfos_ml.evaluatorGrace"
 NOTICE_SECONDS = 5.0
+IDLE_SETTING = "spark.tfos_ml.idleSeconds"
+IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)

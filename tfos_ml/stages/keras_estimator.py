@@ -21,6 +21,7 @@ from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.driver.job_errors import adapt_rows_error
+from tfos_ml.driver.preflight import idle_seconds
 from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras.fresh_process import adapt_source, describe_source
@@ -180,7 +181,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         self._warn(description)
         adapted, layers = None, self._get("adaptLayers")
         if layers:
-            adapted = adapt_source(source, layers, columns, self._adapt_rows(dataset, columns), self._environment())
+            adapted = adapt_source(source, layers, columns, self._adapt_rows(dataset, columns), *self._process())
         return columns, self._pickle(source, description, adapted, initial)
 
     def _fit_to_model(self, given: StructType) -> tuple[schema.FeedSchema, ModelDescription]:
@@ -204,7 +205,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     def _describe(self) -> ModelDescription:
         """What the driver knows of the model; found out once."""
         source = self._complete_source()
-        return self._description or describe_source(source, self._environment())
+        return self._description or describe_source(source, *self._process())
 
     def transformSchema(self, schema: StructType) -> StructType:
         """Schema of what the fitted model will return, as far as it is known; raises if a column does not fit."""
@@ -357,6 +358,12 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         for text in model.summary["warnings"]:
             warn(text)
         return model
+
+    def _process(self) -> tuple[dict[str, str], float]:
+        """Environment of the process that looks at the model, and how long a fork server waits for a next one."""
+        from pyspark.sql import SparkSession
+
+        return self._environment(), idle_seconds(SparkSession.getActiveSession())
 
     def _environment(self) -> dict[str, str]:
         return {"KERAS_BACKEND": "tensorflow", **super()._environment()}

@@ -1,4 +1,6 @@
-"""Entry point of a node's TensorFlow process: ``python -m tfos_ml.worker.main <descriptor> <parent>``.
+"""Entry point of a node's TensorFlow process: ``python -m tfos_ml.worker.main <parent>``, or a fork that calls it.
+
+Its standard input is the channel to its supervisor.
 
 Loads TensorFlow while the nodes meet, waits for the message to start, runs the user's train
 function, and sends over the channel how it ended. No TensorFlow state is made before it.
@@ -17,7 +19,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -145,10 +147,13 @@ def _is_collateral(error: BaseException) -> bool:
     return any(isinstance(link, broken) for link in links)
 
 
-def main(descriptor: int) -> int:
-    """Run one node's train function; returns the exit code."""
-    os.set_inheritable(descriptor, False)
-    channel = Channel(socket.socket(fileno=descriptor))
+def main(arguments: Sequence[str]) -> int:
+    """Run one node's train function; returns the exit code. The argument is the parent's pid, or "0" in a fork."""
+    if parent := int(arguments[0]):
+        die_with(parent)
+    channel = Channel(socket.socket(fileno=os.dup(0)))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
     threading.Thread(target=_beat, args=(channel,), daemon=True).start()
     try:
         _run(channel)
@@ -168,8 +173,7 @@ def main(descriptor: int) -> int:
 
 
 if __name__ == "__main__":
-    die_with(parent=int(sys.argv[2]))
-    code = main(int(sys.argv[1]))
+    code = main(sys.argv[1:])
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

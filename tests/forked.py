@@ -1,0 +1,96 @@
+"""What processes do that the tests of the fork server start; see ``unit/test_forkserver.py``."""
+
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import threading
+
+
+def main(arguments):
+    return globals()[arguments[1]](*arguments[2:])
+
+
+def descriptors():
+    """What the process has open."""
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the directory's own
+            yield os.readlink(f"/proc/self/fd/{number}")
+
+
+def tell(*names):
+    """What a process knows of itself, as a line of JSON."""
+    import numpy as np
+
+    known = {
+        "parent": sys.argv[1],
+        "arguments": sys.argv[2:],
+        "environment": dict(os.environ),
+        "shown": open("/proc/self/environ").read().split("\0"),  # noqa: SIM115
+        "directory": os.getcwd(),
+        "path": sys.path,
+        "main": sys.modules["__main__"].__name__,
+        "session": os.getsid(0),
+        "group": os.getpgrp(),
+        "temporary": tempfile.gettempdir(),
+        "input": sys.stdin.read(),
+        "random": [random.random(), float(np.random.rand())],
+        "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "descriptors": sorted(descriptors()),
+        "handlers": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT)],
+        "threads": threading.active_count(),
+        "tensorflow": "tensorflow" in sys.modules,
+    }
+    print(json.dumps({name: known[name] for name in names}))
+
+
+def change_tensorflow():
+    """Change what TensorFlow and Keras keep for the whole process, and tell what that was before."""
+    import keras
+    import tensorflow as tf
+
+    print(tf.config.get_soft_device_placement(), keras.config.floatx(), len(tf.config.list_logical_devices("CPU")))
+    tf.config.set_soft_device_placement(False)
+    keras.config.set_floatx("float64")
+
+
+def compute():
+    import tensorflow as tf
+
+    print(int(tf.reduce_sum(tf.range(5))))
+
+
+def end(code):
+    return int(code)
+
+
+def end_later(file, code):
+    with open(file) as go:
+        go.read()
+    return int(code)
+
+
+def leave(code):
+    sys.exit(int(code))
+
+
+def die(number):
+    os.kill(os.getpid(), int(number))
+
+
+def wait():
+    print("waits", flush=True)
+    signal.pause()
+
+
+def fail():
+    raise RuntimeError("this one fails")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,301 @@
+"""Processes that use TensorFlow, forked from one that has imported it already, or started afresh.
+
+There is one fork server (:mod:`tfos_ml.worker.forkserver`) for an owner (executor or driver), user, Python and whatever
+else a process takes over from the one that starts it. It is found by its socket, whose directory is named after all of
+that; the first who needs it starts it. Where there cannot be one, or it does not fork, a fresh process is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import resource
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from signal import SIGKILL
+from typing import IO, Any, Protocol
+
+import psutil
+
+from tfos_ml.common.interpreter import module_command
+from tfos_ml.common.pids import ProcessHandle, start_mark, start_ticks
+from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS, has_gpu_device
+from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Request
+
+logger = logging.getLogger(__name__)
+ANSWER_SECONDS = 120.0  # within which a server imports TensorFlow on a busy machine, and forks
+LOCK_SECONDS = 30.0  # within which another process starts a server
+EXIT_SECONDS = 2.0  # between the end of a process and its exit code
+
+# Variables that a program may read when it starts or is imported, so that only equal ones can share a server.
+_READ_AT_START = (
+    *("ABSL_", "ARROW_", "CUDA_", "DNNL_", "GLIBC_", "GOMP_", "GRPC_", "HIP_", "HOME", "JAX_", "KERAS_", "KMP_"),
+    *("LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NO_COLOR", "NPY_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONEDNN_"),
+    *("OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "TERM", "TFDS_", "TF_", "TPU_", "TZ", "USER", "XLA_"),
+)
+_READ_LATER = ("PYTHONPATH", "TF_CONFIG", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS")
+_GPU_CHOICE = "CUDA_VISIBLE_DEVICES"  # where there is no GPU
+
+
+class Process(Protocol):
+    """A process under way, as :class:`subprocess.Popen` is."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code; raises :class:`subprocess.TimeoutExpired`."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+def executor() -> int:
+    """The JVM that this Python worker belongs to, or else the process that has started it."""
+    for parent in psutil.Process().parents():
+        with contextlib.suppress(psutil.Error):
+            if parent.name() == "java":
+                return parent.pid
+    return os.getppid()
+
+
+@dataclass(frozen=True)
+class Forking:
+    """Whose fork server is used, and how long that waits for a next process."""
+
+    owner: int  # pid; the server ends with it
+    idle_seconds: float  # 0: there is no server
+
+
+def start_process(
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    standard_input: int | IO[bytes],
+    output: int | IO[bytes],
+    forking: Forking | None,
+    name: str = "",
+) -> Process:
+    """Start a process that leads a session, to call a module's ``main`` with its arguments.
+
+    Parameters
+    ----------
+    module, arguments
+        What it calls. In front of the arguments it gets the pid of this process if it is its parent, else "0".
+    environment : mapping of str to str
+        Its whole environment, with all of its search path in PYTHONPATH.
+    standard_input, output : int or file
+        Descriptors, of which the second is also for errors.
+    forking : Forking or None
+        The fork server to use; None for a fresh process.
+    name : str
+        Of the process, for ``ps``, where it is forked.
+    """
+    descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
+    if forking is not None and forking.idle_seconds > 0 and not has_gpu_device():
+        request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), name)
+        try:
+            return _fork(request, descriptors, forking)
+        except (OSError, ValueError, LookupError) as error:
+            logger.info("%s is started afresh: %s", name or module, error)
+    return subprocess.Popen(
+        module_command(module, str(os.getpid()), *arguments),
+        env=dict(environment),
+        stdin=standard_input,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+class ForkedProcess:
+    """A process that a fork server has forked; see :class:`Process`."""
+
+    def __init__(self, connection: socket.socket, pid: int, started: int):
+        self.pid = pid
+        self._connection = connection
+        self._handle = ProcessHandle.open(pid, started)  # None: it has ended
+        self._returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self._returncode
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code; raises :class:`subprocess.TimeoutExpired`."""
+        if self._returncode is None:
+            if self._handle is not None and not self._handle.wait(timeout):
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            with self._connection:
+                self._returncode = self._read_code()
+            if self._handle is not None:
+                self._handle.close()
+        return self._returncode
+
+    def _read_code(self) -> int:
+        """What it, or else the server, has told; a process that went without a word, as its server has, was killed."""
+        self._connection.settimeout(EXIT_SECONDS)
+        try:
+            return int(_read(self._connection)["code"])
+        except (OSError, ValueError, LookupError):
+            return -SIGKILL
+
+    def kill(self) -> None:
+        """End it."""
+        if self._returncode is None and self._handle is not None:
+            self._handle.send_signal(SIGKILL)
+
+
+def _fork(request: Request, descriptors: Sequence[int], forking: Forking) -> ForkedProcess:
+    """Have the fork server fork, and start that if need be.
+
+    Raises
+    ------
+    OSError, ValueError, LookupError
+        If it does not.
+    """
+    connection = _connect(request.environment, forking)
+    try:
+        connection.settimeout(ANSWER_SECONDS)
+        line = json.dumps(asdict(request)).encode() + b"\n"
+        sent = socket.send_fds(connection, [line], descriptors)
+        connection.sendall(line[sent:])
+        answer = _read(connection)
+        if "refused" in answer:
+            raise OSError(answer["refused"])
+        return ForkedProcess(connection, answer["pid"], answer["started"])
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _read(connection: socket.socket) -> dict[str, Any]:
+    """The next line of the server; not a byte more, which would be of the line after it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise ConnectionError("the fork server has ended")
+        line += byte
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def _connect(environment: Mapping[str, str], forking: Forking) -> socket.socket:
+    """A connection to the fork server, which is started if there is none."""
+    imports_keras = bool(environment.get(USES_KERAS)) or environment.get(PRELOADS) != "0"
+    variables = {name: value for name, value in environment.items() if _is_read_at_start(name)}
+    configuration = _keras_configuration(environment)
+    if configuration is None:
+        variables.setdefault("KERAS_BACKEND", "tensorflow")  # Keras's own default
+    key = hashlib.sha256(json.dumps([variables, configuration, imports_keras, _inherited()], sort_keys=True).encode())
+    name = f"tfos_ml-forkserver-{forking.owner}-{start_mark(forking.owner)}-{key.hexdigest()[:16]}"
+    directory = Path(tempfile.gettempdir(), name)
+    path = directory / "socket"
+    with _locked(directory):
+        try:
+            return _connected(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            path.unlink(missing_ok=True)
+        kept = {name: value for name, value in os.environ.items() if environment.get(name) == value}
+        _start_server(path, {**kept, **variables}, environment["PYTHONPATH"], forking, imports_keras)
+        return _connected(path)
+
+
+def _is_read_at_start(name: str) -> bool:
+    return name.startswith(_READ_AT_START) and name not in _READ_LATER
+
+
+def _keras_configuration(environment: Mapping[str, str]) -> str | None:
+    """What Keras reads when it is imported; None if there is nothing."""
+    home = environment.get("KERAS_HOME") or Path(environment.get("HOME", "~"), ".keras").expanduser()
+    try:
+        return Path(home, "keras.json").read_text()
+    except OSError:
+        return None
+
+
+def _inherited() -> list[object]:
+    """What else a process takes over from the one that starts it."""
+    limits = [resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name[:7] == "RLIMIT_"]
+    umask = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")]
+    groups = [os.getuid(), os.getgid(), *os.getgroups()]
+    place = [Path("/proc/self/cgroup").read_text(), sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)]
+    return [sys.executable, limits, umask, groups, *place]
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """The directory, made if need be, while no other process of ours starts a server there.
+
+    Raises
+    ------
+    OSError
+        If it is another user's, or locked for long.
+    """
+    directory.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
+            raise PermissionError(f"{directory} is of user {found.st_uid}, with mode {found.st_mode:o}")
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _connected(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _start_server(
+    path: Path, environment: Mapping[str, str], search_path: str, forking: Forking, imports_keras: bool
+) -> None:
+    """Start a server that takes requests from now on, and answers once it has imported what it forks with."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(64)
+        started = start_ticks(forking.owner)
+        arguments = [listener.fileno(), forking.owner, started, forking.idle_seconds, "keras" if imports_keras else ""]
+        starter = subprocess.Popen(
+            module_command("tfos_ml.worker.forkserver", *map(str, arguments)),
+            env={**environment, "PYTHONPATH": search_path, MARKER: NO_MARKER},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+        starter.wait(LOCK_SECONDS)

@@ -1,0 +1,323 @@
+"""``python -m tfos_ml.worker.forkserver``: imports TensorFlow and Keras once, and forks processes that need both.
+
+Importing them takes seconds of processor time and half a gigabyte; a fork takes 0.05 s and shares the memory. The
+server makes no TensorFlow state (a runtime has threads, which do not survive a fork) and looks before each fork that
+there is none. A forked process has the descriptors, environment, search path and working directory of its request,
+as if it had been started afresh. The server ends with its *owner*, which is the executor or the driver, and when it
+has had nothing to do for a while, or memory is short.
+
+Requests and answers are lines of JSON over a Unix socket that only processes of the same user may use. The other side
+is :mod:`tfos_ml.agent.forkserver`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+
+from tfos_ml.common.cgroup import memory_headroom
+from tfos_ml.common.pids import ProcessHandle
+from tfos_ml.inference.tensorflow_import import (
+    import_keras_lightly,
+    import_tensorflow,
+    import_tensorflow_later,
+    without_collections,
+)
+
+MARKER = "TFOS_ML_NODE"
+"""Environment variable that tells the processes of one attempt of one node from all others."""
+NO_MARKER = "0" * 32  # as long as a marker: a fork writes its own in this place, where others find it in /proc
+MODULES = ("cloudpickle", "pyarrow.flight", "tfos_ml.worker.main", "tfos_ml.worker.context", "tfos_ml.worker.outcome")
+KERAS_MODULES = ("keras", "tfos_ml.keras.fit", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
+MEMORY_BYTES = 256 << 20  # with less than this left, an idle server ends
+_PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
+_REQUEST_SECONDS = 5.0
+_TICK_SECONDS = 5.0
+_PR_SET_NAME = 15
+_PEER = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED, unix(7)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a forked process is to be, as the agent sends it."""
+
+    module: str  # whose ``main`` is called
+    arguments: list[str]
+    environment: dict[str, str]  # its PYTHONPATH is the whole search path
+    directory: str  # it works in
+    name: str  # for ``ps``
+
+
+class ForkServer:
+    """The server; :meth:`serve` runs it to its end.
+
+    Parameters
+    ----------
+    listener : socket.socket
+        Where requests come in.
+    owner : ProcessHandle
+        The process with which it ends.
+    idle_seconds : float
+        How long it waits for a next request while no process that it has forked lives.
+    """
+
+    def __init__(self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float):
+        self._listener = listener
+        self._owner = owner
+        self._idle_seconds = idle_seconds
+        self._selector = selectors.DefaultSelector()
+        self._children: dict[int, socket.socket] = {}  # by pid, the connection of who asked for it
+        self._path = list(sys.path)
+        self._modified = _modification_times()
+        self._threads = _threads()
+
+    def serve(self) -> None:
+        """Answer requests until the owner has ended, or there has been nothing to do for long enough."""
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._owner, selectors.EVENT_READ, lambda: None)
+        idle_since = time.monotonic()
+        while not self._owner.wait(0):
+            for key, _ in self._selector.select(min(_TICK_SECONDS, self._idle_seconds)):
+                key.data()
+                idle_since = time.monotonic()
+            if self._children:
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since >= self._idle_seconds or _is_memory_short():
+                return
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(_REQUEST_SECONDS)
+        descriptors: list[int] = []
+        try:
+            _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            if uid != os.getuid():
+                raise PermissionError(f"user {uid} is not {os.getuid()}")
+            line, descriptors = _receive(connection)
+            request = Request(**json.loads(line))
+            reason = self._stands_against(request)
+            if reason is None:
+                self._fork(request, connection, descriptors)
+            else:
+                _send(connection, refused=reason)
+                connection.close()
+        except (OSError, ValueError, TypeError):  # who asked is gone, is not one of us, or says what nobody knows
+            connection.close()
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _stands_against(self, request: Request) -> str | None:
+        """Why a fork would not be what a fresh process is; None if it would."""
+        if _threads() != self._threads:
+            return "the server has threads that it does not know"
+        if _has_runtime():
+            return "the server has a TensorFlow runtime"
+        if _modification_times() != self._modified:
+            return "packages have been changed since the server imported them"
+        path = request.environment["PYTHONPATH"].split(os.pathsep)
+        for name in _top_modules():
+            if _places(name, path) != _places(name, self._path):
+                return f"module {name!r} is found elsewhere"
+        return None
+
+    def _fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> None:
+        pid = os.fork()
+        if not pid:
+            self._become(request, connection, descriptors)
+        self._children[pid] = connection
+        handle = ProcessHandle.open(pid)
+        assert handle is not None  # it has not been waited for
+        self._selector.register(handle, selectors.EVENT_READ, lambda: self._reap(handle))
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._kill(handle))
+        _send(connection, pid=pid, started=handle.started)
+
+    def _reap(self, handle: ProcessHandle) -> None:
+        """Tell the exit code of a process that has ended."""
+        self._selector.unregister(handle)
+        handle.close()
+        _, status = os.waitpid(handle.pid, 0)
+        connection = self._children.pop(handle.pid)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(connection)
+        _send(connection, code=os.waitstatus_to_exitcode(status))
+        connection.close()
+
+    def _kill(self, handle: ProcessHandle) -> None:
+        """End a process whose requester has ended."""
+        if handle.pid in self._children:
+            self._selector.unregister(self._children[handle.pid])
+            handle.kill_group()
+
+    def _become(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> NoReturn:
+        """Be the process that is asked for; in the fork."""
+        code = 1
+        try:
+            os.setsid()
+            for key in list(self._selector.get_map().values()):
+                os.close(key.fd)  # of the server and of other processes
+            self._selector.close()
+            standard_input, output = descriptors
+            for number, descriptor in enumerate((standard_input, output, output)):
+                os.dup2(descriptor, number)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            _take_over(request)
+            main = importlib.import_module(request.module)
+            sys.modules["__main__"] = main
+            code = main.main(request.arguments) or 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(BaseException):
+                atexit._run_exitfuncs()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            _send(connection, code=code)  # the server may be gone
+            os._exit(code)
+
+
+def _take_over(request: Request) -> None:
+    """Have the environment, the directory, the search path and the random state of a fresh process."""
+    _write_marker(request.environment.get(MARKER, NO_MARKER))
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, request.name.encode()[:15], 0, 0, 0)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    tempfile.tempdir = None  # else that of the server
+    os.chdir(request.directory)
+    sys.path[:] = request.environment["PYTHONPATH"].split(os.pathsep)
+    importlib.invalidate_caches()
+    sys.argv = [request.module, *request.arguments]
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # Python's own is seeded after a fork
+
+
+def _write_marker(marker: str) -> None:
+    """Have ``/proc`` show a marker in the environment of this process: it shows the memory that it began with."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    assert len(marker) == len(NO_MARKER)
+    ctypes.memmove(getenv(MARKER.encode()), marker.encode(), len(marker))
+    if f"{MARKER}={marker}\0".encode() not in Path("/proc/self/environ").read_bytes():
+        raise OSError("the environment that /proc shows cannot be written")
+
+
+def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """A line, and the two descriptors that came with it."""
+    line, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 2)
+    while line and not line.endswith(b"\n"):
+        more = connection.recv(1 << 16)
+        line = line + more if more else b""
+    if len(descriptors) != 2 or not line:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise ValueError("no request")
+    return line, descriptors
+
+
+def _send(connection: socket.socket, **answer: Any) -> None:
+    with contextlib.suppress(OSError):
+        connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+def _has_runtime() -> bool:
+    """Whether TensorFlow has devices and threads. Its public functions would make them, so a private one is asked.
+
+    Tried on TensorFlow 2.18 to 2.21.
+    """
+    context = sys.modules.get("tensorflow.python.eager.context")
+    return context is not None and bool(context.context()._initialized)
+
+
+def _is_memory_short() -> bool:
+    headroom = memory_headroom()
+    return min(psutil.virtual_memory().available, headroom if headroom is not None else sys.maxsize) < MEMORY_BYTES
+
+
+def _top_modules() -> list[str]:
+    return [name for name in sys.modules if "." not in name and name != "__main__"]
+
+
+def _places(name: str, path: Sequence[str]) -> object:
+    """Where a search path has a module: its file, or the directories of a namespace."""
+    spec = PathFinder.find_spec(name, path)
+    return spec and (spec.origin or list(spec.submodule_search_locations or ()))
+
+
+def _modification_times() -> dict[str, int]:
+    """When the files of the imported packages were last changed."""
+    found = {}
+    for name in _top_modules():
+        file = getattr(sys.modules[name], "__file__", None)
+        with contextlib.suppress(OSError):
+            if file:
+                found[file] = os.stat(file).st_mtime_ns
+    return found
+
+
+def _import(with_keras: bool) -> None:
+    import_keras_lightly()
+    for name in MODULES:
+        importlib.import_module(name)
+    if not with_keras:
+        import_tensorflow_later()
+        return
+    import_tensorflow()
+    with without_collections():
+        for name in KERAS_MODULES:  # by name: they are of rooms above this one, and only loaded here
+            importlib.import_module(name)
+        for part in _PARTS:
+            getattr(sys.modules["tensorflow"], part)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve; the arguments are the listener's descriptor, the owner's pid and start, idle seconds, "keras" or ""."""
+    descriptor, pid, started, idle_seconds, keras = arguments
+    if os.fork():
+        os._exit(0)  # whoever has started it need not wait for its end
+    listener = socket.socket(fileno=int(descriptor))
+    listener.set_inheritable(False)
+    path = Path(listener.getsockname())
+    owner = ProcessHandle.open(int(pid), int(started))
+    try:
+        if owner is not None:
+            _write_marker(NO_MARKER)  # that it can
+            _import(keras == "keras")
+            gc.collect()
+            gc.freeze()  # what is shared is not written to
+            ForkServer(listener, owner, float(idle_seconds)).serve()
+    finally:
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    main(sys.argv[1:])
