@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from supervisors import supervisor_of
+
 
 def write(args: Any, ctx: Any, content: Any) -> None:
     path = Path(args.directory) / f"{ctx.job_name}-{ctx.task_index}.json"
@@ -80,7 +82,7 @@ def hang_with_grandchild(args: Any, ctx: Any) -> None:
     import time
 
     grandchild = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    supervisor = os.getppid()
+    supervisor = supervisor_of(ctx)
     write(args, ctx, {"child": os.getpid(), "grandchild": grandchild.pid, "supervisor": supervisor})
     time.sleep(1000)
 

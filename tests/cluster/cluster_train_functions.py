@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from supervisors import supervisor_of
+
 DEADLINE = 120.0
 
 
@@ -58,14 +60,14 @@ def read_all(args: Any, ctx: Any) -> None:
 
 def count_rows_when_told(args: Any, ctx: Any) -> None:
     """As :func:`count_rows`, once the test has said "go"; by then more rows wait than the feed holds."""
-    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": os.getppid()})
+    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": supervisor_of(ctx)})
     wait_for_file(Path(args.directory) / "go")
     count_rows(args, ctx)
 
 
 def wait_until_told(args: Any, ctx: Any) -> None:
     """Tell that it runs, and end once the test has said "go"."""
-    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": os.getppid()})
+    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": supervisor_of(ctx)})
     wait_for_file(Path(args.directory) / "go")
 
 
@@ -128,6 +130,6 @@ def reduce_for_ever(args: Any, ctx: Any) -> None:
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
 
     strategy.run(step)
-    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": os.getppid()})
+    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": supervisor_of(ctx)})
     while True:
         strategy.run(step)

@@ -11,6 +11,7 @@ import socket
 import pytest
 from conftest import CLUSTER, LOCAL
 from pyspark.sql import functions as F
+from supervisors import supervisor_of
 
 from tfos_ml import InputMode, TFEstimator, errors
 from tfos_ml.common import filesystems
@@ -271,7 +272,7 @@ def test_parameter_servers_on_the_driver_need_no_slot_on_several_executors(sessi
     def look(args, ctx):
         import psutil
 
-        under_spark = any(parent.name() == "java" for parent in psutil.Process().parents())
+        under_spark = any(parent.name() == "java" for parent in psutil.Process(supervisor_of(ctx)).parents())
         rows = 0
         if ctx.job_name == "ps":
             if ctx.task_index == 0:

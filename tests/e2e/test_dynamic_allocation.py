@@ -10,6 +10,7 @@ import train_functions
 from conftest import CLUSTER
 from pyspark import InheritableThread
 from pyspark.sql import functions as F
+from supervisors import supervisor_of
 
 from tfos_ml import InputMode, KerasEstimator, TFCluster, TFEstimator, errors
 
@@ -99,7 +100,7 @@ def test_killed_task_is_not_tried_again_alone_on_several_executors(spark, tmp_pa
         import time
 
         if ctx.worker_num == 1:
-            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(supervisor_of(ctx), signal.SIGKILL)
         time.sleep(100)
 
     with pytest.raises(errors.NodeLostError, match="worker:1 .* died"):

@@ -16,6 +16,7 @@ import pytest
 import train_functions
 from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, on, our_processes, wait_until
 from pyspark.sql import functions as F
+from supervisors import supervisor_of
 
 from tfos_ml import TFEstimator, errors
 from tfos_ml.driver.run import END_SECONDS
@@ -300,7 +301,7 @@ def test_data_feed_holds_memory_and_disk_within_its_bound(spark, tmp_path):
 
     def watch(args, ctx):
         feed, most, rows = ctx.get_data_feed(), 0, 0
-        own = f"tfos_ml-spool-*-{os.getppid()}-*"
+        own = f"tfos_ml-spool-*-{supervisor_of(ctx)}-*"
         directories = [p for root in (spool.SHARED_MEMORY, spool.disk_root()) for p in root.glob(own)]
         assert directories
         while not feed.should_stop():

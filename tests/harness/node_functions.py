@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from supervisors import supervisor_of
+
 DEADLINE = 60.0
 
 
@@ -64,7 +66,7 @@ def watch_spool(args: Any, ctx: Any) -> None:
     from tfos_ml.data import spool
 
     feed, most, rows = ctx.get_data_feed(), 0, 0
-    own = f"tfos_ml-spool-*-{os.getppid()}-*"
+    own = f"tfos_ml-spool-*-{supervisor_of(ctx)}-*"
     directories = [path for root in (spool.SHARED_MEMORY, spool.disk_root()) for path in root.glob(own)]
     assert directories
     while not feed.should_stop():

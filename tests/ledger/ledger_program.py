@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from supervisors import supervisor_of
+
 PAUSE_DEADLINE = 150.0
 BATCH = 7
 
@@ -14,7 +16,9 @@ BATCH = 7
 def train(args: Any, ctx: Any) -> None:
     """Read all rows ``epochs`` times; the chief exports what says which attempt it was."""
     directory = Path(args.directory)
-    (directory / f"{ctx.restart_count}-pid-{ctx.executor_id}").write_text(f"{os.getpid()} {os.getppid()} {ctx.run_id}")
+    (directory / f"{ctx.restart_count}-pid-{ctx.executor_id}").write_text(
+        f"{os.getpid()} {supervisor_of(ctx)} {ctx.run_id}"
+    )
     ctx.summarize({"run_id": ctx.run_id})
     feed = ctx.get_data_feed()
     pause(args, ctx, "start")
