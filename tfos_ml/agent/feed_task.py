@@ -58,33 +58,15 @@ class FeedNode:
 
 @dataclass(frozen=True)
 class FeedOrder:
-    """What feed tasks need to know.
+    """What feed tasks need to know."""
 
-    Attributes
-    ----------
-    number : int
-        Which call of ``train`` or ``inference`` this is.
-    stream : str
-        Name of the queue.
-    nodes : tuple of FeedNode
-        Those that take rows.
-    control : dict of str to str
-        Address and token of the driver.
-    epochs : int
-        How often the rows will be read; 0 until the train function reads no further.
-    patience : float
-        Seconds within which the driver must be able to say what has become of rows.
-    feed_timeout : float
-        Seconds that rows may wait on a node without one being read.
-    """
-
-    number: int
-    stream: str
+    number: int  # which call of ``train`` or ``inference`` this is
+    stream: str  # name of the queue
     nodes: tuple[FeedNode, ...]
     control: dict[str, str] = field(repr=False)  # holds the run's token
-    epochs: int = 1
-    patience: float = LEASE_SECONDS
-    feed_timeout: float = FEED_TIMEOUT
+    epochs: int = 1  # how often the rows will be read; 0 until the train function reads no further
+    patience: float = LEASE_SECONDS  # within which the driver must be able to say what has become of rows
+    feed_timeout: float = FEED_TIMEOUT  # seconds that rows may wait on a node without one being read
 
 
 FED_SCHEMA = "partition int, rows long"

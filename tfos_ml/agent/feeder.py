@@ -32,15 +32,8 @@ VALIDATION_COLUMN = "validation"
 class Feeder(RowSource):
     """Writes rows to the spool and announces each chunk to the TensorFlow process; see :class:`RowSource`.
 
-    Parameters
-    ----------
-    task : NodeTask
-        Has the columns; batches hold them by position, then the row ids, then, if there are
-        validation rows, a boolean that marks them.
-    directories : spool.SpoolDirectories
-        Where the spool is.
-    send : callable
-        Sends a message to the TensorFlow process.
+    Batches hold the columns of the task's schema by position, then the row ids, then, if there are validation rows, a
+    boolean that marks them.
     """
 
     location: str | None = None
@@ -66,13 +59,7 @@ class Feeder(RowSource):
         self._complete = False
 
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
-        """See :class:`RowSource`.
-
-        Raises
-        ------
-        FeedTimeoutError
-            If there is no room for more rows in time; else as :meth:`write`.
-        """
+        """See :class:`RowSource`; raises ``FeedTimeoutError`` if there is no room for more rows in time."""
         for batch in batches:
             if batch is not None:
                 self.write(batch)
@@ -97,15 +84,7 @@ class Feeder(RowSource):
         return self._reading.keeps_rows or sum(self._outstanding.values()) < WINDOW_BYTES
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of one batch.
-
-        Raises
-        ------
-        NullValueError, NonFiniteValueError, LabelRangeError, ShapeError
-            If a value is null, NaN or infinite and the policy allows none, or rows are not what the model takes.
-        spool.NoRoomError
-            If they fit nowhere.
-        """
+        """Add the rows of one batch; raises as :meth:`RowChecks.kept`, or ``ShapeError`` or ``NoRoomError``."""
         self._count(batch)
         specs = self._schema.columns
         columns = [plain(column) for column in batch.columns[: len(specs)]]

@@ -34,17 +34,7 @@ _LEAVING = 0  # round of the control server's exchanges; those of barrier tasks 
 
 
 def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, size: int) -> bool:
-    """End the exchanges of a barrier task; whether no task is left waiting in one.
-
-    Parameters
-    ----------
-    rendezvous : Rendezvous
-        The node's.
-    control : dict of str to str
-        Address and token of the driver's control server.
-    rank, size : int
-        The node, and the number of all.
-    """
+    """End the exchanges of a barrier task; whether no task is left waiting in one."""
     if size == 1:
         return True
     deadline = time.monotonic() + LEAVE_SECONDS

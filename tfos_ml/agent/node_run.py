@@ -45,21 +45,7 @@ class Detachment:
 
 
 class NodeRun:
-    """The phases JOIN and RUN of one node, and its results.
-
-    Parameters
-    ----------
-    member, placement
-        The node, and the Spark task that it is.
-    rendezvous : Rendezvous
-        Carries the exchanges with the other nodes.
-    claimed : Claimed
-        What it has taken from its host.
-    output : NodeOutput
-        Carries what it prints to the driver.
-    detachment : Detachment or None
-        If it outlives its task.
-    """
+    """The phases JOIN and RUN of one node, and its results; `detachment` is for a node that outlives its task."""
 
     def __init__(
         self,
@@ -180,12 +166,7 @@ class NodeRun:
     def run(self, batches: Iterable[pa.RecordBatch | None]) -> None:
         """Bring all rows in, then watch until the process and all active nodes have ended.
 
-        Raises
-        ------
-        ProcessFailure
-            If the process fails.
-        TfosMlError
-            If the node does.
+        Raises ``ProcessFailure`` if the process fails, another error of ours if the node does.
         """
         for idle in self._source.feed(batches):
             self._pump(idle)

@@ -24,34 +24,10 @@ REPORT_BYTES = 1 << 20  # sent with one call, far below what a server takes
 
 
 class ProgressLink:
-    """Reports a node's progress to the driver from a thread.
+    """Reports a node's progress to the driver from a thread, every `period` seconds; `hear` gets each answer.
 
-    Calls and reports are numbered, and a report is sent with every call until one is answered: the driver takes
-    each once.
-
-    Parameters
-    ----------
-    client : ControlClient
-        Connection to the driver.
-    rank : int
-        The reporting node.
-    progress : callable
-        Returns the node's present state, a :class:`NodeProgress`.
-    period : float, default 0.5
-        Seconds between two reports.
-    hear : callable, optional
-        Called with each of the driver's answers.
-
-    Attributes
-    ----------
-    stop_asked : bool
-        Whether the driver wants the node to stop.
-    heard_at : float
-        ``time.monotonic()`` of the last call that the driver has answered, or of the start.
-    has_answered : bool
-        Whether the driver has ever answered.
-    is_driver_gone : bool
-        Whether the driver has answered, and now its host refuses connections for ``REFUSED_SECONDS``.
+    Calls and reports are numbered, and a report is sent with every call until one is answered: the driver takes each
+    once.
     """
 
     def __init__(
@@ -74,11 +50,11 @@ class ProgressLink:
         self._lock = threading.Lock()
         self._refusals = client.refusals()
         self._has_warned = False
-        self.heard_at = time.monotonic()
+        self.heard_at = time.monotonic()  # when the last call began that the driver has answered
         self.has_answered = False
-        self.is_driver_gone = False
+        self.is_driver_gone = False  # it has answered, and now its host refuses connections for REFUSED_SECONDS
         self._closed = threading.Event()
-        self.stop_asked = False
+        self.stop_asked = False  # whether the driver wants the node to stop
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def start(self) -> None:
@@ -86,19 +62,9 @@ class ProgressLink:
         self._thread.start()
 
     def check(self, lease: float | None, needs_driver: bool) -> None:
-        """Raise if the driver wants the node no longer, or is gone.
+        """Raise ``FitCancelledError`` if the driver wants the node no longer, ``NodeLostError`` if the driver is gone.
 
-        Parameters
-        ----------
-        lease : float or None
-            Seconds without an answer after which a driver that has answered is gone.
-        needs_driver : bool
-            Whether one that has never answered is gone, too.
-
-        Raises
-        ------
-        FitCancelledError, NodeLostError
-            For either.
+        It is gone once it has answered and then not for `lease` seconds; with `needs_driver` also if it never has.
         """
         if self.stop_asked:
             raise errors.FitCancelledError("the driver asked the nodes to stop")

@@ -26,19 +26,7 @@ from tfos_ml.protocol.transport import Service, TransportServer
 
 
 class RowServer(TransportServer):
-    """Listens from construction until :meth:`close`.
-
-    Parameters
-    ----------
-    inlet : RowReceiver
-        Takes the rows.
-    endpoint : Endpoint or str
-        Where it listens, as of :class:`TransportServer`.
-    token : str
-        The run's.
-    claims : DriverClaims
-        Asks the driver whether the rows of a partition are to be taken.
-    """
+    """Listens from construction until :meth:`close`."""
 
     def __init__(self, inlet: RowReceiver, endpoint: Endpoint | str, token: str, claims: DriverClaims):
         self._receiver = inlet

@@ -14,14 +14,9 @@ PREFIX = "system"  # MLflow shows metrics of this name on a page of their own
 
 
 class SystemMetrics:
-    """Samples CPU, memory, disk, network and GPUs of this host.
+    """Samples CPU, memory, disk, network and GPUs of this host every `period` seconds.
 
-    Parameters
-    ----------
-    period : float
-        Seconds between two samples.
-    report : callable
-        Called from the thread with each, a dict of numbers by MLflow's names.
+    `report` is called from the thread with each sample, a dict of numbers by MLflow's names.
     """
 
     def __init__(self, period: float, report: Callable[[dict[str, float]], None]):

@@ -24,13 +24,7 @@ KEPT_SYSTEM_REPORTS = 1000  # where they cannot be passed on at once
 
 
 class NodeTelemetry:
-    """Keeps and sends what the run's :class:`tfos_ml.protocol.settings.Telemetry` wants of one node.
-
-    Parameters
-    ----------
-    member : Member
-        The node.
-    """
+    """Keeps and sends what the run's :class:`tfos_ml.protocol.settings.Telemetry` wants of one node."""
 
     def __init__(self, member: Member):
         self._task = member.task

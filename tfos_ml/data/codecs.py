@@ -18,22 +18,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Codec:
-    """How values of a type travel.
-
-    Attributes
-    ----------
-    type : type
-        Of the values.
-    encode, decode : callable
-        From a value to one that Arrow has, and back.
-    cast : str
-        What makes a tensor's value of a value ``x``, for errors.
-    """
+    """How values of a type travel."""
 
     type: type
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
-    cast: str
+    encode: Callable[[Any], Any]  # from a value to one that Arrow has
+    decode: Callable[[Any], Any]  # and back
+    cast: str  # what makes a tensor's value of a value ``x``, for errors
 
 
 def _to_time(text: str) -> datetime.time:

@@ -24,23 +24,14 @@ def has_names(batch: pa.RecordBatch) -> bool:
 
 
 def field_of(batch: pa.RecordBatch, name: str, position: int) -> pa.Array:
-    """A field of the elements of a batch: by name if they have names, else by position.
-
-    Raises
-    ------
-    ColumnNotFoundError
-        If there is no such field.
-    """
+    """A field of the elements of a batch: by name if they have names, else by position; raises as :func:`column_of`."""
     return column_of(batch, name if has_names(batch) else position)
 
 
 class UnnamedFields:
     """Warns, once for each shape of rows, which field is taken for which name where rows have no names.
 
-    Parameters
-    ----------
-    mapping : mapping of str to str
-        Tensor names by column.
+    `mapping` has tensor names by column.
     """
 
     def __init__(self, mapping: Mapping[str, str]):
@@ -48,17 +39,9 @@ class UnnamedFields:
         self._told: set[tuple[str, ...]] = set()
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Compare the fields of a batch with the mapping.
+        """Compare the fields of a batch with the mapping, and warn if there are several, so that their order matters.
 
-        Raises
-        ------
-        ColumnNotFoundError
-            If there are fewer fields than columns.
-
-        Warns
-        -----
-        UnnamedFieldsWarning
-            If there is more than one column or field, so that their order matters.
+        Raises ``ColumnNotFoundError`` if there are fewer fields than columns.
         """
         if has_names(batch):
             return

@@ -80,21 +80,10 @@ class _ChangedError(ColumnTypeError):
 
 
 def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: int = 8192) -> Iterator[pa.RecordBatch]:
-    """Batch elements of any forms, in order; where the form changes, a new batch begins.
+    """Batch elements of any forms, read lazily, in order; where the form changes, a new batch begins.
 
-    Parameters
-    ----------
-    elements : iterable
-        Read lazily, one batch at a time.
-    target_bytes : int, default 4 MiB
-        Size of a batch to aim at; the first has ``FIRST_ROWS`` rows.
-    max_rows : int, default 8192
-        Most rows of a batch.
-
-    Raises
-    ------
-    ColumnTypeError
-        If an element holds what Arrow cannot, or a field holds values of several types.
+    Batches of `target_bytes` are aimed at; the first has ``FIRST_ROWS`` rows. Raises ``ColumnTypeError`` if an element
+    holds what Arrow cannot, or a field holds values of several types.
     """
     stream, rows = iter(elements), min(FIRST_ROWS, max_rows)
     while held := list(islice(stream, rows)):

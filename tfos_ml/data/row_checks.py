@@ -14,13 +14,7 @@ from tfos_ml.errors import LabelRangeError
 
 
 class RowChecks:
-    """Finds nulls, NaN, infinity, and labels that a loss cannot take.
-
-    Parameters
-    ----------
-    schema : FeedSchema
-        The columns, and what becomes of rows with a null or NaN.
-    """
+    """Finds nulls, NaN, infinity, and labels that a loss cannot take, and which rows are left out for them."""
 
     def __init__(self, schema: FeedSchema):
         self._schema = schema
@@ -31,19 +25,10 @@ class RowChecks:
         ]
 
     def kept(self, columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
-        """Which rows of a batch go on; None if all do.
+        """Which rows of a batch of plain columns go on; None if all do.
 
-        Parameters
-        ----------
-        columns : sequence of pyarrow.Array
-            All columns of the schema, plain.
-
-        Raises
-        ------
-        NullValueError, NonFiniteValueError
-            If there is a null, or NaN or infinity, and the policy is "error".
-        LabelRangeError
-            If a label is none that the model's loss takes.
+        Raises ``NullValueError`` or ``NonFiniteValueError`` if there is a null, or NaN or infinity, and the policy is
+        "error", and ``LabelRangeError`` if a label is none that the model's loss takes.
         """
         skipped: list[Array] = []
         for spec, column in zip(self._schema.columns, columns, strict=True):
@@ -81,13 +66,7 @@ class LabelRange:
         self._rows = 0
 
     def check(self, column: pa.Array) -> None:
-        """Look at the rows of a batch, all of them finite.
-
-        Raises
-        ------
-        LabelRangeError
-            Names the values found and those expected.
-        """
+        """Look at the rows of a batch, all of them finite; ``LabelRangeError`` if one is none of those expected."""
         self._rows += len(column)
         while pa.types.is_list(column.type):
             column = column.flatten()

@@ -29,12 +29,7 @@ def is_dataframe(data: Any) -> bool:
 def feeding(data: Any, order: FeedOrder) -> Callable[[], dict[int, int | None]]:
     """The job that feeds rows to train on; its result is how many by partition, None where none were wanted.
 
-    Raises
-    ------
-    ParamError
-        If `data` is neither RDD nor DataFrame.
-    ColumnTypeError
-        If a column has a type that no tensor can hold.
+    Raises ``ParamError`` if `data` is neither RDD nor DataFrame, ``ColumnTypeError`` if no tensor can hold a column.
     """
     if is_dataframe(data):
         frames = _feedable(data).mapInArrow(partial(feed_batches, order), FED_SCHEMA)

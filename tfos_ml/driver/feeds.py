@@ -16,25 +16,14 @@ from tfos_ml.protocol.transport import Service
 
 
 class Feeds:
-    """Deals partitions to nodes and grants each to one attempt; for several threads.
-
-    Parameters
-    ----------
-    nodes : Nodes
-        Those of the run, whose lock it shares.
-
-    Attributes
-    ----------
-    stop_requested : bool
-        Whether a process with the run's token has called for the end of the stream that feeds the cluster.
-    """
+    """Deals partitions to nodes and grants each to one attempt; for several threads, under the lock of the nodes."""
 
     def __init__(self, nodes: Nodes):
         self._nodes = nodes
         self._changed = nodes.changed
         self._claims = Claims()
         self._dealer = Dealer()
-        self.stop_requested = False
+        self.stop_requested = False  # by a process with the run's token: the end of the stream that feeds the cluster
 
     def service(self) -> Service:
         """The calls of feed tasks and of the nodes that they feed."""

@@ -15,13 +15,7 @@ SHOWN_SECONDS = 0.2
 
 
 class OutputPrinter:
-    """Writes the nodes' lines on the driver's stderr while a cluster runs, from a thread.
-
-    Parameters
-    ----------
-    server : ControlServer
-        Takes the lines; when it is closed, the thread ends.
-    """
+    """Writes the nodes' lines on the driver's stderr from a thread, until the server that takes them is closed."""
 
     def __init__(self, server: ControlServer):
         self._server = server

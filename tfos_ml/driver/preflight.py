@@ -29,17 +29,8 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1
 def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
     """Refuse Spark settings under which a job with TensorFlow processes cannot run.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The session.
-    barrier : bool, default True
-        Whether the nodes are started in a barrier job where Spark allows that.
-
-    Raises
-    ------
-    ClusterConfigError
-        Names the setting, its value and what to set.
+    `barrier` says whether the nodes are started in a barrier job where Spark allows that. Raises
+    ``ClusterConfigError``, which names the setting, its value and what to set.
     """
     if allocates_dynamically(spark) or not barrier:
         if is_connect(spark):
@@ -70,24 +61,12 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
 
 
 def lease_timeout(spark: SparkSession) -> float:
-    """Seconds after which a node that the driver does not answer ends itself, and a silent one counts as lost.
-
-    Raises
-    ------
-    ClusterConfigError
-        If the setting is no positive number.
-    """
+    """Seconds after which a node that the driver does not answer ends itself, and a silent one counts as lost."""
     return _seconds(spark, LEASE_SETTING, LEASE_SECONDS)
 
 
 def graces(spark: SparkSession) -> Graces:
-    """How long passive nodes may go on at the end of a run.
-
-    Raises
-    ------
-    ClusterConfigError
-        If a setting is no positive number.
-    """
+    """How long passive nodes may go on at the end of a run."""
     default = Graces()
     return Graces(
         worker=_seconds(spark, WORKER_SETTING, default.worker),
@@ -140,18 +119,13 @@ def check_slots(
     name: str = "clusterSize",
     advice: str = "Lower clusterSize or nodeCpus",
 ) -> None:
-    """Refuse a cluster that Spark has too few task slots for.
+    """Raise ``NotEnoughSlotsError`` for a cluster that Spark has too few task slots for.
 
-    Executors that the settings promise but that have not registered yet are waited for, for at
-    most `timeout` seconds; where no setting says how many there will be, as long as they may still be
-    registering: ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the
-    application began. On Spark Connect slots cannot be counted, and nothing is checked. The error names the argument
-    that requires so many, and gives an advice.
-
-    Raises
-    ------
-    NotEnoughSlotsError
-        Says how many are needed and how many there are.
+    Executors that the settings promise but that have not registered yet are waited for, for at most `timeout` seconds;
+    where no setting says how many there will be, as long as they may still be registering:
+    ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the application began. On Spark
+    Connect slots cannot be counted, and nothing is checked. The error names the argument that requires so many, and
+    gives an advice.
     """
     if is_connect(spark):
         return

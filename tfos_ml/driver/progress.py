@@ -17,20 +17,10 @@ BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} epochs [{elapsed}{postfix}]"
 
 
 class Progress:
-    """Shows rows fed, epoch and metrics.
-
-    Parameters
-    ----------
-    verbose : int
-        0 shows nothing, 1 a progress bar, 2 a line per epoch and what the nodes print.
-    nodes, epochs : int
-        Size of the cluster; number of epochs.
-    shares_terminal : bool, default False
-        Whether Spark draws a bar of its own on the terminal (``spark.ui.showConsoleProgress``).
-    """
+    """Shows rows fed, epoch and metrics; with `shares_terminal` Spark draws a bar of its own on the terminal."""
 
     def __init__(self, verbose: int, nodes: int, epochs: int, shares_terminal: bool = False):
-        self._verbose = verbose
+        self._verbose = verbose  # 0 shows nothing, 1 a progress bar, 2 a line per epoch and what the nodes print
         self._nodes = nodes
         self._count = f"{nodes} node{'s' if nodes > 1 else ''}"
         self._epochs = epochs

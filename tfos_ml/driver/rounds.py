@@ -11,13 +11,7 @@ from tfos_ml.protocol.transport import Service
 
 
 class Rounds:
-    """The messages of all nodes, round by round; in the first each describes itself.
-
-    Parameters
-    ----------
-    changed : threading.Condition
-        Holds the lock.
-    """
+    """The messages of all nodes, round by round, under a lock of others; in the first each describes itself."""
 
     def __init__(self, changed: Condition):
         self._changed = changed

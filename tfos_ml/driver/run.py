@@ -37,23 +37,9 @@ one_at_a_time = threading.Lock()
 class Run:
     """One attempt at a cluster. As a context manager it is cancelled if the body raises, and closed in any case.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The session whose jobs start the nodes.
-    task : NodeTask
-        What the nodes do; `control` is filled in.
-    control : ControlServer or None
-        The run's server, which is closed with it; None on Spark Connect, where nodes do not reach the driver.
-    write : callable, default write_lines
-        Writes lines of the nodes' output, ``write(lines)``.
-    show : callable, optional
-        Shows progress; called with every look at a job, before failures are raised.
-
-    Attributes
-    ----------
-    task : NodeTask
-        With the address of the control server.
+    Its server is closed with it; it has none on Spark Connect, where nodes do not reach the driver. `write` writes
+    lines of the nodes' output; `show` shows progress, and is called with every look at a job, before failures are
+    raised.
     """
 
     def __init__(
@@ -74,14 +60,9 @@ class Run:
         self._job: SparkJob | None = None  # whose tasks are the nodes, or start them
 
     def start(self, action: Callable[[], Any], driver_program: bytes | None = None) -> SparkJob:
-        """Start the nodes; returns the job whose tasks they are, or which starts them.
+        """Start the nodes; returns the job, run by `action`, whose tasks they are, or which starts them.
 
-        Parameters
-        ----------
-        action : callable
-            Runs the Spark job, and returns its result.
-        driver_program : bytes, optional
-            The payload, for nodes of ranks below ``task.first_rank``, which run on the driver's host.
+        `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
         """
         if driver_program is not None and self.control is not None:
             ranks = range(self.task.first_rank)
@@ -106,19 +87,10 @@ class Run:
                 yield
 
     def check(self, job: SparkJob | None = None, end_seconds: float = END_SECONDS) -> None:
-        """Raise the first failure of a node, which may be that it has not been heard of for its lease.
+        """Raise the first failure of a node, as it was reported, or that it has not been heard of for its lease.
 
-        Parameters
-        ----------
-        job : SparkJob, optional
-            Is given time to end by itself first, since Spark prints errors of the tasks that it has to kill.
-        end_seconds : float, default 10
-            How much time.
-
-        Raises
-        ------
-        NodeError
-            Or another of :mod:`tfos_ml.errors`, as the node has reported it.
+        A `job` is given `end_seconds` to end by itself first, since Spark prints errors of the tasks that it has to
+        kill.
         """
         if self.control is None:
             return
@@ -138,19 +110,9 @@ class Run:
     def gather(self, job: SparkJob, waits_for_slots: Callable[[], bool] = lambda: False) -> None:
         """Wait until all nodes have come to the control server, or their job has ended.
 
-        Parameters
-        ----------
-        job : SparkJob
-            That of the nodes.
-        waits_for_slots : callable, optional
-            Whether there is a reason to wait on, however long it takes.
-
-        Raises
-        ------
-        NodeError
-            The first failure of a node.
-        ReservationTimeoutError
-            Names the missing nodes, once ``task.reservation_timeout`` has passed.
+        As long as `waits_for_slots` there is a reason to wait on, however long it takes; else
+        ``ReservationTimeoutError`` names the missing nodes, once ``task.reservation_timeout`` has passed. Also raises
+        as :meth:`check`.
         """
         since = time.monotonic()
         for _ in self.polls(job):

@@ -64,13 +64,7 @@ class Claims:
         return PENDING if grant.rows is None else TAKEN
 
     def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
-        """Note that the rows of a granted partition have been handed to the train function.
-
-        Raises
-        ------
-        ValueError
-            If the partition is not the claimant's.
-        """
+        """Note that a partition's rows have gone to the train function; ``ValueError`` if it is not the claimant's."""
         call = self._calls.get(number)
         if call is None:
             return
@@ -115,12 +109,7 @@ class Claims:
 class DriverClaims:
     """A node's access to the driver's grants; for several threads.
 
-    Parameters
-    ----------
-    client : ControlClient
-        Connection to the driver.
-    patience : float
-        Seconds for which a call is repeated that gets no answer.
+    Calls that get no answer are repeated for `patience` seconds.
     """
 
     def __init__(self, client: ControlClient, patience: float):
@@ -130,10 +119,7 @@ class DriverClaims:
     def take(self, number: int, partition: int, claimant: str) -> bool:
         """Whether the partition is this claimant's; waits while another has it and has not committed.
 
-        Raises
-        ------
-        pyarrow.ArrowException
-            If that cannot be known; nothing may be committed then.
+        Raises ``pyarrow.ArrowException`` if that cannot be known; nothing may be committed then.
         """
         deadline = time.monotonic() + self._patience
         while True:
@@ -156,18 +142,7 @@ class DriverClaims:
 
 
 def check_rows(read: Mapping[int, int], committed: Mapping[int, int]) -> None:
-    """Raise unless nodes have committed of each partition what its feed task has read.
-
-    Parameters
-    ----------
-    read, committed : mapping of int to int
-        Rows by partition.
-
-    Raises
-    ------
-    RowsLostError
-        Names partitions.
-    """
+    """Raise ``RowsLostError`` unless nodes have committed of each partition as many rows as its feed task has read."""
     wrong = [partition for partition, rows in sorted(read.items()) if committed.get(partition, 0) != rows]
     if wrong:
         some = [f"{p}: {read[p]} read, {committed.get(p, 0)} taken over" for p in wrong[:NAMED_PARTITIONS]]

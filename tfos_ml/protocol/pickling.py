@@ -17,21 +17,8 @@ PROGRAM_FILE = "program.pkl"
 def pack_program(what: str, function: Any, value: Any, others: Mapping[str, Any]) -> bytes:
     """Pickle a value that holds a function, with the source lines of that.
 
-    Parameters
-    ----------
-    what : str
-        Its name, for errors.
-    function : callable or None
-        The function.
-    value : object
-        What to pickle.
-    others : mapping of str to object
-        What else is in it, by name.
-
-    Raises
-    ------
-    TrainFnPickleError
-        Names what cannot be pickled.
+    Raises ``TrainFnPickleError``, which names what cannot be pickled: `function` is called `what`, and `others`, by
+    name, are what else is in it.
     """
     pickled = pickle_function(what, function, value, others)
     program: bytes = cloudpickle.dumps((sources.collect(function), pickled))
@@ -59,13 +46,7 @@ def unpack_program(program: bytes) -> Any:
 
 
 def pickle_value(value: Any) -> bytes:
-    """What a function returned, pickled.
-
-    Raises
-    ------
-    TrainFnPickleError
-        If it cannot be.
-    """
+    """What a function returned, pickled; raises ``TrainFnPickleError``."""
     try:
         pickled: bytes = cloudpickle.dumps(value)
     except Exception as error:

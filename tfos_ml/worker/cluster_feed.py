@@ -29,18 +29,12 @@ TAKEN_SECONDS = 1.0
 class ClusterFeed(DataFeed):
     """A stream of this node's rows; made by ``ctx.get_data_feed()`` on a node of a ``TFCluster``.
 
-    Rows of an RDD are the elements as they were, but for lists of numbers, which come as NumPy
-    arrays; rows of a DataFrame are tuples of its columns. The rows of one call of ``train`` come as
-    often as its ``num_epochs`` says, with 0 until the train function reads no further. There is no
-    end of the feed before ``shutdown``.
-
-    Attributes
-    ----------
-    keeps_lists : bool
-        Whether lists of numbers come as lists, which is slower; for :mod:`tfos_ml.compat`.
+    Rows of an RDD are the elements as they were, but for lists of numbers, which come as NumPy arrays; rows of a
+    DataFrame are tuples of its columns. The rows of one call of ``train`` come as often as its ``num_epochs`` says,
+    with 0 until the train function reads no further. There is no end of the feed before ``shutdown``.
     """
 
-    keeps_lists = False
+    keeps_lists = False  # whether lists of numbers come as lists, which is slower; for tfos_ml.compat
 
     def __init__(
         self,
@@ -188,13 +182,7 @@ class ClusterFeed(DataFeed):
         return taken
 
     def close(self) -> None:
-        """Called when the train function has returned.
-
-        Raises
-        ------
-        ShapeError
-            If rows were read with ``train_mode=False`` and not answered.
-        """
+        """Called when the train function has returned; ``ShapeError`` if rows to infer from were not answered."""
         waiting = sum(count for _, count in self._runs)
         if waiting and not self._terminated:
             raise ShapeError(f"{waiting} rows were read with train_mode=False but not answered by batch_results()")

@@ -28,25 +28,10 @@ WINDOW_BYTES = 256 << 20
 
 
 class RowStore:
-    """All rows of one node, mapped from the spool.
+    """All rows of one node, mapped from the spool; `chunks` are consumed at once.
 
-    Parameters
-    ----------
-    chunks : iterable of Chunk
-        The chunks; consumed at once.
-    schema : FeedSchema
-        The columns.
-    shapes : list of tuple of int or None
-        Shape of one row of each column; None where rows differ.
-    totals : numpy.ndarray of int64
-        Rows of all nodes by source partition.
-    longest : list of tuple of int, optional
-        Shape that holds the longest row of all nodes, of each column.
-
-    Attributes
-    ----------
-    spilled : bool
-        Whether some rows are on disk rather than in shared memory.
+    `shapes` has the shape of one row of each column, None where rows differ; `longest` the shape that holds the longest
+    row of all nodes. `totals` are the rows of all nodes by source partition.
     """
 
     def __init__(
@@ -61,7 +46,7 @@ class RowStore:
         self.shapes = shapes
         self.longest = longest
         self.total = int(totals.sum())
-        self.spilled = False
+        self.spilled = False  # whether some rows are on disk rather than in shared memory
         self._batches: list[pa.RecordBatch] = []
         for chunk in chunks:
             self.spilled |= chunk.on_disk
@@ -198,21 +183,10 @@ def blocks(store: RowStore, sizes: Int64s, order: Int64s, pad_value: float) -> I
 
 
 def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, pad_value: float) -> tf.data.Dataset:
-    """A dataset of batches of the given sizes, with asserted cardinality.
+    """A dataset of batches of the given sizes, shape ``(steps,)``, of one pass, with asserted cardinality.
 
-    Parameters
-    ----------
-    store : RowStore
-        The rows.
-    sizes : numpy.ndarray of int64, shape (steps,)
-        Sizes of the batches of one pass.
-    epochs : int
-        Passes in one iteration.
-    seed : int or None
-        Seed of the shuffle; None keeps the order. Each pass, also of a later iteration, is
-        shuffled anew.
-    pad_value : float
-        Fills rows shorter than the longest of their batch.
+    One iteration has `epochs` passes; each, also of a later iteration, is shuffled anew, unless `seed` is None.
+    `pad_value` fills rows shorter than the longest of their batch.
     """
     import tensorflow as tf
 
