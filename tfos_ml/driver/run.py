@@ -7,6 +7,8 @@ found there; what Spark says of the job comes second.
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
+from tfos_ml.agent.detached import DetachedNode, start_detached
+from tfos_ml.agent.placement import TaskInfo
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.driver_nodes import DriverNodes
 from tfos_ml.driver.job_errors import node_error, typed_error
 from tfos_ml.driver.node_lines import write_lines
 from tfos_ml.driver.spark_job import SparkJob
+from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.failure import find_failure
 from tfos_ml.protocol.node_task import NodeTask
 
@@ -56,7 +60,7 @@ class Run:
         self._write = write
         self._show = show
         self._tag = f"tfos_ml-{task.run_id}"
-        self._driver_nodes: DriverNodes | None = None
+        self._on_driver: list[subprocess.Popen[bytes]] = []  # parameter servers that hold no task slot of Spark's
         self._job: SparkJob | None = None  # whose tasks are the nodes, or start them
 
     def start(self, action: Callable[[], Any], driver_program: bytes | None = None) -> SparkJob:
@@ -65,9 +69,10 @@ class Run:
         `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
         """
         if driver_program is not None and self.control is not None:
-            ranks = range(self.task.first_rank)
-            self._driver_nodes = DriverNodes(self.task, driver_program, ranks, self.control.host)
-            self._driver_nodes.start()
+            task = replace(self.task, payload=Artifact(self.task.payload.name, driver_program), shares_console=True)
+            for rank in range(task.first_rank):
+                info = TaskInfo(rank, self.control.host, cpus=1, gpus={})
+                self._on_driver.append(start_detached(DetachedNode(task, info, os.getpid(), is_fed=False)))
         self._job = self.start_job(action)
         return self._job
 
@@ -165,8 +170,8 @@ class Run:
         if self.control is None:
             return
         self.control.nodes.stop()
-        if self._driver_nodes is not None:
-            self._driver_nodes.wait(CLEANUP_TIMEOUT)
+        for process in self._on_driver:
+            _end(process)
         if not self.control.nodes.wait_gone(CLEANUP_TIMEOUT):
             logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
         self._write_lines()
@@ -187,3 +192,14 @@ class Run:
                 self.cancel()
         finally:
             self.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a node's supervisor; one that outlasts that is killed, and its reaper cleans up."""
+    assert process.stdout is not None
+    process.stdout.close()
+    try:
+        process.wait(CLEANUP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(CLEANUP_TIMEOUT)
