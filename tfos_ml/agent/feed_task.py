@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -208,14 +209,12 @@ def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch
 
 def _dealt(order: FeedOrder, partition: int) -> FeedNode:
     """The node that the driver deals a partition to; any once the call has ended, which then refuses it."""
-    client = ControlClient(**order.control)
+    host = address_towards(order.control["location"])
     try:
-        host = address_towards(order.control["location"])
-        rank = client.call_reliably(DealPartition(order.number, partition, host), order.patience).rank
+        with closing(ControlClient(**order.control)) as client:
+            rank = client.call_reliably(DealPartition(order.number, partition, host), order.patience).rank
     except pa.ArrowException:  # without the driver nothing is granted, and the node says so
         rank = None
-    finally:
-        client.close()
     return next((node for node in order.nodes if node.rank == rank), order.nodes[0])
 
 
@@ -276,13 +275,11 @@ class _Call:
 
     def _ask_driver(self) -> Outcome:
         """What has become of the cluster, as soon as the driver knows."""
-        client = ControlClient(**self._control)
-        try:
-            return client.call_reliably(AskOutcome(self._node.rank), WHY_SECONDS)
-        except pa.ArrowException:
-            return Outcome(None, [])
-        finally:
-            client.close()
+        with closing(ControlClient(**self._control)) as client:
+            try:
+                return client.call_reliably(AskOutcome(self._node.rank), WHY_SECONDS)
+            except pa.ArrowException:
+                return Outcome(None, [])
 
     def has_committed(self, claimant: str) -> bool:
         """Whether the node has taken the partition over from this attempt; waits while it may still do so.
@@ -290,15 +287,11 @@ class _Call:
         If it has not, or that cannot be known, Spark may try the task again: a partition is granted once.
         """
         deadline = time.monotonic() + self._patience
-        client = ControlClient(**self._control)
-        try:
+        with closing(ControlClient(**self._control)) as client, suppress(*NO_ANSWER):
             while True:
                 answer = client.call_reliably(AskCommitted(*self._partition, claimant), self._patience)
                 if answer.rows is not None:
                     return True
                 if not answer.pending or answer.stop or time.monotonic() > deadline:
-                    return False
-        except NO_ANSWER:
-            return False
-        finally:
-            client.close()
+                    break
+        return False

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -38,18 +39,16 @@ def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, s
     if size == 1:
         return True
     deadline = time.monotonic() + LEAVE_SECONDS
-    client = ControlClient(**control)
+    mine = GatherRound(rank, _LEAVING, size, str(rendezvous.begun))
     try:
-        mine = GatherRound(rank, _LEAVING, size, str(rendezvous.begun))
-        while (begun := client.call_reliably(mine, LEAVE_SECONDS).messages) is None:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_SECONDS)
+        with closing(ControlClient(**control)) as client:
+            while (begun := client.call_reliably(mine, LEAVE_SECONDS).messages) is None:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(POLL_SECONDS)
     except pa.ArrowException as error:
         logger.debug("The driver cannot be reached: %s", error)
         return False
-    finally:
-        client.close()
     return rendezvous.complete(max(map(int, begun)), deadline - time.monotonic())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -81,12 +82,9 @@ class BarrierPlacement(NodePlacement):
         """See :class:`NodePlacement`."""
         if self._control is None:
             return False
-        client = ControlClient(**self._control)
-        try:
+        with closing(ControlClient(**self._control)) as client:
             client.call_reliably(ReportFailure(self.rank, text), REPORT_SECONDS)
-            return True
-        finally:
-            client.close()
+        return True
 
     def leave(self, rendezvous: Rendezvous) -> bool:
         """See :class:`NodePlacement`."""

@@ -34,7 +34,7 @@ class BarrierContext(Protocol):
 
 
 class ReservedPort:
-    """A TCP port held until just before TensorFlow, which sets no ``SO_REUSEPORT``, binds it."""
+    """A TCP port held until just before TensorFlow binds it: its server does not set ``SO_REUSEPORT``."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
