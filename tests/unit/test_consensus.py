@@ -133,9 +133,9 @@ def test_the_grace_of_a_passive_node_begins_when_nothing_is_left_for_it(rank, si
 def test_servers_of_a_program_stay_until_it_shuts_the_cluster_down():
     task = make_task(template=make_template(2, num_ps=1))
     dismissal = Dismissal(member_of(task, 0, "127.0.0.1"), waits_for_program=True)
-    dismissal.hear(ProgressAnswer(False))
+    dismissal.take_answer(ProgressAnswer(False))
     assert dismissal.since(Ended) is None
     before = time.monotonic()
-    dismissal.hear(ProgressAnswer(False, ending=Ending(Limit(7.0, "grace_secs=7"))))
+    dismissal.take_answer(ProgressAnswer(False, ending=Ending(Limit(7.0, "grace_secs=7"))))
     assert before <= dismissal.since(Ended) <= time.monotonic()
     assert (dismissal.limit.seconds, dismissal.limit.source) == (7.0, "grace_secs=7")

@@ -22,7 +22,7 @@ class Dismissal:
         self.limit = limit_of(member.role.job_name, member.task.graces)  # how long it may go on after since()
         self._program_ended_at: float | None = None
 
-    def hear(self, answer: ProgressAnswer) -> None:
+    def take_answer(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver, which may say that the program shuts down, and with which grace."""
         if answer.ending is None:
             return

@@ -31,12 +31,12 @@ from tfos_ml.data.fields import field_of
 from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.control_messages import (
-    AskCommitted,
-    AskOutcome,
     DealPartition,
-    ExchangeOrder,
+    ExchangeRows,
+    GetCommitted,
+    GetOutcome,
     Outcome,
-    PutOrder,
+    PutPartition,
 )
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
 from tfos_ml.protocol.graces import LEASE_SECONDS
@@ -58,7 +58,7 @@ class FeedNode:
 
 
 @dataclass(frozen=True)
-class FeedOrder:
+class FeedSpec:
     """What feed tasks need to know."""
 
     number: int  # which call of ``train`` or ``inference`` this is
@@ -81,27 +81,27 @@ def _partition() -> int:
     return int(context.partitionId())
 
 
-def feed_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[tuple[int, int | None]]:
+def feed_elements(spec: FeedSpec, partition: int, elements: Iterable[Any]) -> Iterator[tuple[int, int | None]]:
     """Feed the elements of an RDD's partition; yields its number and how many, None if they are not wanted."""
-    yield partition, _put(order, partition, rdd_to_arrow.to_batches(whole(elements)))
+    yield partition, _put(spec, partition, rdd_to_arrow.to_batches(whole(elements)))
 
 
-def feed_batches(order: FeedOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def feed_batches(spec: FeedSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Feed the rows of a DataFrame's partition; yields its number and how many, null if they are not wanted."""
     partition = _partition()
-    fed = _put(order, partition, map(_plain_batch, whole(batches)))
+    fed = _put(spec, partition, map(_plain_batch, whole(batches)))
     yield pa.RecordBatch.from_pydict(
         {"partition": pa.array([partition], pa.int32()), "rows": pa.array([fed], pa.int64())}
     )
 
 
-def infer_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
+def infer_elements(spec: FeedSpec, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
     """A result for each element of an RDD's partition, in order."""
-    for answer in _exchange(order, partition, rdd_to_arrow.to_batches(whole(elements))):
+    for answer in _exchange(spec, partition, rdd_to_arrow.to_batches(whole(elements))):
         yield from to_elements(answer, lists=True)
 
 
-def infer_batches(order: FeedOrder, results: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def infer_batches(spec: FeedSpec, results: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of a DataFrame's partition with the columns of their results."""
     given: deque[pa.RecordBatch] = deque()
 
@@ -111,7 +111,7 @@ def infer_batches(order: FeedOrder, results: pa.Schema, batches: Iterable[pa.Rec
                 given.append(batch)
                 yield _plain_batch(batch)
 
-    for answer in _exchange(order, _partition(), remembered()):
+    for answer in _exchange(spec, _partition(), remembered()):
         columns = [_result_column(answer, position, wanted) for position, wanted in enumerate(results)]
         while columns[0]:
             rows_here = min(len(columns[0]), given[0].num_rows)
@@ -139,16 +139,16 @@ def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], batch.schema.names)
 
 
-def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> int | None:
+def _put(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> int | None:
     """Hand rows in until there are no more; returns how many were taken over, None if no more are wanted."""
     batches = (batch for batch in batches if batch.num_rows)
     first = next(batches, None)
     if first is None:
         return 0
     claimant = uuid.uuid4().hex
-    put = PutOrder(order.number, partition, claimant, order.stream, order.epochs, float(order.feed_timeout))
+    put = PutPartition(spec.number, partition, claimant, spec.stream, spec.epochs, float(spec.feed_timeout))
     sent, is_settled, has_sent_all = 0, False, False
-    with _Call(order, partition, _dealt(order, partition), may_end=True) as call:
+    with _Call(spec, partition, _dealt(spec, partition), may_end=True) as call:
         try:
             writer, reader = call.client.do_put(command(put), blocks.MESSAGE_SCHEMA, call.options)
             with writer:
@@ -179,12 +179,12 @@ def _answer(reader: Any) -> dict[str, Any]:
     return found
 
 
-def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Results of rows, in order; at most ``MAX_BLOCKS_AHEAD`` batches wait for theirs at a time."""
     waiting: deque[int] = deque()  # rows of each batch that waits for results
-    with _Call(order, partition, _nearest(order, partition)) as call:
+    with _Call(spec, partition, _nearest(spec, partition)) as call:
         writer, reader = call.client.do_exchange(
-            command(ExchangeOrder(order.stream, float(order.feed_timeout))), call.options
+            command(ExchangeRows(spec.stream, float(spec.feed_timeout))), call.options
         )
         with writer:
             writer.begin(blocks.MESSAGE_SCHEMA)
@@ -207,22 +207,22 @@ def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch
                 yield from blocks.read(block)
 
 
-def _dealt(order: FeedOrder, partition: int) -> FeedNode:
+def _dealt(spec: FeedSpec, partition: int) -> FeedNode:
     """The node that the driver deals a partition to; any once the call has ended, which then refuses it."""
-    host = address_towards(order.control["location"])
+    host = address_towards(spec.control["location"])
     try:
-        with closing(ControlClient(**order.control)) as client:
-            rank = client.call_reliably(DealPartition(order.number, partition, host), order.patience).rank
+        with closing(ControlClient(**spec.control)) as client:
+            rank = client.call_reliably(DealPartition(spec.number, partition, host), spec.patience).rank
     except pa.ArrowException:  # without the driver nothing is granted, and the node says so
         rank = None
-    return next((node for node in order.nodes if node.rank == rank), order.nodes[0])
+    return next((node for node in spec.nodes if node.rank == rank), spec.nodes[0])
 
 
-def _nearest(order: FeedOrder, partition: int) -> FeedNode:
+def _nearest(spec: FeedSpec, partition: int) -> FeedNode:
     """A node on the task's own host if there is one; for one call after another, one after another."""
-    here = address_towards(order.control["location"])
-    pool = [node for node in order.nodes if node.host == here] or order.nodes
-    return pool[(order.number + partition) % len(pool)]
+    here = address_towards(spec.control["location"])
+    pool = [node for node in spec.nodes if node.host == here] or spec.nodes
+    return pool[(spec.number + partition) % len(pool)]
 
 
 class _Call:
@@ -233,10 +233,10 @@ class _Call:
 
     BROKEN = (pa.ArrowException, StopIteration, OSError)
 
-    def __init__(self, order: FeedOrder, partition: int, node: FeedNode, may_end: bool = False):
-        self._control = order.control
-        self._partition = order.number, partition
-        self._patience = order.patience
+    def __init__(self, spec: FeedSpec, partition: int, node: FeedNode, may_end: bool = False):
+        self._control = spec.control
+        self._partition = spec.number, partition
+        self._patience = spec.patience
         self._node = node
         self._may_end = may_end
         self._upstream: BaseException | None = None
@@ -277,7 +277,7 @@ class _Call:
         """What has become of the cluster, as soon as the driver knows."""
         with closing(ControlClient(**self._control)) as client:
             try:
-                return client.call_reliably(AskOutcome(self._node.rank), WHY_SECONDS)
+                return client.call_reliably(GetOutcome(self._node.rank), WHY_SECONDS)
             except pa.ArrowException:
                 return Outcome(None, [])
 
@@ -289,7 +289,7 @@ class _Call:
         deadline = time.monotonic() + self._patience
         with closing(ControlClient(**self._control)) as client, suppress(*NO_ANSWER):
             while True:
-                answer = client.call_reliably(AskCommitted(*self._partition, claimant), self._patience)
+                answer = client.call_reliably(GetCommitted(*self._partition, claimant), self._patience)
                 if answer.rows is not None:
                     return True
                 if not answer.pending or answer.stop or time.monotonic() > deadline:

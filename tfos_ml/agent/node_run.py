@@ -89,16 +89,16 @@ class NodeRun:
             self._claimed.reaper.guard(control=self._task.control, rank=self._member.rank)
             period = period_for(self._task.template.size) / (PINGS_OF_DETACHED if self._detachment else 1)
             client = ControlClient(**self._task.control)
-            self._link = ProgressLink(client, self._member.rank, self._progress, period, self._hear)
+            self._link = ProgressLink(client, self._member.rank, self._progress, period, self._take_answer)
             self._link.start()
             self._output.connect(self._link)
         self._telemetry.start(self._link)
 
-    def _hear(self, answer: ProgressAnswer) -> None:
+    def _take_answer(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver; called in a thread."""
         self._peers_live = answer.peers_live
-        self._source.hear(answer)
-        self._dismissal.hear(answer)
+        self._source.take_answer(answer)
+        self._dismissal.take_answer(answer)
 
     def _progress(self) -> NodeProgress:
         """What the driver is to know of the node now; called in a thread."""

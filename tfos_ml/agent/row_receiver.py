@@ -158,7 +158,7 @@ class RowReceiver(RowSource):
             self._exchanges[exchange.number] = exchange
             return exchange
 
-    def ask(self, stream: str, exchange: Exchange, message: pa.RecordBatch) -> None:
+    def infer(self, stream: str, exchange: Exchange, message: pa.RecordBatch) -> None:
         """Put a block of an exchange before the train function at once."""
         chunk = replace(self.store(message), exchange=exchange.number)
         with self._changed:
@@ -180,7 +180,7 @@ class RowReceiver(RowSource):
 
     # For the driver
 
-    def hear(self, answer: ProgressAnswer) -> None:
+    def take_answer(self, answer: ProgressAnswer) -> None:
         """See :class:`RowSource`: the driver announces the ends of segments and of the input, each again and again."""
         for announcement in answer.announcements:
             with self._changed:

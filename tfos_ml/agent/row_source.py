@@ -47,7 +47,7 @@ class RowSource(Protocol):
         """Take up a message of the process; False if it is not about rows."""
         ...
 
-    def hear(self, answer: ProgressAnswer) -> None:
+    def take_answer(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver; called in a thread."""
         return
 

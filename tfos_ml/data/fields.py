@@ -36,7 +36,7 @@ class UnnamedFields:
 
     def __init__(self, mapping: Mapping[str, str]):
         self._columns = list(mapping)
-        self._told: set[tuple[str, ...]] = set()
+        self._warned_of: set[tuple[str, ...]] = set()
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Compare the fields of a batch with the mapping, and warn if there are several, so that their order matters.
@@ -51,8 +51,8 @@ class UnnamedFields:
                 f"input_mapping names {len(self._columns)} columns, {self._columns}, but rows of the RDD have "
                 f"{len(types)} field{'s' * (len(types) != 1)} ({', '.join(types)}), without names. {self._cure()}"
             )
-        if len(types) > 1 and types not in self._told:
-            self._told.add(types)
+        if len(types) > 1 and types not in self._warned_of:
+            self._warned_of.add(types)
             warn(self._order(types), UnnamedFieldsWarning)
 
     def _order(self, types: tuple[str, ...]) -> str:

@@ -14,10 +14,10 @@ from functools import partial
 from threading import Condition
 from typing import Any
 
+from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.feeds import Feeds
 from tfos_ml.driver.files import Files
 from tfos_ml.driver.nodes import Nodes
-from tfos_ml.driver.rounds import Rounds
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.template import ClusterTemplate
 from tfos_ml.protocol.transport import Service, TransportServer
@@ -31,10 +31,10 @@ class ControlServer(TransportServer):
     ):
         token = secrets.token_urlsafe(32)
         self.nodes = Nodes(template, is_wanted)
-        self.rounds = Rounds(self.nodes.changed)
+        self.all_gather = AllGather(self.nodes.changed)
         self.files = Files()
         self.feeds = Feeds(self.nodes)
-        services = [one.service() for one in (self.nodes, self.rounds, self.feeds)]
+        services = [one.service() for one in (self.nodes, self.all_gather, self.feeds)]
         locked = [_locked(self.nodes.changed, service) for service in services]
         super().__init__(endpoint, token, *locked, self.files.service())
         self.address = {"location": self.location, "token": token}  # by which members of the run reach it

@@ -32,7 +32,7 @@ class Feeds:
             messages.ClaimPartition: self._claim,
             messages.CommitPartition: self._commit,
             messages.ReleasePartition: self._release,
-            messages.AskCommitted: self._ask_committed,
+            messages.GetCommitted: self._get_committed,
             messages.RequestStop: self._request_stop,
         }
         return Service(actions)
@@ -56,7 +56,7 @@ class Feeds:
         self._claims.release(call.number, call.partition, call.claimant)
         return messages.Done()
 
-    def _ask_committed(self, call: messages.AskCommitted) -> messages.Committed:
+    def _get_committed(self, call: messages.GetCommitted) -> messages.Committed:
         claim = call.number, call.partition, call.claimant
 
         def is_settled() -> bool:

@@ -62,7 +62,7 @@ class Nodes:
             messages.ReportProgress: self._take_progress,
             messages.ReportFailure: self._take_failure,
             messages.ReportGone: self._take_gone,
-            messages.AskOutcome: self._outcome,
+            messages.GetOutcome: self._outcome,
         }
         return Service(actions, {messages.SendResults: self._take_results})
 
@@ -89,7 +89,7 @@ class Nodes:
             self._lose(call.rank, "the supervisor of the node died")
         return messages.Done()
 
-    def _outcome(self, call: messages.AskOutcome) -> messages.Outcome:
+    def _outcome(self, call: messages.GetOutcome) -> messages.Outcome:
         self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)
         return messages.Outcome(self._failure, sorted(self._results))
 

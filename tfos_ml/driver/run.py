@@ -136,7 +136,7 @@ class Run:
 
     def missing(self) -> list[str]:
         """Labels of the nodes that have not come to the control server yet."""
-        present = {} if self.control is None else self.control.rounds.first()
+        present = {} if self.control is None else self.control.all_gather.first()
         return [node.label for node in self.task.template.nodes if node.rank not in present]
 
     def wait(self, job: SparkJob, end_seconds: float = END_SECONDS) -> Any:

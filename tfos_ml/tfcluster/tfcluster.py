@@ -241,7 +241,7 @@ class TFCluster:
 
     def _read_infos(self) -> None:
         """Take up what the nodes have said of themselves."""
-        infos = read_infos([json.loads(info) for _, info in sorted(self.server.rounds.first().items())])
+        infos = read_infos([json.loads(info) for _, info in sorted(self.server.all_gather.first().items())])
         for node, info in zip(self._template.nodes, infos, strict=True):
             role = {"executor_id": node.rank, "job_name": node.job_name, "task_index": node.task_index}
             self.cluster_info.append({**role, "host": info.host, "port": info.port, "pid": info.pid})

@@ -58,7 +58,7 @@ class NodeContext:
     run_id : str
         The same on all nodes of one attempt of a fit, and of no other.
     batch_size, per_node_batch_size, epochs : int
-        The global batch, one node's share of it (at least 1), and the epochs asked for.
+        The global batch, one node's share of it (at least 1), and the epochs requested.
 
     Examples
     --------
@@ -430,7 +430,7 @@ class NodeContext:
         return path
 
     def log_checkpoint(self, model: Any, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
-        """Log the model as it is now to MLflow, where ``autolog(log_checkpoints=True)`` asked for it.
+        """Log the model as it is now to MLflow, where ``autolog(log_checkpoints=True)`` wants it.
 
         To be called on any node, acts on the chief; ``KerasEstimator`` does so after each epoch. Waits until the
         checkpoint before has gone to the driver.

@@ -10,7 +10,7 @@ from tfos_ml.protocol.control_messages import Enter, Entered, Gathered, GatherRo
 from tfos_ml.protocol.transport import Service
 
 
-class Rounds:
+class AllGather:
     """The messages of all nodes, round by round, under a lock of others; in the first each describes itself."""
 
     def __init__(self, changed: Condition):
