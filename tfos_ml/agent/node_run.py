@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -127,7 +127,7 @@ class NodeRun:
         role, timeout = self._member.role, self._task.reservation_timeout
         port, pid = self._claimed.port.number, self._claimed.child.pid
         mine = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
-        met = self._rendezvous.join(mine)
+        met = self._rendezvous.exchange(asdict(mine))
         deadline = time.monotonic() + timeout + (0 if self._task.barrier else GATHER_GRACE_SECONDS)
         self._pump(0)
         while not met.done():

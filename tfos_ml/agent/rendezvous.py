@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tfos_ml.errors import ClusterConfigError, VersionMismatchError
@@ -130,10 +130,6 @@ class Rendezvous:
                 return False
             self._last = None
         return True
-
-    def join(self, info: NodeInfo) -> Future[list[dict[str, Any]]]:
-        """Send the others who and where this node is."""
-        return self.exchange(asdict(info))
 
 
 def read_infos(messages: list[dict[str, Any]]) -> list[NodeInfo]:

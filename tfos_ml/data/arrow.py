@@ -63,7 +63,7 @@ def _vector_lists(array: pa.Array) -> pa.Array:
     places[np.repeat(is_sparse, lengths)] = indices.flatten().to_numpy(zero_copy_only=False)
     flat = np.zeros(int(widths.sum()))
     flat[np.repeat(ends - widths, lengths) + places] = values.flatten().to_numpy(zero_copy_only=False)
-    return _lists(widths, pa.array(flat), array.is_null())
+    return list_array(widths, pa.array(flat), array.is_null())
 
 
 def _image_lists(array: pa.Array) -> pa.Array:
@@ -78,19 +78,26 @@ def _image_lists(array: pa.Array) -> pa.Array:
             f"An image of {h} x {w} pixels and {c} channels has {found[wrong[0]]} bytes of data, expected {h * w * c}."
         )
     pixels = np.frombuffer(b"".join(data.drop_null().to_pylist()), np.uint8)
-    by_pixel = _lists(np.repeat(channels, heights * widths), pa.array(pixels))
-    by_row = _lists(np.repeat(widths, heights), by_pixel)
-    return _lists(heights, by_row, array.is_null())
+    by_pixel = list_array(np.repeat(channels, heights * widths), pa.array(pixels))
+    by_row = list_array(np.repeat(widths, heights), by_pixel)
+    return list_array(heights, by_row, array.is_null())
 
 
 def _lengths(lists: pa.Array) -> Array:
     return pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _lists(lengths: Array, values: pa.Array, nulls: pa.Array | None = None) -> pa.Array:
+def list_array(lengths: Sequence[int] | Array, values: pa.Array, nulls: pa.Array | None = None) -> pa.Array:
     """A list array of lists of given lengths, one after another."""
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, values, mask=nulls)
+
+
+def leaves(array: pa.Array) -> pa.Array:
+    """The values of a column at the innermost level of nesting."""
+    while pa.types.is_list(array.type):
+        array = array.flatten()
+    return array
 
 
 def count_nulls(array: pa.Array, ndim: int) -> int:

@@ -26,10 +26,6 @@ class Codec:
     cast: str  # what makes a tensor's value of a value ``x``, for errors
 
 
-def _to_time(text: str) -> datetime.time:
-    return datetime.time.fromisoformat(text)
-
-
 def _from_duration(value: datetime.timedelta) -> str:
     return f"{value.days} {value.seconds} {value.microseconds}"
 
@@ -53,7 +49,7 @@ CODECS = {
     "fraction": Codec(Fraction, str, Fraction, "float(x)"),
     "complex": Codec(complex, lambda z: [z.real, z.imag], lambda parts: complex(*parts), "(x.real, x.imag)"),
     "uuid": Codec(uuid.UUID, lambda value: value.bytes, lambda content: uuid.UUID(bytes=content), "str(x)"),
-    "time": Codec(datetime.time, str, _to_time, "str(x)"),
+    "time": Codec(datetime.time, str, datetime.time.fromisoformat, "str(x)"),
     "duration": Codec(datetime.timedelta, _from_duration, _to_duration, "x.total_seconds()"),
     "text": Codec(str, _from_text, _to_text, "x.encode('utf-8', 'replace').decode()"),  # with lone surrogates
     "range": Codec(range, lambda r: [r.start, r.stop, r.step], lambda parts: range(*parts), "list(x)"),

@@ -45,6 +45,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tfos_ml.data.arrow import list_array
 from tfos_ml.data.codecs import CODECS, cast_for, codec_for
 from tfos_ml.data.schema import VECTOR_FIELDS, Array
 from tfos_ml.errors import ColumnTypeError
@@ -266,11 +267,6 @@ def _numbers(flat: Array, where: str) -> pa.Array:
         raise ColumnTypeError(_message(where, [flat.dtype.type], "not supported"))
     native = flat.astype(flat.dtype.newbyteorder("="), copy=False)
     return pa.array(native.view(np.int64) if native.dtype.kind in "mM" else native)
-
-
-def list_array(lengths: list[int] | Array, items: pa.Array) -> pa.Array:
-    """Lists of these lengths, one after the other of `items`."""
-    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)), items)
 
 
 def _encode_arrays(values: list[Array], where: str, place: str) -> Encoded:

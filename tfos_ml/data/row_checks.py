@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import check_no_nulls, count_nulls, rows_with_nulls
+from tfos_ml.data.arrow import check_no_nulls, count_nulls, leaves, rows_with_nulls
 from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.errors import LabelRangeError
@@ -68,8 +68,7 @@ class LabelRange:
     def check(self, column: pa.Array) -> None:
         """Look at the rows of a batch, all of them finite; ``LabelRangeError`` if one is none of those expected."""
         self._rows += len(column)
-        while pa.types.is_list(column.type):
-            column = column.flatten()
+        column = leaves(column)
         values = (column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column).to_numpy(zero_copy_only=False)
         constraint = self._spec.constraint
         if constraint.ignored is not None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.data.arrow import concat_padded, to_numpy
+from tfos_ml.data.arrow import concat_padded, leaves, to_numpy
 from tfos_ml.data.order import Int64s, global_indices, permute
 from tfos_ml.data.schema import ROW_COLUMN, Array, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
@@ -72,6 +72,11 @@ class RowStore:
         """Whether rows of a column differ in shape."""
         return None in self.shapes[column]
 
+    @property
+    def has_ragged(self) -> bool:
+        """Whether those of any column do."""
+        return any(map(self.is_ragged, range(len(self.shapes))))
+
     def order(self, seed: int | None, epoch: int) -> Int64s:
         """Positions of this node's rows in the order of training, shape ``(rows,)``."""
         if seed is None:
@@ -93,22 +98,14 @@ class RowStore:
 
     def byte_sum(self, column: int) -> Int64s:
         """Sum over the bytes of a column's values, whatever the order of the rows; shape ``(1,)``."""
-        total = 0
-        for batch in self._batches:
-            values = batch.column(column)
-            for _ in range(self.schema.columns[column].ndim):
-                values = values.flatten()
-            total += _byte_sum(values)
+        total = sum(_byte_sum(leaves(batch.column(column))) for batch in self._batches)
         return np.array([total % 2**62], dtype=np.int64)
 
     def bounds(self, column: int) -> tuple[float, float]:
         """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
         low, high = np.inf, -np.inf
         for batch in self._batches:
-            values = batch.column(column)
-            for _ in range(self.schema.columns[column].ndim):
-                values = values.flatten()
-            found = pc.min_max(values)
+            found = pc.min_max(leaves(batch.column(column)))
             if found["min"].is_valid:
                 low, high = min(low, found["min"].as_py()), max(high, found["max"].as_py())
         return low, high
@@ -174,7 +171,7 @@ def _gather_numbers(views: list[Array], picks: list[tuple[int, Int64s, Int64s]],
 def blocks(store: RowStore, sizes: Int64s, order: Int64s, pad_value: float) -> Iterator[tuple[Array, ...]]:
     """The rows of one pass in blocks; single batches where rows are padded to the batch's longest."""
     total = int(sizes.sum())
-    if any(store.is_ragged(i) for i in range(len(store.shapes))):
+    if store.has_ragged:
         cuts = np.concatenate([[0], np.cumsum(sizes)])
     else:
         cuts = np.append(np.arange(0, total, store.block_rows()), total)
@@ -198,9 +195,8 @@ def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, 
             for block in blocks(store, sizes, store.order(seed, epoch), pad_value):
                 yield _structure(store.schema, block)
 
-    ragged = any(store.is_ragged(i) for i in range(len(store.shapes)))
     dataset = tf.data.Dataset.from_generator(generate, output_signature=_element_spec(store))
-    if not ragged:
+    if not store.has_ragged:
         dataset = dataset.rebatch(sizes if len(sizes) else 1)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(sizes) * epochs))
     return dataset.prefetch(tf.data.AUTOTUNE)

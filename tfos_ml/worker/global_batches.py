@@ -114,8 +114,7 @@ def make_global_dataset(
 
 def _fits_memory(store: RowStore) -> bool:
     """Whether all rows can be copied and a reserve be left."""
-    fixed = not any(store.is_ragged(i) for i in range(len(store.shapes)))
-    return fixed and not store.spilled and free_memory() > 2 * store.nbytes + MEMORY_RESERVE
+    return not (store.has_ragged or store.spilled) and free_memory() > 2 * store.nbytes + MEMORY_RESERVE
 
 
 def _from_memory(
@@ -149,12 +148,10 @@ def _from_blocks(
 ) -> tf.data.Dataset:
     import tensorflow as tf
 
-    ragged = any(store.is_ragged(i) for i in range(len(store.shapes)))
-
     def generate() -> Iterator[Any]:
         order, sizes = plan()
         ends = np.concatenate([[0], np.cumsum(sizes)])
-        for first, last in pairwise(_block_bounds(ends, 1 if ragged else store.block_rows())):
+        for first, last in pairwise(_block_bounds(ends, 1 if store.has_ragged else store.block_rows())):
             values = gather(order[ends[first] : ends[last]])
             cuts = ends[first : last + 1] - ends[first]
             yield values, cuts[:-1], cuts[1:]
