@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import Extents, check_extents, check_vector_size, list_extents, merge_extents, plain
-from tfos_ml.data.order import pack_counts, partition_counts
+from tfos_ml.data.order import pack_counts, partition_counts, total_counts
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.errors import FeedTimeoutError
@@ -44,7 +45,7 @@ class Feeder(RowSource):
         self._example_rows = task.settings.telemetry.example_rows
         self._send = send
         self._writers = {
-            name: spool.SpoolWriter(directories, name, lambda chunk, name=name: self._announce(name, chunk))  # type: ignore[misc]
+            name: spool.SpoolWriter(directories, name, partial(self._announce, name))
             for name in ("train", "validation")
         }
         self._outstanding: dict[str, int] = {}
@@ -128,10 +129,7 @@ class Feeder(RowSource):
         if not batch.num_rows:
             return
         found = partition_counts(batch.column(ROW_COLUMN).to_numpy())
-        grown = np.zeros(max(len(found), len(self._counts)), dtype=np.int64)
-        grown[: len(self._counts)] += self._counts
-        grown[: len(found)] += found
-        self._counts = grown
+        self._counts = total_counts([self._counts, found])
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size

@@ -28,7 +28,8 @@ def is_row_batch(batch: pa.RecordBatch) -> bool:
     return FORM_KEY in (batch.schema.metadata or {})
 
 
-def _kind(batch: pa.RecordBatch) -> Kind:
+def form_of(batch: pa.RecordBatch) -> Kind:
+    """What the elements of a batch are; those of a DataFrame are tuples."""
     if is_row_batch(batch):
         kind: Kind = json.loads(batch.schema.metadata[FORM_KEY])
         return kind
@@ -49,7 +50,7 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
     field holds arrays that differ in their number of dimensions, and ``ColumnTypeError`` if no tensor has a type for
     its values.
     """
-    kind = _kind(batch)
+    kind = form_of(batch)
     fields: Kind = kind if kind[0] == "fields" else ["fields", "value", [0], [kind]]
     _, how, names, kinds = fields[:4]
     found = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
@@ -101,7 +102,7 @@ def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
 
     With `lists` lists of numbers come as lists, rather than as arrays, which are much faster.
     """
-    kind = _kind(batch)
+    kind = form_of(batch)
     array = batch.to_struct_array() if kind[0] == "fields" else batch.column(0)
     return _decode(array, kind, lists) if len(array) else []
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pyarrow as pa
 
 from tfos_ml.common.user_warnings import warn
-from tfos_ml.data.arrow_to_rdd import column_of, is_row_batch
-from tfos_ml.data.rdd_to_arrow import FORM_KEY, VALUE, Kind
+from tfos_ml.data.arrow_to_rdd import column_of, form_of, is_row_batch
+from tfos_ml.data.rdd_to_arrow import VALUE, Kind
 from tfos_ml.errors import ColumnNotFoundError, UnnamedFieldsWarning
 
 _NAMED = ("dict", "row", "namedtuple")
@@ -19,7 +18,7 @@ def has_names(batch: pa.RecordBatch) -> bool:
     """Whether the fields of the elements of a batch have names."""
     if not is_row_batch(batch):
         return True
-    form = json.loads(batch.schema.metadata[FORM_KEY])
+    form = form_of(batch)
     return form[0] == "fields" and form[1] in _NAMED
 
 
@@ -58,9 +57,7 @@ class UnnamedFields:
     def _order(self, types: tuple[str, ...]) -> str:
         described = [f"field {i} ({kind}) is {self._meaning(i)}" for i, kind in enumerate(types)]
         by_name = sorted(self._columns)
-        theirs = f" TensorFlowOnSpark takes columns in the order of their names, {by_name}." * (
-            by_name != self._columns
-        )
+        theirs = f"TensorFlowOnSpark takes columns in the order of their names, {by_name}. "
         return (
             f"Rows of the RDD have no column names, so input_mapping goes by position: {', '.join(described)}. "
             f"{theirs * (by_name != self._columns)}{self._cure()}"
@@ -75,7 +72,7 @@ class UnnamedFields:
 
 
 def _kinds(batch: pa.RecordBatch) -> list[Kind]:
-    form: Kind = json.loads(batch.schema.metadata[FORM_KEY])
+    form = form_of(batch)
     return list(form[3]) if form[0] == "fields" else [form]
 
 

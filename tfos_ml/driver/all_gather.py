@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Condition
-from typing import Any
 
 from tfos_ml.protocol.control_messages import Enter, Entered, Gathered, GatherRound
 from tfos_ml.protocol.transport import Service
@@ -20,8 +18,7 @@ class AllGather:
 
     def service(self) -> Service:
         """The calls of nodes that exchange messages."""
-        actions: dict[type[Any], Callable[[Any], Any]] = {Enter: self._enter, GatherRound: self._gather}
-        return Service(actions)
+        return Service({Enter: self._enter, GatherRound: self._gather})
 
     def _enter(self, call: Enter) -> Entered:
         return Entered(self._entered.setdefault(call.rank, call.task) == call.task)

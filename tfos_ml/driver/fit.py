@@ -69,8 +69,8 @@ def launch(
     check_settings(spark)
     shares_console = not is_connect(spark) and is_local(spark)
     barrier = not allocates_dynamically(spark) and not task.first_rank
-    task = replace(task, barrier=barrier, node_ports=node_ports(spark), shares_console=shares_console)
-    task = replace(task, verbose=verbose)
+    ports = node_ports(spark)
+    task = replace(task, barrier=barrier, node_ports=ports, shares_console=shares_console, verbose=verbose)
     check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
     check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)

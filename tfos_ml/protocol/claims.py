@@ -65,23 +65,21 @@ class Claims:
 
     def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
         """Note that a partition's rows have gone to the train function; ``ValueError`` if it is not the claimant's."""
-        call = self._calls.get(number)
-        if call is None:
-            return
-        grant = call.grants.get(partition)
-        if grant is None or grant.claimant != claimant:
+        grant = self._grant_of(number, partition, claimant)
+        if grant is not None:
+            grant.rows = rows
+        elif number in self._calls:
             raise ValueError(f"partition {partition} of call {number} has not been granted to this claimant")
-        grant.rows = rows
 
     def release(self, number: int, partition: int, claimant: str) -> None:
         """Note that a claimant will not commit, whatever it was or will be granted; a commit stays one."""
         call = self._calls.get(number)
         if call is None:
             return
-        grant = call.grants.get(partition)
-        if grant is not None and grant.claimant == claimant:
-            if grant.rows is not None:
-                return
+        grant = self._grant_of(number, partition, claimant)
+        if grant is not None and grant.rows is not None:
+            return
+        if grant is not None:
             del call.grants[partition]
         call.released.add(claimant)
 
@@ -95,15 +93,15 @@ class Claims:
         call = self._calls.get(number, _Call())
         return {partition: grant.rows for partition, grant in call.grants.items() if grant.rows is not None}
 
-    def is_held_by(self, number: int, partition: int, claimant: str) -> bool:
-        """Whether a partition is granted to this claimant."""
-        grant = self._calls.get(number, _Call()).grants.get(partition)
-        return grant is not None and grant.claimant == claimant
+    def state_of(self, number: int, partition: int, claimant: str) -> tuple[int | None, bool]:
+        """Rows of a partition, if this claimant has committed it, and whether it still may."""
+        grant = self._grant_of(number, partition, claimant)
+        return (None, False) if grant is None else (grant.rows, grant.rows is None)
 
-    def rows_committed_by(self, number: int, partition: int, claimant: str) -> int | None:
-        """Rows of a partition, if this claimant has committed it."""
+    def _grant_of(self, number: int, partition: int, claimant: str) -> _Grant | None:
+        """The grant of a partition, if it is this claimant's."""
         grant = self._calls.get(number, _Call()).grants.get(partition)
-        return grant.rows if grant is not None and grant.claimant == claimant else None
+        return grant if grant is not None and grant.claimant == claimant else None
 
 
 class DriverClaims:
