@@ -66,7 +66,7 @@ class FeedSpec:
     nodes: tuple[FeedNode, ...]
     control: dict[str, str] = field(repr=False)  # holds the run's token
     epochs: int = 1  # how often the rows will be read; 0 until the train function reads no further
-    patience: float = LEASE_SECONDS  # within which the driver must be able to say what has become of rows
+    patience: float = LEASE_SECONDS  # seconds for the driver to say what has become of rows
     feed_timeout: float = FEED_TIMEOUT  # seconds that rows may wait on a node without one being read
 
 

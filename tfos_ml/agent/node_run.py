@@ -13,8 +13,8 @@ import pyarrow as pa
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claimed
 from tfos_ml.agent.consensus import Consensus
-from tfos_ml.agent.dismissal import Dismissal
 from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.grace_period import GracePeriod
 from tfos_ml.agent.member import Member
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.outcome import Outcome
@@ -64,7 +64,7 @@ class NodeRun:
         self._detachment = detachment
         self._telemetry = NodeTelemetry(member)
         self._consensus = Consensus(rendezvous, member, self._send)
-        self._dismissal = Dismissal(member, waits_for_program=detachment is not None)
+        self._grace = GracePeriod(member, waits_for_program=detachment is not None)
         has_peers = member.template.size > 1
         self._monitor = ProcessMonitor(claimed.child, claimed.channel, self._task.heartbeat_timeout, has_peers)
         make_source = Feeder if detachment is None else detachment.make_source
@@ -98,7 +98,7 @@ class NodeRun:
         """Take up an answer of the driver; called in a thread."""
         self._peers_live = answer.peers_live
         self._source.take_answer(answer)
-        self._dismissal.take_answer(answer)
+        self._grace.take_answer(answer)
 
     def _progress(self) -> NodeProgress:
         """What the driver is to know of the node now; called in a thread."""
@@ -179,11 +179,11 @@ class NodeRun:
         while not (self._ended and self.is_over):
             self._pump(POLL_SECONDS)
             if not (self._member.is_active or self._ended):
-                self._dismiss()
+                self._end_passive()
 
-    def _dismiss(self) -> None:
+    def _end_passive(self) -> None:
         """End a passive process that only serves, or whose grace is over."""
-        since, limit = self._dismissal.since(self._consensus), self._dismissal.limit
+        since, limit = self._grace.since(self._consensus), self._grace.limit
         if since is None:
             return
         if self._monitor.serves:

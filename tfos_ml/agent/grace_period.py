@@ -10,7 +10,7 @@ from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.graces import limit_of
 
 
-class Dismissal:
+class GracePeriod:
     """The grace of one node.
 
     With `waits_for_program` servers and evaluators stay until the program on the driver shuts the cluster down.
