@@ -31,11 +31,11 @@ from tfos_ml.data.fields import field_of
 from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.control_messages import (
+    ClusterOutcome,
     DealPartition,
     ExchangeRows,
     GetCommitted,
     GetOutcome,
-    Outcome,
     PutPartition,
 )
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
@@ -258,7 +258,7 @@ class _Call:
         self.client.close()
         if error is self._upstream or not isinstance(error, self.BROKEN):
             return False
-        outcome = self._ask_driver()
+        outcome = self._cluster_outcome()
         if self._may_end and self._node.rank in outcome.finished:
             return True
         failure = find_failure(outcome.failure or "")
@@ -273,13 +273,13 @@ class _Call:
         )
         raise NodeFailure(Failure(errors.NodeLostError, message)) from None
 
-    def _ask_driver(self) -> Outcome:
+    def _cluster_outcome(self) -> ClusterOutcome:
         """What has become of the cluster, as soon as the driver knows."""
         with closing(ControlClient(**self._control)) as client:
             try:
                 return client.call_reliably(GetOutcome(self._node.rank), WHY_SECONDS)
             except pa.ArrowException:
-                return Outcome(None, [])
+                return ClusterOutcome(None, [])
 
     def has_committed(self, claimant: str) -> bool:
         """Whether the node has taken the partition over from this attempt; waits while it may still do so.

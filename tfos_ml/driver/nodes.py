@@ -89,9 +89,9 @@ class Nodes:
             self._lose(call.rank, "the supervisor of the node died")
         return messages.Done()
 
-    def _outcome(self, call: messages.GetOutcome) -> messages.Outcome:
+    def _outcome(self, call: messages.GetOutcome) -> messages.ClusterOutcome:
         self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)
-        return messages.Outcome(self._failure, sorted(self._results))
+        return messages.ClusterOutcome(self._failure, sorted(self._results))
 
     def _take_results(self, call: messages.SendResults, reader: Any, writer: Any) -> None:
         """Take the result rows of a node; what comes again changes nothing, and what is not whole is refused."""

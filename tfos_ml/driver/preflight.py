@@ -39,7 +39,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
                 "(SPARK-24942), and on Spark Connect the nodes cannot meet at the driver instead. Start the server "
                 "with spark.dynamicAllocation.enabled=false and a fixed spark.executor.instances."
             )
-        if _conf(spark, "spark.speculation", "false").lower() == "true":
+        if _is_true(spark, "spark.speculation"):
             raise ClusterConfigError(
                 "spark.speculation=true would start slow nodes a second time. Set it to false, or "
                 "spark.dynamicAllocation.enabled=false: Spark does not speculate with barrier jobs."
@@ -53,7 +53,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
         )
     idle = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
     kill = "spark.sql.execution.pyspark.udf.killOnIdleTimeout"
-    if _conf(spark, kill, "false").lower() == "true" and float(_conf(spark, idle, "0").rstrip("s") or 0) > 0:
+    if _is_true(spark, kill) and float(_conf(spark, idle, "0").rstrip("s") or 0) > 0:
         raise ClusterConfigError(
             f"{kill}=true with {idle}={_conf(spark, idle, '0')} would kill nodes while they train, since they return "
             f"rows only at the end. Set {kill}=false."
@@ -88,20 +88,20 @@ def _seconds(spark: SparkSession, name: str, default: float) -> float:
 
 def allocates_dynamically(spark: SparkSession) -> bool:
     """Whether executors come and go, for which reason Spark refuses barrier jobs."""
-    return _conf(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true" and not is_local(spark)
+    return _is_true(spark, "spark.dynamicAllocation.enabled") and not is_local(spark)
 
 
 def _check_encryption(spark: SparkSession) -> None:
     """Refuse what would be in plain text where Spark's own traffic, or its files, are not."""
-    if _conf(spark, ALLOW_PLAINTEXT, "false").lower() == "true":
+    if _is_true(spark, ALLOW_PLAINTEXT):
         return
-    if _conf(spark, _FILES, "false").lower() == "true":
+    if _is_true(spark, _FILES):
         raise ClusterConfigError(
             f"{_FILES}=true encrypts Spark's temporary files, but the rows that nodes train on lie in plain text in "
             "their hosts' shared memory (/dev/shm) and local directories, readable by this user and root, until the "
             f"nodes end. If that will do, start the session with {ALLOW_PLAINTEXT}=true."
         )
-    set_names = [name for name in _TRAFFIC if _conf(spark, name, "false").lower() == "true"]
+    set_names = [name for name in _TRAFFIC if _is_true(spark, name)]
     if set_names and not is_local(spark):
         raise ClusterConfigError(
             f"{set_names[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes cannot be encrypted "
@@ -199,6 +199,10 @@ def _promised_slots(spark: SparkSession, profile: Any) -> int | None:
 def _conf(spark: SparkSession, name: str, default: str) -> str:
     value = spark.conf.get(name, default)
     return default if value is None else value
+
+
+def _is_true(spark: SparkSession, name: str) -> bool:
+    return _conf(spark, name, "false").lower() == "true"
 
 
 def _bytes(text: str, default_unit: str) -> int:

@@ -125,7 +125,7 @@ class ReportGone(Request[Done]):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClusterOutcome:
     """What has become of a cluster: its first failure, and the ranks of the nodes that have ended well."""
 
     failure: str | None
@@ -133,7 +133,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class GetOutcome(Request[Outcome]):
+class GetOutcome(Request[ClusterOutcome]):
     """Why a node cannot be reached; answered as soon as the driver knows, or after some seconds."""
 
     rank: int
