@@ -17,10 +17,10 @@ from tfos_ml.errors import ShapeError
 class TensorInfo:
     """One input or output of a model."""
 
-    dtype: str
-    shape: tuple[int | None, ...] | None
+    dtype: str  # TensorFlow's name of it
+    shape: tuple[int | None, ...] | None  # the batch first; None where a dimension, or the whole shape, is not known
     ragged: bool = False  # whether it is a ``tf.RaggedTensor``, of shape ``(batch, None)``
-    padded: tuple[int | None, ...] | None = None
+    padded: tuple[int | None, ...] | None = None  # lengths to which training padded rows, level by level; None for none
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorInfo:
