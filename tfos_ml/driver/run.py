@@ -20,7 +20,7 @@ from tfos_ml.agent.detached import DetachedNode, start_detached
 from tfos_ml.agent.placement import TaskInfo
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.job_errors import node_error, typed_error
-from tfos_ml.driver.node_lines import write_lines
+from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.failure import find_failure

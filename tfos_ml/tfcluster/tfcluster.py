@@ -19,10 +19,10 @@ from tfos_ml.agent.rendezvous import read_infos
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.fit import RunResult
-from tfos_ml.driver.node_lines import OutputPrinter
 from tfos_ml.driver.preflight import check_settings, graces
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
+from tfos_ml.driver.progress import OutputPrinter
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run, one_at_a_time
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, tensorboard_port
