@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
+from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
 from tfos_ml.agent.placement import BarrierPlacement, check_driver, task_info_of
 from tfos_ml.agent.rendezvous import NodeInfo, ReservedPort
 from tfos_ml.driver.control_server import ControlServer
@@ -269,7 +269,7 @@ def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():
     nodes = (FeedNode(0, "127.0.0.1", f"grpc+tls://127.0.0.1:{port}"),)
     try:
         with pytest.raises(NodeFailure) as caught:
-            list(feed_elements(FeedOrder(1, "input", nodes, server.address, patience=1), 0, [1, 2]))
+            list(feed_elements(FeedSpec(1, "input", nodes, server.address, patience=1), 0, [1, 2]))
     finally:
         server.close()
     found = find_failure(str(caught.value)).to_error()

@@ -1,4 +1,4 @@
-"""What nodes agree on, each by exchanges of its own, and when one that does not train is dismissed."""
+"""What nodes agree on, each by exchanges of its own, and when one that does not train is ended."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ import pytest
 from node_tasks import make_task
 
 from tfos_ml.agent.consensus import Consensus
-from tfos_ml.agent.dismissal import Dismissal
+from tfos_ml.agent.grace_period import GracePeriod
 from tfos_ml.agent.member import member_of
 from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.protocol import messages as m
@@ -126,16 +126,16 @@ PS, CHIEF, EVALUATOR, WORKER = range(4)
 def test_the_grace_of_a_passive_node_begins_when_nothing_is_left_for_it(rank, since, seconds):
     template = make_template(4, num_ps=1, master_node="chief", eval_node=True)
     task = make_task(template=template, graces=Graces(worker=3.0, server=1.0, evaluator=2.0))
-    dismissal = Dismissal(member_of(task, rank, "127.0.0.1"), waits_for_program=False)
-    assert (dismissal.since(Ended), dismissal.limit.seconds) == (since, seconds)
+    grace = GracePeriod(member_of(task, rank, "127.0.0.1"), waits_for_program=False)
+    assert (grace.since(Ended), grace.limit.seconds) == (since, seconds)
 
 
 def test_servers_of_a_program_stay_until_it_shuts_the_cluster_down():
     task = make_task(template=make_template(2, num_ps=1))
-    dismissal = Dismissal(member_of(task, 0, "127.0.0.1"), waits_for_program=True)
-    dismissal.hear(ProgressAnswer(False))
-    assert dismissal.since(Ended) is None
+    grace = GracePeriod(member_of(task, 0, "127.0.0.1"), waits_for_program=True)
+    grace.take_answer(ProgressAnswer(False))
+    assert grace.since(Ended) is None
     before = time.monotonic()
-    dismissal.hear(ProgressAnswer(False, ending=Ending(Limit(7.0, "grace_secs=7"))))
-    assert before <= dismissal.since(Ended) <= time.monotonic()
-    assert (dismissal.limit.seconds, dismissal.limit.source) == (7.0, "grace_secs=7")
+    grace.take_answer(ProgressAnswer(False, ending=Ending(Limit(7.0, "grace_secs=7"))))
+    assert before <= grace.since(Ended) <= time.monotonic()
+    assert (grace.limit.seconds, grace.limit.source) == (7.0, "grace_secs=7")

@@ -243,7 +243,7 @@ class TestProgressLink:
         link = ProgressLink(connect(), 0, NodeProgress, period=0.01)
         link.start()
         link.close()
-        assert link.stop_asked
+        assert link.stop_requested
 
     def test_does_not_disturb_the_node_when_the_driver_is_gone(self, server, connect):
         client = connect()
@@ -252,7 +252,7 @@ class TestProgressLink:
         link.start()
         link.report({"loss": 1.0})
         link.close()
-        assert not link.stop_asked
+        assert not link.stop_requested
 
 
 @pytest.mark.parametrize(("nodes", "seconds"), [(1, 0.5), (100, 0.5), (1000, 5.0)])

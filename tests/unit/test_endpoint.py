@@ -14,7 +14,7 @@ from test_control import GARBAGE
 
 from tfos_ml import errors
 from tfos_ml.agent import row_receiver
-from tfos_ml.agent.feed_task import FeedNode, FeedOrder, _nearest
+from tfos_ml.agent.feed_task import FeedNode, FeedSpec, _nearest
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.data import blocks, rdd_to_arrow, spool
@@ -24,7 +24,7 @@ from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.codec import encode_tagged
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.control_messages import Announcement, ExchangeOrder, FeedSegment, ProgressAnswer, PutOrder
+from tfos_ml.protocol.control_messages import Announcement, ExchangeRows, FeedSegment, ProgressAnswer, PutPartition
 from tfos_ml.protocol.messages import (
     Answers,
     ChunkRead,
@@ -72,7 +72,7 @@ class Node:
 
     def put(self, elements, token=TOKEN, partition=0, epochs=1, whole=True, claimant=None, feed_timeout=60.0):
         claimant = claimant or uuid.uuid4().hex
-        descriptor = command(PutOrder(1, partition, claimant, "input", epochs, feed_timeout))
+        descriptor = command(PutPartition(1, partition, claimant, "input", epochs, feed_timeout))
         with connect(self.endpoint.location, token) as client:
             writer, reader = client.do_put(descriptor, blocks.MESSAGE_SCHEMA, flight.FlightCallOptions(timeout=20))
             with writer:
@@ -168,7 +168,7 @@ def test_rows_that_are_kept_wait_for_nobody_once_they_have_been_read(node):
     node.inlet.take_up(ChunkRead(node.chunks()[0].path))
     assert next(node.inlet.feed(())) > 0
     segment = Announcement(1, FeedSegment("input", 1, 2, 0.0))
-    node.inlet.hear(ProgressAnswer(False, announcements=[segment]))  # it now is to be read again
+    node.inlet.take_answer(ProgressAnswer(False, announcements=[segment]))  # it now is to be read again
     with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
         next(node.inlet.feed(()))
 
@@ -197,7 +197,7 @@ def test_who_waits_for_room_behind_rows_of_another_call_has_its_own_time_out(nod
 
 def test_rows_that_are_read_but_not_answered_are_an_error_in_time(node):
     exchange = node.inlet.open_exchange(0.0)
-    node.inlet.ask("input", exchange, blocks.pack(list(rdd_to_arrow.to_batches([1, 2]))))
+    node.inlet.infer("input", exchange, blocks.pack(list(rdd_to_arrow.to_batches([1, 2]))))
     node.inlet.take_up(ChunkReleased(node.chunks()[0].path))
     with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered"):
         next(node.inlet.feed(()))
@@ -208,10 +208,10 @@ def test_rows_that_are_read_but_not_answered_are_an_error_in_time(node):
 def test_a_task_with_rows_to_infer_from_prefers_nodes_on_its_own_host():
     nodes = tuple(FeedNode(rank, host, "") for rank, host in enumerate(["127.0.0.1", "far", "127.0.0.1", "far"]))
     control = {"location": "grpc+tls://127.0.0.1:9", "token": ""}
-    order = FeedOrder(1, "input", nodes, control)
+    order = FeedSpec(1, "input", nodes, control)
     assert [_nearest(order, partition).rank for partition in range(4)] == [2, 0, 2, 0]
-    assert [_nearest(FeedOrder(number, "input", nodes, control), 0).rank for number in range(4)] == [0, 2, 0, 2]
-    order = FeedOrder(2, "input", nodes[1::2], control)
+    assert [_nearest(FeedSpec(number, "input", nodes, control), 0).rank for number in range(4)] == [0, 2, 0, 2]
+    order = FeedSpec(2, "input", nodes[1::2], control)
     assert [_nearest(order, partition).rank for partition in range(4)] == [1, 3, 1, 3]
 
 
@@ -226,17 +226,17 @@ def test_rows_without_room_end_the_node(node, monkeypatch):
 def test_announcements_of_the_driver(node):
     segment = Announcement(1, FeedSegment("input", 7, 2, 5.0))
     for _ in range(2):  # an answer that comes twice says nothing new
-        node.inlet.hear(ProgressAnswer(False, announcements=[segment]))
+        node.inlet.take_answer(ProgressAnswer(False, announcements=[segment]))
     assert node.sent == [Segment("input", 7, 2)]
     assert (node.inlet.progress()["heard"], node.inlet.progress()["pending"]) == (1, [7])
     node.inlet.take_up(SegmentRead(7))
     assert node.inlet.progress()["pending"] == []
-    node.inlet.hear(ProgressAnswer(False, announcements=[Announcement(2, None)]))
+    node.inlet.take_answer(ProgressAnswer(False, announcements=[Announcement(2, None)]))
     assert list(node.inlet.feed(())) == []
 
 
 def ask(node, given):
-    descriptor = command(ExchangeOrder("input", 60.0))
+    descriptor = command(ExchangeRows("input", 60.0))
     with connect(node.endpoint.location, TOKEN) as client:
         writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(timeout=20))
         with writer:
@@ -348,7 +348,7 @@ def put_message(client, wrong, order=None):
 
 
 def exchange_message(client, wrong):
-    writer, reader = client.do_exchange(command(ExchangeOrder("input", 60.0)), flight.FlightCallOptions(timeout=10))
+    writer, reader = client.do_exchange(command(ExchangeRows("input", 60.0)), flight.FlightCallOptions(timeout=10))
     with writer:
         writer.begin(wrong.schema)
         writer.write_batch(wrong)
@@ -356,7 +356,7 @@ def exchange_message(client, wrong):
         reader.read_chunk()
 
 
-ORDER = encode_tagged(PutOrder(1, 0, "a", "input", 1, 60.0))
+ORDER = encode_tagged(PutPartition(1, 0, "a", "input", 1, 60.0))
 
 
 @pytest.mark.timeout(30)
@@ -382,11 +382,11 @@ def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
         ORDER.replace('"partition": 0', '"partition": true'),
         ORDER.replace('"partition": 0', '"partition": 0, "more": 0'),
         ORDER.replace('"input"', '""'),
-        encode_tagged(ExchangeOrder("input", 60.0)),
+        encode_tagged(ExchangeRows("input", 60.0)),
     ],
 )
 def test_malformed_orders_are_refused(node, order):
-    refusal = "malformed order|expected a message of type|PutOrder.epochs|PutOrder.partition|unknown fields"
+    refusal = "malformed order|expected a message of type|PutPartition.epochs|PutPartition.partition|unknown fields"
     with connect(node.endpoint.location, TOKEN) as client, pytest.raises(pa.ArrowInvalid, match=refusal):
         put_message(client, message(1, block_of([1])), order)
     assert node.put([1])

@@ -14,7 +14,7 @@ from test_endpoint import Node
 
 from tfos_ml import errors
 from tfos_ml.agent import progress_link
-from tfos_ml.agent.feed_task import FeedNode, FeedOrder, feed_elements
+from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
 from tfos_ml.agent.placement import GatherPlacement, TaskInfo
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.driver import feeds as driver_feeds
@@ -24,10 +24,10 @@ from tfos_ml.protocol import control_client, results, transport
 from tfos_ml.protocol.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims, check_rows
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
-    AskOutcome,
     DealPartition,
     Done,
     FeedSegment,
+    GetOutcome,
     NodeProgress,
     ReportGone,
     ReportProgress,
@@ -145,7 +145,7 @@ def feed(nodes, server, partitions, attempts=4, epochs=1):
         for attempt in range(attempts):
             node = nodes[(partition + attempt) % len(nodes)]
             location = FeedNode(0, "127.0.0.1", node.endpoint.location)
-            order = FeedOrder(1, "input", (location,), {**server.address}, epochs, patience=DEADLINE)
+            order = FeedSpec(1, "input", (location,), {**server.address}, epochs, patience=DEADLINE)
             try:
                 fed |= dict(feed_elements(order, partition, iter(elements)))
                 break
@@ -344,13 +344,13 @@ def test_an_older_call_does_not_undo_a_newer_one(serve, connect):
 @each_fault
 def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     server = serve(1)
-    for kind in ("ReportGone", "ReportFailure", "RequestStop", "AskOutcome"):
+    for kind in ("ReportGone", "ReportFailure", "RequestStop", "GetOutcome"):
         server.plan(kind, fault)
     client = connect(server)
     placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
     placement.report_failure("the first failure")
     assert server.nodes.failure() == "the first failure"
-    assert client.call_reliably(AskOutcome(0), DEADLINE).failure == "the first failure"
+    assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
     ClusterAddress(**server.address).request_stop()
     assert server.feeds.stop_requested
     client.call(ReportProgress(0, "x", 1, NodeProgress(), 0, []))
@@ -375,15 +375,15 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
         thread.join(DEADLINE)
     expected = [[f"0 in {number}", f"1 in {number}"] for number in range(6)]
     assert gathered == {0: expected, 1: expected}
-    assert server.rounds.first() == {0: "0 in 0", 1: "1 in 0"}
+    assert server.all_gather.first() == {0: "0 in 0", 1: "1 in 0"}
 
 
 def test_a_call_that_nobody_answers_is_given_up_in_time(serve, connect):
     server = serve(1)
-    server.plan("AskOutcome", *["lost"] * 1000)
+    server.plan("GetOutcome", *["lost"] * 1000)
     with pytest.raises(flight.FlightUnavailableError, match="answer is lost"):
-        connect(server).call_reliably(AskOutcome(0), 1.0)
-    assert server.counts["AskOutcome"] > 1
+        connect(server).call_reliably(GetOutcome(0), 1.0)
+    assert server.counts["GetOutcome"] > 1
 
 
 def test_a_call_that_is_refused_is_not_repeated(serve, connect):
@@ -452,7 +452,7 @@ def test_a_file_that_is_not_whole_is_refused(serve, connect, tmp_path):
 def state_of(server):
     """How much of calls that have ended a server keeps."""
     calls = len(server.feeds._claims), len(server.feeds._dealer)
-    return *calls, len(server.nodes._announcements), len(server.nodes._reports), len(server.rounds._rounds)
+    return *calls, len(server.nodes._announcements), len(server.nodes._reports), len(server.all_gather._rounds)
 
 
 def test_a_stream_leaves_no_state_behind(serve, connect):
@@ -496,4 +496,4 @@ def test_rounds_that_all_have_had_are_forgotten(serve):
     placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
     for number in range(100):
         assert placement.allGather(str(number)) == [str(number)]
-    assert sorted(server.rounds._rounds) == [0, 99]
+    assert sorted(server.all_gather._rounds) == [0, 99]

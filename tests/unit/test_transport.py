@@ -24,16 +24,16 @@ from tfos_ml.protocol import transport
 from tfos_ml.protocol.codec import encode, encode_tagged
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
-    AskCommitted,
-    AskOutcome,
     ClaimPartition,
     CommitPartition,
     DealPartition,
     Enter,
-    ExchangeOrder,
+    ExchangeRows,
     GatherRound,
+    GetCommitted,
+    GetOutcome,
     NodeProgress,
-    PutOrder,
+    PutPartition,
     ReleasePartition,
     ReportFailure,
     ReportGone,
@@ -71,7 +71,7 @@ node = RowServer(inlet, "127.0.0.1", driver.address["token"], claims)
 print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)
 sys.stdin.read()
 nodes = driver.nodes
-state = [nodes.progress(), driver.rounds.first(), driver.take_reports(), nodes.failure(), nodes.results()]
+state = [nodes.progress(), driver.all_gather.first(), driver.take_reports(), nodes.failure(), nodes.results()]
 print(json.dumps([*state, driver.feeds.stop_requested, inlet.progress()["rows"], told]))
 node.close(), inlet.close(), driver.close()
 """
@@ -287,14 +287,14 @@ CALLS_OF_MEMBERS = [
     ClaimPartition(1, 2, "a"),
     CommitPartition(1, 2, "a", 3),
     ReleasePartition(1, 2, "a"),
-    AskCommitted(1, 2, "a"),
-    AskOutcome(1),
+    GetCommitted(1, 2, "a"),
+    GetOutcome(1),
 ]
 GOOD = {type(call).__name__: json.loads(encode(call)) for call in CALLS_OF_MEMBERS}
 SEND_RESULTS = json.loads(encode_tagged(SendResults(1)))
 SEND_FILE = json.loads(encode_tagged(SendFile({"name": "a"}, 1, "b")))
-PUT = json.loads(encode_tagged(PutOrder(1, 0, "a", "input", 1, 60.0)))
-EXCHANGE = json.loads(encode_tagged(ExchangeOrder("input", 60.0)))
+PUT = json.loads(encode_tagged(PutPartition(1, 0, "a", "input", 1, 60.0)))
+EXCHANGE = json.loads(encode_tagged(ExchangeRows("input", 60.0)))
 GOOD_PUT = flight.FlightDescriptor.for_command(json.dumps(PUT).encode())
 GOOD_EXCHANGE = flight.FlightDescriptor.for_command(json.dumps(EXCHANGE).encode())
 WRONG = [None, "1", 1.5, [], {}, True, [1], {"rank": 1}, "\u0000"]
@@ -438,7 +438,7 @@ def test_a_wrong_token_is_an_error_at_once_however_patient_the_caller(server):
 def test_a_wrong_token_is_an_error_at_once_and_shown_nowhere(server, token, capfd):
     begin = time.monotonic()
     with transport.connect(server.location, token) as client, pytest.raises(flight.FlightUnavailableError) as refusal:
-        list(client.do_action(flight.Action("AskOutcome", b"{}")))
+        list(client.do_action(flight.Action("GetOutcome", b"{}")))
     assert time.monotonic() - begin < 5
     shown = f"{refusal.value} {capfd.readouterr()} {transport.make_credentials(server.address['token'])!r}"
     assert server.address["token"] not in shown
@@ -449,7 +449,7 @@ def test_a_client_says_nothing_to_a_server_that_has_not_the_token():
     impostor = transport.TransportServer("127.0.0.1", "impostor")
     try:
         with transport.connect(impostor.location, "token") as client, pytest.raises(flight.FlightUnavailableError):
-            list(client.do_action(flight.Action("AskOutcome", b"{}")))
+            list(client.do_action(flight.Action("GetOutcome", b"{}")))
     finally:
         impostor.close()
 

@@ -21,26 +21,7 @@ from tfos_ml.protocol.messages import Agreement, BarrierPassed, ClusterDone, Nod
 
 
 class Consensus:
-    """One node's side of it.
-
-    Parameters
-    ----------
-    rendezvous : Rendezvous
-        Carries the exchanges; each needs all nodes.
-    member : Member
-        This node.
-    send : callable
-        Sends a message to the node's process.
-
-    Attributes
-    ----------
-    trained_since : float or None
-        ``time.monotonic()`` of when all nodes that train had ended.
-    done_since : float or None
-        The same of when no worker beside them worked any more, either.
-    total_rows : int
-        Rows they were fed, known at the end.
-    """
+    """One node's side of it; `send` sends a message to the node's process."""
 
     def __init__(self, rendezvous: Rendezvous, member: Member, send: Send):
         self._rendezvous = rendezvous
@@ -50,9 +31,9 @@ class Consensus:
         self._exchange: Future[list[dict[str, Any]]] | None = None
         self._agreed = False
         self._barrier: str | None = None
-        self.trained_since: float | None = None
-        self.done_since: float | None = None
-        self.total_rows = 0
+        self.trained_since: float | None = None  # ``time.monotonic()`` of when all that train had ended
+        self.done_since: float | None = None  # the same of when no worker beside them worked any more, either
+        self.total_rows = 0  # that they were fed; known at the end
 
     def reach_barrier(self, name: str) -> None:
         """Note that the process waits in a barrier."""
@@ -61,14 +42,8 @@ class Consensus:
     def advance(self, counts: Callable[[], RowCounts | None], rows_at_end: int | None, works: bool) -> None:
         """Take up the result of an exchange, or begin one if there is something to send.
 
-        Parameters
-        ----------
-        counts : callable
-            Row counts of this node, None as long as they are not known.
-        rows_at_end : int or None
-            Rows of this node if its process has ended, else None.
-        works : bool
-            Whether its process may have work of its own to do.
+        `counts` returns the row counts of this node, None as long as they are not known; `rows_at_end` are its rows if
+        its process has ended, else None; `works` says whether its process may have work of its own to do.
         """
         if self._exchange is not None:
             if self._exchange.done():

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -30,12 +31,12 @@ from tfos_ml.data.fields import field_of
 from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.control_messages import (
-    AskCommitted,
-    AskOutcome,
+    ClusterOutcome,
     DealPartition,
-    ExchangeOrder,
-    Outcome,
-    PutOrder,
+    ExchangeRows,
+    GetCommitted,
+    GetOutcome,
+    PutPartition,
 )
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
 from tfos_ml.protocol.graces import LEASE_SECONDS
@@ -57,34 +58,16 @@ class FeedNode:
 
 
 @dataclass(frozen=True)
-class FeedOrder:
-    """What feed tasks need to know.
+class FeedSpec:
+    """What feed tasks need to know."""
 
-    Attributes
-    ----------
-    number : int
-        Which call of ``train`` or ``inference`` this is.
-    stream : str
-        Name of the queue.
-    nodes : tuple of FeedNode
-        Those that take rows.
-    control : dict of str to str
-        Address and token of the driver.
-    epochs : int
-        How often the rows will be read; 0 until the train function reads no further.
-    patience : float
-        Seconds within which the driver must be able to say what has become of rows.
-    feed_timeout : float
-        Seconds that rows may wait on a node without one being read.
-    """
-
-    number: int
-    stream: str
+    number: int  # which call of ``train`` or ``inference`` this is
+    stream: str  # name of the queue
     nodes: tuple[FeedNode, ...]
     control: dict[str, str] = field(repr=False)  # holds the run's token
-    epochs: int = 1
-    patience: float = LEASE_SECONDS
-    feed_timeout: float = FEED_TIMEOUT
+    epochs: int = 1  # how often the rows will be read; 0 until the train function reads no further
+    patience: float = LEASE_SECONDS  # seconds for the driver to say what has become of rows
+    feed_timeout: float = FEED_TIMEOUT  # seconds that rows may wait on a node without one being read
 
 
 FED_SCHEMA = "partition int, rows long"
@@ -98,27 +81,27 @@ def _partition() -> int:
     return int(context.partitionId())
 
 
-def feed_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[tuple[int, int | None]]:
+def feed_elements(spec: FeedSpec, partition: int, elements: Iterable[Any]) -> Iterator[tuple[int, int | None]]:
     """Feed the elements of an RDD's partition; yields its number and how many, None if they are not wanted."""
-    yield partition, _put(order, partition, rdd_to_arrow.to_batches(whole(elements)))
+    yield partition, _put(spec, partition, rdd_to_arrow.to_batches(whole(elements)))
 
 
-def feed_batches(order: FeedOrder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def feed_batches(spec: FeedSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Feed the rows of a DataFrame's partition; yields its number and how many, null if they are not wanted."""
     partition = _partition()
-    fed = _put(order, partition, map(_plain_batch, whole(batches)))
+    fed = _put(spec, partition, map(_plain_batch, whole(batches)))
     yield pa.RecordBatch.from_pydict(
         {"partition": pa.array([partition], pa.int32()), "rows": pa.array([fed], pa.int64())}
     )
 
 
-def infer_elements(order: FeedOrder, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
+def infer_elements(spec: FeedSpec, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
     """A result for each element of an RDD's partition, in order."""
-    for answer in _exchange(order, partition, rdd_to_arrow.to_batches(whole(elements))):
+    for answer in _exchange(spec, partition, rdd_to_arrow.to_batches(whole(elements))):
         yield from to_elements(answer, lists=True)
 
 
-def infer_batches(order: FeedOrder, results: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def infer_batches(spec: FeedSpec, results: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of a DataFrame's partition with the columns of their results."""
     given: deque[pa.RecordBatch] = deque()
 
@@ -128,7 +111,7 @@ def infer_batches(order: FeedOrder, results: pa.Schema, batches: Iterable[pa.Rec
                 given.append(batch)
                 yield _plain_batch(batch)
 
-    for answer in _exchange(order, _partition(), remembered()):
+    for answer in _exchange(spec, _partition(), remembered()):
         columns = [_result_column(answer, position, wanted) for position, wanted in enumerate(results)]
         while columns[0]:
             rows_here = min(len(columns[0]), given[0].num_rows)
@@ -156,16 +139,16 @@ def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], batch.schema.names)
 
 
-def _put(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> int | None:
+def _put(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> int | None:
     """Hand rows in until there are no more; returns how many were taken over, None if no more are wanted."""
     batches = (batch for batch in batches if batch.num_rows)
     first = next(batches, None)
     if first is None:
         return 0
     claimant = uuid.uuid4().hex
-    put = PutOrder(order.number, partition, claimant, order.stream, order.epochs, float(order.feed_timeout))
+    put = PutPartition(spec.number, partition, claimant, spec.stream, spec.epochs, float(spec.feed_timeout))
     sent, is_settled, has_sent_all = 0, False, False
-    with _Call(order, partition, _dealt(order, partition), may_end=True) as call:
+    with _Call(spec, partition, _dealt(spec, partition), may_end=True) as call:
         try:
             writer, reader = call.client.do_put(command(put), blocks.MESSAGE_SCHEMA, call.options)
             with writer:
@@ -196,12 +179,12 @@ def _answer(reader: Any) -> dict[str, Any]:
     return found
 
 
-def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Results of rows, in order; at most ``MAX_BLOCKS_AHEAD`` batches wait for theirs at a time."""
     waiting: deque[int] = deque()  # rows of each batch that waits for results
-    with _Call(order, partition, _nearest(order, partition)) as call:
+    with _Call(spec, partition, _nearest(spec, partition)) as call:
         writer, reader = call.client.do_exchange(
-            command(ExchangeOrder(order.stream, float(order.feed_timeout))), call.options
+            command(ExchangeRows(spec.stream, float(spec.feed_timeout))), call.options
         )
         with writer:
             writer.begin(blocks.MESSAGE_SCHEMA)
@@ -224,24 +207,22 @@ def _exchange(order: FeedOrder, partition: int, batches: Iterable[pa.RecordBatch
                 yield from blocks.read(block)
 
 
-def _dealt(order: FeedOrder, partition: int) -> FeedNode:
+def _dealt(spec: FeedSpec, partition: int) -> FeedNode:
     """The node that the driver deals a partition to; any once the call has ended, which then refuses it."""
-    client = ControlClient(**order.control)
+    host = address_towards(spec.control["location"])
     try:
-        host = address_towards(order.control["location"])
-        rank = client.call_reliably(DealPartition(order.number, partition, host), order.patience).rank
+        with closing(ControlClient(**spec.control)) as client:
+            rank = client.call_reliably(DealPartition(spec.number, partition, host), spec.patience).rank
     except pa.ArrowException:  # without the driver nothing is granted, and the node says so
         rank = None
-    finally:
-        client.close()
-    return next((node for node in order.nodes if node.rank == rank), order.nodes[0])
+    return next((node for node in spec.nodes if node.rank == rank), spec.nodes[0])
 
 
-def _nearest(order: FeedOrder, partition: int) -> FeedNode:
+def _nearest(spec: FeedSpec, partition: int) -> FeedNode:
     """A node on the task's own host if there is one; for one call after another, one after another."""
-    here = address_towards(order.control["location"])
-    pool = [node for node in order.nodes if node.host == here] or order.nodes
-    return pool[(order.number + partition) % len(pool)]
+    here = address_towards(spec.control["location"])
+    pool = [node for node in spec.nodes if node.host == here] or spec.nodes
+    return pool[(spec.number + partition) % len(pool)]
 
 
 class _Call:
@@ -252,10 +233,10 @@ class _Call:
 
     BROKEN = (pa.ArrowException, StopIteration, OSError)
 
-    def __init__(self, order: FeedOrder, partition: int, node: FeedNode, may_end: bool = False):
-        self._control = order.control
-        self._partition = order.number, partition
-        self._patience = order.patience
+    def __init__(self, spec: FeedSpec, partition: int, node: FeedNode, may_end: bool = False):
+        self._control = spec.control
+        self._partition = spec.number, partition
+        self._patience = spec.patience
         self._node = node
         self._may_end = may_end
         self._upstream: BaseException | None = None
@@ -277,7 +258,7 @@ class _Call:
         self.client.close()
         if error is self._upstream or not isinstance(error, self.BROKEN):
             return False
-        outcome = self._ask_driver()
+        outcome = self._cluster_outcome()
         if self._may_end and self._node.rank in outcome.finished:
             return True
         failure = find_failure(outcome.failure or "")
@@ -292,15 +273,13 @@ class _Call:
         )
         raise NodeFailure(Failure(errors.NodeLostError, message)) from None
 
-    def _ask_driver(self) -> Outcome:
+    def _cluster_outcome(self) -> ClusterOutcome:
         """What has become of the cluster, as soon as the driver knows."""
-        client = ControlClient(**self._control)
-        try:
-            return client.call_reliably(AskOutcome(self._node.rank), WHY_SECONDS)
-        except pa.ArrowException:
-            return Outcome(None, [])
-        finally:
-            client.close()
+        with closing(ControlClient(**self._control)) as client:
+            try:
+                return client.call_reliably(GetOutcome(self._node.rank), WHY_SECONDS)
+            except pa.ArrowException:
+                return ClusterOutcome(None, [])
 
     def has_committed(self, claimant: str) -> bool:
         """Whether the node has taken the partition over from this attempt; waits while it may still do so.
@@ -308,15 +287,11 @@ class _Call:
         If it has not, or that cannot be known, Spark may try the task again: a partition is granted once.
         """
         deadline = time.monotonic() + self._patience
-        client = ControlClient(**self._control)
-        try:
+        with closing(ControlClient(**self._control)) as client, suppress(*NO_ANSWER):
             while True:
-                answer = client.call_reliably(AskCommitted(*self._partition, claimant), self._patience)
+                answer = client.call_reliably(GetCommitted(*self._partition, claimant), self._patience)
                 if answer.rows is not None:
                     return True
                 if not answer.pending or answer.stop or time.monotonic() > deadline:
-                    return False
-        except NO_ANSWER:
-            return False
-        finally:
-            client.close()
+                    break
+        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import Extents, check_extents, check_vector_size, list_extents, merge_extents, plain
-from tfos_ml.data.order import pack_counts, partition_counts
+from tfos_ml.data.order import pack_counts, partition_counts, total_counts
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.errors import FeedTimeoutError
@@ -32,15 +33,8 @@ VALIDATION_COLUMN = "validation"
 class Feeder(RowSource):
     """Writes rows to the spool and announces each chunk to the TensorFlow process; see :class:`RowSource`.
 
-    Parameters
-    ----------
-    task : NodeTask
-        Has the columns; batches hold them by position, then the row ids, then, if there are
-        validation rows, a boolean that marks them.
-    directories : spool.SpoolDirectories
-        Where the spool is.
-    send : callable
-        Sends a message to the TensorFlow process.
+    Batches hold the columns of the task's schema by position, then the row ids, then, if there are validation rows, a
+    boolean that marks them.
     """
 
     location: str | None = None
@@ -51,7 +45,7 @@ class Feeder(RowSource):
         self._example_rows = task.settings.telemetry.example_rows
         self._send = send
         self._writers = {
-            name: spool.SpoolWriter(directories, name, lambda chunk, name=name: self._announce(name, chunk))  # type: ignore[misc]
+            name: spool.SpoolWriter(directories, name, partial(self._announce, name))
             for name in ("train", "validation")
         }
         self._outstanding: dict[str, int] = {}
@@ -66,13 +60,7 @@ class Feeder(RowSource):
         self._complete = False
 
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
-        """See :class:`RowSource`.
-
-        Raises
-        ------
-        FeedTimeoutError
-            If there is no room for more rows in time; else as :meth:`write`.
-        """
+        """See :class:`RowSource`; raises ``FeedTimeoutError`` if there is no room for more rows in time."""
         for batch in batches:
             if batch is not None:
                 self.write(batch)
@@ -97,15 +85,7 @@ class Feeder(RowSource):
         return self._reading.keeps_rows or sum(self._outstanding.values()) < WINDOW_BYTES
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of one batch.
-
-        Raises
-        ------
-        NullValueError, NonFiniteValueError, LabelRangeError, ShapeError
-            If a value is null, NaN or infinite and the policy allows none, or rows are not what the model takes.
-        spool.NoRoomError
-            If they fit nowhere.
-        """
+        """Add the rows of one batch; raises as :meth:`RowChecks.kept`, or ``ShapeError`` or ``NoRoomError``."""
         self._count(batch)
         specs = self._schema.columns
         columns = [plain(column) for column in batch.columns[: len(specs)]]
@@ -149,10 +129,7 @@ class Feeder(RowSource):
         if not batch.num_rows:
             return
         found = partition_counts(batch.column(ROW_COLUMN).to_numpy())
-        grown = np.zeros(max(len(found), len(self._counts)), dtype=np.int64)
-        grown[: len(self._counts)] += self._counts
-        grown[: len(found)] += found
-        self._counts = grown
+        self._counts = total_counts([self._counts, found])
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size

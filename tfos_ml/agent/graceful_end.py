@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -34,32 +35,20 @@ _LEAVING = 0  # round of the control server's exchanges; those of barrier tasks 
 
 
 def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, size: int) -> bool:
-    """End the exchanges of a barrier task; whether no task is left waiting in one.
-
-    Parameters
-    ----------
-    rendezvous : Rendezvous
-        The node's.
-    control : dict of str to str
-        Address and token of the driver's control server.
-    rank, size : int
-        The node, and the number of all.
-    """
+    """End the exchanges of a barrier task; whether no task is left waiting in one."""
     if size == 1:
         return True
     deadline = time.monotonic() + LEAVE_SECONDS
-    client = ControlClient(**control)
+    mine = GatherRound(rank, _LEAVING, size, str(rendezvous.begun))
     try:
-        mine = GatherRound(rank, _LEAVING, size, str(rendezvous.begun))
-        while (begun := client.call_reliably(mine, LEAVE_SECONDS).messages) is None:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_SECONDS)
+        with closing(ControlClient(**control)) as client:
+            while (begun := client.call_reliably(mine, LEAVE_SECONDS).messages) is None:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(POLL_SECONDS)
     except pa.ArrowException as error:
         logger.debug("The driver cannot be reached: %s", error)
         return False
-    finally:
-        client.close()
     return rendezvous.complete(max(map(int, begun)), deadline - time.monotonic())
 
 

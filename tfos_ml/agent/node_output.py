@@ -22,22 +22,7 @@ SAID, ALL = 1, 2
 
 
 class NodeOutput:
-    """A node's end.
-
-    Parameters
-    ----------
-    label : str
-        The node's role and index, which its lines begin with.
-    verbose : int
-        What is sent: nothing below ``SAID``, all with ``ALL``.
-    size : int
-        Number of nodes of the cluster.
-
-    Attributes
-    ----------
-    printed : LimitedLines or None
-        Takes the lines that the node's process prints; None if nobody wants them.
-    """
+    """A node's end; `size` is the number of nodes, which share what is sent in a second."""
 
     def __init__(self, label: str, verbose: int, size: int):
         self._label = label
@@ -45,7 +30,7 @@ class NodeOutput:
         self._link: ProgressLink | None = None
         self._kept: deque[str] = deque(maxlen=KEPT_LINES)
         self._limited = LimitedLines(self._send, max(1, LINES_A_SECOND // size))
-        self.printed = self._limited if verbose >= ALL else None
+        self.printed = self._limited if verbose >= ALL else None  # takes the lines that the node's process prints
 
     def connect(self, link: ProgressLink) -> None:
         """Send what there is, and what comes, over a link to the driver."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +13,8 @@ import pyarrow as pa
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claimed
 from tfos_ml.agent.consensus import Consensus
-from tfos_ml.agent.dismissal import Dismissal
 from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.grace_period import GracePeriod
 from tfos_ml.agent.member import Member
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.outcome import Outcome
@@ -45,21 +45,7 @@ class Detachment:
 
 
 class NodeRun:
-    """The phases JOIN and RUN of one node, and its results.
-
-    Parameters
-    ----------
-    member, placement
-        The node, and the Spark task that it is.
-    rendezvous : Rendezvous
-        Carries the exchanges with the other nodes.
-    claimed : Claimed
-        What it has taken from its host.
-    output : NodeOutput
-        Carries what it prints to the driver.
-    detachment : Detachment or None
-        If it outlives its task.
-    """
+    """The phases JOIN and RUN of one node, and its results; `detachment` is for a node that outlives its task."""
 
     def __init__(
         self,
@@ -78,7 +64,7 @@ class NodeRun:
         self._detachment = detachment
         self._telemetry = NodeTelemetry(member)
         self._consensus = Consensus(rendezvous, member, self._send)
-        self._dismissal = Dismissal(member, waits_for_program=detachment is not None)
+        self._grace = GracePeriod(member, waits_for_program=detachment is not None)
         has_peers = member.template.size > 1
         self._monitor = ProcessMonitor(claimed.child, claimed.channel, self._task.heartbeat_timeout, has_peers)
         make_source = Feeder if detachment is None else detachment.make_source
@@ -103,16 +89,16 @@ class NodeRun:
             self._claimed.reaper.guard(control=self._task.control, rank=self._member.rank)
             period = period_for(self._task.template.size) / (PINGS_OF_DETACHED if self._detachment else 1)
             client = ControlClient(**self._task.control)
-            self._link = ProgressLink(client, self._member.rank, self._progress, period, self._hear)
+            self._link = ProgressLink(client, self._member.rank, self._progress, period, self._take_answer)
             self._link.start()
             self._output.connect(self._link)
         self._telemetry.start(self._link)
 
-    def _hear(self, answer: ProgressAnswer) -> None:
+    def _take_answer(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver; called in a thread."""
         self._peers_live = answer.peers_live
-        self._source.hear(answer)
-        self._dismissal.hear(answer)
+        self._source.take_answer(answer)
+        self._grace.take_answer(answer)
 
     def _progress(self) -> NodeProgress:
         """What the driver is to know of the node now; called in a thread."""
@@ -141,7 +127,7 @@ class NodeRun:
         role, timeout = self._member.role, self._task.reservation_timeout
         port, pid = self._claimed.port.number, self._claimed.child.pid
         mine = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
-        met = self._rendezvous.join(mine)
+        met = self._rendezvous.exchange(asdict(mine))
         deadline = time.monotonic() + timeout + (0 if self._task.barrier else GATHER_GRACE_SECONDS)
         self._pump(0)
         while not met.done():
@@ -180,12 +166,7 @@ class NodeRun:
     def run(self, batches: Iterable[pa.RecordBatch | None]) -> None:
         """Bring all rows in, then watch until the process and all active nodes have ended.
 
-        Raises
-        ------
-        ProcessFailure
-            If the process fails.
-        TfosMlError
-            If the node does.
+        Raises ``ProcessFailure`` if the process fails, another error of ours if the node does.
         """
         for idle in self._source.feed(batches):
             self._pump(idle)
@@ -198,11 +179,11 @@ class NodeRun:
         while not (self._ended and self.is_over):
             self._pump(POLL_SECONDS)
             if not (self._member.is_active or self._ended):
-                self._dismiss()
+                self._end_passive()
 
-    def _dismiss(self) -> None:
+    def _end_passive(self) -> None:
         """End a passive process that only serves, or whose grace is over."""
-        since, limit = self._dismissal.since(self._consensus), self._dismissal.limit
+        since, limit = self._grace.since(self._consensus), self._grace.limit
         if since is None:
             return
         if self._monitor.serves:

@@ -32,23 +32,10 @@ class Outcome:
     def rows(
         self, member: Member, report: dict[str, Any], example: bytes | None, directory: Path
     ) -> Iterator[pa.RecordBatch]:
-        """Result rows of the job.
+        """Result rows of the job; `report` is what else goes into the node's report.
 
-        Parameters
-        ----------
-        member : Member
-            The node.
-        report : dict
-            What else goes into its report.
-        example : bytes or None
-            Features of its first rows; left out if they are too large.
-        directory : Path
-            Where the SavedModel is packed, unless it goes to the run's ``exportDir``.
-
-        Raises
-        ------
-        DestinationError
-            If ``exportDir`` cannot be written.
+        The features of its first rows (`example`) are left out if they are too large. The SavedModel is packed in
+        `directory`, unless it goes to the run's ``exportDir``: raises ``DestinationError`` if that cannot be written.
         """
         staged = self.exported is not None and member.task.export_dir is not None
         if self.exported is not None and member.task.export_dir is not None:

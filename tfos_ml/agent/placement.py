@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -29,27 +30,13 @@ REPORT_SECONDS = 10.0
 
 
 class NodePlacement(Protocol):
-    """What a node needs of its task.
-
-    Attributes
-    ----------
-    rank : int
-        The node's number.
-    host : str
-        Where other nodes reach it.
-    cpus : int
-        CPUs it may use.
-    gpus : dict of str to str
-        Environment variables that show it its GPUs.
-    attempt : int
-        How often Spark has tried the task before in the same attempt of its stage.
-    """
+    """What a node needs of its task."""
 
     rank: int
-    host: str
-    cpus: int
-    gpus: dict[str, str]
-    attempt: int
+    host: str  # where other nodes reach it
+    cpus: int  # that it may use
+    gpus: dict[str, str]  # environment variables that show it its GPUs
+    attempt: int  # how often Spark has tried the task before in the same attempt of its stage
 
     def is_first(self) -> bool:
         """Whether Spark has not begun this node before; always so in a barrier stage, which ends with a failed task."""
@@ -73,15 +60,7 @@ class NodePlacement(Protocol):
 
 
 class BarrierPlacement(NodePlacement):
-    """A task of a barrier stage: Spark starts all together and carries their exchanges.
-
-    Parameters
-    ----------
-    context : pyspark.BarrierTaskContext
-        Of this task.
-    control : dict of str to str, or None
-        Address and token of the driver's control server, if there is one.
-    """
+    """A task of a barrier stage: Spark starts all together and carries their exchanges."""
 
     def __init__(self, context: Any, control: dict[str, str] | None):
         self._context = context
@@ -103,12 +82,9 @@ class BarrierPlacement(NodePlacement):
         """See :class:`NodePlacement`."""
         if self._control is None:
             return False
-        client = ControlClient(**self._control)
-        try:
+        with closing(ControlClient(**self._control)) as client:
             client.call_reliably(ReportFailure(self.rank, text), REPORT_SECONDS)
-            return True
-        finally:
-            client.close()
+        return True
 
     def leave(self, rendezvous: Rendezvous) -> bool:
         """See :class:`NodePlacement`."""
@@ -129,13 +105,7 @@ class TaskInfo:
 
 
 def check_driver(control: dict[str, str]) -> None:
-    """See that this host reaches the driver's control server.
-
-    Raises
-    ------
-    NodeFailure
-        If it does not; says which settings tell nodes where the driver is.
-    """
+    """Raise ``NodeFailure``, which names the settings, unless this host reaches the driver's control server."""
     target = urlsplit(control["location"])
     try:
         socket.create_connection((target.hostname, target.port or 0), CALL_TIMEOUT).close()
@@ -159,18 +129,8 @@ def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
 class GatherPlacement(NodePlacement):
     """A node that meets the others at the driver's control server.
 
-    Parameters
-    ----------
-    info : TaskInfo
-        Where it is.
-    control : dict of str to str
-        Address and token of the control server.
-    size : int
-        Number of nodes.
-    owner : int, optional
-        Process without which the node is an orphan.
-    patience : float, default 60
-        Seconds for which a call is repeated that the driver does not answer.
+    Without its `owner`, a process, it is an orphan; a call that the driver does not answer is repeated for `patience`
+    seconds.
     """
 
     def __init__(

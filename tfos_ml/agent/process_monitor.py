@@ -32,26 +32,6 @@ class ProcessMonitor:
 
     A failure that may be the consequence of another node's (a broken collective, an abort) is *collateral*: it is due
     only once all other nodes have shown that they live, or after a time in which the culprit must have been found.
-
-    Parameters
-    ----------
-    child, channel
-        The process, and the connection to it.
-    heartbeat_timeout : float
-        Seconds without a message after which the process counts as stuck.
-    has_peers : bool
-        Whether other nodes may be the cause of a failure.
-
-    Attributes
-    ----------
-    has_exited : bool
-        Whether the process has exited.
-    failure : Failure or None
-        What it has failed of, without the node's name.
-    serves : bool
-        Whether its train function only waits in ``tf.distribute.Server.join``.
-    broken_at : float or None
-        ``time.monotonic()`` of an exit that may be collateral.
     """
 
     def __init__(self, child: ChildProcess, channel: QueuedChannel, heartbeat_timeout: float, has_peers: bool):
@@ -63,9 +43,9 @@ class ProcessMonitor:
         self._heard = time.monotonic()
         self._due_at = 0.0
         self.has_exited = False
-        self.failure: Failure | None = None
-        self.serves = False
-        self.broken_at: float | None = None
+        self.failure: Failure | None = None  # without the node's name
+        self.serves = False  # whether its train function only waits in ``tf.distribute.Server.join``
+        self.broken_at: float | None = None  # ``time.monotonic()`` of an exit that may be collateral
 
     def start(self) -> None:
         """Begin to read."""
@@ -89,12 +69,8 @@ class ProcessMonitor:
     def messages(self, timeout: float) -> Iterator[Message]:
         """The messages that have come and are not for the monitor; waits `timeout` seconds for the first.
 
-        Raises
-        ------
-        VersionMismatchError
-            If the process sends what is no message.
-        NodeExitError
-            If it has closed its connection and does not exit.
+        Raises ``VersionMismatchError`` if the process sends what is no message, ``NodeExitError`` if it has closed its
+        connection and does not exit.
         """
         try:
             message = self._messages.get(timeout=timeout) if timeout else self._messages.get_nowait()

@@ -24,34 +24,10 @@ REPORT_BYTES = 1 << 20  # sent with one call, far below what a server takes
 
 
 class ProgressLink:
-    """Reports a node's progress to the driver from a thread.
+    """Reports a node's progress to the driver from a thread, every `period` seconds; `on_answer` gets each answer.
 
-    Calls and reports are numbered, and a report is sent with every call until one is answered: the driver takes
-    each once.
-
-    Parameters
-    ----------
-    client : ControlClient
-        Connection to the driver.
-    rank : int
-        The reporting node.
-    progress : callable
-        Returns the node's present state, a :class:`NodeProgress`.
-    period : float, default 0.5
-        Seconds between two reports.
-    hear : callable, optional
-        Called with each of the driver's answers.
-
-    Attributes
-    ----------
-    stop_asked : bool
-        Whether the driver wants the node to stop.
-    heard_at : float
-        ``time.monotonic()`` of the last call that the driver has answered, or of the start.
-    has_answered : bool
-        Whether the driver has ever answered.
-    is_driver_gone : bool
-        Whether the driver has answered, and now its host refuses connections for ``REFUSED_SECONDS``.
+    Calls and reports are numbered, and a report is sent with every call until one is answered: the driver takes each
+    once.
     """
 
     def __init__(
@@ -60,13 +36,13 @@ class ProgressLink:
         rank: int,
         progress: Callable[[], NodeProgress],
         period: float = PING_SECONDS,
-        hear: Callable[[ProgressAnswer], None] | None = None,
+        on_answer: Callable[[ProgressAnswer], None] | None = None,
     ):
         self._client = client
         self._rank = rank
         self._progress = progress
         self._period = period
-        self._hear = hear
+        self._on_answer = on_answer
         self._name = uuid.uuid4().hex
         self._calls = 0
         self._reports: deque[tuple[dict[str, Any], int]] = deque()  # with the size of each
@@ -74,11 +50,11 @@ class ProgressLink:
         self._lock = threading.Lock()
         self._refusals = client.refusals()
         self._has_warned = False
-        self.heard_at = time.monotonic()
+        self.heard_at = time.monotonic()  # when the last call began that the driver has answered
         self.has_answered = False
-        self.is_driver_gone = False
+        self.is_driver_gone = False  # it has answered, and now its host refuses connections for REFUSED_SECONDS
         self._closed = threading.Event()
-        self.stop_asked = False
+        self.stop_requested = False  # whether the driver wants the node to stop
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def start(self) -> None:
@@ -86,21 +62,11 @@ class ProgressLink:
         self._thread.start()
 
     def check(self, lease: float | None, needs_driver: bool) -> None:
-        """Raise if the driver wants the node no longer, or is gone.
+        """Raise ``FitCancelledError`` if the driver wants the node no longer, ``NodeLostError`` if the driver is gone.
 
-        Parameters
-        ----------
-        lease : float or None
-            Seconds without an answer after which a driver that has answered is gone.
-        needs_driver : bool
-            Whether one that has never answered is gone, too.
-
-        Raises
-        ------
-        FitCancelledError, NodeLostError
-            For either.
+        It is gone once it has answered and then not for `lease` seconds; with `needs_driver` also if it never has.
         """
-        if self.stop_asked:
+        if self.stop_requested:
             raise errors.FitCancelledError("the driver asked the nodes to stop")
         if lease is None or not (self.has_answered or needs_driver):
             return  # a driver that never could be reached has not gone
@@ -166,9 +132,9 @@ class ProgressLink:
     def _take_up(self, answer: ProgressAnswer, called_at: float) -> None:
         self.heard_at, self.has_answered = called_at, True
         self._refusals.forget()
-        self.stop_asked = answer.stop
-        if self._hear is not None:
-            self._hear(answer)
+        self.stop_requested = answer.stop
+        if self._on_answer is not None:
+            self._on_answer(answer)
 
     def close(self) -> None:
         """Send what is left and end the thread."""

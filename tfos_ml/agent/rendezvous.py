@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tfos_ml.errors import ClusterConfigError, VersionMismatchError
@@ -34,11 +34,7 @@ class BarrierContext(Protocol):
 
 
 class ReservedPort:
-    """A TCP port held until just before TensorFlow binds it.
-
-    TensorFlow's gRPC server does not set ``SO_REUSEPORT``, so the port has to be free at that
-    moment.
-    """
+    """A TCP port held until just before TensorFlow binds it: its server does not set ``SO_REUSEPORT``."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -47,17 +43,7 @@ class ReservedPort:
     def reserve(self, ports: range = ANY_PORT, setting: str = NODE_PORTS) -> None:
         """Take the first that is free on all addresses of this host, as TensorFlow will need it.
 
-        Parameters
-        ----------
-        ports : range
-            Which.
-        setting : str
-            What says so, for the error.
-
-        Raises
-        ------
-        ClusterConfigError
-            If none is.
+        Raises ``ClusterConfigError``, which names the `setting` that says which, if none is.
         """
         is_dual = socket.has_dualstack_ipv6()
         self._socket = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
@@ -110,23 +96,12 @@ def local_versions() -> dict[str, str]:
 
 
 class Rendezvous:
-    """Exchanges of JSON messages between all nodes, one after the other.
-
-    Parameters
-    ----------
-    context : BarrierContext
-        Spark's, of this task.
-
-    Attributes
-    ----------
-    begun : int
-        How many exchanges there were, the one under way among them.
-    """
+    """Exchanges of JSON messages between all nodes, one after the other."""
 
     def __init__(self, context: BarrierContext):
         self._context = context
         self._last: Future[list[dict[str, Any]]] | None = None
-        self.begun = 0
+        self.begun = 0  # exchanges, the one under way among them
 
     def exchange(self, message: dict[str, Any]) -> Future[list[dict[str, Any]]]:
         """Send a message to all nodes; the future has those of all, by rank."""
@@ -156,19 +131,9 @@ class Rendezvous:
             self._last = None
         return True
 
-    def join(self, info: NodeInfo) -> Future[list[dict[str, Any]]]:
-        """Send the others who and where this node is."""
-        return self.exchange(asdict(info))
-
 
 def read_infos(messages: list[dict[str, Any]]) -> list[NodeInfo]:
-    """What nodes have sent of themselves when they met, by rank.
-
-    Raises
-    ------
-    VersionMismatchError
-        If the nodes do not run the same versions; names them.
-    """
+    """What nodes have sent of themselves, by rank; raises ``VersionMismatchError``, which names those that differ."""
     infos = sorted((decode(NodeInfo, message) for message in messages), key=lambda info: info.rank)
     for package in infos[0].versions:
         found = {f"{c.label} on {c.host}": c.versions.get(package) for c in infos}

@@ -69,14 +69,7 @@ class Exchange:
 class RowReceiver(RowSource):
     """Rows from feed tasks on their way to one node's TensorFlow process; see :class:`RowSource`.
 
-    Parameters
-    ----------
-    directories : spool.SpoolDirectories
-        Where the spool is.
-    send : callable
-        Sends a message to the TensorFlow process, without waiting for it.
-    serve : callable, optional
-        Opens the server through which feed tasks reach a receiver.
+    `send` does not wait for the process; `serve` opens the server through which feed tasks reach a receiver.
     """
 
     example: bytes | None = None
@@ -132,10 +125,7 @@ class RowReceiver(RowSource):
     def store(self, message: pa.RecordBatch) -> spool.Chunk:
         """Write a block to the spool, where nobody knows of it yet.
 
-        Raises
-        ------
-        spool.NoRoomError
-            If it fits nowhere; the supervisor then fails with it, too.
+        With the ``NoRoomError`` that this raises the supervisor fails, too.
         """
         rows, block = blocks.unpack(message)
         try:
@@ -168,7 +158,7 @@ class RowReceiver(RowSource):
             self._exchanges[exchange.number] = exchange
             return exchange
 
-    def ask(self, stream: str, exchange: Exchange, message: pa.RecordBatch) -> None:
+    def infer(self, stream: str, exchange: Exchange, message: pa.RecordBatch) -> None:
         """Put a block of an exchange before the train function at once."""
         chunk = replace(self.store(message), exchange=exchange.number)
         with self._changed:
@@ -190,7 +180,7 @@ class RowReceiver(RowSource):
 
     # For the driver
 
-    def hear(self, answer: ProgressAnswer) -> None:
+    def take_answer(self, answer: ProgressAnswer) -> None:
         """See :class:`RowSource`: the driver announces the ends of segments and of the input, each again and again."""
         for announcement in answer.announcements:
             with self._changed:
@@ -225,16 +215,9 @@ class RowReceiver(RowSource):
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
         """See :class:`RowSource`; goes on until the driver has announced the end of the input.
 
-        There are no `batches`: the node's task has ended.
-
-        Raises
-        ------
-        FeedTimeoutError
-            If rows have waited for the ``feed_timeout`` of their call and none was read.
-        spool.NoRoomError
-            If rows had no room.
-        NodeLostError
-            If the driver does not answer whether rows count.
+        There are no `batches`: the node's task has ended. Raises ``FeedTimeoutError`` if rows have waited for the
+        ``feed_timeout`` of their call and none was read, ``NoRoomError`` if rows had no room, and ``NodeLostError`` if
+        the driver does not answer whether rows count.
         """
         while not (self._input_ended or self._is_terminated):
             if self._problem is not None:

@@ -38,15 +38,8 @@ class RowSource(Protocol):
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
         """Bring rows in until there are no more, or the train function wants none.
 
-        Parameters
-        ----------
-        batches : iterable of pyarrow.RecordBatch or None
-            The rows of the node's task; None where the next ones have not come yet.
-
-        Yields
-        ------
-        float
-            Seconds for which there is nothing to do, whenever the supervisor may look after its process.
+        A batch is None where the next one has not come yet. Yields seconds for which there is nothing to do, whenever
+        the supervisor may look after its process.
         """
         ...
 
@@ -54,7 +47,7 @@ class RowSource(Protocol):
         """Take up a message of the process; False if it is not about rows."""
         ...
 
-    def hear(self, answer: ProgressAnswer) -> None:
+    def take_answer(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver; called in a thread."""
         return
 

@@ -60,21 +60,9 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-    """Lead a node from CLAIM to STOP; rows in, result rows out.
+    """Lead a node from CLAIM to STOP; rows in (None where the next ones have not come yet), result rows out.
 
-    It ends without rows if it fails and the driver knows.
-
-    Parameters
-    ----------
-    node : Supervisor
-        A new one.
-    batches : iterable of pyarrow.RecordBatch or None
-        The rows of its task; None where the next ones have not come yet.
-
-    Raises
-    ------
-    NodeFailure
-        If it fails and the failure could not be reported to the driver.
+    It ends without rows if it fails and the driver knows; raises ``NodeFailure`` if the driver could not be told.
     """
     succeeded = False
     try:
@@ -88,17 +76,7 @@ def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Ite
 
 
 class Supervisor:
-    """Supervises one node: what :func:`supervise` needs beside the phase that runs.
-
-    Parameters
-    ----------
-    task : NodeTask
-        What the node does.
-    placement : NodePlacement
-        The Spark task that it is.
-    detachment : Detachment, optional
-        If it outlives that task.
-    """
+    """Supervises one node: what :func:`supervise` needs beside the phase that runs."""
 
     def __init__(self, task: NodeTask, placement: NodePlacement, detachment: Detachment | None = None):
         self._task = task
@@ -113,13 +91,7 @@ class Supervisor:
         self._run: NodeRun | None = None
 
     def lead(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-        """Go through the phases up to RUN; parameters and results as of :func:`supervise`.
-
-        Raises
-        ------
-        NodeFailure
-            Whatever it fails of, under the node's name.
-        """
+        """Go through the phases up to RUN; whatever it fails of becomes a ``NodeFailure`` under the node's name."""
         try:
             self._check_first()
             seconds = self._task.lease or SUPERVISOR_TIMEOUT

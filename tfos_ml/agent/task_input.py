@@ -32,15 +32,8 @@ LOST = (
 def whole(items: Iterable[Item]) -> Iterator[Item]:
     """The input of a Spark Python task, proven whole at its end.
 
-    Parameters
-    ----------
-    items : iterable
-        What Spark passed to the function of ``mapInArrow`` or ``mapPartitions``.
-
-    Raises
-    ------
-    InputLostError
-        Where `items` end although Spark had more; Spark reports the cause instead, if it ends the task with one.
+    Raises ``InputLostError`` where `items` end although Spark had more; Spark reports the cause instead, if it ends the
+    task with one.
     """
     return _whole(items, _task_stream())
 

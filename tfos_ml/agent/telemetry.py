@@ -7,6 +7,7 @@ import logging
 import shutil
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -14,29 +15,23 @@ from typing import Any
 
 from tfos_ml.agent.member import Member
 from tfos_ml.agent.progress_link import ProgressLink
-from tfos_ml.agent.system_metrics import SystemMetrics, system_report
 from tfos_ml.inference.archive import pack
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.messages import Checkpoint, CheckpointTaken
 
 logger = logging.getLogger(__name__)
+SYSTEM = "system"  # MLflow shows metrics of this name on a page of their own
 KEPT_SYSTEM_REPORTS = 1000  # where they cannot be passed on at once
 
 
 class NodeTelemetry:
-    """Keeps and sends what the run's :class:`tfos_ml.protocol.settings.Telemetry` wants of one node.
-
-    Parameters
-    ----------
-    member : Member
-        The node.
-    """
+    """Keeps and sends what the run's :class:`tfos_ml.protocol.settings.Telemetry` wants of one node."""
 
     def __init__(self, member: Member):
         self._task = member.task
         self._label = member.node.label
         self._link: ProgressLink | None = None
-        self._system: SystemMetrics | None = None
+        self._system: _SystemMetrics | None = None
         self._system_reports: deque[dict[str, Any]] = deque(maxlen=KEPT_SYSTEM_REPORTS)
 
     def start(self, link: ProgressLink | None) -> None:
@@ -44,12 +39,12 @@ class NodeTelemetry:
         self._link = link
         period = self._task.settings.telemetry.system_metrics
         if period:
-            self._system = SystemMetrics(period, self._report_system)
+            self._system = _SystemMetrics(period, self._report_system)
             self._system.start()
 
     def _report_system(self, sample: dict[str, float]) -> None:
         """Pass a sample on at once, or keep it for the end; called from a thread."""
-        report = system_report(self._label, sample)
+        report = _system_report(self._label, sample)
         if self._link is not None:
             self._link.report(report)
         else:
@@ -85,3 +80,65 @@ class NodeTelemetry:
         """End the sampling."""
         if self._system is not None:
             self._system.close()
+
+
+class _SystemMetrics:
+    """Samples CPU, memory, disk, network and GPUs of this host with MLflow's own monitors, every `period` seconds.
+
+    `report` is called from the thread with each sample, a dict of numbers by MLflow's names.
+    """
+
+    def __init__(self, period: float, report: Callable[[dict[str, float]], None]):
+        self._period = period
+        self._report = report
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="system metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            monitors = _monitors()
+            while not self._closed.is_set():
+                self._report(_sample(monitors))
+                self._closed.wait(self._period)
+        except Exception:  # training must not depend on it
+            logger.warning("System metrics of this node are not reported any more", exc_info=True)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._thread.join(self._period)
+
+
+def _monitors() -> list[Any]:
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+    kinds: list[Any] = [CPUMonitor, DiskMonitor, NetworkMonitor]
+    monitors = [kind() for kind in kinds]
+    with contextlib.suppress(Exception):  # no GPU, or no library to ask it
+        kinds = [GPUMonitor]
+        monitors += [kind() for kind in kinds]
+    return monitors
+
+
+def _sample(monitors: list[Any]) -> dict[str, float]:
+    sample: dict[str, float] = {}
+    for monitor in monitors:
+        monitor.collect_metrics()
+        sample.update(monitor.aggregate_metrics())
+        monitor.clear_metrics()
+    return {name: float(value) for name, value in sample.items()}
+
+
+def _system_report(label: str, sample: dict[str, float]) -> dict[str, Any]:
+    """A sample as a report: metrics ``system/worker_0/cpu_utilization_percentage`` and so on."""
+    place = label.replace(":", "_")
+    metrics = {f"{SYSTEM}/{place}/{name}": value for name, value in sample.items()}
+    about = {"label": label, "shown": False, "system": True}
+    return {"metrics": metrics, "epoch": None, "step": None, "time": time.time(), **about}

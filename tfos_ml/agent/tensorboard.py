@@ -18,28 +18,7 @@ from tfos_ml.worker.main import die_with
 
 
 class TensorBoard:
-    """The supervisor's handle on the TensorBoard process.
-
-    Parameters
-    ----------
-    log_dir : str
-        What it shows.
-    host : str
-        Address that it listens on.
-    environment : mapping of str to str
-        Its whole environment.
-    parent : int
-        The supervisor's pid.
-    port : int
-        Where it listens; 0 is any.
-
-    Attributes
-    ----------
-    pid : int
-        Its process.
-    url : str or None
-        Its address, as soon as it listens.
-    """
+    """The supervisor's handle on the TensorBoard process, whose `environment` is given whole; port 0 is any."""
 
     def __init__(self, log_dir: str, host: str, environment: Mapping[str, str], parent: int, port: int = 0):
         self._process = subprocess.Popen(
@@ -52,7 +31,7 @@ class TensorBoard:
         )
         self._port = port
         self.pid = self._process.pid
-        self.url: str | None = None
+        self.url: str | None = None  # as soon as it listens
         threading.Thread(target=self._listen, name="tensorboard", daemon=True).start()
 
     def _listen(self) -> None:

@@ -16,13 +16,9 @@ from tfos_ml.errors import NullValueError, ShapeError
 def plain(array: pa.Array) -> pa.Array:
     """A column as Spark sends it, as numbers or text, or nested lists of them.
 
-    Dates become days, timestamps microseconds, decimals float64; vectors lists of float64, sparse ones filled
-    with zeros; images lists of shape (height, width, channels).
-
-    Raises
-    ------
-    ShapeError
-        If the data of an image is not of its declared size, or a struct is neither vector nor image.
+    Dates become days, timestamps microseconds, decimals float64; vectors lists of float64, sparse ones filled with
+    zeros; images lists of shape (height, width, channels). Raises ``ShapeError`` if the data of an image is not of its
+    declared size, or a struct is neither vector nor image.
     """
     kind = array.type
     if pa.types.is_struct(kind):
@@ -67,7 +63,7 @@ def _vector_lists(array: pa.Array) -> pa.Array:
     places[np.repeat(is_sparse, lengths)] = indices.flatten().to_numpy(zero_copy_only=False)
     flat = np.zeros(int(widths.sum()))
     flat[np.repeat(ends - widths, lengths) + places] = values.flatten().to_numpy(zero_copy_only=False)
-    return _lists(widths, pa.array(flat), array.is_null())
+    return list_array(widths, pa.array(flat), array.is_null())
 
 
 def _image_lists(array: pa.Array) -> pa.Array:
@@ -82,19 +78,26 @@ def _image_lists(array: pa.Array) -> pa.Array:
             f"An image of {h} x {w} pixels and {c} channels has {found[wrong[0]]} bytes of data, expected {h * w * c}."
         )
     pixels = np.frombuffer(b"".join(data.drop_null().to_pylist()), np.uint8)
-    by_pixel = _lists(np.repeat(channels, heights * widths), pa.array(pixels))
-    by_row = _lists(np.repeat(widths, heights), by_pixel)
-    return _lists(heights, by_row, array.is_null())
+    by_pixel = list_array(np.repeat(channels, heights * widths), pa.array(pixels))
+    by_row = list_array(np.repeat(widths, heights), by_pixel)
+    return list_array(heights, by_row, array.is_null())
 
 
 def _lengths(lists: pa.Array) -> Array:
     return pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _lists(lengths: Array, values: pa.Array, nulls: pa.Array | None = None) -> pa.Array:
+def list_array(lengths: Sequence[int] | Array, values: pa.Array, nulls: pa.Array | None = None) -> pa.Array:
     """A list array of lists of given lengths, one after another."""
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, values, mask=nulls)
+
+
+def leaves(array: pa.Array) -> pa.Array:
+    """The values of a column at the innermost level of nesting."""
+    while pa.types.is_list(array.type):
+        array = array.flatten()
+    return array
 
 
 def count_nulls(array: pa.Array, ndim: int) -> int:
@@ -163,21 +166,9 @@ def fixed_shape(extents: Extents, ndim: int) -> tuple[int | None, ...]:
 
 
 def check_extents(extents: Extents, shape: RowShape, column: str, expected: str) -> None:
-    """Raise unless rows have the shape that the model fixes.
+    """Raise ``ShapeError`` unless rows have the `shape` that the model fixes, None for any length of a level.
 
-    Parameters
-    ----------
-    extents : list of tuple of int
-        As :func:`list_extents` finds them.
-    shape : tuple of int or None
-        Length of each level; None for any.
-    column, expected : str
-        Which column; what it is to become, for the message.
-
-    Raises
-    ------
-    ShapeError
-        Names what was found and what is expected.
+    For the message, `expected` says what the column is to become.
     """
     if all(length is None or low == high == length for length, (low, high) in zip(shape, extents, strict=False)):
         return
@@ -205,13 +196,7 @@ def _show(extents: Extents) -> str:
 
 
 def longest_by_row(array: pa.Array, ndim: int) -> Array:
-    """Length of each row's longest array at each level of nesting; 0 for nulls.
-
-    Returns
-    -------
-    numpy.ndarray of int64
-        Shape ``(rows, ndim)``.
-    """
+    """Length of each row's longest array at each level of nesting, shape ``(rows, ndim)``, int64; 0 for nulls."""
     found = np.zeros((len(array), ndim), dtype=np.int64)
     rows = np.arange(len(array))
     lengths = found[:, 0] = _lengths(array)
@@ -223,24 +208,11 @@ def longest_by_row(array: pa.Array, ndim: int) -> Array:
 
 
 def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0, shape: RowShape | None = None) -> Array:
-    """One Arrow array as one NumPy array, without a copy where the rows have one length.
+    """An array of *n* rows without nulls as one NumPy array, without a copy where the rows have one length.
 
-    Parameters
-    ----------
-    array : pyarrow.Array
-        *n* rows without nulls.
-    spec : ColumnSpec
-        What the column is.
-    pad_value : float, default 0
-        Fills rows shorter than the longest; text is padded with the empty string.
-    shape : tuple of int or None, optional
-        Shape that rows are padded to at least; None where the longest decides.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(n,)`` plus one dimension for each level of nesting; dtype as in the table
-        at the top of this module.
+    Its shape is ``(n,)`` plus one dimension for each level of nesting, its dtype as in the table of
+    :mod:`tfos_ml.data.schema`. Rows are padded with `pad_value` (text with the empty string) to the longest, and at
+    least to `shape`, where that is not None.
     """
     return _dense(array, shape or (None,) * spec.ndim, _fill(spec, pad_value))
 
@@ -265,13 +237,7 @@ def _dense(array: pa.Array, shape: RowShape, fill: Any) -> Array:
 
 
 def checked_fill(fill: Any, dtype: np.dtype[Any]) -> Any:
-    """The value that fills ragged rows, if the dtype can hold it.
-
-    Raises
-    ------
-    ShapeError
-        Otherwise.
-    """
+    """The value that fills ragged rows; ``ShapeError`` if the dtype cannot hold it."""
     with np.errstate(invalid="ignore", over="ignore"):
         fits = dtype.kind not in "iu" or np.asarray(fill).astype(dtype) == fill
     if not fits:

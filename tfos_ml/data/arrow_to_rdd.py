@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.data.arrow import list_array
 from tfos_ml.data.codecs import CODECS, MIXED_CAST
-from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, VALUE, Kind, list_array, with_nulls
+from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, VALUE, Kind, with_nulls
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, ShapeError
 
@@ -27,7 +28,8 @@ def is_row_batch(batch: pa.RecordBatch) -> bool:
     return FORM_KEY in (batch.schema.metadata or {})
 
 
-def _kind(batch: pa.RecordBatch) -> Kind:
+def form_of(batch: pa.RecordBatch) -> Kind:
+    """What the elements of a batch are; those of a DataFrame are tuples."""
     if is_row_batch(batch):
         kind: Kind = json.loads(batch.schema.metadata[FORM_KEY])
         return kind
@@ -41,24 +43,14 @@ def _kind_of(kind: pa.DataType) -> Kind:
 def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
     """A field of the elements of a batch; arrays are nested lists, which :mod:`tfos_ml.data.arrow` knows.
 
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        Made by :func:`tfos_ml.data.rdd_to_arrow.to_batches`, or of a DataFrame.
-    key : str or int
-        Name in a dict, a Row or a DataFrame; position in a tuple, a list, a Row or a DataFrame. An element that is
-        one value is its own field 0.
+    `key` is the name in a dict, a Row or a DataFrame, or the position in a tuple, a list, a Row or a DataFrame. An
+    element that is one value is its own field 0.
 
-    Raises
-    ------
-    ColumnNotFoundError
-        If the elements have no such field, or several of that name.
-    ShapeError
-        If the field holds arrays that differ in their number of dimensions.
-    ColumnTypeError
-        If the field holds values that no tensor has a type for.
+    Raises ``ColumnNotFoundError`` if the elements have no such field, or several of that name, ``ShapeError`` if the
+    field holds arrays that differ in their number of dimensions, and ``ColumnTypeError`` if no tensor has a type for
+    its values.
     """
-    kind = _kind(batch)
+    kind = form_of(batch)
     fields: Kind = kind if kind[0] == "fields" else ["fields", "value", [0], [kind]]
     _, how, names, kinds = fields[:4]
     found = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
@@ -106,16 +98,11 @@ def _nested_lists(arrays: pa.Array, shape: list[int] | None) -> pa.Array:
 
 
 def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
-    """The elements of a batch, as they were.
+    """The elements of a batch, or of a slice of one, as they were.
 
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        Made by :func:`tfos_ml.data.rdd_to_arrow.to_batches`, or of a DataFrame; also a slice of one.
-    lists : bool, default False
-        Give lists of numbers as lists, rather than as arrays, which are much faster.
+    With `lists` lists of numbers come as lists, rather than as arrays, which are much faster.
     """
-    kind = _kind(batch)
+    kind = form_of(batch)
     array = batch.to_struct_array() if kind[0] == "fields" else batch.column(0)
     return _decode(array, kind, lists) if len(array) else []
 

@@ -39,10 +39,7 @@ def unpack(message: pa.RecordBatch) -> tuple[int, pa.Buffer]:
 def check(message: pa.RecordBatch | None) -> None:
     """Refuse a message that is not what :func:`pack` makes, before anything of it reaches the train function.
 
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        Flight passes its message on to the sender.
+    Flight passes the message of the ``ArrowInvalid`` on to the sender.
     """
     if message is None or message.schema != MESSAGE_SCHEMA or message.num_rows != 1:
         found = "no record batch" if message is None else f"{message.num_rows} rows of {message.schema.to_string()!r}"

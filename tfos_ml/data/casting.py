@@ -15,24 +15,12 @@ from tfos_ml.errors import ShapeError
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One input or output of a model.
+    """One input or output of a model."""
 
-    Attributes
-    ----------
-    dtype : str
-        TensorFlow's name of the dtype, for instance ``"float32"`` or ``"string"``.
-    shape : tuple of int or None, or None
-        Its shape, the batch first; None where a dimension, or the whole shape, is not known.
-    ragged : bool
-        Whether it is a ``tf.RaggedTensor``, of shape ``(batch, None)``.
-    padded : tuple of int or None, or None
-        Lengths to which training padded the rows of a column, level by level; None where it padded none.
-    """
-
-    dtype: str
-    shape: tuple[int | None, ...] | None
-    ragged: bool = False
-    padded: tuple[int | None, ...] | None = None
+    dtype: str  # TensorFlow's name of it
+    shape: tuple[int | None, ...] | None  # the batch first; None where a dimension, or the whole shape, is not known
+    ragged: bool = False  # whether it is a ``tf.RaggedTensor``, of shape ``(batch, None)``
+    padded: tuple[int | None, ...] | None = None  # lengths to which training padded rows, level by level; None for none
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorInfo:
@@ -60,22 +48,10 @@ class TensorInfo:
 
 
 def row_shape(ndim: int, tensor: TensorInfo) -> tuple[int | None, ...] | None:
-    """What the rows of a column must be for them to become a tensor.
+    """What the rows of a column with `ndim` levels of arrays must be for them to become a tensor.
 
-    Parameters
-    ----------
-    ndim : int
-        Levels of arrays that the column has.
-    tensor : TensorInfo
-        The tensor.
+    The length of each level, None for any; or None alone if no such rows fit.
 
-    Returns
-    -------
-    tuple of int or None, or None
-        The length of each level, None for any; or None alone if no such rows fit.
-
-    Examples
-    --------
     >>> row_shape(1, TensorInfo("float32", (None, 2, 3)))
     (6,)
     """
@@ -93,21 +69,9 @@ def row_shape(ndim: int, tensor: TensorInfo) -> tuple[int | None, ...] | None:
 
 
 def fit_to_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Array:
-    """A batch of values of a column, cast and reshaped for input `name`.
+    """A batch of values of a column, cast and reshaped for input `name`; text is of dtype object.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        The batch first; text is of dtype object.
-    column, name : str
-        Names of column and input, for messages.
-    tensor : TensorInfo
-        What the input expects.
-
-    Raises
-    ------
-    ShapeError
-        If a value cannot be cast without loss or the shapes do not fit.
+    Raises ``ShapeError`` if a value cannot be cast without loss or the shapes do not fit.
     """
     is_text = values.dtype.kind in "OSU"
     if is_text != (tensor.dtype == "string"):

@@ -18,26 +18,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Codec:
-    """How values of a type travel.
-
-    Attributes
-    ----------
-    type : type
-        Of the values.
-    encode, decode : callable
-        From a value to one that Arrow has, and back.
-    cast : str
-        What makes a tensor's value of a value ``x``, for errors.
-    """
+    """How values of a type travel."""
 
     type: type
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
-    cast: str
-
-
-def _to_time(text: str) -> datetime.time:
-    return datetime.time.fromisoformat(text)
+    encode: Callable[[Any], Any]  # from a value to one that Arrow has
+    decode: Callable[[Any], Any]  # and back
+    cast: str  # what makes a tensor's value of a value ``x``, for errors
 
 
 def _from_duration(value: datetime.timedelta) -> str:
@@ -63,7 +49,7 @@ CODECS = {
     "fraction": Codec(Fraction, str, Fraction, "float(x)"),
     "complex": Codec(complex, lambda z: [z.real, z.imag], lambda parts: complex(*parts), "(x.real, x.imag)"),
     "uuid": Codec(uuid.UUID, lambda value: value.bytes, lambda content: uuid.UUID(bytes=content), "str(x)"),
-    "time": Codec(datetime.time, str, _to_time, "str(x)"),
+    "time": Codec(datetime.time, str, datetime.time.fromisoformat, "str(x)"),
     "duration": Codec(datetime.timedelta, _from_duration, _to_duration, "x.total_seconds()"),
     "text": Codec(str, _from_text, _to_text, "x.encode('utf-8', 'replace').decode()"),  # with lone surrogates
     "range": Codec(range, lambda r: [r.start, r.stop, r.step], lambda parts: range(*parts), "list(x)"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pyarrow as pa
 
 from tfos_ml.common.user_warnings import warn
-from tfos_ml.data.arrow_to_rdd import column_of, is_row_batch
-from tfos_ml.data.rdd_to_arrow import FORM_KEY, VALUE, Kind
+from tfos_ml.data.arrow_to_rdd import column_of, form_of, is_row_batch
+from tfos_ml.data.rdd_to_arrow import VALUE, Kind
 from tfos_ml.errors import ColumnNotFoundError, UnnamedFieldsWarning
 
 _NAMED = ("dict", "row", "namedtuple")
@@ -19,46 +18,29 @@ def has_names(batch: pa.RecordBatch) -> bool:
     """Whether the fields of the elements of a batch have names."""
     if not is_row_batch(batch):
         return True
-    form = json.loads(batch.schema.metadata[FORM_KEY])
+    form = form_of(batch)
     return form[0] == "fields" and form[1] in _NAMED
 
 
 def field_of(batch: pa.RecordBatch, name: str, position: int) -> pa.Array:
-    """A field of the elements of a batch: by name if they have names, else by position.
-
-    Raises
-    ------
-    ColumnNotFoundError
-        If there is no such field.
-    """
+    """A field of the elements of a batch: by name if they have names, else by position; raises as :func:`column_of`."""
     return column_of(batch, name if has_names(batch) else position)
 
 
 class UnnamedFields:
     """Warns, once for each shape of rows, which field is taken for which name where rows have no names.
 
-    Parameters
-    ----------
-    mapping : mapping of str to str
-        Tensor names by column.
+    `mapping` has tensor names by column.
     """
 
     def __init__(self, mapping: Mapping[str, str]):
         self._columns = list(mapping)
-        self._told: set[tuple[str, ...]] = set()
+        self._warned_of: set[tuple[str, ...]] = set()
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Compare the fields of a batch with the mapping.
+        """Compare the fields of a batch with the mapping, and warn if there are several, so that their order matters.
 
-        Raises
-        ------
-        ColumnNotFoundError
-            If there are fewer fields than columns.
-
-        Warns
-        -----
-        UnnamedFieldsWarning
-            If there is more than one column or field, so that their order matters.
+        Raises ``ColumnNotFoundError`` if there are fewer fields than columns.
         """
         if has_names(batch):
             return
@@ -68,16 +50,14 @@ class UnnamedFields:
                 f"input_mapping names {len(self._columns)} columns, {self._columns}, but rows of the RDD have "
                 f"{len(types)} field{'s' * (len(types) != 1)} ({', '.join(types)}), without names. {self._cure()}"
             )
-        if len(types) > 1 and types not in self._told:
-            self._told.add(types)
+        if len(types) > 1 and types not in self._warned_of:
+            self._warned_of.add(types)
             warn(self._order(types), UnnamedFieldsWarning)
 
     def _order(self, types: tuple[str, ...]) -> str:
         described = [f"field {i} ({kind}) is {self._meaning(i)}" for i, kind in enumerate(types)]
         by_name = sorted(self._columns)
-        theirs = f" TensorFlowOnSpark takes columns in the order of their names, {by_name}." * (
-            by_name != self._columns
-        )
+        theirs = f"TensorFlowOnSpark takes columns in the order of their names, {by_name}. "
         return (
             f"Rows of the RDD have no column names, so input_mapping goes by position: {', '.join(described)}. "
             f"{theirs * (by_name != self._columns)}{self._cure()}"
@@ -92,7 +72,7 @@ class UnnamedFields:
 
 
 def _kinds(batch: pa.RecordBatch) -> list[Kind]:
-    form: Kind = json.loads(batch.schema.metadata[FORM_KEY])
+    form = form_of(batch)
     return list(form[3]) if form[0] == "fields" else [form]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.data.arrow import leaves
 from tfos_ml.data.schema import VECTOR_FIELDS, Array
 from tfos_ml.errors import NonFiniteValueError
 
@@ -28,8 +29,7 @@ def is_finite(array: pa.Array) -> bool:
 
 def _values(array: pa.Array) -> pa.Array | None:
     """The floating-point numbers of a column, of all levels of nesting; None if it holds none."""
-    while pa.types.is_list(array.type):
-        array = array.flatten()
+    array = leaves(array)
     if pa.types.is_struct(array.type) and [field.name for field in array.type] == VECTOR_FIELDS:
         array = array.flatten()[-1].flatten()
     return array if pa.types.is_floating(array.type) else None
@@ -52,10 +52,7 @@ def rows_not_finite(array: pa.Array) -> Array:
 
 def not_finite_error(array: pa.Array, column: str, rows: Array) -> NonFiniteValueError:
     """The error for some rows of a plain column that hold NaN or infinity."""
-    found = array.take(pa.array(rows))
-    while pa.types.is_list(found.type):
-        found = found.flatten()
-    numbers = found.drop_null().to_numpy(zero_copy_only=False)
+    numbers = leaves(array.take(pa.array(rows))).drop_null().to_numpy(zero_copy_only=False)
     nans, infinite = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
     kinds = " and ".join(f"{n} x {kind}" for n, kind in ((nans, "NaN"), (infinite, "infinity")) if n)
     return NonFiniteValueError(

@@ -54,26 +54,11 @@ def global_indices(row_ids: Int64s, totals: Int64s) -> Int64s:
 
 
 def permute(indices: Int64s, total: int, seed: int, epoch: int) -> Int64s:
-    """Where a seeded permutation of ``range(total)`` sends each index, without listing it.
+    """Where a seeded permutation of ``range(total)`` sends each of some distinct indices, without listing it.
 
-    A Feistel network over the next power of four, walked until it falls into the range
-    (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains",
-    https://doi.org/10.1007/3-540-45760-7_9): every node finds the place of its own rows in
-    one shuffle of all rows, whatever the number of nodes.
-
-    Parameters
-    ----------
-    indices : numpy.ndarray of int64, shape (n,)
-        Distinct numbers in ``range(total)``.
-    total : int
-        Size of the permuted range.
-    seed, epoch : int
-        Select the permutation.
-
-    Returns
-    -------
-    numpy.ndarray of int64, shape (n,)
-        Distinct numbers in ``range(total)``.
+    A Feistel network over the next power of four, walked until it falls into the range (Black and Rogaway 2002,
+    "Ciphers with Arbitrary Finite Domains", https://doi.org/10.1007/3-540-45760-7_9): every node finds the place of its
+    own rows in one shuffle of all rows, whatever the number of nodes. Seed and epoch select the permutation.
     """
     half_bits = max(1, ((total - 1).bit_length() + 1) // 2)
     keys = np.random.SeedSequence([seed & (2**64 - 1), epoch]).generate_state(4, np.uint64).astype(np.uint64)
@@ -101,24 +86,11 @@ def _mix(values: UInt64s) -> UInt64s:
 
 
 def agree_steps(rows: dict[str, int], batch_size: int, drop_remainder: bool) -> int:
-    """Number of batches that every worker makes of its rows.
+    """Number of batches of `batch_size` rows that every worker makes, given the rows of each.
 
-    Parameters
-    ----------
-    rows : dict of str to int
-        Rows by worker, for instance ``{"worker:0": 501, "worker:1": 499}``.
-    batch_size : int
-        Rows of a worker in one step.
-    drop_remainder : bool
-        Leave out what does not fill a batch on every worker.
+    With `drop_remainder` what does not fill a batch on every worker is left out. Raises ``UnevenDataError`` if some
+    worker would have no row in some step.
 
-    Raises
-    ------
-    UnevenDataError
-        If some worker would have no row in some step.
-
-    Examples
-    --------
     >>> agree_steps({"worker:0": 9, "worker:1": 8}, 4, drop_remainder=False)
     3
     """
@@ -143,8 +115,6 @@ def batch_sizes(rows: int, batch_size: int, steps: int, drop_remainder: bool) ->
 
     Batches are full as long as a row remains for each later step.
 
-    Examples
-    --------
     >>> batch_sizes(8, 4, 3, drop_remainder=False).tolist()
     [4, 3, 1]
     """

@@ -45,6 +45,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tfos_ml.data.arrow import list_array
 from tfos_ml.data.codecs import CODECS, cast_for, codec_for
 from tfos_ml.data.schema import VECTOR_FIELDS, Array
 from tfos_ml.errors import ColumnTypeError
@@ -80,21 +81,10 @@ class _ChangedError(ColumnTypeError):
 
 
 def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: int = 8192) -> Iterator[pa.RecordBatch]:
-    """Batch elements of any forms, in order; where the form changes, a new batch begins.
+    """Batch elements of any forms, read lazily, in order; where the form changes, a new batch begins.
 
-    Parameters
-    ----------
-    elements : iterable
-        Read lazily, one batch at a time.
-    target_bytes : int, default 4 MiB
-        Size of a batch to aim at; the first has ``FIRST_ROWS`` rows.
-    max_rows : int, default 8192
-        Most rows of a batch.
-
-    Raises
-    ------
-    ColumnTypeError
-        If an element holds what Arrow cannot, or a field holds values of several types.
+    Batches of `target_bytes` are aimed at; the first has ``FIRST_ROWS`` rows. Raises ``ColumnTypeError`` if an element
+    holds what Arrow cannot, or a field holds values of several types.
     """
     stream, rows = iter(elements), min(FIRST_ROWS, max_rows)
     while held := list(islice(stream, rows)):
@@ -277,11 +267,6 @@ def _numbers(flat: Array, where: str) -> pa.Array:
         raise ColumnTypeError(_message(where, [flat.dtype.type], "not supported"))
     native = flat.astype(flat.dtype.newbyteorder("="), copy=False)
     return pa.array(native.view(np.int64) if native.dtype.kind in "mM" else native)
-
-
-def list_array(lengths: list[int] | Array, items: pa.Array) -> pa.Array:
-    """Lists of these lengths, one after the other of `items`."""
-    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)), items)
 
 
 def _encode_arrays(values: list[Array], where: str, place: str) -> Encoded:

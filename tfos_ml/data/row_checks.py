@@ -7,20 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import check_no_nulls, count_nulls, rows_with_nulls
+from tfos_ml.data.arrow import check_no_nulls, count_nulls, leaves, rows_with_nulls
 from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.errors import LabelRangeError
 
 
 class RowChecks:
-    """Finds nulls, NaN, infinity, and labels that a loss cannot take.
-
-    Parameters
-    ----------
-    schema : FeedSchema
-        The columns, and what becomes of rows with a null or NaN.
-    """
+    """Finds nulls, NaN, infinity, and labels that a loss cannot take, and which rows are left out for them."""
 
     def __init__(self, schema: FeedSchema):
         self._schema = schema
@@ -31,19 +25,10 @@ class RowChecks:
         ]
 
     def kept(self, columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
-        """Which rows of a batch go on; None if all do.
+        """Which rows of a batch of plain columns go on; None if all do.
 
-        Parameters
-        ----------
-        columns : sequence of pyarrow.Array
-            All columns of the schema, plain.
-
-        Raises
-        ------
-        NullValueError, NonFiniteValueError
-            If there is a null, or NaN or infinity, and the policy is "error".
-        LabelRangeError
-            If a label is none that the model's loss takes.
+        Raises ``NullValueError`` or ``NonFiniteValueError`` if there is a null, or NaN or infinity, and the policy is
+        "error", and ``LabelRangeError`` if a label is none that the model's loss takes.
         """
         skipped: list[Array] = []
         for spec, column in zip(self._schema.columns, columns, strict=True):
@@ -81,16 +66,9 @@ class LabelRange:
         self._rows = 0
 
     def check(self, column: pa.Array) -> None:
-        """Look at the rows of a batch, all of them finite.
-
-        Raises
-        ------
-        LabelRangeError
-            Names the values found and those expected.
-        """
+        """Look at the rows of a batch, all of them finite; ``LabelRangeError`` if one is none of those expected."""
         self._rows += len(column)
-        while pa.types.is_list(column.type):
-            column = column.flatten()
+        column = leaves(column)
         values = (column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column).to_numpy(zero_copy_only=False)
         constraint = self._spec.constraint
         if constraint.ignored is not None:

@@ -70,58 +70,25 @@ IMAGE_FIELDS = ["origin", "height", "width", "nChannels", "mode", "data"]
 
 @dataclass(frozen=True)
 class ColumnConstraint:
-    """Constraints that a model puts on the rows of a column.
+    """Constraints that a model puts on the rows of a column."""
 
-    Attributes
-    ----------
-    tensor : str
-        The input or output it belongs to, for messages.
-    shape : tuple of int or None, or None
-        Length of each level of arrays, None for any; None alone if nothing is known.
-    classes : int or None
-        Number of classes, if values are class indices: integers from 0 to ``classes - 1``.
-    ignored : int or None
-        A further value that stands for no class.
-    probabilities : bool
-        Whether values must lie between 0 and 1.
-    """
-
-    tensor: str = ""
-    shape: tuple[int | None, ...] | None = None
-    classes: int | None = None
-    ignored: int | None = None
-    probabilities: bool = False
+    tensor: str = ""  # the input or output it belongs to, for messages
+    shape: tuple[int | None, ...] | None = None  # length of each level of arrays, None for any; None alone: not known
+    classes: int | None = None  # number of classes, if values are class indices: integers from 0 to ``classes - 1``
+    ignored: int | None = None  # a further value that stands for no class
+    probabilities: bool = False  # whether values must lie between 0 and 1
 
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """How one Spark column becomes a tensor.
+    """How one Spark column becomes a tensor."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the tensor.
-    column : str
-        Name of the Spark column, or the dotted path of a struct's field.
-    role : {"feature", "label", "weight"}
-        What the column is to the model.
-    dtype : str
-        NumPy dtype of the elements, or ``"string"`` or ``"binary"``.
-    ndim : int
-        Levels of array nesting: 0 for a scalar column.
-    kind : {"plain", "vector", "image"}
-        Whether the column holds vectors of ``pyspark.ml``, images of Spark's image schema, or
-        anything else.
-    constraint : ColumnConstraint
-        What its rows must be.
-    """
-
-    name: str
-    column: str
-    role: str
-    dtype: str
-    ndim: int
-    kind: str = PLAIN
+    name: str  # of the tensor
+    column: str  # the Spark column, or the dotted path of a struct's field
+    role: str  # "feature", "label" or "weight"
+    dtype: str  # NumPy dtype of the elements, or "string" or "binary"
+    ndim: int  # levels of array nesting: 0 for a scalar column
+    kind: str = PLAIN  # ``VECTOR`` of ``pyspark.ml``, ``IMAGE`` of Spark's image schema, or ``PLAIN``
     constraint: ColumnConstraint = ColumnConstraint()
 
     @property
@@ -137,24 +104,14 @@ class ColumnSpec:
 
 @dataclass(frozen=True)
 class FeedSchema:
-    """The columns that go to the nodes, in the order features, labels, weight.
-
-    Attributes
-    ----------
-    columns : tuple of ColumnSpec
-        All columns.
-    named_features, named_labels, named_weights : bool
-        Whether features (labels, weights) are a dict by tensor name rather than a single tensor.
-    null_policy, nan_policy : {"error", "skip", "keep"}
-        What becomes of rows with a null, and with NaN or infinity, on their way to the nodes.
-    """
+    """The columns that go to the nodes, in the order features, labels, weight."""
 
     columns: tuple[ColumnSpec, ...]
-    named_features: bool = False
-    named_labels: bool = False
+    named_features: bool = False  # whether features are a dict by tensor name rather than a single tensor
+    named_labels: bool = False  # the same of labels, as the next of weights
     named_weights: bool = False
-    null_policy: str = "error"
-    nan_policy: str = "error"
+    null_policy: str = "error"  # or "skip": what becomes of rows with a null on their way to the nodes
+    nan_policy: str = "error"  # or "skip", "keep": the same of rows with NaN or infinity
 
     def of(self, role: str) -> list[int]:
         """Positions of the columns of one role."""
@@ -164,12 +121,8 @@ class FeedSchema:
 def column_spec(schema: StructType, column: str, name: str, role: str) -> ColumnSpec:
     """Look a column up in the conversion table.
 
-    Raises
-    ------
-    ColumnNotFoundError
-        If the DataFrame has no such column.
-    ColumnTypeError
-        If the column has a type that no tensor can hold.
+    Raises ``ColumnNotFoundError`` if the DataFrame has no such column, ``ColumnTypeError`` if no tensor can hold its
+    type.
     """
     spark_type, _ = _find(schema, column, role)
     dtype, ndim, kind = _element_type(spark_type, column)

@@ -38,28 +38,14 @@ class NoRoomError(OSError):
 
 @dataclass(frozen=True)
 class Chunk:
-    """One file of a spool.
-
-    Attributes
-    ----------
-    path : str
-        Where it is.
-    rows, size : int
-        Its rows, and its size in bytes.
-    on_disk : bool
-        Whether it is outside shared memory.
-    is_kept : bool
-        Whether it will be read more than once.
-    exchange : int or None
-        Number of the exchange whose rows it holds, if they are to be answered.
-    """
+    """One file of a spool."""
 
     path: str
     rows: int
-    size: int
-    on_disk: bool
-    is_kept: bool = False
-    exchange: int | None = None
+    size: int  # in bytes
+    on_disk: bool  # rather than in shared memory
+    is_kept: bool = False  # whether it will be read more than once
+    exchange: int | None = None  # number of the exchange whose rows it holds, if they are to be answered
 
 
 @dataclass(frozen=True)
@@ -80,13 +66,7 @@ class SpoolDirectories:
         return self.memory
 
     def disk_for(self, size: int) -> Path:
-        """The directory on disk.
-
-        Raises
-        ------
-        NoRoomError
-            If it has no room for `size` more bytes.
-        """
+        """The directory on disk; ``NoRoomError`` if it has no room for `size` more bytes."""
         free = shutil.disk_usage(self.disk).free
         if free <= size + DISK_RESERVE:
             raise NoRoomError(
@@ -113,12 +93,9 @@ def _has_inodes(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def room_in(directory: Path, setting: str = "spark.local.dir") -> Iterator[None]:
-    """Turn the errors of a full disk in the block into one that names the directory and the setting.
+    """Turn the errors of a full disk in the block into a ``NoRoomError`` that names the directory and the setting.
 
-    Raises
-    ------
-    NoRoomError
-        If there are no free bytes, inodes or quota, or nothing can be written at all.
+    A disk is full without free bytes, inodes or quota, or if nothing can be written at all.
     """
     try:
         yield
@@ -146,13 +123,7 @@ def disk_root() -> Path:
 
 
 def create(disk: Path | None = None) -> SpoolDirectories:
-    """Make the directories of a new spool, owned by this process.
-
-    Raises
-    ------
-    NoRoomError
-        If none can be made on the disk.
-    """
+    """Make the directories of a new spool, owned by this process; ``NoRoomError`` if none can be made on the disk."""
     on_disk = _create("spool", disk or disk_root(), "spark.local.dir")
     return SpoolDirectories(_create_in_memory(), on_disk)
 
@@ -191,17 +162,7 @@ def sweep(disk: Path | None = None) -> list[str]:
 
 
 class SpoolWriter:
-    """Gathers record batches into chunks and publishes each once it is whole.
-
-    Parameters
-    ----------
-    directories : SpoolDirectories
-        Where to write.
-    name : str
-        Prefix of the chunks' file names.
-    publish : callable
-        Called with each finished :class:`Chunk`.
-    """
+    """Gathers record batches into chunks, whose file names begin with `name`, and publishes each once it is whole."""
 
     def __init__(self, directories: SpoolDirectories, name: str, publish: Callable[[Chunk], None]):
         self._directories = directories

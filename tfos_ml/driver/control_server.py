@@ -14,53 +14,30 @@ from functools import partial
 from threading import Condition
 from typing import Any
 
+from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.feeds import Feeds
 from tfos_ml.driver.files import Files
 from tfos_ml.driver.nodes import Nodes
-from tfos_ml.driver.rounds import Rounds
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.template import ClusterTemplate
 from tfos_ml.protocol.transport import Service, TransportServer
 
 
 class ControlServer(TransportServer):
-    """Listens from construction until :meth:`close`.
-
-    Parameters
-    ----------
-    endpoint : Endpoint or str
-        Where it listens, as of :class:`TransportServer`.
-    template : ClusterTemplate
-        The roles.
-    is_wanted : callable, optional
-        For nodes that outlive their tasks; see :class:`Nodes`.
-
-    Attributes
-    ----------
-    address : dict of str to str
-        ``location`` and ``token``, by which members of the run reach it.
-    nodes : Nodes
-        What is known of the nodes.
-    rounds : Rounds
-        Exchanges between nodes.
-    files : Files
-        Files of the nodes.
-    feeds : Feeds
-        Partitions that are fed to nodes.
-    """
+    """Listens from construction until :meth:`close`; `is_wanted` as of :class:`Nodes`."""
 
     def __init__(
         self, endpoint: Endpoint | str, template: ClusterTemplate, is_wanted: Callable[[], bool] | None = None
     ):
         token = secrets.token_urlsafe(32)
         self.nodes = Nodes(template, is_wanted)
-        self.rounds = Rounds(self.nodes.changed)
+        self.all_gather = AllGather(self.nodes.changed)
         self.files = Files()
         self.feeds = Feeds(self.nodes)
-        services = [one.service() for one in (self.nodes, self.rounds, self.feeds)]
+        services = [one.service() for one in (self.nodes, self.all_gather, self.feeds)]
         locked = [_locked(self.nodes.changed, service) for service in services]
         super().__init__(endpoint, token, *locked, self.files.service())
-        self.address = {"location": self.location, "token": token}
+        self.address = {"location": self.location, "token": token}  # by which members of the run reach it
 
     def take_reports(self) -> list[dict[str, Any]]:
         """Metrics, and after them files, that came since the last call."""

@@ -41,21 +41,10 @@ class Dealer:
         self._calls.pop(number, None)
 
     def deal(self, number: int, partition: int, host: str, over: Container[int] = ()) -> int | None:
-        """The node for a partition: for all attempts of its task the same.
+        """The node for a partition, for all attempts of its task the same; None if the call has ended, or has no nodes.
 
-        Parameters
-        ----------
-        number, partition : int
-            Which call, and which partition of its input.
-        host : str
-            Where the task is.
-        over : container of int
-            Nodes that read no further, and are dealt nothing for as long as others do.
-
-        Returns
-        -------
-        int or None
-            Its rank; None if the call has ended, or has no nodes.
+        `host` is where the task is; nodes that are `over` read no further, and are dealt nothing for as long as others
+        do.
         """
         call = self._calls.get(number)
         if call is None or not call.hosts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import (
     FED_SCHEMA,
-    FeedOrder,
+    FeedSpec,
     feed_batches,
     feed_elements,
     infer_batches,
@@ -26,29 +26,24 @@ def is_dataframe(data: Any) -> bool:
     return hasattr(data, "mapInArrow")
 
 
-def feeding(data: Any, order: FeedOrder) -> Callable[[], dict[int, int | None]]:
+def feeding(data: Any, spec: FeedSpec) -> Callable[[], dict[int, int | None]]:
     """The job that feeds rows to train on; its result is how many by partition, None where none were wanted.
 
-    Raises
-    ------
-    ParamError
-        If `data` is neither RDD nor DataFrame.
-    ColumnTypeError
-        If a column has a type that no tensor can hold.
+    Raises ``ParamError`` if `data` is neither RDD nor DataFrame, ``ColumnTypeError`` if no tensor can hold a column.
     """
     if is_dataframe(data):
-        frames = _feedable(data).mapInArrow(partial(feed_batches, order), FED_SCHEMA)
+        frames = _feedable(data).mapInArrow(partial(feed_batches, spec), FED_SCHEMA)
         return lambda: {row.partition: row.rows for row in frames.collect()}
     _check_rdd(data)
-    counts = data.mapPartitionsWithIndex(partial(feed_elements, order))
+    counts = data.mapPartitionsWithIndex(partial(feed_elements, spec))
     return lambda: dict(counts.collect())
 
 
-def inferring(data: Any, order: FeedOrder, results: str) -> Any:
+def inferring(data: Any, spec: FeedSpec, results: str) -> Any:
     """The RDD or DataFrame of results; raises as :func:`feeding`."""
     if not is_dataframe(data):
         _check_rdd(data)
-        return data.mapPartitionsWithIndex(partial(infer_elements, order))
+        return data.mapPartitionsWithIndex(partial(infer_elements, spec))
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
@@ -58,7 +53,7 @@ def inferring(data: Any, order: FeedOrder, results: str) -> Any:
         raise errors.ParamError(f"schema: the DataFrame has columns {twice} already. Choose other names for results.")
     _feedable(data)  # for its checks
     whole = StructType([*data.schema.fields, *added.fields])
-    return data.mapInArrow(partial(infer_batches, order, to_arrow_schema(added)), whole)
+    return data.mapInArrow(partial(infer_batches, spec, to_arrow_schema(added)), whole)
 
 
 def _feedable(df: DataFrame) -> DataFrame:

@@ -5,8 +5,7 @@ Nothing of it grows with the length of a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from tfos_ml.driver.dealing import Dealer
 from tfos_ml.driver.nodes import OUTCOME_SECONDS, Nodes
@@ -16,37 +15,27 @@ from tfos_ml.protocol.transport import Service
 
 
 class Feeds:
-    """Deals partitions to nodes and grants each to one attempt; for several threads.
-
-    Parameters
-    ----------
-    nodes : Nodes
-        Those of the run, whose lock it shares.
-
-    Attributes
-    ----------
-    stop_requested : bool
-        Whether a process with the run's token has called for the end of the stream that feeds the cluster.
-    """
+    """Deals partitions to nodes and grants each to one attempt; for several threads, under the lock of the nodes."""
 
     def __init__(self, nodes: Nodes):
         self._nodes = nodes
         self._changed = nodes.changed
         self._claims = Claims()
         self._dealer = Dealer()
-        self.stop_requested = False
+        self.stop_requested = False  # by a process with the run's token: the end of the stream that feeds the cluster
 
     def service(self) -> Service:
         """The calls of feed tasks and of the nodes that they feed."""
-        actions: dict[type[Any], Callable[[Any], Any]] = {
-            messages.DealPartition: self._deal,
-            messages.ClaimPartition: self._claim,
-            messages.CommitPartition: self._commit,
-            messages.ReleasePartition: self._release,
-            messages.AskCommitted: self._ask_committed,
-            messages.RequestStop: self._request_stop,
-        }
-        return Service(actions)
+        return Service(
+            {
+                messages.DealPartition: self._deal,
+                messages.ClaimPartition: self._claim,
+                messages.CommitPartition: self._commit,
+                messages.ReleasePartition: self._release,
+                messages.GetCommitted: self._get_committed,
+                messages.RequestStop: self._request_stop,
+            }
+        )
 
     def _deal(self, call: messages.DealPartition) -> messages.Dealt:
         return messages.Dealt(self._dealer.deal(call.number, call.partition, call.host, self._nodes.over()))
@@ -67,14 +56,12 @@ class Feeds:
         self._claims.release(call.number, call.partition, call.claimant)
         return messages.Done()
 
-    def _ask_committed(self, call: messages.AskCommitted) -> messages.Committed:
-        claim = call.number, call.partition, call.claimant
+    def _get_committed(self, call: messages.GetCommitted) -> messages.Committed:
+        def state() -> tuple[int | None, bool]:
+            return self._claims.state_of(call.number, call.partition, call.claimant)
 
-        def is_settled() -> bool:
-            return not self._claims.is_held_by(*claim) or self._claims.rows_committed_by(*claim) is not None
-
-        self._changed.wait_for(lambda: self._nodes.is_stopping() or is_settled(), OUTCOME_SECONDS)
-        return messages.Committed(self._claims.rows_committed_by(*claim), not is_settled(), self._nodes.is_stopping())
+        self._changed.wait_for(lambda: self._nodes.is_stopping() or not state()[1], OUTCOME_SECONDS)
+        return messages.Committed(*state(), self._nodes.is_stopping())
 
     def _request_stop(self, call: messages.RequestStop) -> messages.Done:
         self.stop_requested = True

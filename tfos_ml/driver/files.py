@@ -27,25 +27,25 @@ class Files:
         """How files come."""
         return Service(puts={SendFile: self._take})
 
-    def _take(self, order: SendFile, reader: Any, writer: Any) -> None:
+    def _take(self, call: SendFile, reader: Any, writer: Any) -> None:
         """Take a file; what comes again changes nothing, and what is not whole is refused."""
         with self._lock:
             self._directory = self._directory or tempfile.TemporaryDirectory(prefix="tfos_ml-")
             directory = tempfile.mkdtemp(prefix="tfos_ml-", dir=self._directory.name)
-        path = os.path.join(directory, os.path.basename(order.report["name"]))
+        path = os.path.join(directory, os.path.basename(call.report["name"]))
         is_taken = False
         try:
             with open(path, "wb") as file:
                 for chunk in reader:
                     file.write(chunk.data.column(0)[0].as_buffer())
             found = os.path.getsize(path)
-            if found != order.size:
-                raise pa.ArrowInvalid(f"the file ended after {found} of {order.size} bytes")
+            if found != call.size:
+                raise pa.ArrowInvalid(f"the file ended after {found} of {call.size} bytes")
             with self._lock:
-                is_taken = order.delivery not in self._deliveries
+                is_taken = call.delivery not in self._deliveries
                 if is_taken:
-                    self._deliveries.add(order.delivery)
-                    self._reports.append({**order.report, "path": path})
+                    self._deliveries.add(call.delivery)
+                    self._reports.append({**call.report, "path": path})
         finally:
             if not is_taken:
                 shutil.rmtree(directory, ignore_errors=True)

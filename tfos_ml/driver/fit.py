@@ -37,24 +37,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunResult:
-    """What the nodes of a successful run have returned.
+    """What the nodes of a successful run have returned."""
 
-    Attributes
-    ----------
-    reports : list of dict
-        One a node, by rank.
-    results : list of bytes
-        What the data feeds answered, one Arrow file a node that did.
-    model : bytes or None
-        The packed SavedModel, unless none was exported or it was published elsewhere.
-    example : bytes or None
-        A few rows of the features as an Arrow stream, if they were wanted.
-    """
-
-    reports: list[dict[str, Any]]
-    results: list[bytes]
-    model: bytes | None
-    example: bytes | None = None
+    reports: list[dict[str, Any]]  # one a node, by rank
+    results: list[bytes]  # what the data feeds answered, one Arrow file a node that did
+    model: bytes | None  # the packed SavedModel, unless none was exported or it was published elsewhere
+    example: bytes | None = None  # a few rows of the features as an Arrow stream, if they were wanted
 
 
 def launch(
@@ -68,41 +56,22 @@ def launch(
     reported: Callable[[list[dict[str, Any]]], None] = lambda reports: None,
     driver_program: bytes | None = None,
 ) -> RunResult:
-    """Run a cluster to its end.
+    """Run a cluster to its end, begun again up to `max_restarts` times after failures of its nodes.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The session whose job the nodes are tasks of.
-    rows : callable
-        Makes the DataFrame whose partition *i* goes to node *i*; called once an attempt.
-    task : NodeTask
-        What the nodes do.
-    profile : pyspark.resource.ResourceProfile, optional
-        CPUs and GPUs of a node; default those of Spark's tasks.
-    max_restarts : int, default 0
-        How often a run that failed on its nodes is begun again.
-    verbose : int, default 1
-        As of :class:`Progress`.
-    reported : callable, optional
-        Called with the nodes' reports as they come, if they can come early.
-    driver_program : bytes, optional
-        The payload, for nodes of ranks below ``task.first_rank``, which run on the driver's host.
+    `rows` makes the DataFrame whose partition *i* goes to node *i*; it is called once an attempt. `profile` has the
+    CPUs and GPUs of a node, by default those of Spark's tasks. `reported` is called with the nodes' reports as they
+    come, if they can come early. `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which
+    run on the driver's host.
 
-    Raises
-    ------
-    NotEnoughSlotsError, ClusterConfigError
-        Before any job starts.
-    NodeError
-        The first failure that happened.
-    EmptyDataError
-        If no row reached any node.
+    Raises ``NotEnoughSlotsError`` and ``ClusterConfigError`` before any job starts, ``NodeError`` for the first failure
+    that happened, and ``EmptyDataError`` if no row reached any node.
     """
     check_settings(spark)
     shares_console = not is_connect(spark) and is_local(spark)
     barrier = not allocates_dynamically(spark) and not task.first_rank
-    task = replace(task, barrier=barrier, node_ports=node_ports(spark), shares_console=shares_console)
-    task = replace(task, verbose=verbose, idle_seconds=idle_seconds(spark), fork_owner=fork_owner(spark))
+    ports = node_ports(spark)
+    task = replace(task, barrier=barrier, node_ports=ports, shares_console=shares_console, verbose=verbose)
+    task = replace(task, idle_seconds=idle_seconds(spark), fork_owner=fork_owner(spark))
     check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
     check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)

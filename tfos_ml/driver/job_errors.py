@@ -69,18 +69,9 @@ def adapt_rows_error(error: BaseException, spark: SparkSession) -> BaseException
 def node_error(
     error: BaseException, spark: SparkSession, nodes: Sequence[NodeRole], reported: str | None
 ) -> BaseException:
-    """The error for what Spark reports of a job whose tasks are nodes.
+    """The error for what Spark reports of a job whose tasks are `nodes`, in order.
 
-    Parameters
-    ----------
-    error : BaseException
-        Of the job.
-    spark : pyspark.sql.SparkSession
-        The session that ran the job.
-    nodes : sequence of NodeRole
-        Those of the job's tasks, in order.
-    reported : str or None
-        What the first node that failed has reported to the driver.
+    `reported` is what the first node that failed has reported to the driver.
     """
     text = str(error)
     in_text = find_failure(text)

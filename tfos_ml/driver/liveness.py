@@ -12,13 +12,7 @@ PAUSE_SECONDS = 5.0  # between two looks; longer ones mean that the driver itsel
 
 
 class Liveness:
-    """Signs of life of the nodes of one run.
-
-    Parameters
-    ----------
-    clock : callable, default ``time.monotonic``
-        Seconds that go on only forwards.
-    """
+    """Signs of life of the nodes of one run, by a clock that goes on only forwards."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock

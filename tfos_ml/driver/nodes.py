@@ -32,28 +32,17 @@ GRACE_SECONDS = 2 * CALL_TIMEOUT  # that a silent node has beyond its lease, aft
 class Nodes:
     """The state of a run's nodes; for several threads.
 
-    Parameters
-    ----------
-    template : ClusterTemplate
-        The roles.
-    is_wanted : callable, optional
-        For nodes that outlive their tasks: whether the program still wants them; if not, they are stopped, as they
-        are once one has failed. Their metrics are not kept here, as they come with the results. Without it the
-        nodes are the tasks of one job.
-
-    Attributes
-    ----------
-    changed : threading.Condition
-        Holds the lock of the run's state, and is notified after each call of a node.
-    ending : Ending or None
-        Set once servers and evaluators are no longer wanted; from the start for the tasks of a job.
+    With `is_wanted` nodes outlive their tasks: they are stopped when the program does not want them any more, or one
+    has failed, and their metrics are not kept here, as they come with the results. Without it they are the tasks of one
+    job.
     """
 
     def __init__(self, template: ClusterTemplate, is_wanted: Callable[[], bool] | None = None):
         self._template = template
         self._outlive_tasks = is_wanted is not None
         self._is_wanted = is_wanted or (lambda: True)
-        self.changed = threading.Condition()
+        self.changed = threading.Condition()  # has the lock of the run's state; notified after each call of a node
+        # set once servers and evaluators are no longer wanted; from the start for the tasks of a job
         self.ending: messages.Ending | None = None if self._outlive_tasks else messages.Ending()
         self._links = Links()
         self._liveness = Liveness()
@@ -73,7 +62,7 @@ class Nodes:
             messages.ReportProgress: self._take_progress,
             messages.ReportFailure: self._take_failure,
             messages.ReportGone: self._take_gone,
-            messages.AskOutcome: self._outcome,
+            messages.GetOutcome: self._outcome,
         }
         return Service(actions, {messages.SendResults: self._take_results})
 
@@ -100,9 +89,9 @@ class Nodes:
             self._lose(call.rank, "the supervisor of the node died")
         return messages.Done()
 
-    def _outcome(self, call: messages.AskOutcome) -> messages.Outcome:
+    def _outcome(self, call: messages.GetOutcome) -> messages.ClusterOutcome:
         self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)
-        return messages.Outcome(self._failure, sorted(self._results))
+        return messages.ClusterOutcome(self._failure, sorted(self._results))
 
     def _take_results(self, call: messages.SendResults, reader: Any, writer: Any) -> None:
         """Take the result rows of a node; what comes again changes nothing, and what is not whole is refused."""

@@ -32,17 +32,8 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1
 def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
     """Refuse Spark settings under which a job with TensorFlow processes cannot run.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The session.
-    barrier : bool, default True
-        Whether the nodes are started in a barrier job where Spark allows that.
-
-    Raises
-    ------
-    ClusterConfigError
-        Names the setting, its value and what to set.
+    `barrier` says whether the nodes are started in a barrier job where Spark allows that. Raises
+    ``ClusterConfigError``, which names the setting, its value and what to set.
     """
     if allocates_dynamically(spark) or not barrier:
         if is_connect(spark):
@@ -51,7 +42,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
                 "(SPARK-24942), and on Spark Connect the nodes cannot meet at the driver instead. Start the server "
                 "with spark.dynamicAllocation.enabled=false and a fixed spark.executor.instances."
             )
-        if _conf(spark, "spark.speculation", "false").lower() == "true":
+        if _is_true(spark, "spark.speculation"):
             raise ClusterConfigError(
                 "spark.speculation=true would start slow nodes a second time. Set it to false, or "
                 "spark.dynamicAllocation.enabled=false: Spark does not speculate with barrier jobs."
@@ -65,7 +56,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
         )
     idle = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
     kill = "spark.sql.execution.pyspark.udf.killOnIdleTimeout"
-    if _conf(spark, kill, "false").lower() == "true" and float(_conf(spark, idle, "0").rstrip("s") or 0) > 0:
+    if _is_true(spark, kill) and float(_conf(spark, idle, "0").rstrip("s") or 0) > 0:
         raise ClusterConfigError(
             f"{kill}=true with {idle}={_conf(spark, idle, '0')} would kill nodes while they train, since they return "
             f"rows only at the end. Set {kill}=false."
@@ -73,13 +64,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
 
 
 def lease_timeout(spark: SparkSession) -> float:
-    """Seconds after which a node that the driver does not answer ends itself, and a silent one counts as lost.
-
-    Raises
-    ------
-    ClusterConfigError
-        If the setting is no positive number.
-    """
+    """Seconds after which a node that the driver does not answer ends itself, and a silent one counts as lost."""
     return _seconds(spark, LEASE_SETTING, LEASE_SECONDS)
 
 
@@ -102,13 +87,7 @@ def fork_owner(spark: SparkSession) -> int | None:
 
 
 def graces(spark: SparkSession) -> Graces:
-    """How long passive nodes may go on at the end of a run.
-
-    Raises
-    ------
-    ClusterConfigError
-        If a setting is no positive number.
-    """
+    """How long passive nodes may go on at the end of a run."""
     default = Graces()
     return Graces(
         worker=_seconds(spark, WORKER_SETTING, default.worker),
@@ -130,20 +109,20 @@ def _seconds(spark: SparkSession, name: str, default: float) -> float:
 
 def allocates_dynamically(spark: SparkSession) -> bool:
     """Whether executors come and go, for which reason Spark refuses barrier jobs."""
-    return _conf(spark, "spark.dynamicAllocation.enabled", "false").lower() == "true" and not is_local(spark)
+    return _is_true(spark, "spark.dynamicAllocation.enabled") and not is_local(spark)
 
 
 def _check_encryption(spark: SparkSession) -> None:
     """Refuse what would be in plain text where Spark's own traffic, or its files, are not."""
-    if _conf(spark, ALLOW_PLAINTEXT, "false").lower() == "true":
+    if _is_true(spark, ALLOW_PLAINTEXT):
         return
-    if _conf(spark, _FILES, "false").lower() == "true":
+    if _is_true(spark, _FILES):
         raise ClusterConfigError(
             f"{_FILES}=true encrypts Spark's temporary files, but the rows that nodes train on lie in plain text in "
             "their hosts' shared memory (/dev/shm) and local directories, readable by this user and root, until the "
             f"nodes end. If that will do, start the session with {ALLOW_PLAINTEXT}=true."
         )
-    set_names = [name for name in _TRAFFIC if _conf(spark, name, "false").lower() == "true"]
+    set_names = [name for name in _TRAFFIC if _is_true(spark, name)]
     if set_names and not is_local(spark):
         raise ClusterConfigError(
             f"{set_names[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes cannot be encrypted "
@@ -161,18 +140,13 @@ def check_slots(
     name: str = "clusterSize",
     advice: str = "Lower clusterSize or nodeCpus",
 ) -> None:
-    """Refuse a cluster that Spark has too few task slots for.
+    """Raise ``NotEnoughSlotsError`` for a cluster that Spark has too few task slots for.
 
-    Executors that the settings promise but that have not registered yet are waited for, for at
-    most `timeout` seconds; where no setting says how many there will be, as long as they may still be
-    registering: ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the
-    application began. On Spark Connect slots cannot be counted, and nothing is checked. The error names the argument
-    that requires so many, and gives an advice.
-
-    Raises
-    ------
-    NotEnoughSlotsError
-        Says how many are needed and how many there are.
+    Executors that the settings promise but that have not registered yet are waited for, for at most `timeout` seconds;
+    where no setting says how many there will be, as long as they may still be registering:
+    ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the application began. On Spark
+    Connect slots cannot be counted, and nothing is checked. The error names the argument that requires so many, and
+    gives an advice.
     """
     if is_connect(spark):
         return
@@ -246,6 +220,10 @@ def _promised_slots(spark: SparkSession, profile: Any) -> int | None:
 def _conf(spark: SparkSession, name: str, default: str) -> str:
     value = spark.conf.get(name, default)
     return default if value is None else value
+
+
+def _is_true(spark: SparkSession, name: str) -> bool:
+    return _conf(spark, name, "false").lower() == "true"
 
 
 def _bytes(text: str, default_unit: str) -> int:

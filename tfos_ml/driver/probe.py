@@ -38,12 +38,7 @@ def look(_=None):
 def check_executors(spark: SparkSession, tasks: int) -> None:
     """Raise ``ClusterConfigError`` if the executors' Python lacks a package, as far as that is known in time.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        On Spark Connect nothing is checked.
-    tasks : int
-        Number of tasks of the check, where the executors are processes of their own.
+    Where executors are processes of their own, a job of so many tasks looks; on Spark Connect nothing is checked.
     """
     if is_connect(spark):
         return

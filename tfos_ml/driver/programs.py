@@ -26,21 +26,7 @@ RESERVATION_TIMEOUT = 600.0
 def make_task(
     spark: SparkSession, template: ClusterTemplate, program: bytes, settings: NodeSettings, **others: Any
 ) -> NodeTask:
-    """What the nodes of a program do, which gets no rows from its job; raises ``ClusterConfigError``.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        The session whose settings hold.
-    template : ClusterTemplate
-        The roles.
-    program : bytes
-        The pickled main function and its arguments.
-    settings : NodeSettings
-        Of the run.
-    **others
-        Further fields of :class:`NodeTask`.
-    """
+    """What the nodes of a program do, which gets no rows from its job; `others` are more fields."""
     return NodeTask(
         run_id=uuid.uuid4().hex[:12],
         template=template,

@@ -1,4 +1,4 @@
-"""What the driver shows while a fit runs: a bar on a terminal or in a notebook, or lines.
+"""What the driver shows while nodes run: a bar on a terminal or in a notebook, or lines, and what nodes print and log.
 
 A bar needs a terminal of its own: into a file or a pipe, and on a terminal where Spark draws the bar of its stages,
 go lines.
@@ -7,30 +7,25 @@ go lines.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfos_ml.protocol.control_messages import NodeProgress
 
+if TYPE_CHECKING:
+    from tfos_ml.driver.control_server import ControlServer
+
 CLEAR_LINE = "\r\x1b[2K"
+SHOWN_SECONDS = 0.2
 BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} epochs [{elapsed}{postfix}]"
 
 
 class Progress:
-    """Shows rows fed, epoch and metrics.
-
-    Parameters
-    ----------
-    verbose : int
-        0 shows nothing, 1 a progress bar, 2 a line per epoch and what the nodes print.
-    nodes, epochs : int
-        Size of the cluster; number of epochs.
-    shares_terminal : bool, default False
-        Whether Spark draws a bar of its own on the terminal (``spark.ui.showConsoleProgress``).
-    """
+    """Shows rows fed, epoch and metrics; with `shares_terminal` Spark draws a bar of its own on the terminal."""
 
     def __init__(self, verbose: int, nodes: int, epochs: int, shares_terminal: bool = False):
-        self._verbose = verbose
+        self._verbose = verbose  # 0 shows nothing, 1 a progress bar, 2 a line per epoch and what the nodes print
         self._nodes = nodes
         self._count = f"{nodes} node{'s' if nodes > 1 else ''}"
         self._epochs = epochs
@@ -106,3 +101,32 @@ class Progress:
                 self._bar.n = self._epochs
             self._bar.refresh()
             self._bar.close()
+
+
+class OutputPrinter:
+    """Writes the nodes' lines on the driver's stderr from a thread, until the server that takes them is closed."""
+
+    def __init__(self, server: ControlServer):
+        self._server = server
+        self._thread = threading.Thread(target=self._run, name="node output", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        while self._server.is_open:
+            write_lines(self._server.nodes.take_lines(SHOWN_SECONDS))
+        write_lines(self._server.nodes.take_lines(0))
+
+    def close(self, timeout: float) -> None:
+        """Wait until the lines of a closed server are written."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+
+def write_lines(lines: list[str]) -> None:
+    """Write lines on stderr; on a terminal in place of the bar that Spark may have drawn."""
+    if lines:
+        sys.stderr.write((CLEAR_LINE if sys.stderr.isatty() else "") + "\n".join(lines) + "\n")
+        sys.stderr.flush()

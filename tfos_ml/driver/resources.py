@@ -14,16 +14,8 @@ if TYPE_CHECKING:
 def make_profile(spark: SparkSession, cpus: int | None, gpus: int | None) -> Any:
     """The resource profile for tasks with so many CPUs and GPUs; None where Spark's own settings hold.
 
-    In local mode, where Spark has no such profiles, it is None, too.
-
-    Raises
-    ------
-    ClusterConfigError
-        If there are no GPUs that Spark knows of.
-
-    See Also
-    --------
-    https://spark.apache.org/docs/latest/configuration.html#stage-level-scheduling-overview
+    In local mode, where Spark has no such profiles, it is None, too. Raises ``ClusterConfigError`` if there are no GPUs
+    that Spark knows of. See https://spark.apache.org/docs/latest/configuration.html#stage-level-scheduling-overview
     """
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 

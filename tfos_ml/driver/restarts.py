@@ -27,17 +27,9 @@ class Decision:
 
 @dataclass
 class RestartPolicy:
-    """Counts the restarts of one fit.
+    """Counts the restarts of one fit."""
 
-    Attributes
-    ----------
-    max_restarts : int
-        How many the user allows; ports that other processes took do not count, ``PORT_RETRIES`` times.
-    restarts : int
-        How many there were.
-    """
-
-    max_restarts: int
+    max_restarts: int  # that the user allows; for ports that others took there are ``PORT_RETRIES`` more
     restarts: int = 0
     _ports_taken: int = field(default=0, repr=False)
 

@@ -7,6 +7,8 @@ found there; what Spark says of the job comes second.
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
+from tfos_ml.agent.detached import DetachedNode, start_detached
+from tfos_ml.agent.placement import TaskInfo
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.driver_nodes import DriverNodes
 from tfos_ml.driver.job_errors import node_error, typed_error
-from tfos_ml.driver.node_lines import write_lines
+from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.spark_job import SparkJob
+from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.failure import find_failure
 from tfos_ml.protocol.node_task import NodeTask
 
@@ -37,23 +41,9 @@ one_at_a_time = threading.Lock()
 class Run:
     """One attempt at a cluster. As a context manager it is cancelled if the body raises, and closed in any case.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The session whose jobs start the nodes.
-    task : NodeTask
-        What the nodes do; `control` is filled in.
-    control : ControlServer or None
-        The run's server, which is closed with it; None on Spark Connect, where nodes do not reach the driver.
-    write : callable, default write_lines
-        Writes lines of the nodes' output, ``write(lines)``.
-    show : callable, optional
-        Shows progress; called with every look at a job, before failures are raised.
-
-    Attributes
-    ----------
-    task : NodeTask
-        With the address of the control server.
+    Its server is closed with it; it has none on Spark Connect, where nodes do not reach the driver. `write` writes
+    lines of the nodes' output; `show` shows progress, and is called with every look at a job, before failures are
+    raised.
     """
 
     def __init__(
@@ -70,23 +60,19 @@ class Run:
         self._write = write
         self._show = show
         self._tag = f"tfos_ml-{task.run_id}"
-        self._driver_nodes: DriverNodes | None = None
+        self._on_driver: list[subprocess.Popen[bytes]] = []  # parameter servers that hold no task slot of Spark's
         self._job: SparkJob | None = None  # whose tasks are the nodes, or start them
 
     def start(self, action: Callable[[], Any], driver_program: bytes | None = None) -> SparkJob:
-        """Start the nodes; returns the job whose tasks they are, or which starts them.
+        """Start the nodes; returns the job, run by `action`, whose tasks they are, or which starts them.
 
-        Parameters
-        ----------
-        action : callable
-            Runs the Spark job, and returns its result.
-        driver_program : bytes, optional
-            The payload, for nodes of ranks below ``task.first_rank``, which run on the driver's host.
+        `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
         """
         if driver_program is not None and self.control is not None:
-            ranks = range(self.task.first_rank)
-            self._driver_nodes = DriverNodes(self.task, driver_program, ranks, self.control.host)
-            self._driver_nodes.start()
+            task = replace(self.task, payload=Artifact(self.task.payload.name, driver_program), shares_console=True)
+            for rank in range(task.first_rank):
+                info = TaskInfo(rank, self.control.host, cpus=1, gpus={})
+                self._on_driver.append(start_detached(DetachedNode(task, info, os.getpid(), is_fed=False)))
         self._job = self.start_job(action)
         return self._job
 
@@ -106,19 +92,10 @@ class Run:
                 yield
 
     def check(self, job: SparkJob | None = None, end_seconds: float = END_SECONDS) -> None:
-        """Raise the first failure of a node, which may be that it has not been heard of for its lease.
+        """Raise the first failure of a node, as it was reported, or that it has not been heard of for its lease.
 
-        Parameters
-        ----------
-        job : SparkJob, optional
-            Is given time to end by itself first, since Spark prints errors of the tasks that it has to kill.
-        end_seconds : float, default 10
-            How much time.
-
-        Raises
-        ------
-        NodeError
-            Or another of :mod:`tfos_ml.errors`, as the node has reported it.
+        A `job` is given `end_seconds` to end by itself first, since Spark prints errors of the tasks that it has to
+        kill.
         """
         if self.control is None:
             return
@@ -138,19 +115,9 @@ class Run:
     def gather(self, job: SparkJob, waits_for_slots: Callable[[], bool] = lambda: False) -> None:
         """Wait until all nodes have come to the control server, or their job has ended.
 
-        Parameters
-        ----------
-        job : SparkJob
-            That of the nodes.
-        waits_for_slots : callable, optional
-            Whether there is a reason to wait on, however long it takes.
-
-        Raises
-        ------
-        NodeError
-            The first failure of a node.
-        ReservationTimeoutError
-            Names the missing nodes, once ``task.reservation_timeout`` has passed.
+        As long as `waits_for_slots` there is a reason to wait on, however long it takes; else
+        ``ReservationTimeoutError`` names the missing nodes, once ``task.reservation_timeout`` has passed. Also raises
+        as :meth:`check`.
         """
         since = time.monotonic()
         for _ in self.polls(job):
@@ -169,7 +136,7 @@ class Run:
 
     def missing(self) -> list[str]:
         """Labels of the nodes that have not come to the control server yet."""
-        present = {} if self.control is None else self.control.rounds.first()
+        present = {} if self.control is None else self.control.all_gather.first()
         return [node.label for node in self.task.template.nodes if node.rank not in present]
 
     def wait(self, job: SparkJob, end_seconds: float = END_SECONDS) -> Any:
@@ -203,8 +170,8 @@ class Run:
         if self.control is None:
             return
         self.control.nodes.stop()
-        if self._driver_nodes is not None:
-            self._driver_nodes.wait(CLEANUP_TIMEOUT)
+        for process in self._on_driver:
+            _end(process)
         if not self.control.nodes.wait_gone(CLEANUP_TIMEOUT):
             logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
         self._write_lines()
@@ -225,3 +192,14 @@ class Run:
                 self.cancel()
         finally:
             self.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a node's supervisor; one that outlasts that is killed, and its reaper cleans up."""
+    assert process.stdout is not None
+    process.stdout.close()
+    try:
+        process.wait(CLEANUP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(CLEANUP_TIMEOUT)

@@ -16,12 +16,7 @@ _fits: list[Slots] = []  # that are running now
 class Slots:
     """Whether one fit's nodes have their slots; a context manager around the fit.
 
-    Parameters
-    ----------
-    size : int
-        Number of its nodes.
-    timeout : float
-        Seconds for which it may wait while no other fit of this program holds any.
+    It may wait `timeout` seconds while no other fit of this program holds any.
     """
 
     def __init__(self, size: int, timeout: float):

@@ -21,22 +21,7 @@ PROGRESS_INTERVAL = "spark.connect.progress.reportInterval"
 
 
 class SparkJob:
-    """Starts at once.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        The session that runs it.
-    tag : str
-        Its job tag.
-    action : callable
-        Runs the job, and returns its result.
-
-    Attributes
-    ----------
-    error : BaseException or None
-        What `action` raised.
-    """
+    """A job, run by `action`, that starts at once; `error` is what `action` raised."""
 
     def __init__(self, spark: SparkSession, tag: str, action: Callable[[], Any]):
         from pyspark import InheritableThread

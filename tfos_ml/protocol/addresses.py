@@ -43,24 +43,12 @@ ANY_PORT = range(1)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server is to listen.
+    """Where a server is to listen."""
 
-    Attributes
-    ----------
-    host : str
-        Address at which others reach it.
-    listens_on : str
-        Address that it listens on; by default the same.
-    ports : range or sequence of int
-        Tried in this order; 0 is any.
-    origin : str
-        The settings that say so, for errors.
-    """
-
-    host: str
-    listens_on: str = ""
-    ports: Sequence[int] = ANY_PORT
-    origin: str = "the node's address"
+    host: str  # address at which others reach it
+    listens_on: str = ""  # by default the same
+    ports: Sequence[int] = ANY_PORT  # tried in this order; 0 is any
+    origin: str = "the node's address"  # the settings that say so, for errors
 
     @property
     def bind(self) -> str:
@@ -78,17 +66,8 @@ class Endpoint:
 def driver_endpoint(spark: SparkSession, takes_variables: bool = False) -> Endpoint:
     """Where the driver of a classic session listens.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        Has the settings.
-    takes_variables : bool, default False
-        Whether ``TFOS_SERVER_PORT`` counts where the setting is not set.
-
-    Raises
-    ------
-    ClusterConfigError
-        If a setting is no number, or no port.
+    With `takes_variables` ``TFOS_SERVER_PORT`` counts where the setting is not set. Raises ``ClusterConfigError`` if a
+    setting is no number, or no port.
     """
     first, retries = _number(spark, PORT, 0), _number(spark, _RETRIES, 16)
     ports = range(first, min(first + retries, _MAX_PORT) + 1) if first else ANY_PORT
@@ -104,13 +83,7 @@ def driver_endpoint(spark: SparkSession, takes_variables: bool = False) -> Endpo
 
 
 def node_ports(spark: SparkSession) -> range:
-    """Ports that nodes may use; ``range(0, 1)`` stands for any.
-
-    Raises
-    ------
-    ClusterConfigError
-        If the setting is no range of ports.
-    """
+    """Ports that nodes may use, ``range(0, 1)`` for any; ``ClusterConfigError`` if the setting is no range."""
     return _range_of(NODE_PORTS, _conf(spark, NODE_PORTS) or "0")
 
 
@@ -122,12 +95,8 @@ def tensorboard_port(spark: SparkSession) -> int:
 def ports_of_variable(name: str) -> range | None:
     """Ports that an environment variable of TensorFlowOnSpark names; None if it names none.
 
-    Kubernetes sets variables of the same names for services: ``tcp://`` and an address, which are none of its.
-
-    Raises
-    ------
-    ClusterConfigError
-        If it is no range of ports.
+    Kubernetes sets variables of the same names for services: ``tcp://`` and an address, which are none of its. Raises
+    ``ClusterConfigError`` if it is no range of ports.
     """
     text = os.environ.get(name, "")
     return None if not text or "://" in text else _range_of(name, text)
@@ -173,35 +142,17 @@ def is_loopback(host: str) -> bool:
 
 
 def bracketed(host: str) -> str:
-    """A host as it stands before a port: addresses of IPv6 in brackets.
-
-    Examples
-    --------
-    >>> bracketed("fd00::2"), bracketed("a.example")
-    ('[fd00::2]', 'a.example')
-    """
+    """A host as it stands before a port: addresses of IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def unbracketed(host: str) -> str:
-    """A host without the brackets that Spark puts around addresses of IPv6.
-
-    Examples
-    --------
-    >>> unbracketed("[fd00::2]")
-    'fd00::2'
-    """
+    """A host without the brackets that Spark puts around addresses of IPv6."""
     return host.removeprefix("[").removesuffix("]")
 
 
 def address_towards(location: str) -> str:
-    """Address of this host in the network through which it reaches `location`.
-
-    Raises
-    ------
-    OSError
-        If it does not reach it.
-    """
+    """Address of this host in the network through which it reaches `location`; ``OSError`` if it does not."""
     target = urlsplit(location)
     problem: OSError | None = None
     for family, kind, _, _, address in socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_DGRAM):

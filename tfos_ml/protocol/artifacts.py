@@ -23,18 +23,10 @@ INLINE_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class Artifact:
-    """Bytes that can be read on every executor.
+    """Bytes that can be read on every executor."""
 
-    Attributes
-    ----------
-    name : str
-        File name, unique to the content.
-    inline : bytes or None
-        The content itself, if it is small.
-    """
-
-    name: str
-    inline: bytes | None = None
+    name: str  # of a file, unique to the content
+    inline: bytes | None = None  # the content itself, if it is small
 
     def read(self) -> bytes:
         """The content; on an executor."""

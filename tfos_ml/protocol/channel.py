@@ -25,14 +25,9 @@ class ChannelClosedError(ConnectionError):
 
 
 class Channel:
-    """One end of the socket pair.
+    """One end of the socket pair: it owns the connected stream socket from now on.
 
-    Parameters
-    ----------
-    sock : socket.socket
-        A connected stream socket; owned by the channel from now on.
-    send_timeout : float, default 120
-        Seconds after which a peer that reads nothing counts as gone.
+    A peer that reads nothing for `send_timeout` seconds counts as gone.
     """
 
     def __init__(self, sock: socket.socket, send_timeout: float = SEND_TIMEOUT):
@@ -47,10 +42,7 @@ class Channel:
     def send(self, message: Message) -> None:
         """Send one message; safe from several threads.
 
-        Raises
-        ------
-        ChannelClosedError
-            If the other end is gone or stopped reading.
+        Raises ``ChannelClosedError`` if the other end is gone or stopped reading.
         """
         self._send_line(encode_line(message))
 
@@ -68,13 +60,7 @@ class Channel:
                 raise ChannelClosedError(self._broken) from error
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, until the other end closes.
-
-        Raises
-        ------
-        VersionMismatchError
-            If the other end sends what this version of tfos_ml does not know.
-        """
+        """Messages as they come, until the other end closes; ``VersionMismatchError`` if it sends unknown ones."""
         while True:
             try:
                 line = self._lines.readline()
@@ -103,13 +89,8 @@ class Channel:
 class QueuedChannel(Channel):
     """A channel whose messages wait in a queue, so that sending one never waits for the other end.
 
-    A thread, begun by :meth:`start`, sends them in order. Messages to a peer that is gone are dropped: its end
-    is known anyway. A peer that lives and reads nothing for `send_timeout` seconds is an error of :meth:`check`.
-
-    Parameters
-    ----------
-    sock, send_timeout
-        As of :class:`Channel`.
+    A thread, begun by :meth:`start`, sends them in order. Messages to a peer that is gone are dropped: its end is known
+    anyway. A peer that lives and reads nothing for `send_timeout` seconds is an error of :meth:`check`.
     """
 
     def __init__(self, sock: socket.socket, send_timeout: float = SEND_TIMEOUT):
@@ -136,12 +117,9 @@ class QueuedChannel(Channel):
                 return
 
     def check(self) -> None:
-        """Raise if a message could not be delivered to a process that still lives.
+        """Raise ``NodeExitError`` if a message could not be delivered to a process that still lives.
 
-        Raises
-        ------
-        NodeExitError
-            Messages are never dropped silently: without one of them rows would be missing.
+        Messages are never dropped silently: without one of them rows would be missing.
         """
         if self._is_stuck:
             raise NodeExitError(

@@ -64,30 +64,22 @@ class Claims:
         return PENDING if grant.rows is None else TAKEN
 
     def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
-        """Note that the rows of a granted partition have been handed to the train function.
-
-        Raises
-        ------
-        ValueError
-            If the partition is not the claimant's.
-        """
-        call = self._calls.get(number)
-        if call is None:
-            return
-        grant = call.grants.get(partition)
-        if grant is None or grant.claimant != claimant:
+        """Note that a partition's rows have gone to the train function; ``ValueError`` if it is not the claimant's."""
+        grant = self._grant_of(number, partition, claimant)
+        if grant is not None:
+            grant.rows = rows
+        elif number in self._calls:
             raise ValueError(f"partition {partition} of call {number} has not been granted to this claimant")
-        grant.rows = rows
 
     def release(self, number: int, partition: int, claimant: str) -> None:
         """Note that a claimant will not commit, whatever it was or will be granted; a commit stays one."""
         call = self._calls.get(number)
         if call is None:
             return
-        grant = call.grants.get(partition)
-        if grant is not None and grant.claimant == claimant:
-            if grant.rows is not None:
-                return
+        grant = self._grant_of(number, partition, claimant)
+        if grant is not None and grant.rows is not None:
+            return
+        if grant is not None:
             del call.grants[partition]
         call.released.add(claimant)
 
@@ -101,26 +93,21 @@ class Claims:
         call = self._calls.get(number, _Call())
         return {partition: grant.rows for partition, grant in call.grants.items() if grant.rows is not None}
 
-    def is_held_by(self, number: int, partition: int, claimant: str) -> bool:
-        """Whether a partition is granted to this claimant."""
-        grant = self._calls.get(number, _Call()).grants.get(partition)
-        return grant is not None and grant.claimant == claimant
+    def state_of(self, number: int, partition: int, claimant: str) -> tuple[int | None, bool]:
+        """Rows of a partition, if this claimant has committed it, and whether it still may."""
+        grant = self._grant_of(number, partition, claimant)
+        return (None, False) if grant is None else (grant.rows, grant.rows is None)
 
-    def rows_committed_by(self, number: int, partition: int, claimant: str) -> int | None:
-        """Rows of a partition, if this claimant has committed it."""
+    def _grant_of(self, number: int, partition: int, claimant: str) -> _Grant | None:
+        """The grant of a partition, if it is this claimant's."""
         grant = self._calls.get(number, _Call()).grants.get(partition)
-        return grant.rows if grant is not None and grant.claimant == claimant else None
+        return grant if grant is not None and grant.claimant == claimant else None
 
 
 class DriverClaims:
     """A node's access to the driver's grants; for several threads.
 
-    Parameters
-    ----------
-    client : ControlClient
-        Connection to the driver.
-    patience : float
-        Seconds for which a call is repeated that gets no answer.
+    Calls that get no answer are repeated for `patience` seconds.
     """
 
     def __init__(self, client: ControlClient, patience: float):
@@ -130,10 +117,7 @@ class DriverClaims:
     def take(self, number: int, partition: int, claimant: str) -> bool:
         """Whether the partition is this claimant's; waits while another has it and has not committed.
 
-        Raises
-        ------
-        pyarrow.ArrowException
-            If that cannot be known; nothing may be committed then.
+        Raises ``pyarrow.ArrowException`` if that cannot be known; nothing may be committed then.
         """
         deadline = time.monotonic() + self._patience
         while True:
@@ -156,18 +140,7 @@ class DriverClaims:
 
 
 def check_rows(read: Mapping[int, int], committed: Mapping[int, int]) -> None:
-    """Raise unless nodes have committed of each partition what its feed task has read.
-
-    Parameters
-    ----------
-    read, committed : mapping of int to int
-        Rows by partition.
-
-    Raises
-    ------
-    RowsLostError
-        Names partitions.
-    """
+    """Raise ``RowsLostError`` unless nodes have committed of each partition as many rows as its feed task has read."""
     wrong = [partition for partition, rows in sorted(read.items()) if committed.get(partition, 0) != rows]
     if wrong:
         some = [f"{p}: {read[p]} read, {committed.get(p, 0)} taken over" for p in wrong[:NAMED_PARTITIONS]]

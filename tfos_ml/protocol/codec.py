@@ -32,20 +32,11 @@ def _plain(value: Any) -> Any:
 
 
 def decode(cls: type[T], content: Any) -> T:
-    """Build a dataclass from a JSON value that has been parsed.
+    """Build a dataclass from a dict of its fields, as JSON has them; those with a default may be missing.
 
-    Parameters
-    ----------
-    cls : type
-        The dataclass. Its fields are scalars, classes of :mod:`tfos_ml.errors`, other dataclasses, and lists, tuples
-        and dicts of these; ``Any`` is any JSON value.
-    content : object
-        A dict of its fields; those with a default may be missing.
-
-    Raises
-    ------
-    MessageError
-        If it is no dict, a field is missing or unknown, or a value does not have its field's type.
+    Fields are scalars, classes of :mod:`tfos_ml.errors`, other dataclasses, and lists, tuples and dicts of these;
+    ``Any`` is any JSON value. Raises ``MessageError`` if `content` is no dict, a field is missing or unknown, or a
+    value does not have its field's type.
     """
     if not isinstance(content, dict):
         raise MessageError(f"{cls.__name__}: expected a JSON object, got {type(content).__name__}")

@@ -51,19 +51,10 @@ class ControlClient:
         return decode(answer_type(type(request)), parse(result.body.to_pybytes()))
 
     def call_reliably(self, request: Request[A], patience: float) -> A:
-        """Make a call, and the same again for as long as no answer comes.
+        """Make a call, and the same again for `patience` seconds as long as no answer comes.
 
-        Parameters
-        ----------
-        request : Request
-            What to call.
-        patience : float
-            Seconds after which it is given up; a call that is under way is waited for.
-
-        Raises
-        ------
-        pyarrow.lib.ArrowException
-            If no answer has come, the driver refuses the call, or its process is gone.
+        A call that is under way is waited for. Raises ``pyarrow.lib.ArrowException`` if no answer has come, the driver
+        refuses the call, or its process is gone.
         """
         return self._reliably(lambda: self.call(request), time.monotonic() + patience)
 
@@ -106,13 +97,8 @@ class ControlClient:
 class Refusals:
     """Distinguishes a driver whose process is gone from one that is stopped, slow or cut off.
 
-    The host of a process that is gone refuses connections at once. That of a stopped one accepts them, up to a
-    number, and then stays silent; one that is cut off answers nothing.
-
-    Parameters
-    ----------
-    location : str
-        Where the driver listens.
+    The host of a process that is gone refuses connections at once. That of a stopped one accepts them, up to a number,
+    and then stays silent; one that is cut off answers nothing.
     """
 
     def __init__(self, location: str):

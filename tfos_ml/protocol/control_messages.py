@@ -20,7 +20,7 @@ class Request(Generic[A]):
 
 def answer_type(request: type[Request[A]]) -> type[A]:
     """The class of the answers to a class of requests."""
-    found: type[A] = get_args(request.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+    found: type[A] = get_args(request.__orig_bases__[-1])[0]  # type: ignore[attr-defined]
     return found
 
 
@@ -125,7 +125,7 @@ class ReportGone(Request[Done]):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClusterOutcome:
     """What has become of a cluster: its first failure, and the ranks of the nodes that have ended well."""
 
     failure: str | None
@@ -133,7 +133,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class AskOutcome(Request[Outcome]):
+class GetOutcome(Request[ClusterOutcome]):
     """Why a node cannot be reached; answered as soon as the driver knows, or after some seconds."""
 
     rank: int
@@ -217,31 +217,29 @@ class ClaimState:
 
 
 @dataclass(frozen=True)
-class ClaimPartition(Request[ClaimState]):
-    """One attempt of a feed task wants to hand over a partition."""
+class FedPartition:
+    """A partition of a call of ``train``, and which attempt of its feed task has its rows."""
 
-    number: int
+    number: int  # which call
     partition: int
-    claimant: str
+    claimant: str  # a unique name of the attempt
 
 
 @dataclass(frozen=True)
-class CommitPartition(Request[Done]):
+class ClaimPartition(FedPartition, Request[ClaimState]):
+    """One attempt of a feed task wants to hand over a partition."""
+
+
+@dataclass(frozen=True)
+class CommitPartition(FedPartition, Request[Done]):
     """A node has handed the rows of a granted partition to its train function."""
 
-    number: int
-    partition: int
-    claimant: str
     rows: int
 
 
 @dataclass(frozen=True)
-class ReleasePartition(Request[Done]):
+class ReleasePartition(FedPartition, Request[Done]):
     """An attempt will not hand over a partition, whatever it was or will be granted."""
-
-    number: int
-    partition: int
-    claimant: str
 
 
 @dataclass(frozen=True)
@@ -254,29 +252,22 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class AskCommitted(Request[Committed]):
+class GetCommitted(FedPartition, Request[Committed]):
     """Whether an attempt has handed over a partition; answered once that is settled, or after some seconds."""
-
-    number: int
-    partition: int
-    claimant: str
 
 
 @dataclass(frozen=True)
-class PutOrder:
+class PutPartition(FedPartition):
     """Comes with a stream of a partition's rows from a feed task to a node."""
 
-    number: int  # which call of ``train``, and which partition of its input
-    partition: int
-    claimant: str  # which attempt of the feed task; unique
     stream: str  # name of the queue
     epochs: int  # how often the rows will be read; 0 until the train function reads no further
     feed_timeout: float  # seconds that rows may wait without one being read
 
 
 @dataclass(frozen=True)
-class ExchangeOrder:
-    """Comes with a stream of rows to infer from; attributes as of :class:`PutOrder`."""
+class ExchangeRows:
+    """Comes with a stream of rows to infer from; attributes as of :class:`PutPartition`."""
 
     stream: str
     feed_timeout: float

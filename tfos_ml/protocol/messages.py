@@ -241,11 +241,5 @@ def encode_line(message: Message) -> bytes:
 
 
 def decode_line(line: bytes) -> Message:
-    """The message that a line holds.
-
-    Raises
-    ------
-    MessageError
-        If it is no JSON object, its kind is unknown, or a field is missing, unknown or of another type.
-    """
+    """The message that a line holds; ``MessageError`` if its kind is unknown, or :func:`decode` refuses it."""
     return decode_tagged(_KINDS, line)

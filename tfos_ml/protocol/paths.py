@@ -17,25 +17,12 @@ _WITH_HOMES = ("hdfs", "viewfs", "webhdfs", "swebhdfs")
 def absolute_path(
     path: str, default_fs: str, working_dir: str, user: str | None = None, home: str | None = None
 ) -> str:
-    """An absolute path or URI for `path`.
+    """An absolute path or URI for `path`, which the user wrote.
 
-    URIs stay as they are; absolute paths are put on the default filesystem, ``~`` is the user's home
-    there, and so is where relative paths lead. On the local filesystem those are in `working_dir`; object
-    stores have no homes, and there they are in the bucket.
+    URIs stay as they are; absolute paths are put on the default filesystem, ``~`` is the user's home there, and so is
+    where relative paths lead. On the local filesystem those are in `working_dir`; object stores have no homes, and
+    there they are in the bucket. `user`, and `home` on the local filesystem, are by default those of this process.
 
-    Parameters
-    ----------
-    path : str
-        As the user wrote it.
-    default_fs : str
-        URI of Spark's default filesystem.
-    working_dir : str
-        The driver's working directory.
-    user, home : str, optional
-        The driver's user, and home on the local filesystem; default those of this process.
-
-    Examples
-    --------
     >>> absolute_path("/data/x", "hdfs://nn:8020", "/tmp")
     'hdfs://nn:8020/data/x'
     >>> absolute_path("/data/x", "viewfs:///", "/tmp")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import linecache
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -9,32 +11,19 @@ from typing import Any
 import cloudpickle
 
 from tfos_ml.errors import TrainFnPickleError
-from tfos_ml.protocol import sources
 
 PROGRAM_FILE = "program.pkl"
+Sources = dict[str, list[str]]
 
 
 def pack_program(what: str, function: Any, value: Any, others: Mapping[str, Any]) -> bytes:
     """Pickle a value that holds a function, with the source lines of that.
 
-    Parameters
-    ----------
-    what : str
-        Its name, for errors.
-    function : callable or None
-        The function.
-    value : object
-        What to pickle.
-    others : mapping of str to object
-        What else is in it, by name.
-
-    Raises
-    ------
-    TrainFnPickleError
-        Names what cannot be pickled.
+    Raises ``TrainFnPickleError``, which names what cannot be pickled: `function` is called `what`, and `others`, by
+    name, are what else is in it.
     """
     pickled = pickle_function(what, function, value, others)
-    program: bytes = cloudpickle.dumps((sources.collect(function), pickled))
+    program: bytes = cloudpickle.dumps((_collect_sources(function), pickled))
     return program
 
 
@@ -54,18 +43,12 @@ def pickle_function(what: str, function: Any, value: Any, others: Mapping[str, A
 def unpack_program(program: bytes) -> Any:
     """The value that :func:`pack_program` pickled; runs what its maker put into it."""
     source_lines, pickled = cloudpickle.loads(program)
-    sources.install(source_lines)
+    _install_sources(source_lines)
     return cloudpickle.loads(pickled)
 
 
 def pickle_value(value: Any) -> bytes:
-    """What a function returned, pickled.
-
-    Raises
-    ------
-    TrainFnPickleError
-        If it cannot be.
-    """
+    """What a function returned, pickled; raises ``TrainFnPickleError``."""
     try:
         pickled: bytes = cloudpickle.dumps(value)
     except Exception as error:
@@ -91,3 +74,43 @@ def _culprit(function: Any, others: Mapping[str, Any]) -> str:
         except Exception:
             return f"{name} (a {type(value).__module__}.{type(value).__qualname__})"
     return f"something in {function!r}"
+
+
+def _collect_sources(function: Any) -> Sources:
+    """Source lines, by file name, of a function and of those that cloudpickle sends with it.
+
+    TensorFlow's AutoGraph reads the source of a function to convert it, and tracebacks show it; a notebook's functions
+    have no file on the nodes.
+    """
+    sources: Sources = {}
+    _collect(function, sources, set())
+    return sources
+
+
+def _collect(value: Any, sources: Sources, seen: set[int]) -> None:
+    if isinstance(value, functools.partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            _collect(part, sources, seen)
+    code = getattr(value, "__code__", None)
+    if code is None or id(code) in seen:
+        return
+    seen.add(id(code))
+    lines = linecache.getlines(code.co_filename, value.__globals__)
+    if lines:
+        sources[code.co_filename] = lines
+    for name in _names(code):
+        used = value.__globals__.get(name)
+        if getattr(used, "__module__", None) == value.__module__:  # others are imported on the nodes
+            _collect(used, sources, seen)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Global names used by a function and by the functions inside it."""
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _install_sources(sources: Sources) -> None:
+    """Make source lines known to ``linecache``, and so to ``inspect`` and ``traceback``."""
+    for name, lines in sources.items():
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)

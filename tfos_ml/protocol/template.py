@@ -31,14 +31,7 @@ class NodeRole:
 
 @dataclass(frozen=True)
 class ClusterTemplate:
-    """The roles of a cluster, by rank.
-
-    Examples
-    --------
-    >>> template = make_template(4, num_ps=1, master_node="chief")
-    >>> [node.label for node in template.nodes]
-    ['ps:0', 'chief:0', 'worker:0', 'worker:1']
-    """
+    """The roles of a cluster, by rank."""
 
     nodes: tuple[NodeRole, ...]
 
@@ -91,28 +84,12 @@ def make_template(
     master_node: str | None = None,
     eval_node: bool = False,
 ) -> ClusterTemplate:
-    """Deal out the roles of a cluster.
+    """Deal out the roles of a cluster of so many nodes, all in all; without a `master_node` worker 0 is chief.
 
-    Parameters
-    ----------
-    cluster_size : int
-        Number of all nodes, at least 1.
-    num_ps : int, default 0
-        Number of parameter servers.
-    master_node : {"chief", "master"}, optional
-        Job name of the chief; without it worker 0 is chief.
-    eval_node : bool, default False
-        Whether one node is an evaluator.
+    Raises ``ParamError`` if a number is out of range, or no worker and no chief is left.
 
-    Raises
-    ------
-    ParamError
-        If a number is out of range, or no worker and no chief is left.
-
-    Examples
-    --------
-    >>> [node.label for node in make_template(2).nodes]
-    ['worker:0', 'worker:1']
+    >>> [node.label for node in make_template(4, num_ps=1, master_node="chief").nodes]
+    ['ps:0', 'chief:0', 'worker:0', 'worker:1']
     """
     if cluster_size < 1:
         raise ParamError(f"clusterSize must be at least 1. Received: {cluster_size}")

@@ -95,16 +95,9 @@ def _name(name: str) -> x509.Name:
 
 
 def connect(location: str, token: str, options: Mapping[str, int] | None = None) -> flight.FlightClient:
-    """A client of one of the run's servers; its calls fail at once if the two have not the same token.
+    """A client of the server at `location`; its calls fail at once if the two have not the same token.
 
-    Parameters
-    ----------
-    location : str
-        Where the server listens, as :attr:`TransportServer.location` has it.
-    token : str
-        The run's.
-    options : mapping of str to int, optional
-        Channel arguments of gRPC.
+    `options` are channel arguments of gRPC.
     """
     credentials = make_credentials(token)
     return flight.FlightClient(
@@ -121,10 +114,7 @@ def connect(location: str, token: str, options: Mapping[str, int] | None = None)
 def checked_credentials() -> Iterator[None]:
     """Around calls: that client and server have not the same token is an error of its own, which stays as it is.
 
-    Raises
-    ------
-    pyarrow.flight.FlightUnauthenticatedError
-        Instead of ``FlightUnavailableError``, which may pass.
+    It raises ``FlightUnauthenticatedError`` instead of ``FlightUnavailableError``, which may pass.
     """
     try:
         yield
@@ -138,12 +128,8 @@ def checked_credentials() -> Iterator[None]:
 class Service:
     """What a server offers, by the dataclass of the message that asks for it.
 
-    Attributes
-    ----------
-    actions : mapping of type to callable
-        Each takes the message and returns the answer, a dataclass too.
-    puts, exchanges : mapping of type to callable
-        Each takes the message and Arrow Flight's reader and writer of the stream that comes with it.
+    An action takes the message and returns the answer, a dataclass too; puts and exchanges take the message and Arrow
+    Flight's reader and writer of the stream that comes with it.
     """
 
     actions: Mapping[type[Any], Callable[[Any], Any]] = field(default_factory=dict)
@@ -154,28 +140,8 @@ class Service:
 class TransportServer:
     """Listens from construction until it is closed, and answers nobody but members of the run.
 
-    Parameters
-    ----------
-    endpoint : Endpoint or str
-        Where to listen; a mere address stands for any free port of it.
-    token : str
-        The run's.
-    *services : Service
-        What it offers; no two may offer the same message.
-
-    Attributes
-    ----------
-    host : str
-        Its address as the others know it.
-    port : int
-        The port.
-    location : str
-        Where it is reached.
-
-    Raises
-    ------
-    ClusterConfigError
-        If it cannot listen there.
+    A mere address stands for any free port of it. No two services may offer the same message. Raises
+    ``ClusterConfigError`` if it cannot listen there.
     """
 
     def __init__(self, endpoint: Endpoint | str, token: str, *services: Service):
@@ -184,7 +150,7 @@ class TransportServer:
         self._puts = {kind: call for one in services for kind, call in one.puts.items()}
         self._exchanges = {kind: call for one in services for kind, call in one.exchanges.items()}
         listener = _listen(endpoint, make_credentials(token), self)
-        self.host = endpoint.host
+        self.host = endpoint.host  # as the others know it
         self.port: int = listener.port
         self.location = f"grpc+tls://{bracketed(self.host)}:{self.port}"
         self._close = weakref.finalize(self, _close, listener)

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from tfos_ml import errors
-from tfos_ml.agent.feed_task import FeedNode, FeedOrder
+from tfos_ml.agent.feed_task import FeedNode, FeedSpec
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.feed_jobs import feeding, inferring
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run
@@ -42,10 +42,10 @@ class Feeding:
     def train(self, data: Any, epochs: int, feed_timeout: float, stream: str) -> None:
         """Feed an RDD or DataFrame, and return once it has been read; errors as of ``TFCluster.train``."""
         self._run.check()
-        order = self._order(stream, feed_timeout, epochs)
-        action = feeding(data, order)
+        spec = self._spec(stream, feed_timeout, epochs)
+        action = feeding(data, spec)
         feeds, nodes = self._control.feeds, self._control.nodes
-        feeds.open(order.number, {node.rank: node.host for node in self._nodes})
+        feeds.open(spec.number, {node.rank: node.host for node in self._nodes})
         try:
             job = self._run.start_job(action)
             try:
@@ -53,21 +53,21 @@ class Feeding:
             except BaseException:
                 job.cancel(CLEANUP_TIMEOUT)
                 raise
-            self._check_fed(fed, order.number)
+            self._check_fed(fed, spec.number)
         finally:
-            feeds.close(order.number)
-        announcement = nodes.announce(FeedSegment(stream, order.number, epochs, float(feed_timeout)))
+            feeds.close(spec.number)
+        announcement = nodes.announce(FeedSegment(stream, spec.number, epochs, float(feed_timeout)))
         ranks = tuple(node.rank for node in self._nodes)
-        while not nodes.have_read(ranks, announcement, order.number, POLL_SECONDS):
+        while not nodes.have_read(ranks, announcement, spec.number, POLL_SECONDS):
             self._run.check()
 
     def infer(self, data: Any, feed_timeout: float, stream: str, results: str) -> Any:
         """The RDD or DataFrame of results."""
-        return inferring(data, self._order(stream, feed_timeout), results)
+        return inferring(data, self._spec(stream, feed_timeout), results)
 
-    def _order(self, stream: str, feed_timeout: float, epochs: int = 1) -> FeedOrder:
+    def _spec(self, stream: str, feed_timeout: float, epochs: int = 1) -> FeedSpec:
         number = next(self._numbers)
-        return FeedOrder(number, stream, self._nodes, self._control.address, epochs, self._lease, feed_timeout)
+        return FeedSpec(number, stream, self._nodes, self._control.address, epochs, self._lease, feed_timeout)
 
     def _check_fed(self, fed: Mapping[int, int | None], number: int) -> None:
         """Raise unless nodes have taken over just the rows that feed tasks have read, but those that none wanted."""

@@ -19,10 +19,10 @@ from tfos_ml.agent.rendezvous import read_infos
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.fit import RunResult
-from tfos_ml.driver.node_lines import OutputPrinter
 from tfos_ml.driver.preflight import check_settings, graces
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
+from tfos_ml.driver.progress import OutputPrinter
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run, one_at_a_time
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, tensorboard_port
@@ -241,7 +241,7 @@ class TFCluster:
 
     def _read_infos(self) -> None:
         """Take up what the nodes have said of themselves."""
-        infos = read_infos([json.loads(info) for _, info in sorted(self.server.rounds.first().items())])
+        infos = read_infos([json.loads(info) for _, info in sorted(self.server.all_gather.first().items())])
         for node, info in zip(self._template.nodes, infos, strict=True):
             role = {"executor_id": node.rank, "job_name": node.job_name, "task_index": node.task_index}
             self.cluster_info.append({**role, "host": info.host, "port": info.port, "pid": info.pid})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.data.fields import UnnamedFields, field_of
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
-from tfos_ml.errors import CollectiveCallError, ShapeError
+from tfos_ml.errors import CollectiveCallError
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.messages import Answers, ChunkRead, ChunkReleased, RowsTaken, Segment, SegmentRead
 from tfos_ml.worker.datafeed import DataFeed
@@ -29,18 +28,12 @@ TAKEN_SECONDS = 1.0
 class ClusterFeed(DataFeed):
     """A stream of this node's rows; made by ``ctx.get_data_feed()`` on a node of a ``TFCluster``.
 
-    Rows of an RDD are the elements as they were, but for lists of numbers, which come as NumPy
-    arrays; rows of a DataFrame are tuples of its columns. The rows of one call of ``train`` come as
-    often as its ``num_epochs`` says, with 0 until the train function reads no further. There is no
-    end of the feed before ``shutdown``.
-
-    Attributes
-    ----------
-    keeps_lists : bool
-        Whether lists of numbers come as lists, which is slower; for :mod:`tfos_ml.compat`.
+    Rows of an RDD are the elements as they were, but for lists of numbers, which come as NumPy arrays; rows of a
+    DataFrame are tuples of its columns. The rows of one call of ``train`` come as often as its ``num_epochs`` says,
+    with 0 until the train function reads no further. There is no end of the feed before ``shutdown``.
     """
 
-    keeps_lists = False
+    keeps_lists = False  # whether lists of numbers come as lists, which is slower; for tfos_ml.compat
 
     def __init__(
         self,
@@ -60,7 +53,7 @@ class ClusterFeed(DataFeed):
         self._exchange: int | None = None  # of the present batch
         self._runs: deque[list[int]] = deque()  # exchange and rows of what has not been answered, in order
         self._answer_files = 0
-        self._told = 0.0
+        self._reported_at = 0.0
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         kept: list[Chunk] = []
@@ -77,15 +70,6 @@ class ClusterFeed(DataFeed):
                 self._channel.send(ChunkRead(item.path))
             else:
                 self._channel.send(ChunkReleased(item.path))
-
-    def _replay(self, kept: list[Chunk], epochs: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a call once more for each further epoch; without end if `epochs` is 0."""
-        more: Iterable[int] = range(1, epochs) if epochs else count() if kept else ()
-        for epoch in more:
-            for chunk in kept:
-                yield from read_chunk(chunk.path)
-                if epochs and epoch == epochs - 1:
-                    self._channel.send(ChunkReleased(chunk.path))
 
     def _check_mode(self, chunk: Chunk) -> None:
         if self._train_mode and chunk.exchange is not None:
@@ -108,17 +92,8 @@ class ClusterFeed(DataFeed):
         ColumnNotFoundError
             If rows do not have the columns of ``input_mapping``, or fewer fields.
         """
-        parts: list[pa.RecordBatch] = []
-        wanted = batch_size
-        while wanted and not self._terminated and self._has_more(bool(parts)):
-            assert self._batch is not None
-            part = self._batch.slice(self._position, wanted)
-            self._position += len(part)
-            wanted -= len(part)
-            parts.append(part)
-            if self._exchange is not None:
-                self._note_run(self._exchange, len(part))
-        self._tell_taken()
+        parts = self._take(batch_size)
+        self._report_taken()
         if self._mapping is not None:
             for part in parts:
                 self._unnamed.check(part)
@@ -131,16 +106,18 @@ class ClusterFeed(DataFeed):
             return False
         return self._available()
 
-    def _note_run(self, exchange: int, count: int) -> None:
-        if self._runs and self._runs[-1][0] == exchange:
-            self._runs[-1][1] += count
+    def _note_taken(self, rows: int) -> None:
+        if self._exchange is None:
+            return
+        if self._runs and self._runs[-1][0] == self._exchange:
+            self._runs[-1][1] += rows
         else:
-            self._runs.append([exchange, count])
+            self._runs.append([self._exchange, rows])
 
-    def _tell_taken(self) -> None:
+    def _report_taken(self) -> None:
         """Let the supervisor know, now and then, that rows are being read."""
-        if time.monotonic() - self._told > TAKEN_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported_at > TAKEN_SECONDS:
+            self._reported_at = time.monotonic()
             self._channel.send(RowsTaken())
 
     def _array(self, parts: Sequence[pa.RecordBatch], column: str, position: int) -> Array:
@@ -188,13 +165,5 @@ class ClusterFeed(DataFeed):
         return taken
 
     def close(self) -> None:
-        """Called when the train function has returned.
-
-        Raises
-        ------
-        ShapeError
-            If rows were read with ``train_mode=False`` and not answered.
-        """
-        waiting = sum(count for _, count in self._runs)
-        if waiting and not self._terminated:
-            raise ShapeError(f"{waiting} rows were read with train_mode=False but not answered by batch_results()")
+        """Called when the train function has returned; ``ShapeError`` if rows to infer from were not answered."""
+        self._check_answered(sum(count for _, count in self._runs))

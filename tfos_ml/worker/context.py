@@ -58,7 +58,7 @@ class NodeContext:
     run_id : str
         The same on all nodes of one attempt of a fit, and of no other.
     batch_size, per_node_batch_size, epochs : int
-        The global batch, one node's share of it (at least 1), and the epochs asked for.
+        The global batch, one node's share of it (at least 1), and the epochs requested.
 
     Examples
     --------
@@ -416,21 +416,26 @@ class NodeContext:
         Other nodes save only models with variables of a ``tf.distribute`` strategy, for which
         TensorFlow needs all workers, and throw the copy away.
         """
-        from tfos_ml.worker.export import export_saved_model, is_distributed
+        from tfos_ml.worker.export import is_distributed
 
         if not self.is_chief and not is_distributed(model):
             return None
-
-        path = os.path.join(self._directory, "saved_model")
-        shapes = self._rows.store("train").shapes if self._rows.are_held else None
-        export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
+        path = self._export(model, "saved_model", signatures)
         if not self.is_chief:
             return None
         self._channel.send(messages.Exported(path))
         return path
 
+    def _export(self, model: Any, name: str, signatures: Any = None) -> str:
+        from tfos_ml.worker.export import export_saved_model
+
+        path = os.path.join(self._directory, name)
+        shapes = self._rows.store("train").shapes if self._rows.are_held else None
+        export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
+        return path
+
     def log_checkpoint(self, model: Any, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
-        """Log the model as it is now to MLflow, where ``autolog(log_checkpoints=True)`` asked for it.
+        """Log the model as it is now to MLflow, where ``autolog(log_checkpoints=True)`` wants it.
 
         To be called on any node, acts on the chief; ``KerasEstimator`` does so after each epoch. Waits until the
         checkpoint before has gone to the driver.
@@ -450,16 +455,11 @@ class NodeContext:
 
     def export_checkpoint(self, model: Any, epoch: int) -> str | None:
         """The directory of an exported checkpoint; None if none is wanted. For tfos_ml itself."""
-        from tfos_ml.worker.export import export_saved_model
-
         every = self.settings.telemetry.checkpoint_every
         if not every or not self.is_chief or (epoch + 1) % every:
             return None
         self._inbox.checkpoints_taken(self._checkpoints)
-        path = os.path.join(self._directory, f"checkpoint-{epoch}")
-        shapes = self._rows.store("train").shapes if self._rows.are_held else None
-        export_saved_model(model, path, self.schema, shapes, None, self.settings.signature_def_key)
-        return path
+        return self._export(model, f"checkpoint-{epoch}")
 
     def send_checkpoint(self, path: str, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Have the supervisor send an exported checkpoint; for tfos_ml itself."""

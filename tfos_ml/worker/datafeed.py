@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,15 @@ class DataFeed:
                 kept.append(chunk)
             else:
                 self._channel.send(ChunkReleased(chunk.path))
-        for epoch in range(1, self._epochs):
+        yield from self._replay(kept, self._epochs)
+
+    def _replay(self, kept: list[Chunk], epochs: int) -> Iterator[pa.RecordBatch]:
+        """The rows of some chunks once more for each further epoch; without end if `epochs` is 0."""
+        more: Iterable[int] = range(1, epochs) if epochs else count() if kept else ()
+        for epoch in more:
             for chunk in kept:
                 yield from read_chunk(chunk.path)
-                if epoch == self._epochs - 1:
+                if epochs and epoch == epochs - 1:
                     self._channel.send(ChunkReleased(chunk.path))
 
     def _available(self) -> bool:
@@ -78,6 +84,25 @@ class DataFeed:
             if self._batch is None:
                 return False
         return True
+
+    def _has_more(self, have_some: bool) -> bool:
+        """Whether rows are to be added to a batch, which may have some."""
+        return self._available()
+
+    def _take(self, wanted: int) -> list[pa.RecordBatch]:
+        """The next rows as slices of batches."""
+        slices: list[pa.RecordBatch] = []
+        while wanted and not self._terminated and self._has_more(bool(slices)):
+            assert self._batch is not None
+            part = self._batch.slice(self._position, wanted)
+            self._position += len(part)
+            wanted -= len(part)
+            slices.append(part)
+            self._note_taken(len(part))
+        return slices
+
+    def _note_taken(self, rows: int) -> None:
+        """Called with the number of rows taken from the present chunk."""
 
     def should_stop(self) -> bool:
         """Whether there are no more rows; waits until that is known."""
@@ -103,14 +128,7 @@ class DataFeed:
         FeedTimeoutError
             If no row comes for ``feedTimeout`` seconds.
         """
-        slices: list[pa.RecordBatch] = []
-        wanted = batch_size
-        while wanted and not self._terminated and self._available():
-            assert self._batch is not None
-            part = self._batch.slice(self._position, wanted)
-            self._position += len(part)
-            wanted -= len(part)
-            slices.append(part)
+        slices = self._take(batch_size)
         if not self._train_mode:
             self._unanswered.extend(s.column(ROW_COLUMN).to_numpy() for s in slices)
         return self._as_arrays(slices) if self._schema.named_features else self._as_rows(slices)
@@ -174,12 +192,14 @@ class DataFeed:
         ShapeError
             If rows were read with ``train_mode=False`` and not answered.
         """
-        unanswered = sum(map(len, self._unanswered))
-        if unanswered and not self._terminated:
-            raise ShapeError(f"{unanswered} rows were read with train_mode=False but not answered by batch_results()")
+        self._check_answered(sum(map(len, self._unanswered)))
         if self._writer is not None:
             self._writer.close()
             self._channel.send(Results(str(self._results_path)))
+
+    def _check_answered(self, waiting: int) -> None:
+        if waiting and not self._terminated:
+            raise ShapeError(f"{waiting} rows were read with train_mode=False but not answered by batch_results()")
 
     def terminate(self) -> None:
         """Read no further: the rest of the rows is neither waited for nor kept."""

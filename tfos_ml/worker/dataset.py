@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.data.arrow import concat_padded, to_numpy
+from tfos_ml.data.arrow import concat_padded, leaves, to_numpy
 from tfos_ml.data.order import Int64s, global_indices, permute
 from tfos_ml.data.schema import ROW_COLUMN, Array, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
@@ -28,25 +28,10 @@ WINDOW_BYTES = 256 << 20
 
 
 class RowStore:
-    """All rows of one node, mapped from the spool.
+    """All rows of one node, mapped from the spool; `chunks` are consumed at once.
 
-    Parameters
-    ----------
-    chunks : iterable of Chunk
-        The chunks; consumed at once.
-    schema : FeedSchema
-        The columns.
-    shapes : list of tuple of int or None
-        Shape of one row of each column; None where rows differ.
-    totals : numpy.ndarray of int64
-        Rows of all nodes by source partition.
-    longest : list of tuple of int, optional
-        Shape that holds the longest row of all nodes, of each column.
-
-    Attributes
-    ----------
-    spilled : bool
-        Whether some rows are on disk rather than in shared memory.
+    `shapes` has the shape of one row of each column, None where rows differ; `longest` the shape that holds the longest
+    row of all nodes. `totals` are the rows of all nodes by source partition.
     """
 
     def __init__(
@@ -61,7 +46,7 @@ class RowStore:
         self.shapes = shapes
         self.longest = longest
         self.total = int(totals.sum())
-        self.spilled = False
+        self.spilled = False  # whether some rows are on disk rather than in shared memory
         self._batches: list[pa.RecordBatch] = []
         for chunk in chunks:
             self.spilled |= chunk.on_disk
@@ -87,6 +72,11 @@ class RowStore:
         """Whether rows of a column differ in shape."""
         return None in self.shapes[column]
 
+    @property
+    def has_ragged(self) -> bool:
+        """Whether those of any column do."""
+        return any(map(self.is_ragged, range(len(self.shapes))))
+
     def order(self, seed: int | None, epoch: int) -> Int64s:
         """Positions of this node's rows in the order of training, shape ``(rows,)``."""
         if seed is None:
@@ -108,22 +98,14 @@ class RowStore:
 
     def byte_sum(self, column: int) -> Int64s:
         """Sum over the bytes of a column's values, whatever the order of the rows; shape ``(1,)``."""
-        total = 0
-        for batch in self._batches:
-            values = batch.column(column)
-            for _ in range(self.schema.columns[column].ndim):
-                values = values.flatten()
-            total += _byte_sum(values)
+        total = sum(_byte_sum(leaves(batch.column(column))) for batch in self._batches)
         return np.array([total % 2**62], dtype=np.int64)
 
     def bounds(self, column: int) -> tuple[float, float]:
         """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
         low, high = np.inf, -np.inf
         for batch in self._batches:
-            values = batch.column(column)
-            for _ in range(self.schema.columns[column].ndim):
-                values = values.flatten()
-            found = pc.min_max(values)
+            found = pc.min_max(leaves(batch.column(column)))
             if found["min"].is_valid:
                 low, high = min(low, found["min"].as_py()), max(high, found["max"].as_py())
         return low, high
@@ -189,7 +171,7 @@ def _gather_numbers(views: list[Array], picks: list[tuple[int, Int64s, Int64s]],
 def blocks(store: RowStore, sizes: Int64s, order: Int64s, pad_value: float) -> Iterator[tuple[Array, ...]]:
     """The rows of one pass in blocks; single batches where rows are padded to the batch's longest."""
     total = int(sizes.sum())
-    if any(store.is_ragged(i) for i in range(len(store.shapes))):
+    if store.has_ragged:
         cuts = np.concatenate([[0], np.cumsum(sizes)])
     else:
         cuts = np.append(np.arange(0, total, store.block_rows()), total)
@@ -198,21 +180,10 @@ def blocks(store: RowStore, sizes: Int64s, order: Int64s, pad_value: float) -> I
 
 
 def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, pad_value: float) -> tf.data.Dataset:
-    """A dataset of batches of the given sizes, with asserted cardinality.
+    """A dataset of batches of the given sizes, shape ``(steps,)``, of one pass, with asserted cardinality.
 
-    Parameters
-    ----------
-    store : RowStore
-        The rows.
-    sizes : numpy.ndarray of int64, shape (steps,)
-        Sizes of the batches of one pass.
-    epochs : int
-        Passes in one iteration.
-    seed : int or None
-        Seed of the shuffle; None keeps the order. Each pass, also of a later iteration, is
-        shuffled anew.
-    pad_value : float
-        Fills rows shorter than the longest of their batch.
+    One iteration has `epochs` passes; each, also of a later iteration, is shuffled anew, unless `seed` is None.
+    `pad_value` fills rows shorter than the longest of their batch.
     """
     import tensorflow as tf
 
@@ -224,9 +195,8 @@ def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, 
             for block in blocks(store, sizes, store.order(seed, epoch), pad_value):
                 yield _structure(store.schema, block)
 
-    ragged = any(store.is_ragged(i) for i in range(len(store.shapes)))
     dataset = tf.data.Dataset.from_generator(generate, output_signature=_element_spec(store))
-    if not ragged:
+    if not store.has_ragged:
         dataset = dataset.rebatch(sizes if len(sizes) else 1)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(sizes) * epochs))
     return dataset.prefetch(tf.data.AUTOTUNE)

@@ -30,27 +30,11 @@ def export_saved_model(
     signatures: Any,
     signature_key: str,
 ) -> None:
-    """Save `model` at `path`, and beside it a description of its signature.
+    """Save `model` at `path`, a new directory, and beside it a description of its signature.
 
-    Parameters
-    ----------
-    model : keras.Model or tf.Module
-        What to save.
-    path : str
-        A new directory.
-    schema : FeedSchema
-        The columns the model was trained on; their names and types become its inputs.
-    shapes : sequence of tuple, optional
-        Shape of a row of each column, if known.
-    signatures : optional
-        As of ``tf.saved_model.save``.
-    signature_key : str
-        Key under which our own signature is saved.
-
-    Raises
-    ------
-    ModelError
-        If the model has no signature and none can be made.
+    Names and types of the columns it was trained on become its inputs; `shapes` has the shape of a row of each, if
+    known. With `signatures`, as of ``tf.saved_model.save``, ours is not saved. Raises ``ModelError`` if the model has
+    no signature and none can be made.
     """
     ragged: list[str] = []
     if signatures is None:
@@ -129,13 +113,7 @@ def declared_tensors(model: Any, kind: str) -> dict[str, Any] | list[Any] | None
 
 
 def fit_inputs(inputs: Mapping[str, TensorInfo], schema: FeedSchema, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Values of the feature columns, by tensor name, as the model's inputs.
-
-    Raises
-    ------
-    ShapeError
-        If a column does not fit its input.
-    """
+    """Values of the feature columns, by tensor name, as the model's inputs; ``ShapeError`` if one does not fit."""
     columns = {c.name: c.column for c in schema.columns if c.role == "feature"}
     fitted = {}
     for name, tensor in inputs.items():

@@ -24,24 +24,11 @@ _WORD = 64
 
 
 class GlobalBatches:
-    """The order and the sizes of one worker's batches.
+    """The order and the sizes of one worker's batches, of which the last may have fewer rows.
 
-    Parameters
-    ----------
-    places : numpy.ndarray of int64, shape (rows,)
-        Place of each row of this worker among the rows of all, from 0 without gaps.
-    total : int
-        Rows of all workers.
-    batch_size : int
-        Rows of all workers in one step.
+    `places` has the place of each row of this worker among the rows of all, from 0 without gaps, shape ``(rows,)``;
+    `total` and `batch_size` are rows of all workers.
 
-    Attributes
-    ----------
-    steps : int
-        Number of steps in one pass; the last may have fewer rows.
-
-    Examples
-    --------
     >>> batches = GlobalBatches(np.array([0, 2, 4]), total=5, batch_size=2)
     >>> order, sizes = batches.epoch(seed=None, epoch=0)
     >>> sizes.tolist()
@@ -83,8 +70,6 @@ def mark_rows(indices: Int64s, total: int) -> np.ndarray[Any, np.dtype[np.int32]
 def dense_places(indices: Int64s, bitmap: np.ndarray[Any, np.dtype[np.int32]]) -> Int64s:
     """How many marked numbers are below each index.
 
-    Examples
-    --------
     >>> dense_places(np.array([5, 9]), mark_rows(np.array([1, 5, 9]), 10)).tolist()
     [1, 2]
     """
@@ -111,24 +96,11 @@ def make_global_dataset(
 ) -> tf.data.Dataset:
     """A dataset of one pass: a batch a step, also where this worker has no row in it.
 
-    Rows of fixed shape are taken into TensorFlow's memory once, if there is room, and picked
-    there; Python, whose lock the training loop needs, then has no part in it. Others are
-    gathered block by block as they are needed.
+    Rows of fixed shape are taken into TensorFlow's memory once, if there is room, and picked there; Python, whose lock
+    the training loop needs, then has no part in it. Others are gathered block by block as they are needed.
 
-    Parameters
-    ----------
-    store : RowStore
-        The rows of this worker.
-    batches : GlobalBatches
-        Their order.
-    seed : int or None
-        Of the shuffle; None keeps the order of the DataFrame.
-    epoch : callable
-        Returns the epoch, called when an iteration begins.
-    gather : callable
-        Makes one dataset element of the rows at some positions.
-    element_spec : nested structure of tf.TensorSpec
-        What it makes, the batch dimension None.
+    `epoch` is called when an iteration begins; `gather` makes one dataset element, of `element_spec` with the batch
+    dimension None, of the rows at some positions. Without a `seed` rows keep the order of the DataFrame.
     """
     import tensorflow as tf
 
@@ -142,8 +114,7 @@ def make_global_dataset(
 
 def _fits_memory(store: RowStore) -> bool:
     """Whether all rows can be copied and a reserve be left."""
-    fixed = not any(store.is_ragged(i) for i in range(len(store.shapes)))
-    return fixed and not store.spilled and free_memory() > 2 * store.nbytes + MEMORY_RESERVE
+    return not (store.has_ragged or store.spilled) and free_memory() > 2 * store.nbytes + MEMORY_RESERVE
 
 
 def _from_memory(
@@ -177,12 +148,10 @@ def _from_blocks(
 ) -> tf.data.Dataset:
     import tensorflow as tf
 
-    ragged = any(store.is_ragged(i) for i in range(len(store.shapes)))
-
     def generate() -> Iterator[Any]:
         order, sizes = plan()
         ends = np.concatenate([[0], np.cumsum(sizes)])
-        for first, last in pairwise(_block_bounds(ends, 1 if ragged else store.block_rows())):
+        for first, last in pairwise(_block_bounds(ends, 1 if store.has_ragged else store.block_rows())):
             values = gather(order[ends[first] : ends[last]])
             cuts = ends[first : last + 1] - ends[first]
             yield values, cuts[:-1], cuts[1:]

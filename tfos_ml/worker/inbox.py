@@ -17,19 +17,8 @@ from tfos_ml.protocol.channel import ChannelClosedError
 class Inbox:
     """Keeps messages until they are waited for; a thread, begun by :meth:`start`, reads the channel.
 
-    Parameters
-    ----------
-    incoming : iterator
-        From the supervisor, those after ``Start``.
-    timeout : float
-        Seconds that any wait for a message may last.
-    at_end : callable, optional
-        Called in the thread when the nodes that train have ended.
-
-    Attributes
-    ----------
-    cluster_done : bool
-        Whether the nodes that train have ended.
+    Any wait for a message may last `timeout` seconds; `at_end` is called in the thread when the nodes that train have
+    ended.
     """
 
     def __init__(
@@ -47,7 +36,7 @@ class Inbox:
         self._end_of_input = False
         self._port_released = False
         self._checkpoints_taken = 0
-        self.cluster_done = False
+        self.cluster_done = False  # whether the nodes that train have ended
 
     def start(self) -> None:
         """Begin to read."""

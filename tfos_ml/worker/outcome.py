@@ -14,21 +14,7 @@ RETURNED = "returned"
 
 
 def outcome(ctx: NodeContext, ending: str) -> dict[str, Any]:
-    """Facts for the node's report.
-
-    Parameters
-    ----------
-    ctx : NodeContext
-        Of the train function.
-    ending : str
-        ``RETURNED``, or what :func:`exit_line` found.
-
-    Returns
-    -------
-    dict
-        ``ending``; ``reads``, what it read its training rows with, or empty; ``coordinates``, as
-        :func:`coordination` returns it.
-    """
+    """Facts for the node's report; `ending` is ``RETURNED``, or what :func:`exit_line` found."""
     return {"ending": ending, "reads": ctx.reads, "coordinates": coordination()}
 
 

@@ -13,24 +13,7 @@ from tfos_ml.worker.inbox import Inbox
 
 
 class NodeRows:
-    """The rows of one node, and how many the others have.
-
-    Parameters
-    ----------
-    start : Start
-        The supervisor's first message.
-    schema : FeedSchema
-        The columns.
-    inbox : Inbox
-        Messages after it.
-    channel : Channel
-        To the supervisor.
-
-    Attributes
-    ----------
-    streamed : bool
-        Whether they are being read with ``get_data_feed``, and not held for datasets.
-    """
+    """The rows of one node, and how many the others have."""
 
     def __init__(self, start: Start, schema: FeedSchema, inbox: Inbox, channel: Channel):
         self._schema = schema
@@ -39,7 +22,7 @@ class NodeRows:
         self._label = start.label
         self._labels = {"train": start.feed_labels, "validation": start.validation_labels}
         self._stores: dict[str, RowStore] | None = None
-        self.streamed = False
+        self.streamed = False  # whether they are being read with ``get_data_feed``, and not held for datasets
 
     @property
     def are_held(self) -> bool:

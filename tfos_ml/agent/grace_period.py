@@ -10,29 +10,19 @@ from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.graces import limit_of
 
 
-class Dismissal:
+class GracePeriod:
     """The grace of one node.
 
-    Parameters
-    ----------
-    member : Member
-        The node.
-    waits_for_program : bool
-        Whether servers and evaluators stay until the program on the driver shuts the cluster down.
-
-    Attributes
-    ----------
-    limit : Limit
-        How long it may go on after :meth:`since`.
+    With `waits_for_program` servers and evaluators stay until the program on the driver shuts the cluster down.
     """
 
     def __init__(self, member: Member, waits_for_program: bool):
         self._member = member
         self._waits = waits_for_program
-        self.limit = limit_of(member.role.job_name, member.task.graces)
+        self.limit = limit_of(member.role.job_name, member.task.graces)  # how long it may go on after since()
         self._program_ended_at: float | None = None
 
-    def hear(self, answer: ProgressAnswer) -> None:
+    def take_answer(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver, which may say that the program shuts down, and with which grace."""
         if answer.ending is None:
             return

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Condition
-from typing import Any
 
 from tfos_ml.protocol.control_messages import Enter, Entered, Gathered, GatherRound
 from tfos_ml.protocol.transport import Service
 
 
-class Rounds:
-    """The messages of all nodes, round by round; in the first each describes itself.
-
-    Parameters
-    ----------
-    changed : threading.Condition
-        Holds the lock.
-    """
+class AllGather:
+    """The messages of all nodes, round by round, under a lock of others; in the first each describes itself."""
 
     def __init__(self, changed: Condition):
         self._changed = changed
@@ -26,8 +18,7 @@ class Rounds:
 
     def service(self) -> Service:
         """The calls of nodes that exchange messages."""
-        actions: dict[type[Any], Callable[[Any], Any]] = {Enter: self._enter, GatherRound: self._gather}
-        return Service(actions)
+        return Service({Enter: self._enter, GatherRound: self._gather})
 
     def _enter(self, call: Enter) -> Entered:
         return Entered(self._entered.setdefault(call.rank, call.task) == call.task)
