@@ -21,14 +21,8 @@ if TYPE_CHECKING:
 def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
     """Raise if some column can never be what the model's input, label or weight is.
 
-    Raises
-    ------
-    SignatureError
-        If names do not match, or text meets numbers.
-    ColumnNotFoundError
-        If there is a loss but no label.
-    ColumnTypeError, ShapeError
-        If a label does not fit its output.
+    ``SignatureError`` if names do not match, or text meets numbers; ``ColumnNotFoundError`` if there is a loss but no
+    label; ``ColumnTypeError`` or ``ShapeError`` if a label does not fit its output.
     """
     _check_features([columns.columns[i] for i in columns.of("feature")], description, columns.named_features)
     labels = [columns.columns[i] for i in columns.of("label")]
@@ -103,12 +97,8 @@ def _input_of(spec: ColumnSpec, description: ModelDescription) -> tuple[str, Ten
 def check_attributes(given: StructType, columns: FeedSchema, description: ModelDescription) -> None:
     """Raise if Spark ML's attribute metadata of the columns does not fit the model.
 
-    Raises
-    ------
-    ShapeError
-        If vectors have another width than the model's input.
-    LabelRangeError
-        If there are more classes than the model distinguishes.
+    ``ShapeError`` if vectors have another width than the model's input, ``LabelRangeError`` if there are more classes
+    than it distinguishes.
     """
     for spec in columns.columns:
         if spec.role == "feature":

@@ -21,33 +21,15 @@ WEIGHTS_FILE = "assets.extra/model.weights.h5"  # beside the SavedModel of a fit
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a process gets its model from.
-
-    Attributes
-    ----------
-    archive : bytes or None
-        A ``.keras`` file.
-    function : callable or None
-        Returns a compiled model, called with `arguments`.
-    arguments : dict
-        Keyword arguments of the function.
-    custom_objects : dict
-        Custom layers, losses and metrics by name.
-    """
+    """Where a process gets its model from: a ``.keras`` file, or a function that returns a compiled model."""
 
     archive: bytes | None = None
     function: Callable[..., Any] | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    custom_objects: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the function
+    custom_objects: Mapping[str, Any] = field(default_factory=dict)  # layers, losses and metrics by name
 
     def build(self) -> Any:
-        """The compiled model.
-
-        Raises
-        ------
-        ModelError
-            If the file cannot be loaded in this process.
-        """
+        """The compiled model; raises ``ModelError`` if the file cannot be loaded in this process."""
         import keras
 
         with keras.saving.custom_object_scope(dict(self.custom_objects)):
@@ -73,12 +55,9 @@ class ModelSource:
 
 
 def save_instance(model: Any) -> bytes:
-    """A model as the bytes of a ``.keras`` file; the model is not changed.
+    """A model, which is not changed, as the bytes of a ``.keras`` file.
 
-    Raises
-    ------
-    ModelError
-        If something in it cannot be serialised.
+    Raises ``ModelError`` if something in it cannot be serialised.
     """
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         path = os.path.join(directory, "model.keras")

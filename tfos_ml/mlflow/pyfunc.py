@@ -81,13 +81,7 @@ def _element(kind: pa.DataType) -> pa.DataType:
 
 
 class ServedModel:
-    """What ``mlflow.pyfunc.load_model`` wraps.
-
-    Parameters
-    ----------
-    scoring : Scoring
-        How the model is called.
-    """
+    """What ``mlflow.pyfunc.load_model`` wraps."""
 
     def __init__(self, scoring: udf.Scoring):
         self._scoring = scoring

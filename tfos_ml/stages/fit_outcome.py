@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 
 def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
-    """Warn of nodes that were ended at work, workers without each other, and a chief that exported nothing.
-
-    Parameters
-    ----------
-    result : RunResult
-        What the nodes brought home.
-    template : ClusterTemplate
-        The nodes.
-    """
+    """Warn of nodes that were ended at work, workers without each other, and a chief that exported nothing."""
     warn_of_ended(result.reports)
     chief = result.reports[template.chief_rank]
     if result.model is not None or chief.get("staged"):

@@ -23,27 +23,11 @@ def output_columns(
     given: StructType,
     labels: Sequence[str] = (),
 ) -> OutputColumns:
-    """The columns that a stage with such Params appends.
+    """The columns that a stage with such Params appends to those `given`.
 
-    Parameters
-    ----------
-    stage : TFModel or KerasEstimator
-        Whose Params.
-    outputs : mapping of str to TensorInfo
-        All outputs of its model.
-    head : Head or None
-        What the only output means, if that is known.
-    given : StructType
-        The columns there are.
-    labels : sequence of str
-        Names of the classes.
-
-    Raises
-    ------
-    SignatureError
-        If an output is not there or has no Spark type, or there are several and no ``outputMapping``.
-    ParamError
-        If a column is there already.
+    `outputs` are all of its model, `head` is what the only one means, if that is known, `labels` are names of the
+    classes. Raises ``SignatureError`` if an output is not there or has no Spark type, or there are several and no
+    ``outputMapping``, and ``ParamError`` if a column is there already.
     """
     mapping: dict[str, str] | None = stage._get("outputMapping")
     binary = stage._get("binaryOutputs") or ()

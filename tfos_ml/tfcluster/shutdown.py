@@ -18,24 +18,12 @@ STREAM_SECONDS = 0.5
 
 @dataclass
 class Shutdown:
-    """Waits for a stream and for the nodes.
-
-    Attributes
-    ----------
-    run : Run
-        The cluster's.
-    control : ControlServer
-        The run's.
-    timeout : float
-        Seconds for all of it; ``math.inf`` for no limit.
-    deadline : float
-        When they have passed, by ``time.monotonic``.
-    """
+    """Waits for a stream and for the nodes."""
 
     run: Run
     control: ControlServer
-    timeout: float
-    deadline: float
+    timeout: float  # seconds for all of it; math.inf for no limit
+    deadline: float  # when they have passed, by time.monotonic()
 
     def has_stream_ended(self, stream: Any) -> bool:
         """Wait for the end of a stream; False once somebody has requested that it be ended."""
@@ -60,10 +48,7 @@ class Shutdown:
     def await_nodes(self, grace_secs: float) -> None:
         """End the input and wait until all nodes have finished; passive ones that are left at the deadline are ended.
 
-        Parameters
-        ----------
-        grace_secs : float
-            Seconds that evaluators and parameter servers have left after the others; 0 leaves it to the settings.
+        Evaluators and parameter servers have `grace_secs` left after the others; 0 leaves it to the settings.
         """
         nodes, notice = self.control.nodes, WaitNotice()
         nodes.announce(None)
