@@ -18,7 +18,7 @@ from tfos_ml.data.schema import Array
 
 
 class Calls:
-    """The calls of a model for one Arrow batch, each of a few rows; iterate once, then put results in order."""
+    """The calls of a model for one Arrow batch, of `batch_size` rows at most; iterate once, then order the results."""
 
     def __init__(self, tensors: Sequence[TensorInfo], columns: list[pa.Array], batch_size: int):
         self._tensors = tensors
