@@ -11,7 +11,6 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run
 from tfos_ml.protocol.control_messages import Ending
 from tfos_ml.protocol.graces import Limit, WaitNotice
-from tfos_ml.tfcluster.streams import has_ended, stop_stream
 
 STREAM_SECONDS = 0.5
 
@@ -35,12 +34,19 @@ class Shutdown:
         return True
 
     def stop_stream(self, stream: Any) -> None:
-        """End a stream."""
-        stop_stream(stream, self.deadline)
+        """End a ``StreamingContext`` or ``StreamingQuery`` once begun micro-batches are done, or at the deadline."""
+        if hasattr(stream, "awaitTerminationOrTimeout"):
+            stream.stop(stopSparkContext=False, stopGraceFully=True)
+            return
+        while stream.status["isTriggerActive"] and time.monotonic() < self.deadline:  # or its batch would come again
+            time.sleep(POLL_SECONDS)
+        stream.stop()
 
     def _has_ended(self, stream: Any) -> bool:
+        """Whether a stream ends within a moment; raises its failure."""
+        wait = getattr(stream, "awaitTerminationOrTimeout", None) or stream.awaitTermination
         try:
-            return has_ended(stream, STREAM_SECONDS)
+            return bool(wait(STREAM_SECONDS))
         except Exception:  # of whatever kind Spark's streams raise
             self.run.check()  # the failure of a node is the cause
             raise
