@@ -1,4 +1,4 @@
-"""A compiled Keras model on its way to another process: a ``.keras`` file or a function."""
+"""A compiled Keras model on its way to another process, a ``.keras`` file or a function; and weights to start from."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyarrow import fs
+
+from tfos_ml.common import filesystems
+from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
 
 REASON_CHARACTERS = 600
@@ -93,6 +97,29 @@ def _all_keras(value: Any) -> bool:
         if package not in ("keras", "builtins") or registered != value["class_name"] or registered == "function":
             return False
     return all(map(_all_keras, value.values()))
+
+
+def read_weights(uri: str) -> tuple[str, bytes]:
+    """Name and content of the weights file at ``initialModel``, which may be a directory that a fit has published."""
+    try:
+        path = filesystems.request(uri, _weights_path)
+        with filesystems.open_uri(uri)[0].open_input_stream(path) as stream:
+            content: bytes = stream.read()
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"initialModel={redact(uri)!r} cannot be read: {redact(error, secrets=secrets_of_uri(uri))}. "
+            "Expected a .keras or .weights.h5 file, or a directory that an earlier KerasEstimator published as "
+            "exportDir."
+        ) from None
+    name = path.rsplit("/", 1)[-1]
+    if not name.endswith((".keras", ".weights.h5")):
+        raise ModelError(f"initialModel={redact(uri)!r} is neither a .keras nor a .weights.h5 file.")
+    return name, content
+
+
+def _weights_path(filesystem: fs.FileSystem, path: str) -> str:
+    is_directory = filesystem.get_file_info(path).type == fs.FileType.Directory
+    return f"{path.rstrip('/')}/{WEIGHTS_FILE}" if is_directory else path
 
 
 def _hint(error: BaseException) -> str:
