@@ -97,13 +97,13 @@ def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorI
         wanted = row[:-1]
         if _fits(label, wanted) or _fits(label, (*wanted, 1)):
             return None
-        return f"{loss.name} wants one class index for each prediction: rows of shape {_show(wanted)}"
+        return f"{loss.name} wants one class index for each prediction: rows of shape {shown_shape(wanted)}"
     if _fits(label, row) or (row and row[-1] in (1, None) and _fits(label, row[:-1])):
         return None
     if label and label[-1] in (1, None) and _fits(label[:-1], row):
         return None
     hint = " (for class indices use sparse_categorical_crossentropy)" if loss.key in _ONE_HOT_LOSSES else ""
-    return f"{loss.name} wants labels like the output: rows of shape {_show(row)}{hint}"
+    return f"{loss.name} wants labels like the output: rows of shape {shown_shape(row)}{hint}"
 
 
 def label_shape(loss: LossInfo, ndim: int, output: TensorInfo) -> tuple[int | None, ...] | None:
@@ -138,7 +138,8 @@ def _fits(label: tuple[int | None, ...], row: tuple[int | None, ...]) -> bool:
     return len(label) == len(row) and all(a is None or b is None or a == b for a, b in zip(label, row, strict=True))
 
 
-def _show(shape: tuple[int | None, ...]) -> str:
+def shown_shape(shape: tuple[int | None, ...]) -> str:
+    """A shape as messages show it."""
     return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"
 
 

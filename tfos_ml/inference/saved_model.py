@@ -29,6 +29,11 @@ _loaded: OrderedDict[tuple[str, str], Any] = OrderedDict()
 """The models this process used last; a documented cache of at most ``LOADED_MODELS``."""
 
 
+def shown_tensors(tensors: Mapping[str, TensorInfo]) -> str:
+    """Tensors by name, as messages show them."""
+    return "{" + ", ".join(f"{name}: {tensor}" for name, tensor in tensors.items()) + "}"
+
+
 @dataclass(frozen=True)
 class Signature:
     """Inputs and outputs of a SavedModel, by name."""
@@ -37,10 +42,7 @@ class Signature:
     outputs: dict[str, TensorInfo]
 
     def __str__(self) -> str:
-        def line(tensors: dict[str, TensorInfo]) -> str:
-            return ", ".join(f"{name}: {info}" for name, info in tensors.items())
-
-        return f"inputs {{{line(self.inputs)}}}, outputs {{{line(self.outputs)}}}"
+        return f"inputs {shown_tensors(self.inputs)}, outputs {shown_tensors(self.outputs)}"
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form, for :meth:`from_json`."""

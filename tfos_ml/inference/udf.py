@@ -272,10 +272,14 @@ def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], ro
 def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int, kind: pa.DataType) -> pa.Array:
     """One output tensor as an Arrow array of `rows` rows and type `kind`; raises as :func:`checked_output`."""
     values = checked_output(name, tensor, results, rows)
-    element = kind
-    while pa.types.is_list(element):
-        element = element.value_type
-    return nested(_flat_array(name, values.reshape(-1), element), values.shape, kind)
+    return nested(_flat_array(name, values.reshape(-1), element_type(kind)), values.shape, kind)
+
+
+def element_type(kind: pa.DataType) -> pa.DataType:
+    """What is in lists, in whatever depth."""
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return kind
 
 
 def _flat_array(name: str, values: Array, kind: pa.DataType) -> pa.Array:

@@ -10,6 +10,7 @@ from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
 from tfos_ml.inference.columns import OutputColumns
 from tfos_ml.inference.prediction import Head
+from tfos_ml.inference.saved_model import shown_tensors
 from tfos_ml.stages.params import ScoringParams
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def output_columns(
     """
     mapping: dict[str, str] | None = stage._get("outputMapping")
     binary = stage._get("binaryOutputs") or ()
-    shown = "{" + ", ".join(f"{name}: {tensor}" for name, tensor in outputs.items()) + "}"
+    shown = shown_tensors(outputs)
     unknown = [name for name in [*(mapping or ()), *binary] if name not in outputs]
     if unknown:
         raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {shown}")
