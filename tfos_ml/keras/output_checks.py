@@ -54,6 +54,16 @@ def check_activations(description: ModelDescription) -> None:
             raise ModelError(problem)
 
 
+def check_reductions(description: ModelDescription) -> None:
+    """Raise ``ModelError`` for losses that do not say how several workers put theirs together."""
+    unreduced = [loss.name for loss in description.losses.values() if loss.reduction in (None, "none")]
+    if unreduced:
+        raise ModelError(
+            f"Losses {unreduced} have reduction=None, which leaves open what several workers should "
+            "minimise. Compile them with 'sum_over_batch_size', 'sum' or 'mean_with_sample_weight'."
+        )
+
+
 def activation_problem(loss: LossInfo, output: str, activation: str | None, width: int | None) -> str | None:
     """What is wrong with a loss behind an activation, and how to mend it; None if nothing is, or it is not known.
 

@@ -22,7 +22,7 @@ from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras.fresh_process import adapt_source, describe_source
 from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, save_instance
-from tfos_ml.keras.output_checks import check_activations
+from tfos_ml.keras.output_checks import check_activations, check_reductions
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.base import ClusterEstimator
@@ -174,8 +174,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         source = self._complete_source()
         given = self._get("initialModel")
         initial = read_weights(given) if given else None
-        self._check_losses(description)
-        self._warn(description)
+        self._check_for_several(description)
         adapted, layers = None, self._get("adaptLayers")
         if layers:
             adapted = adapt_source(source, layers, columns, self._adapt_rows(dataset, columns), self._environment())
@@ -237,16 +236,12 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             check_model_function(self._source.function, arguments or {})
         return dataclasses.replace(self._source, arguments=arguments, custom_objects=self._custom_objects)
 
-    def _check_losses(self, description: ModelDescription) -> None:
-        unreduced = [loss.name for loss in description.losses.values() if loss.reduction in (None, "none")]
-        if unreduced and self._get("clusterSize") > 1:
-            raise errors.ModelError(
-                f"Losses {unreduced} have reduction=None, which leaves open what several workers should "
-                "minimise. Compile them with 'sum_over_batch_size', 'sum' or 'mean_with_sample_weight'."
-            )
-
-    def _warn(self, description: ModelDescription) -> None:
-        if description.batch_dependent and self._get("clusterSize") > 1:
+    def _check_for_several(self, description: ModelDescription) -> None:
+        """What matters where several workers train."""
+        if self._get("clusterSize") == 1:
+            return
+        check_reductions(description)
+        if description.batch_dependent:
             warn(
                 "Training on several workers is not exactly that on one, because of: "
                 + "; ".join(description.batch_dependent)
