@@ -42,7 +42,7 @@ HEADER = '''"""Keywords, setters and getters of the stages, written out for type
 Generated from ``tfos_ml/stages/params.py`` by ``python tools/generate_keywords.py``; not to be edited.
 """
 
-# ruff: noqa: E501, E702, E704
+# ruff: noqa: D101, E501, E702, E704
 # fmt: off
 
 from __future__ import annotations
@@ -80,11 +80,9 @@ def group(name: str) -> Iterator[str]:
     """Keywords and accessors of a group."""
     own = own_params(name)
     yield f"\nclass {name}Keywords(TypedDict, total=False):"
-    yield f'    """Of ``{name}Params``."""\n'
     for param in own.values():
         yield f"    {param.name}: {param.constraint.annotation}{'' if param.default is not None else ' | None'}"
     yield f"\n\nclass {name}Accessors(ParamsBase):"
-    yield f'    """Of ``{name}Params``."""\n'
     for param in own.values():
         kind, suffix = param.constraint.annotation, param.name[0].upper() + param.name[1:]
         call = f"return self._set_checked({param.name}=value)"
@@ -97,10 +95,8 @@ def group(name: str) -> Iterator[str]:
 def stage(name: str) -> Iterator[str]:
     """Constructor and ``setParams`` of a stage."""
     yield f"\nclass {name}Keywords({', '.join(f'{part}Keywords' for part in STAGES[name])}, total=False):"
-    yield f'    """Of ``{name}``."""\n'
-    yield from (f"    {argument}: {kind}" for argument, kind in ARGUMENTS[name].items())
+    yield from [f"    {argument}: {kind}" for argument, kind in ARGUMENTS[name].items()] or ["    pass"]
     yield f"\n\nclass {name}Constructor(ParamsBase):"
-    yield f'    """Of ``{name}``."""\n'
     yield f"    _keywords = {name}Keywords\n"
     yield "    @keyword_only"
     yield f"    def __init__(self, **params: Unpack[{name}Keywords]) -> None:"

@@ -29,16 +29,7 @@ def check_dataframe(data: Any, method: str) -> None:
 def check_call(param: str, function: Any, arguments: str, *args: Any, **kwargs: Any) -> None:
     """Raise ``ParamError`` unless a function can be called with some arguments, as far as its signature tells.
 
-    Parameters
-    ----------
-    param : str
-        What it was passed as.
-    function : callable
-        The function.
-    arguments : str
-        The arguments, for the message.
-    *args, **kwargs
-        The same, whose values do not matter.
+    `param` is what it was passed as, `arguments` are the arguments for the message; their values do not matter.
     """
     signature = _signature(function)
     if signature is None:

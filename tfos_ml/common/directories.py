@@ -38,17 +38,7 @@ def _namespace(kind: str) -> str:
 def create_owned(kind: str, root: Path) -> Path:
     """Make a directory that belongs to this process, and that nobody else may read.
 
-    Parameters
-    ----------
-    kind : str
-        What it is for, in lower case letters; part of its name.
-    root : Path
-        Where to make it.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
+    `kind`, lower case letters, is what it is for, and part of its name.
     """
     prefix = f"tfos_ml-{kind}-{_host()}-{os.getpid()}-{start_mark(os.getpid())}-"
     return Path(tempfile.mkdtemp(prefix=prefix, dir=root))

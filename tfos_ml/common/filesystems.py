@@ -35,13 +35,7 @@ class StorageError(OSError):
 
 
 def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
-    """A filesystem and a path in it.
-
-    Raises
-    ------
-    StorageError
-        If there is none.
-    """
+    """A filesystem and a path in it; raises ``StorageError`` if there is none."""
     try:
         filesystem, path = fs.FileSystem.from_uri(uri)
     except (pa.ArrowException, ValueError) as error:
@@ -56,10 +50,7 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
 def request(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
     """What ``operation(filesystem, path)`` returns; for short requests, not for copying.
 
-    Raises
-    ------
-    StorageError
-        If it fails, or takes more than ``DEADLINE`` seconds; says what to check.
+    Raises ``StorageError`` if it fails, or takes more than ``DEADLINE`` seconds; says what to check.
     """
 
     def run() -> T:

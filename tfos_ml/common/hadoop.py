@@ -53,12 +53,8 @@ def driver_places(spark: SparkSession) -> dict[str, Any]:
 def pyarrow_uri(uri: str) -> str:
     """A URI as ``pyarrow.fs`` understands it: ``s3a://`` with the settings of the SparkContext; others as they are.
 
-    Without a SparkContext, as on Spark Connect, there are no settings, and the URI stays as it is.
-
-    Raises
-    ------
-    DestinationError
-        If the settings name something that pyarrow does not have.
+    Without a SparkContext, as on Spark Connect, there are no settings, and the URI stays as it is. Raises
+    ``DestinationError`` if the settings name something that pyarrow does not have.
     """
     if urlsplit(uri).scheme.lower() not in _HADOOP_S3:
         return uri
@@ -81,17 +77,7 @@ def pyarrow_uri(uri: str) -> str:
 def s3_uri(uri: str, setting: Settings) -> str:
     """An ``s3a://`` URI as ``s3://`` with region, endpoint and keys of Hadoop's settings; others as they are.
 
-    Parameters
-    ----------
-    uri : str
-        Any.
-    setting : callable
-        Value of a setting by name, or None.
-
-    Raises
-    ------
-    DestinationError
-        If the settings name credentials that pyarrow cannot get; says what to write instead.
+    Raises ``DestinationError`` if the settings name credentials that pyarrow cannot get; says what to write instead.
     """
     parts = urlsplit(uri)
     if parts.scheme.lower() not in _HADOOP_S3:

@@ -65,15 +65,7 @@ def exists(pid: int) -> bool:
 
 
 class ProcessHandle:
-    """One process, and never another that is given its pid after its end.
-
-    Attributes
-    ----------
-    pid : int
-        Its pid.
-    started : int
-        Its start, see :func:`start_ticks`.
-    """
+    """One process, and never another that is given its pid after its end; ``started`` is as of :func:`start_ticks`."""
 
     def __init__(self, pid: int, started: int, descriptor: int | None):
         self.pid = pid

@@ -23,14 +23,8 @@ _QUERY_SECRET = re.compile("(?i)^(sig|signature|sas|key)$")
 def redact(text: object, *, secrets: Iterable[str] = (), mark: str = HIDDEN + "@") -> str:
     """A text whose URIs have neither user nor password, nor query parameters that are named like secrets.
 
-    Parameters
-    ----------
-    text : object
-        A URI, or a text with URIs in it.
-    secrets : iterable of str
-        What else is to be hidden wherever it stands.
-    mark : str
-        Takes the place of user and password; empty for a URI that is to be used again.
+    `secrets` are hidden, too, wherever they stand. `mark` takes the place of user and password; empty for a URI that is
+    to be used again.
     """
     shown = str(text)
     for secret in sorted(secrets, key=len, reverse=True):

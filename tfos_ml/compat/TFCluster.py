@@ -26,15 +26,7 @@ WATCH_SECONDS = 0.5
 
 
 class InputMode:
-    """Who reads the data.
-
-    Attributes
-    ----------
-    TENSORFLOW : int
-        The map functions.
-    SPARK : int
-        Spark, which feeds rows to them.
-    """
+    """Who reads the data: the map functions, or Spark, which feeds rows to them."""
 
     TENSORFLOW = 0
     SPARK = 1
@@ -46,29 +38,9 @@ _MODES = {NativeMode.TENSORFLOW: InputMode.TENSORFLOW, NativeMode.SPARK: InputMo
 class TFCluster:
     """A running cluster; made by :func:`run`.
 
-    Attributes
-    ----------
-    native : tfos_ml.TFCluster
-        The cluster beneath, for what it has beside: ``model``, ``summary``, ``feed_batch`` for Structured Streaming.
-    sc : pyspark.SparkContext
-        Where it runs.
-    defaultFS, working_dir : str
-        Default filesystem of Spark, and the driver's working directory.
-    num_executors : int
-        Number of nodes.
-    nodeRDD : pyspark.RDD
-        The ranks, a partition each.
-    cluster_id : str
-        Unique to this cluster.
-    input_mode : int
-        As given to :func:`run`.
-    queues : list of str
-        As given to :func:`run`.
-    server : object
-        The driver's end.
+    Attributes are those of TensorFlowOnSpark, and ``native``, the :class:`tfos_ml.TFCluster` beneath, for what it has
+    beside: ``model``, ``summary``, ``feed_batch`` for Structured Streaming.
 
-    Notes
-    -----
     Differences: attributes that were None there (``cluster_id``, ``defaultFS``, ``num_executors``, ``working_dir``)
     have their values. It is a context manager, too, that shuts down at the end.
     """
@@ -110,21 +82,11 @@ class TFCluster:
         return self.cluster_meta
 
     def train(self, dataRDD: Any, num_epochs: int = 0, feed_timeout: float = 600, qname: str = "input") -> None:
-        """Feed rows to the nodes, and return once they have been read.
+        """Feed the rows of an RDD, a DataFrame or a DStream to the nodes, and return once they have been read.
 
-        Parameters
-        ----------
-        dataRDD : pyspark.RDD or pyspark.streaming.DStream
-            The rows; or a DataFrame. Each micro-batch of a DStream is fed once, as it comes.
-        num_epochs : int, default 0
-            How often the map functions get the rows; 0 is 10 times, as there.
-        feed_timeout : float, default 600
-            Seconds that rows may wait without one being read.
-        qname : str, default "input"
-            The queue.
+        The map functions get the rows `num_epochs` times; 0 is 10 times, as there. Each micro-batch of a DStream is fed
+        once, as it comes. `feed_timeout` is how many seconds rows may wait without one being read.
 
-        Notes
-        -----
         Differences: the RDD is computed once, not in each epoch. With parameter servers and a chief all rows go to the
         chief.
         """
@@ -137,47 +99,23 @@ class TFCluster:
         self.native.train(dataRDD, epochs, feed_timeout, qname)
 
     def inference(self, dataRDD: RDD[Any], feed_timeout: float = 600, qname: str = "input") -> RDD[Any]:
-        """A result for each row, in order; computed by an action.
-
-        Parameters
-        ----------
-        dataRDD : pyspark.RDD
-            The rows.
-        feed_timeout : float, default 600
-            Seconds that rows may wait without one being read.
-        qname : str, default "input"
-            The queue.
-        """
+        """A result for each row, in order; computed by an action. Arguments are as of :meth:`train`."""
         results: RDD[Any] = self.native.inference(dataRDD, feed_timeout, qname)
         return results
 
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
         """End the feed, wait until all map functions have returned, and clean up.
 
-        Parameters
-        ----------
-        ssc : pyspark.streaming.StreamingContext, optional
-            A stream that feeds the cluster: it is waited for first, and ended once a map function has called
-            ``DataFeed.terminate()`` or somebody ``reservation.Client(...).request_stop()``.
-        grace_secs : float, default 0
-            Seconds that evaluators and parameter servers have left to return after the map functions of the chief and
-            the workers, which are waited for anyway; 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
-            ``spark.tfos_ml.serverGrace`` (5 s).
-        timeout : float, default 259200
-            Seconds for all of it; 0 or less for no limit.
+        A stream `ssc` that feeds the cluster is waited for first, and ended once a map function has called
+        ``DataFeed.terminate()`` or somebody ``reservation.Client(...).request_stop()``. `timeout` is how many seconds
+        all of it may take; 0 or less for no limit. Raises ``ShutdownTimeoutError`` once they have passed and the nodes
+        have been ended, and the first failure of a node as a ``NodeError``.
 
-        Raises
-        ------
-        tfos_ml.errors.NodeError
-            The first failure of a node.
-        tfos_ml.errors.ShutdownTimeoutError
-            If `timeout` has passed; the nodes have been ended.
-
-        Notes
-        -----
-        Differences: after a failure or a timeout it raises, and neither ends the program nor stops its SparkContext.
-        In ``InputMode.SPARK``, too, it waits for the map functions rather than for `grace_secs`, which is no pause: who
-        has returned ends it early. Evaluators that have not are ended with a warning.
+        Differences: after a failure or a timeout it raises, and neither ends the program nor stops its SparkContext. In
+        ``InputMode.SPARK``, too, it waits for the map functions of the chief and the workers. `grace_secs` is no pause,
+        but what evaluators and parameter servers have left to return after these: who has returned ends it early, and
+        evaluators that have not are ended with a warning. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
+        ``spark.tfos_ml.serverGrace`` (5 s).
         """
         watched = threading.Event()
         if ssc is not None:
@@ -234,42 +172,17 @@ def run(
 ) -> TFCluster:
     """Start a cluster, and return once all nodes have met.
 
-    Parameters
-    ----------
-    sc : pyspark.SparkContext
-        Where.
-    map_fun : callable
-        ``map_fun(args, ctx)``, the TensorFlow main function of every node; ``ctx`` is a ``TFSparkNode.TFNodeContext``.
-    tf_args : object
-        Passed to it as it is; a list becomes ``sys.argv`` as well. ``num_gpus`` in it is the number of GPUs of a node.
-    num_executors, num_ps : int
-        Number of all nodes, and how many of them are parameter servers.
-    tensorboard : bool, default False
-        Whether the chief starts TensorBoard.
-    input_mode : {InputMode.TENSORFLOW, InputMode.SPARK}
-        Whether the map functions read their data themselves, or are fed.
-    log_dir : str, optional
-        Where TensorBoard looks, ``ctx.log_dir``.
-    driver_ps_nodes : bool, default False
-        Whether parameter servers run on the driver's host; with ``InputMode.TENSORFLOW`` only.
-    master_node : {"chief", "master"}, optional
-        Job name of the chief. ``TF_CONFIG`` is set if there is one, and only then.
-    reservation_timeout : float, default 600
-        Seconds within which all nodes must have met.
-    queues : sequence of str
-        Names that ``train(qname=)`` and ``DataFeed(qname_in=)`` may use.
-    eval_node : bool, default False
-        Whether one node is an evaluator.
-    release_port : bool, default True
-        Whether a node's reserved port is released before `map_fun` is called; else it calls ``ctx.release_port()``.
+    Arguments are those of TensorFlowOnSpark, and nearly those of :meth:`tfos_ml.TFCluster.run`; docs/migration.rst goes
+    through them. `map_fun` is called as ``map_fun(args, ctx)`` on every node, with a ``TFSparkNode.TFNodeContext``. A
+    list for `tf_args` becomes ``sys.argv`` as well, and ``num_gpus`` in it is the number of GPUs of a node.
+    ``TF_CONFIG`` is set if there is a `master_node` (``"chief"`` or ``"master"``), and only then. With
+    ``release_port=False``, `map_fun` calls ``ctx.release_port()``.
 
-    Notes
-    -----
     Differences: executors may have several slots. The evaluator is no member of the cluster in ``TF_CONFIG``, and may
-    be requested in ``InputMode.SPARK``, too. Without `log_dir`, TensorBoard's directory is
-    ``tensorboard_<cluster_id>`` in the working directory of the chief's executor. The ports of ``TFOS_SERVER_PORT``,
-    ``TENSORFLOW_PORT`` and ``TENSORBOARD_PORT`` count where the settings ``spark.tfos_ml.port``, ``.nodePorts`` and
-    ``.tensorboardPort`` are not set. Wrong arguments raise before anything starts.
+    be requested in ``InputMode.SPARK``, too. Without `log_dir`, TensorBoard's directory is ``tensorboard_<cluster_id>``
+    in the working directory of the chief's executor. The ports of ``TFOS_SERVER_PORT``, ``TENSORFLOW_PORT`` and
+    ``TENSORBOARD_PORT`` count where the settings ``spark.tfos_ml.port``, ``.nodePorts`` and ``.tensorboardPort`` are
+    not set. Wrong arguments raise before anything starts.
     """
     check_map_fun(map_fun)
     native = _Native.run(

@@ -20,21 +20,13 @@ _URI = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 def hdfs_path(ctx: Any, path: str) -> str:
     """An absolute URI that TensorFlow understands, the same on all nodes.
 
-    Parameters
-    ----------
-    ctx : TFNodeContext
-        Or anything with ``defaultFS`` and ``working_dir``.
-    path : str
-        A URI stays as it is; an absolute path is put on the default filesystem; a relative one into the user's home
-        there, on the local filesystem into the driver's working directory.
+    A URI stays as it is; an absolute path is put on the default filesystem; a relative one into the user's home there,
+    on the local filesystem into the driver's working directory. For `ctx` anything will do that has ``defaultFS`` and
+    ``working_dir``.
 
-    Notes
-    -----
     Differences: every scheme counts (``gs://``, ``abfss://``...), not a list of them; a default filesystem that ends in
     a slash gives no double slash.
 
-    Examples
-    --------
     >>> from types import SimpleNamespace
     >>> hdfs_path(SimpleNamespace(defaultFS="file://", working_dir="/home/me"), "model")
     'file:///home/me/model'
@@ -55,26 +47,13 @@ def hdfs_path(ctx: Any, path: str) -> str:
 
 
 def start_cluster_server(ctx: Any, num_gpus: int = 1, rdma: bool = False) -> tuple[Any, Any]:
-    """Start this node's TensorFlow server.
+    """Start this node's TensorFlow server, with `num_gpus` GPUs if this host has any.
 
-    Parameters
-    ----------
-    ctx : TFNodeContext
-        The node.
-    num_gpus : int, default 1
-        GPUs to take, if this host has any.
-    rdma : bool, default False
-        Must be false: TensorFlow 2 has no RDMA.
+    Returns the cluster as a ``tf.train.ClusterSpec``, of which the evaluator is no member, and the server.
 
-    Returns
-    -------
-    tuple of tf.train.ClusterSpec and tf.distribute.Server
-        The cluster, of which the evaluator is no member, and the server.
-
-    Notes
-    -----
     Differences: theirs raises with TensorFlow 2; this one works, for ``ParameterServerStrategy``. A parameter server
-    then calls ``server.join()``, or better ``ctx.wait()``, which returns when the cluster is shut down.
+    then calls ``server.join()``, or better ``ctx.wait()``, which returns when the cluster is shut down. `rdma` must be
+    false: TensorFlow 2 has none.
     """
     from tfos_ml.compat.gpus import assign_gpus
 
@@ -124,31 +103,15 @@ def _use_datafeed(name: str) -> RemovedError:
 
 
 class DataFeed:
-    """The rows that are fed to this node.
+    """The rows that are fed to this node; made of ``ctx.mgr``.
 
-    Parameters
-    ----------
-    mgr : TFManager
-        ``ctx.mgr``.
-    train_mode : bool, default True
-        False if rows are answered with :meth:`batch_results`.
-    qname_in : str, default "input"
-        The queue to read.
-    qname_out : str, default "output"
-        Without effect: answers find their way by themselves.
-    input_mapping : dict of str to str, optional
-        Tensor names by column: batches are then dicts. The fields of a row are taken for the columns in their sorted
-        order, as ``pipeline.TFEstimator`` feeds them.
+    With `train_mode` false, rows are answered with :meth:`batch_results`. `qname_in` is the queue to read. With
+    `input_mapping`, tensor names by column, batches are dicts; the fields of a row are taken for the columns in their
+    sorted order, as ``pipeline.TFEstimator`` feeds them. ``done_feeding`` is whether the end has been read.
 
-    Attributes
-    ----------
-    done_feeding : bool
-        Whether the end of the feed has been read.
-
-    Notes
-    -----
     Differences: rows that can be no tensor (objects of classes of one's own) are refused when they are fed. Answers
-    need ``train_mode=False``. After :meth:`terminate`, the feed has ended at once.
+    need ``train_mode=False``, and find their way without `qname_out`. After :meth:`terminate`, the feed has ended at
+    once.
     """
 
     def __init__(
@@ -168,17 +131,11 @@ class DataFeed:
         self._feed = mgr.open_feed(train_mode, qname_in)
 
     def next_batch(self, batch_size: int) -> list[Any] | dict[str, list[Any]]:
-        """The next rows: `batch_size`, fewer at the end of the feed, perhaps none.
+        """The next rows, as they were in the RDD: `batch_size`, fewer at the end of the feed, perhaps none.
 
-        Parameters
-        ----------
-        batch_size : int
-            Rows wanted. Of rows to infer there are fewer where no more are at hand, not only at the end of a partition.
+        With ``input_mapping`` it is a list of values for each tensor.
 
-        Returns
-        -------
-        list, or dict of str to list
-            The rows as they were in the RDD; with ``input_mapping`` a list of values for each tensor.
+        Differences: of rows to infer there are fewer where no more are at hand, not only at the end of a partition.
         """
         rows: list[Any] = self._feed.next_batch(batch_size)
         if not rows or (self.train_mode and len(rows) < batch_size):

@@ -14,26 +14,14 @@ if TYPE_CHECKING:
 
 
 def run(sc: SparkContext, map_fn: MapFun, tf_args: Any, num_executors: int, use_barrier: bool = True) -> None:
-    """Run independent instances of a function, each in a TensorFlow process of its own.
+    """Run independent instances of ``map_fn(args, ctx)``, each in a TensorFlow process of its own.
 
-    Parameters
-    ----------
-    sc : pyspark.SparkContext
-        Where.
-    map_fn : callable
-        ``map_fn(args, ctx)``, with ``ctx.worker_num`` and ``ctx.executor_id`` the number of the instance and
-        ``ctx.num_workers`` how many there are.
-    tf_args : object
-        Passed to it as it is; a list becomes ``sys.argv`` as well. ``num_gpus`` in it is the number of GPUs of each.
-    num_executors : int
-        Number of instances.
-    use_barrier : bool, default True
-        Whether all start at once, for which there must be as many task slots; else as many run as there are.
+    ``ctx.worker_num`` and ``ctx.executor_id`` are the number of the instance, ``ctx.num_workers`` is how many there
+    are. A list for `tf_args` becomes ``sys.argv`` as well; ``num_gpus`` in it is the number of GPUs of each. With
+    `use_barrier` all start at once, for which there must be as many task slots; else as many run as there are.
 
-    Notes
-    -----
-    Differences: an instance that fails ends the others, and its error is raised here. With ``num_gpus``, instances
-    find their GPUs by their number, not by their number on their host.
+    Differences: an instance that fails ends the others, and its error is raised here. With ``num_gpus``, instances find
+    their GPUs by their number, not by their number on their host.
     """
     check_map_fun(map_fn, "map_fn")
     TFParallel.run(sc, partial(run_alone, map_fn), tf_args, num_executors, use_barrier)

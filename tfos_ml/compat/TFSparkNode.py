@@ -22,37 +22,12 @@ TRAINING_JOBS = ("chief", "master", "worker")
 class TFNodeContext:
     """One node of the cluster, as its map function sees it.
 
-    Parameters
-    ----------
-    executor_id : int, default 0
-        Rank of the node in the whole cluster.
-    job_name : str, default ""
-        ``"ps"``, ``"chief"``, ``"master"``, ``"evaluator"`` or ``"worker"``.
-    task_index : int, default 0
-        Index of the node within its job.
-    cluster_spec : dict of str to list of str, default {}
-        ``host:port`` of all nodes by job name.
-    defaultFS : str, default "file://"
-        Spark's default filesystem.
-    working_dir : str, default "."
-        The driver's working directory.
-    mgr : TFManager, optional
-        From which ``TFNode.DataFeed`` is made.
-    tmp_socket : object, optional
-        Has a ``close``, and stands for the node's reserved port.
+    ``executor_id``, which is ``worker_num`` as well, is its rank in the whole cluster, ``task_index`` that within its
+    job; ``num_workers`` counts chief and workers.
 
-    Attributes
-    ----------
-    worker_num : int
-        As `executor_id`.
-    num_workers : int
-        Number of chief and workers.
-
-    Notes
-    -----
     Differences: whatever :class:`tfos_ml.NodeContext` has beside these is there, too: ``ctx.report``, ``ctx.is_chief``,
     ``ctx.barrier``, ``ctx.cluster_resolver()``... As there, files that the map function makes with ``tempfile`` are
-    deleted with its process, whose own directory is not `working_dir`.
+    deleted with its process, whose own directory is not ``working_dir``, the driver's.
     """
 
     def __init__(
@@ -121,19 +96,10 @@ class TFNodeContext:
     ) -> Any:
         """Keep a model for ``cluster.native.model``, as :meth:`tfos_ml.NodeContext.export_saved_model` does.
 
-        Parameters
-        ----------
-        sess : keras.Model or tf.Module
-            The model; to be passed on every node, kept from the chief.
-        export_dir, tag_set : str, optional
-            Must be None: see below.
-        signatures : optional
-            As of ``tf.saved_model.save``.
+        To be called on every node; the chief's model is kept. `signatures` are as of ``tf.saved_model.save``.
 
-        Notes
-        -----
-        Differences: with a session of TensorFlow 1 and the other arguments, it raises, as theirs does with
-        TensorFlow 2. To write a model to a directory, use ``compat.export_saved_model(model, export_dir, is_chief)``.
+        Differences: with a session of TensorFlow 1, `export_dir` or `tag_set` it raises, as theirs does with TensorFlow
+        2. To write a model to a directory, use ``compat.export_saved_model(model, export_dir, is_chief)``.
         """
         if self._node is None or export_dir is not None or tag_set is not None:
             TFNode.export_saved_model(sess, export_dir, tag_set, signatures)
@@ -174,8 +140,6 @@ class _ReservedPort:
 def default_fs(uri: str) -> str:
     """A default filesystem as programs of TensorFlowOnSpark see it: of the local one, without the root's slash.
 
-    Examples
-    --------
     >>> default_fs("file:///"), default_fs("hdfs://nn:8020")
     ('file://', 'hdfs://nn:8020')
     """

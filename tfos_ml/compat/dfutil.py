@@ -39,24 +39,11 @@ def isLoadedDF(df: DataFrame) -> bool:
 
 
 def saveAsTFRecords(df: DataFrame, output_dir: str) -> None:
-    """Write a DataFrame as TFRecords, a file for each partition.
+    """Write a DataFrame as TFRecords, a file for each partition, into a new directory.
 
-    Parameters
-    ----------
-    df : pyspark.sql.DataFrame
-        Columns of numbers, booleans, text and binary, and arrays of these.
-    output_dir : str
-        A new directory, on any filesystem that ``pyarrow.fs`` understands.
+    Columns are numbers, booleans, text and binary, and arrays of these, else it raises ``ColumnTypeError``; if there is
+    something at `output_dir`, which may be on any filesystem that ``pyarrow.fs`` understands, ``DestinationError``.
 
-    Raises
-    ------
-    DestinationError
-        If there is something at `output_dir`.
-    ColumnTypeError
-        If a column is of another type.
-
-    Notes
-    -----
     Differences: files appear, with ``_SUCCESS``, when all have been written. Nulls are features without a value.
     """
     convert = toTFExample(df.dtypes)
@@ -103,24 +90,11 @@ def _write(uri: str, partition: int, records: Iterable[Record]) -> str:
 def loadTFRecords(sc: SparkContext, input_dir: str, binary_features: Collection[str] = ()) -> DataFrame:
     """Files of TFRecords as a DataFrame, whose columns are those of the first record.
 
-    Parameters
-    ----------
-    sc : pyspark.SparkContext
-        Where.
-    input_dir : str
-        A directory, file or pattern, as Spark reads files.
-    binary_features : collection of str
-        Features of bytes that are no text.
+    `input_dir` is a directory, file or pattern, as Spark reads files; `binary_features` are those of bytes that are no
+    text. Raises ``EmptyDataError`` if there is no record.
 
-    Raises
-    ------
-    EmptyDataError
-        If there is no record.
-
-    Notes
-    -----
-    Differences: a task holds a whole file in memory. A feature with one value in one record and several in the first
-    is an array in both. Texts of several values are arrays.
+    Differences: a task holds a whole file in memory. A feature with one value in one record and several in the first is
+    an array in both. Texts of several values are arrays.
     """
     from pyspark.sql import SparkSession
 
@@ -176,27 +150,12 @@ def _in_order(schema: StructType) -> Callable[[Row], tuple[Any, ...]]:
 
 
 def toTFExample(dtypes: Iterable[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Record]]:
-    """A function for ``rdd.mapPartitions``, of Rows to serialised ``tf.train.Example``.
+    """A function for ``rdd.mapPartitions``, of Rows to pairs of a serialised ``tf.train.Example`` and None.
 
-    Parameters
-    ----------
-    dtypes : iterable of tuple of str
-        ``DataFrame.dtypes``.
+    Takes ``DataFrame.dtypes``; raises ``ColumnTypeError`` if a column is of a type that no feature holds.
 
-    Returns
-    -------
-    callable
-        Of an iterator of Rows; gives pairs of a bytearray and None.
-
-    Raises
-    ------
-    ColumnTypeError
-        If a column is of a type that no feature holds.
-
-    Notes
-    -----
-    Differences: arrays of text and binary are taken, too; a null is a feature without a value. A type that is not
-    taken is an error before a job starts.
+    Differences: arrays of text and binary are taken, too; a null is a feature without a value. A type that is not taken
+    is an error before a job starts.
     """
     columns = [(name, dtype, _encoder(name, dtype)) for name, dtype in dtypes]
 
@@ -232,14 +191,9 @@ def _encoder(name: str, dtype: str) -> tuple[str, Callable[[Any], Any]]:
 
 
 def infer_schema(example: tf.train.Example, binary_features: Collection[str] = ()) -> StructType:
-    """The columns that hold the features of an example, by name.
+    """The columns that hold the features of an example, by name; one without a value becomes text.
 
-    Parameters
-    ----------
-    example : tf.train.Example
-        With a value in every feature; one without becomes text.
-    binary_features : collection of str
-        Features of bytes that are no text.
+    `binary_features` are those of bytes that are no text.
     """
     from pyspark.sql.types import StructField, StructType
 
@@ -257,19 +211,9 @@ def _type(feature: Any, is_binary: bool) -> DataType:
 
 
 def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) -> list[Row]:
-    """Records as Rows, for ``rdd.mapPartitions``.
+    """Records as Rows, for ``rdd.mapPartitions``; each record is a tuple of a serialised ``tf.train.Example`` and more.
 
-    Parameters
-    ----------
-    iter : iterable of tuple
-        Serialised ``tf.train.Example``, each the first of a tuple.
-    binary_features : collection of str
-        Features of bytes that are no text.
-
-    Returns
-    -------
-    list of Row
-        A feature with one value is that value, with several a list, with none None.
+    A feature with one value is that value, with several a list, with none None; `binary_features` are bytes, no text.
     """
     from pyspark.sql import Row
 

@@ -29,29 +29,12 @@ def is_gpu_available() -> bool:
 
 
 def get_gpus(num_gpu: int = 1, worker_index: int = -1, format: str = AS_STRING) -> str | list[str]:
-    """Free GPUs of this host.
+    """The indices of free GPUs of this host, joined by commas or, with ``format=AS_LIST``, as a list.
 
-    Parameters
-    ----------
-    num_gpu : int, default 1
-        How many.
-    worker_index : int, default -1
-        Number of the calling process on this host, so that each gets others; -1 for any free ones.
-    format : {AS_STRING, AS_LIST}
-        Joined by commas, or as a list.
+    `worker_index` is the number of the calling process on this host, so that each gets others; -1 for any free ones.
+    Raises ``ClusterConfigError`` if there are not as many free ones, after ``MAX_RETRIES`` looks, the next after 30 and
+    60 seconds.
 
-    Returns
-    -------
-    str or list of str
-        Their indices.
-
-    Raises
-    ------
-    ClusterConfigError
-        If there are not as many free ones, after ``MAX_RETRIES`` looks, the next after 30 and 60 seconds.
-
-    Notes
-    -----
     Differences: does not wait any more once the last look has failed.
     """
     if format not in (AS_STRING, AS_LIST):

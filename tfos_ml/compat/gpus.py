@@ -21,19 +21,8 @@ def num_gpus(args: Any) -> int | None:
 def assign_gpus(ctx: Any, wanted: int | None, needs_them: bool = True) -> None:
     """Show TensorFlow the GPUs of this node, and no others; to be called before it looks for them.
 
-    Parameters
-    ----------
-    ctx : TFNodeContext
-        The node.
-    wanted : int or None
-        How many; None for those that Spark has assigned, else one if the host has any.
-    needs_them : bool, default True
-        Whether a node without any GPU is an error; else it is one of CPUs.
-
-    Raises
-    ------
-    ClusterConfigError
-        If there are fewer than requested.
+    Without `wanted` these are those that Spark has assigned, else one if the host has any. Fewer than wanted are an
+    error; none at all only if the node `needs_them`.
     """
     gpus = [gpu for gpu in os.environ.get(VISIBLE, "").split(",") if gpu]
     if not gpus and wanted != 0 and _KUBERNETES not in os.environ and gpu_info.is_gpu_available():

@@ -10,7 +10,5 @@ class Marker:
 class EndPartition(Marker):
     """The end of a partition.
 
-    Notes
-    -----
     Differences: a feed of tfos_ml never holds one. ``DataFeed`` has filtered them for programs there, too.
     """

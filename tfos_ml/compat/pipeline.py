@@ -80,13 +80,7 @@ __all__ = [
 
 
 class Namespace:
-    """Arguments by name, or a list of command line arguments as ``argv``.
-
-    Parameters
-    ----------
-    d : dict, argparse.Namespace, Namespace or list of str
-        The arguments.
-    """
+    """Arguments by name, from a dict or a Namespace; or a list of command line arguments as ``argv``."""
 
     argv: list[str] | None = None
 
@@ -117,13 +111,7 @@ class Namespace:
 
 
 class TFParams(Params):
-    """Stages that have arguments of the user's own beside Params.
-
-    Attributes
-    ----------
-    args : Namespace
-        The arguments.
-    """
+    """Stages that have arguments of the user's own, ``args``, beside Params."""
 
     args: Namespace
 
@@ -169,22 +157,12 @@ class TFEstimator(
 ):
     """Trains on a ``TFCluster``, to which ``fit`` feeds the columns of a DataFrame.
 
-    Parameters
-    ----------
-    train_fn : callable
-        ``train_fn(args, ctx)``, the map function of the cluster; ``args`` are `tf_args` and Params. The chief writes
-        the model to ``args.export_dir``.
-    tf_args : dict, argparse.Namespace, Namespace or list of str
-        Arguments of the user's own; a list reaches `train_fn` as it is, and as ``sys.argv``.
-    export_fn : None
-        Gone: exported models of TensorFlow 1.
+    ``train_fn(args, ctx)`` is the map function of the cluster; ``args`` are `tf_args` and Params, and a list for
+    `tf_args` reaches it as it is, and as ``sys.argv``. The chief writes the model to ``args.export_dir``. The columns
+    of ``input_mapping`` are fed in sorted order, as Rows, as :meth:`TFCluster.TFCluster.train` says.
 
-    Notes
-    -----
-    The columns of ``input_mapping`` are fed in sorted order, as Rows.
-
-    Differences: `export_fn` raises when it is given, not after the training. ``protocol`` and ``readers`` only reach
-    `train_fn`. The rows are fed as :meth:`TFCluster.TFCluster.train` says.
+    Differences: `export_fn` is of TensorFlow 1, and raises when it is given, not after the training. ``protocol`` and
+    ``readers`` only reach `train_fn`.
     """
 
     def __init__(self, train_fn: MapFun, tf_args: Any, export_fn: Any = None):
@@ -253,18 +231,12 @@ class TFModel(
 ):
     """Runs a SavedModel over the columns of a DataFrame, each task on its own.
 
-    Parameters
-    ----------
-    tf_args : dict, argparse.Namespace, Namespace or list of str
-        Arguments of the user's own.
+    ``transform`` gives the columns of ``output_mapping``, in the sorted order of the outputs, and no others. `tf_args`
+    are as of :class:`TFEstimator`.
 
-    Notes
-    -----
-    ``transform`` gives the columns of ``output_mapping``, in the sorted order of the outputs, and no others.
-
-    Differences: the DataFrame's types are known before anything runs: numbers are double and bigint as there, text
-    is string. A binary column reaches a tensor of strings as bytes. A value that the tensor's dtype cannot hold exactly
-    is an error. The model reaches the executors from the driver, so these need not see ``export_dir``. Unset,
+    Differences: the DataFrame's types are known before anything runs: numbers are double and bigint as there, text is
+    string. A binary column reaches a tensor of strings as bytes. A value that the tensor's dtype cannot hold exactly is
+    an error. The model reaches the executors from the driver, so these need not see ``export_dir``. Unset,
     ``signature_def_key`` is ``"serving_default"``. Checkpoints of TensorFlow 1 (``model_dir``) are not read.
     """
 
@@ -323,10 +295,7 @@ def _wide(kind: DataType) -> DataType:
 def single_node_env(args: Any) -> None:
     """Prepare this process for TensorFlow on its own: ``sys.argv``, ``CLASSPATH`` and GPUs.
 
-    Parameters
-    ----------
-    args : Namespace, argparse.Namespace or list of str
-        A list, or its ``argv``, becomes ``sys.argv``; ``num_gpus`` in it is the number of GPUs, default 1.
+    A list for `args`, or its ``argv``, becomes ``sys.argv``; ``num_gpus`` in it is the number of GPUs, 1 by default.
     """
     argv = args if isinstance(args, list) else getattr(args, "argv", None)
     if argv:
@@ -344,24 +313,10 @@ def get_meta_graph_def(saved_model_dir: str, tag_set: str) -> NoReturn:
 
 
 def yield_batch(iterable: Iterable[Any], batch_size: int, num_tensors: int = 1) -> Iterator[list[list[Any]]]:
-    """Batches of rows as columns.
+    """Batches of rows as columns: a list of values for each of the first `num_tensors` columns.
 
-    Parameters
-    ----------
-    iterable : iterable of sequence
-        Rows; None ends them.
-    batch_size : int
-        Rows of a batch; fewer in the last.
-    num_tensors : int, default 1
-        Columns of a row that are taken.
+    A None among the rows ends them; the last batch may have fewer than `batch_size`.
 
-    Yields
-    ------
-    list of list
-        A list for each column.
-
-    Notes
-    -----
     Differences: a ``bytearray`` gives its bytes, not the text that Python shows of it.
     """
     columns: list[list[Any]] = [[] for _ in range(num_tensors)]

@@ -16,22 +16,11 @@ __all__ = ["TFOS_SERVER_PORT", "Client"]
 
 
 class Client:
-    """Reaches the driver of a running cluster.
+    """Reaches the driver of a running cluster, at ``cluster.cluster_meta["server_addr"]``.
 
-    Parameters
-    ----------
-    server_addr : ClusterAddress or sequence of two str
-        ``cluster.cluster_meta["server_addr"]``, or its location and token, where they have been carried to another
-        process.
+    That, or where it has been carried to another process its location and token, is `server_addr`.
 
-    Notes
-    -----
     Differences: the address has a token instead of a port alone. Only :meth:`request_stop` and :meth:`close` are there.
-
-    Examples
-    --------
-    >>> client = Client(cluster.cluster_meta["server_addr"])            # doctest: +SKIP
-    >>> client.request_stop()                                           # doctest: +SKIP
     """
 
     def __init__(self, server_addr: Any):

@@ -18,10 +18,7 @@ _UNNAMED = ("keras_tensor", "input_layer")
 def save_model(model: Any, path: str) -> None:
     """Write a model of either Keras, or a ``tf.Module``, as a SavedModel.
 
-    Raises
-    ------
-    ModelError
-        If the inputs of a model of Keras 3 are not known.
+    Raises ``ModelError`` if the inputs of a model of Keras 3 are not known.
     """
     if _is_of("tf_keras", model):
         model.save(path, save_format="tf")

@@ -20,14 +20,8 @@ _RANK = "Nodes know their rank: ctx.executor_id."
 def single_node_env(num_gpus: int = 1, worker_index: int = -1, nodes: Sequence[str] = ()) -> None:
     """Prepare the environment of this process for TensorFlow on its own: ``CLASSPATH`` and ``CUDA_VISIBLE_DEVICES``.
 
-    Parameters
-    ----------
-    num_gpus : int, default 1
-        GPUs to take if this host has any.
-    worker_index : int, default -1
-        Which of `nodes` this is; without them, which of the processes on this host.
-    nodes : sequence of str
-        Hosts, perhaps with ports, of all processes.
+    Takes `num_gpus` GPUs if this host has any; `worker_index` says which of the hosts `nodes` of all processes this is,
+    without them, which of the processes on this host.
     """
     if _HADOOP in os.environ and _DONE not in os.environ:
         hadoop = os.path.join(os.environ[_HADOOP], "bin", "hadoop")

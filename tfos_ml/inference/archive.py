@@ -55,12 +55,8 @@ _one_thread = threading.Lock()
 class Archive:
     """A packed SavedModel in memory; copies of a ``TFModel`` share it.
 
-    Parameters
-    ----------
-    content : bytes
-        The tar file, as :func:`pack` makes it.
-    source : tuple, optional
-        The URI that it was fetched from, and what :func:`tfos_ml.inference.publishing.listing` returned then.
+    `content` is the tar file, as :func:`pack` makes it, `source` the URI that it was fetched from, and what
+    :func:`tfos_ml.inference.publishing.listing` returned then.
     """
 
     def __init__(self, content: bytes, source: tuple[str, object] | None = None):
@@ -150,21 +146,9 @@ def _content_only(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def extract(tar: tarfile.TarFile, directory: Path) -> None:
     """Write the files and directories of an archive; nothing of their owners and rights.
 
-    Not ``extractall(filter="data")``, which Python 3.10.0 to 3.10.11 and 3.11.0 to 3.11.3 do not have.
-
-    Parameters
-    ----------
-    tar : tarfile.TarFile
-        A packed SavedModel, open for reading.
-    directory : Path
-        An empty directory, or one that is to be made.
-
-    Raises
-    ------
-    ModelError
-        If a member is neither file nor directory, or is named to lie outside of `directory`.
-    tarfile.TarError
-        If the archive is damaged.
+    Not ``extractall(filter="data")``, which Python 3.10.0 to 3.10.11 and 3.11.0 to 3.11.3 do not have. Raises
+    ``ModelError`` if a member is neither file nor directory, or is named to lie outside of `directory`, and
+    ``TarError`` for a damaged archive.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for member in tar:
@@ -196,11 +180,8 @@ def _relative_path(member: tarfile.TarInfo) -> PurePosixPath:
 def unpacked(artifact: Artifact) -> Path:
     """The directory of a SavedModel that travelled as `artifact`; on an executor.
 
-    Raises
-    ------
-    ModelError
-        If there is no room for it, it arrived damaged, or another process has held the lock for more
-        than five minutes.
+    Raises ``ModelError`` if there is no room for it, it arrived damaged, or another process has held the lock for more
+    than five minutes.
     """
     from pyspark import SparkFiles
 

@@ -18,17 +18,7 @@ from tfos_ml.data.schema import Array
 
 
 class Calls:
-    """The calls of a model for one Arrow batch; iterate once, then put results in order.
-
-    Parameters
-    ----------
-    tensors : sequence of TensorInfo
-        The inputs.
-    columns : list of pyarrow.Array
-        The columns bound to them, as Spark sends them.
-    batch_size : int
-        Rows in one call, at most.
-    """
+    """The calls of a model for one Arrow batch, of `batch_size` rows at most; iterate once, then order the results."""
 
     def __init__(self, tensors: Sequence[TensorInfo], columns: list[pa.Array], batch_size: int):
         self._tensors = tensors
@@ -59,12 +49,7 @@ class Calls:
 def shapes_of(tensors: Sequence[TensorInfo], columns: list[pa.Array]) -> Array | None:
     """The shape that each row has in the model, over all inputs that take different ones; None if all rows have one.
 
-    Parameters
-    ----------
-    tensors : sequence of TensorInfo
-        The inputs.
-    columns : list of pyarrow.Array
-        The columns bound to them; those looked at are made plain in place.
+    Those of the columns that are looked at are made plain in place.
     """
     found = []
     for i, tensor in enumerate(tensors):

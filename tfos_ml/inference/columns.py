@@ -21,24 +21,12 @@ _STRUCT = "__tfos_ml_outputs"
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """Which field of the UDF's result becomes which column.
+    """Which field of the UDF's result becomes which column."""
 
-    Attributes
-    ----------
-    types : dict of str to pyarrow.DataType
-        The fields, in order.
-    names : dict of str to str
-        Their columns.
-    head : Head or None
-        What the only output means.
-    labels : tuple of str
-        Names of the classes, if the label column had them.
-    """
-
-    types: dict[str, pa.DataType]
-    names: dict[str, str]
-    head: Head | None
-    labels: tuple[str, ...] = ()
+    types: dict[str, pa.DataType]  # the fields, in order
+    names: dict[str, str]  # their columns
+    head: Head | None  # what the only output means
+    labels: tuple[str, ...] = ()  # names of the classes, if the label column had them
 
     def schema_fields(self) -> list[StructField]:
         """The columns as they are in the schema."""

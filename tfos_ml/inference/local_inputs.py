@@ -29,27 +29,10 @@ def takes_lists(tensor: TensorInfo) -> bool:
 def local_inputs(
     rows: Any, mapping: Mapping[str, str], signature: Signature, pad_value: float = 0.0, nan_policy: str = "keep"
 ) -> dict[str, Any]:
-    """Tensors by name of rows as :meth:`TFModel.predict` takes them.
+    """Tensors by name of rows as :meth:`TFModel.predict` takes them, which says what is raised; `mapping` is by column.
 
-    Parameters
-    ----------
-    rows : object
-        See there.
-    mapping : mapping of str to str
-        Tensor names by column.
-    signature : Signature
-        The model's.
-    pad_value : float, default 0
-        Fills rows that are shorter than those of training, where that padded them.
-    nan_policy : {"error", "skip", "keep"}, default "keep"
-        Whether the model gets NaN and infinity; no row is left out here.
-
-    Raises
-    ------
-    ColumnNotFoundError, ParamError, ShapeError, SignatureError
-        If the rows are none, or do not fit the inputs.
-    NonFiniteValueError
-        If they hold NaN or infinity, and `nan_policy` is not "keep".
+    `pad_value` fills rows that are shorter than those of training, where that padded them. No row is left out here,
+    whatever `nan_policy` is; only with "keep" the model gets NaN and infinity.
     """
     batches = local_batches(rows, mapping, signature)
     if nan_policy != "keep":

@@ -40,27 +40,13 @@ _ONE_HOT_LOSSES = _MULTICLASS_LOSSES - {"sparsecategoricalcrossentropy", "catego
 
 @dataclass(frozen=True)
 class LossInfo:
-    """A compiled loss.
+    """A compiled loss."""
 
-    Attributes
-    ----------
-    name : str
-        Its class or function name.
-    from_logits : bool
-        Whether the model returns logits.
-    reduction : str or None
-        As of ``keras.losses.Loss``.
-    from_keras : bool
-        Whether it is one of Keras' own.
-    ignore_class : int or None
-        The label that stands for no class.
-    """
-
-    name: str
+    name: str  # of its class or function
     from_logits: bool = False
-    reduction: str | None = "sum_over_batch_size"
-    from_keras: bool = True
-    ignore_class: int | None = None
+    reduction: str | None = "sum_over_batch_size"  # as of keras.losses.Loss
+    from_keras: bool = True  # whether it is one of Keras' own
+    ignore_class: int | None = None  # the label that stands for no class
 
     @property
     def key(self) -> str:
@@ -70,17 +56,9 @@ class LossInfo:
 
 @dataclass(frozen=True)
 class Head:
-    """What a model's only output is.
+    """What a model's only output is."""
 
-    Attributes
-    ----------
-    kind : {"binary", "multiclass", "plain"}
-        Classes, or anything else.
-    from_logits : bool
-        Whether classes come as logits.
-    """
-
-    kind: str = PLAIN
+    kind: str = PLAIN  # or BINARY, MULTICLASS
     from_logits: bool = False
 
     @property
@@ -110,14 +88,7 @@ def head_of(loss: LossInfo | None, output: TensorInfo | None) -> Head:
 def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorInfo) -> str | None:
     """Why rows of labels of a shape do not fit an output under a loss of Keras' own; None if they may.
 
-    Parameters
-    ----------
-    loss : LossInfo
-        The loss.
-    label : tuple of int or None
-        Shape of one row of the label; None where it is not known or differs.
-    output : TensorInfo
-        The output.
+    In the shape of one row of the label, None is a length that is not known or differs.
     """
     if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
         return None
@@ -126,22 +97,19 @@ def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorI
         wanted = row[:-1]
         if _fits(label, wanted) or _fits(label, (*wanted, 1)):
             return None
-        return f"{loss.name} wants one class index for each prediction: rows of shape {_show(wanted)}"
+        return f"{loss.name} wants one class index for each prediction: rows of shape {shown_shape(wanted)}"
     if _fits(label, row) or (row and row[-1] in (1, None) and _fits(label, row[:-1])):
         return None
     if label and label[-1] in (1, None) and _fits(label[:-1], row):
         return None
     hint = " (for class indices use sparse_categorical_crossentropy)" if loss.key in _ONE_HOT_LOSSES else ""
-    return f"{loss.name} wants labels like the output: rows of shape {_show(row)}{hint}"
+    return f"{loss.name} wants labels like the output: rows of shape {shown_shape(row)}{hint}"
 
 
 def label_shape(loss: LossInfo, ndim: int, output: TensorInfo) -> tuple[int | None, ...] | None:
     """The shape that label rows of some levels of arrays have if :func:`label_problem` has nothing to say of them.
 
-    Returns
-    -------
-    tuple of int or None, or None
-        Length of each level, None for any; None alone if that is not known.
+    In it None is any length; None alone is returned where the shape is not known.
     """
     if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
         return None
@@ -155,19 +123,7 @@ def label_shape(loss: LossInfo, ndim: int, output: TensorInfo) -> tuple[int | No
 
 
 def label_constraint(loss: LossInfo | None, ndim: int, name: str, output: TensorInfo) -> ColumnConstraint:
-    """What the labels of an output must be under its loss.
-
-    Parameters
-    ----------
-    loss : LossInfo or None
-        The loss.
-    ndim : int
-        Levels of arrays of the label column.
-    name : str
-        Of the output.
-    output : TensorInfo
-        The output.
-    """
+    """What the labels of an output must be under its loss, in a column with `ndim` levels of arrays."""
     if loss is None:
         return ColumnConstraint()
     tensor = f"output '{name}' is {output}, trained with {loss.name},"
@@ -182,32 +138,16 @@ def _fits(label: tuple[int | None, ...], row: tuple[int | None, ...]) -> bool:
     return len(label) == len(row) and all(a is None or b is None or a == b for a, b in zip(label, row, strict=True))
 
 
-def _show(shape: tuple[int | None, ...]) -> str:
+def shown_shape(shape: tuple[int | None, ...]) -> str:
+    """A shape as messages show it."""
     return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"
 
 
 def classify(outputs: Array, head: Head, threshold: float) -> dict[str, Array]:
-    """Raw prediction, probability and class of a batch.
+    """Raw prediction and probability, of shape ``(batch, classes)``, and class of a batch, ``(batch,)``; all float64.
 
-    Parameters
-    ----------
-    outputs : numpy.ndarray
-        Shape ``(batch, classes)``; ``(batch,)`` or ``(batch, 1)`` of a binary head.
-    head : Head
-        A classifier's.
-    threshold : float
-        Probability of class 1 above which a binary head predicts it.
-
-    Returns
-    -------
-    dict
-        ``"raw"`` and ``"probability"`` of shape ``(batch, classes)``, ``"prediction"`` of shape
-        ``(batch,)``; all float64.
-
-    Raises
-    ------
-    ModelError
-        If the head does not expect logits, and the values are no probabilities.
+    The outputs are ``(batch, classes)``, or ``(batch,)`` or ``(batch, 1)`` of a binary head, which predicts class 1
+    above the threshold. Raises ``ModelError`` if the head does not expect logits, and the values are no probabilities.
     """
     values = np.asarray(outputs, dtype=np.float64)
     if not head.from_logits:

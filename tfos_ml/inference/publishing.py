@@ -17,16 +17,9 @@ Listing = tuple[tuple[str, int, int], ...]
 
 
 def stage(directory: str, uri: str, run_id: str) -> None:
-    """Copy a SavedModel next to a URI, where :func:`commit` finds it; nothing is left of a copy that fails.
+    """Copy a local SavedModel next to a URI, where :func:`commit` finds it; nothing is left of a copy that fails.
 
-    Parameters
-    ----------
-    directory : str
-        The local SavedModel.
-    uri : str
-        An absolute path or any URI that ``pyarrow.fs`` understands.
-    run_id : str
-        Of the attempt; makes the temporary name unique.
+    The attempt's `run_id` makes the temporary name unique.
     """
     filesystem, path = filesystems.open_uri(uri)
     try:
@@ -39,13 +32,9 @@ def stage(directory: str, uri: str, run_id: str) -> None:
 def commit(uri: str, run_id: str) -> None:
     """Make a staged SavedModel appear at its URI, whole or not at all.
 
-    Only the driver does so, for the one attempt that has succeeded: whatever a node that is cut off, or an attempt
-    that was given up, may still write, it is never this.
-
-    Raises
-    ------
-    DestinationError
-        If something is at the URI by now, the driver does not see what the chief has staged, or cannot write there.
+    Only the driver does so, for the one attempt that has succeeded: whatever a node that is cut off, or an attempt that
+    was given up, may still write, it is never this. Raises ``DestinationError`` if something is at the URI by now, the
+    driver does not see what the chief has staged, or cannot write there.
     """
     try:
         _commit(*filesystems.open_uri(uri), uri, run_id)
@@ -118,10 +107,7 @@ def _staged(path: str, run_id: str) -> str:
 def fetch(uri: str, directory: str) -> Listing:
     """Copy what is at a URI into a new local directory; returns what was there before it was copied.
 
-    Raises
-    ------
-    ModelError
-        If there is nothing, or it cannot be read.
+    Raises ``ModelError`` if there is nothing, or it cannot be read.
     """
     found = listing(uri)
     if found is None:
@@ -138,10 +124,7 @@ def fetch(uri: str, directory: str) -> Listing:
 def listing(uri: str) -> Listing | None:
     """What is at a URI, by path: sizes and times. None if there is no directory.
 
-    Raises
-    ------
-    ModelError
-        If it cannot be read, or does not answer within ``filesystems.DEADLINE``.
+    Raises ``ModelError`` if it cannot be read, or does not answer within ``filesystems.DEADLINE``.
     """
 
     def find(filesystem: fs.FileSystem, path: str) -> Listing | None:

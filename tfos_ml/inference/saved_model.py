@@ -29,6 +29,11 @@ _loaded: OrderedDict[tuple[str, str], Any] = OrderedDict()
 """The models this process used last; a documented cache of at most ``LOADED_MODELS``."""
 
 
+def shown_tensors(tensors: Mapping[str, TensorInfo]) -> str:
+    """Tensors by name, as messages show them."""
+    return "{" + ", ".join(f"{name}: {tensor}" for name, tensor in tensors.items()) + "}"
+
+
 @dataclass(frozen=True)
 class Signature:
     """Inputs and outputs of a SavedModel, by name."""
@@ -37,10 +42,7 @@ class Signature:
     outputs: dict[str, TensorInfo]
 
     def __str__(self) -> str:
-        def line(tensors: dict[str, TensorInfo]) -> str:
-            return ", ".join(f"{name}: {info}" for name, info in tensors.items())
-
-        return f"inputs {{{line(self.inputs)}}}, outputs {{{line(self.outputs)}}}"
+        return f"inputs {shown_tensors(self.inputs)}, outputs {shown_tensors(self.outputs)}"
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serialisable form, for :meth:`from_json`."""
@@ -97,10 +99,7 @@ def parse_signature(text: bytes, key: str) -> Signature | None:
 def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str = DEFAULT_TAG) -> Signature:
     """The signature of any SavedModel; imports TensorFlow, but does not load the model.
 
-    Raises
-    ------
-    ModelError
-        If there is no SavedModel with that tag and signature; says which there are.
+    Raises ``ModelError`` if there is no SavedModel with that tag and signature; says which there are.
     """
     graph = _graph(directory, tag)
     import tensorflow as tf
@@ -140,26 +139,10 @@ def _graph(directory: str | Path, tag: str) -> Any:
 
 
 def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | None = None) -> Scorer:
-    """The function of a signature; the model is loaded once in this process.
+    """The function of a signature, from tensors by input name to tensors by output name; a process loads a model once.
 
-    Parameters
-    ----------
-    directory : str or Path
-        A SavedModel; directories are taken to be named by their content.
-    key, tag : str
-        Which signature.
-    outputs : tuple of str, optional
-        Outputs wanted; what only others need is not computed. Default all.
-
-    Returns
-    -------
-    callable
-        Takes tensors by input name, returns tensors by output name.
-
-    Raises
-    ------
-    ModelError
-        If TensorFlow cannot load it; says which file is damaged, if one is.
+    Directories are taken to be named by their content. What only outputs need that are not wanted is not computed; by
+    default all are. Raises ``ModelError`` if TensorFlow cannot load it; says which file is damaged, if one is.
     """
     import_tensorflow()
 

@@ -61,49 +61,21 @@ class InputBinding:
 
 @dataclass(frozen=True)
 class Scoring:
-    """All that the UDF needs; small enough to travel in its closure.
+    """All that the UDF needs; small enough to travel in its closure."""
 
-    Attributes
-    ----------
-    model : Artifact or Path
-        The packed SavedModel, or the directory of one.
-    signature_key, tag : str
-        Which signature of it.
-    inputs : tuple of InputBinding
-        In the order of the UDF's arguments.
-    outputs : dict of str to TensorInfo
-        Outputs wanted, by name; others are not computed.
-    fields : dict of str to pyarrow.DataType
-        Those of :func:`output_fields` that the UDF returns, in order.
-    names : dict of str to str
-        Their names in the struct that several make.
-    batch_size : int
-        Rows in one call of the model, at most.
-    null_policy : str
-        ``"error"`` or ``"keep"``; rows to skip never get here.
-    pad_value : float
-        Fills rows up to the length that training padded them to, and shorter arrays within a row.
-    head : Head or None
-        What the only output means, if it means more than a tensor; None leaves outputs as they are.
-    threshold : float
-        Of a binary head.
-    nan_policy : str
-        ``"error"``, ``"keep"``, or ``"skip"``: null outputs, for rows that could not be left out.
-    """
-
-    model: Artifact | Path
+    model: Artifact | Path  # the packed SavedModel, or the directory of one
     signature_key: str
     tag: str
-    inputs: tuple[InputBinding, ...]
-    outputs: dict[str, TensorInfo]
-    fields: dict[str, pa.DataType]
-    names: dict[str, str]
+    inputs: tuple[InputBinding, ...]  # in the order of the UDF's arguments
+    outputs: dict[str, TensorInfo]  # those wanted; others are not computed
+    fields: dict[str, pa.DataType]  # those of output_fields() that the UDF returns, in order
+    names: dict[str, str]  # those of the fields in the struct that several make
     batch_size: int
-    null_policy: str
-    pad_value: float
-    head: Head | None = None
+    null_policy: str  # "error" or "keep"; rows to skip never get here
+    pad_value: float  # fills rows up to the length that training padded them to, and shorter arrays within a row
+    head: Head | None = None  # what the only output means, if it means more than a tensor
     threshold: float = 0.5
-    nan_policy: str = "error"
+    nan_policy: str = "error"  # or "keep", or "skip": null outputs, for rows that could not be left out
 
 
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
@@ -112,21 +84,9 @@ RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 def output_fields(
     outputs: Mapping[str, TensorInfo], head: Head | None, binary: Collection[str] = ()
 ) -> dict[str, pa.DataType]:
-    """What the UDF can return, by name: the outputs, or what a head makes of the only one.
+    """What the UDF can return, by name: the outputs wanted, or what a head makes of the only one.
 
-    Parameters
-    ----------
-    outputs : mapping of str to TensorInfo
-        The outputs wanted.
-    head : Head or None
-        What the only output means.
-    binary : collection of str
-        Outputs whose strings are bytes rather than text.
-
-    Raises
-    ------
-    SignatureError
-        If an output has no Spark type.
+    Strings of `binary` outputs are bytes rather than text. Raises ``SignatureError`` if an output has no Spark type.
     """
     if head is None:
         return {name: output_type(name, tensor, name in binary) for name, tensor in outputs.items()}
@@ -138,10 +98,8 @@ def output_fields(
 def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> pa.DataType:
     """Arrow type of an output, one that Spark has too.
 
-    Raises
-    ------
-    SignatureError
-        If its rank is not known, its dtype has no Spark type, or it is said to be binary but is no string.
+    Raises ``SignatureError`` if its rank is not known, its dtype has no Spark type, or it is said to be binary but is
+    no string.
     """
     if tensor.shape is None or not tensor.shape:
         raise SignatureError(
@@ -265,14 +223,9 @@ def _function(scoring: Scoring) -> saved_model.Scorer:
 
 
 def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:
-    """A plain column as a tensor of the signature: cast without loss, and reshaped.
+    """A plain column as a tensor of the signature: cast without loss, and reshaped; ``ShapeError`` if that cannot be.
 
     A ragged one is two tensors, values and row splits. Rows are padded only in dimensions that are None in the model.
-
-    Raises
-    ------
-    ShapeError
-        If a value cannot be cast without loss or the shapes do not fit.
     """
     import tensorflow as tf
 
@@ -307,13 +260,7 @@ def array_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> A
 
 
 def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int) -> Array:
-    """One output as NumPy values.
-
-    Raises
-    ------
-    SignatureError
-        If the model returned another number of rows.
-    """
+    """One output as NumPy values; raises ``SignatureError`` if the model returned another number of rows."""
     values: Array = results[name].numpy()
     if values.ndim == 0 or len(values) != rows:
         raise SignatureError(
@@ -325,10 +272,14 @@ def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], ro
 def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int, kind: pa.DataType) -> pa.Array:
     """One output tensor as an Arrow array of `rows` rows and type `kind`; raises as :func:`checked_output`."""
     values = checked_output(name, tensor, results, rows)
-    element = kind
-    while pa.types.is_list(element):
-        element = element.value_type
-    return nested(_flat_array(name, values.reshape(-1), element), values.shape, kind)
+    return nested(_flat_array(name, values.reshape(-1), element_type(kind)), values.shape, kind)
+
+
+def element_type(kind: pa.DataType) -> pa.DataType:
+    """What is in lists, in whatever depth."""
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return kind
 
 
 def _flat_array(name: str, values: Array, kind: pa.DataType) -> pa.Array:

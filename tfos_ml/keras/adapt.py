@@ -24,16 +24,9 @@ _BATCH = 8192
 
 
 def adapt_layers(model: keras.Model, names: Sequence[str], inputs: Mapping[str, Any]) -> None:
-    """Adapt the named layers, in the order in which data flows through them.
+    """Adapt the named layers of a functional or sequential model, in the order in which data flows through them.
 
-    Parameters
-    ----------
-    model : keras.Model
-        A functional or sequential model.
-    names : sequence of str
-        Layers of the model itself.
-    inputs : mapping of str to numpy.ndarray
-        Rows of all inputs by name, in the model's order.
+    `inputs` are the rows (arrays) of all inputs by name, in the model's order.
     """
     wanted = [layer for layer in model.layers if layer.name in names]
     if len(wanted) < len(set(names)):

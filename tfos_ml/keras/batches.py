@@ -30,25 +30,8 @@ _VALUES, _LENGTHS = "tfos_ml_values", "tfos_ml_lengths"
 class TrainingData:
     """Training and validation rows of one worker.
 
-    Parameters
-    ----------
-    ctx : NodeContext
-        Whose rows.
-    group : WorkerGroup
-        The workers.
-    model : keras.Model
-        What they are for.
-    description : ModelDescription
-        Its outputs and losses.
-    class_weight : mapping of int to float
-        Weights of rows by class of their label; empty for none.
-
-    Attributes
-    ----------
-    train, validation : GlobalBatches
-        Which rows in which step.
-    current_epoch : int
-        Set before each epoch; decides the order of its rows.
+    ``train`` and ``validation`` say which rows are in which step. ``current_epoch``, set before each epoch, decides the
+    order of its rows. `class_weight` holds weights of rows by class of their label; empty for none.
     """
 
     def __init__(

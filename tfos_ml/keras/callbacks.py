@@ -52,19 +52,7 @@ def acts_on_batches(callbacks: Sequence[Any]) -> bool:
 
 
 class EpochState:
-    """What our first and last callback share.
-
-    Parameters
-    ----------
-    group : WorkerGroup
-        The workers.
-    data : TrainingData
-        Their rows.
-    parallel : DataParallel
-        The model's wrapping.
-    train, test : Stage
-        The passes.
-    """
+    """What our first and last callback share."""
 
     def __init__(self, group: WorkerGroup, data: TrainingData, parallel: DataParallel, train: Stage, test: Stage):
         self.group = group
@@ -107,24 +95,8 @@ class Opening(keras.callbacks.Callback):
 class Closing(keras.callbacks.Callback):
     """The last callback: synchronises the workers at the end of each pass.
 
-    Parameters
-    ----------
-    state : EpochState
-        Shared with :class:`Opening`.
-    layer_state : LayerState
-        State not trained by gradients.
-    metrics : MetricSums
-        The model's.
-    agree_on_batches : bool
-        Whether callbacks may stop the training within an epoch.
-    raises_on_nan : bool
-        Whether a loss that is not finite is an error.
-    seed : int or None
-        Of the shuffle.
-    epoch_done : callable
-        Called with ``epoch, logs, seconds, stopped`` when an epoch has ended on all workers.
-    weights : WeightWatch
-        Looks at the weights at the end of each epoch.
+    ``epoch_done(epoch, logs, seconds, stopped)`` is called when an epoch has ended on all workers. `agree_on_batches`
+    is whether callbacks may stop the training within an epoch, `seed` that of the shuffle.
     """
 
     def __init__(

@@ -38,49 +38,19 @@ _SEED_STATE = "seed_generator_state"  # Keras' name
 
 @dataclass
 class TrainingState:
-    """All that the rest of a training depends on.
+    """All that the rest of a training depends on."""
 
-    Attributes
-    ----------
-    epoch : int
-        Epochs that are done.
-    stopped : bool
-        Whether a callback has ended the training.
-    history : list of dict
-        Logs of each epoch.
-    identity : str
-        Fingerprint of the model and its settings.
-    fingerprint : str
-        Fingerprint of the input.
-    shared : list of numpy.ndarray
-        Variables that are equal on all workers.
-    own : dict
-        This worker's: other variables, random generators, callbacks.
-    """
-
-    epoch: int
-    stopped: bool
-    history: list[dict[str, float]]
-    identity: str
-    fingerprint: str
-    shared: list[Array]
-    own: dict[str, Any] = field(default_factory=dict)
+    epoch: int  # how many are done
+    stopped: bool  # whether a callback has ended the training
+    history: list[dict[str, float]]  # logs of each epoch
+    identity: str  # fingerprint of the model and its settings
+    fingerprint: str  # of the input
+    shared: list[Array]  # variables that are equal on all workers
+    own: dict[str, Any] = field(default_factory=dict)  # this worker's: other variables, random generators, callbacks
 
 
 class Checkpoints:
-    """The checkpoints of one ``modelDir``, which all workers must reach.
-
-    Parameters
-    ----------
-    uri : str
-        ``modelDir``: an absolute path or any URI that ``pyarrow.fs`` understands.
-    run_id : str
-        Keeps the attempts of a fit apart.
-    group : WorkerGroup
-        The workers.
-    is_chief : bool
-        Whether this worker writes what all share.
-    """
+    """The checkpoints of one ``modelDir``, which all workers must reach; the chief writes what all share."""
 
     def __init__(self, uri: str, run_id: str, group: WorkerGroup, is_chief: bool):
         self._uri = uri
@@ -94,10 +64,7 @@ class Checkpoints:
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint; called by all workers together.
 
-        Raises
-        ------
-        SupersededError
-            On the chief, if a later attempt has taken over the directory.
+        On the chief, raises ``SupersededError`` if a later attempt has taken over the directory.
         """
         name = f"epoch-{state.epoch:05d}-{self._run_id}"
         self._fs.create_dir(f"{self._root}/{name}", recursive=True)
@@ -152,12 +119,8 @@ class Checkpoints:
     def load(self) -> TrainingState | None:
         """The newest whole checkpoint, the same on all workers; None if there is none.
 
-        Raises
-        ------
-        ModelError
-            If some worker cannot read what the chief can.
-        SupersededError
-            On the chief, if a later attempt comes meanwhile.
+        Raises ``ModelError`` if some worker cannot read what the chief can, and on the chief ``SupersededError`` if a
+        later attempt comes meanwhile.
         """
         if self._is_chief:
             self._taken()

@@ -28,14 +28,8 @@ _GROUP_KEY = 7077
 class WorkerGroup:
     """The workers, one of which is this process.
 
-    Parameters
-    ----------
-    rank, size : int
-        This worker's number and how many there are.
-    timeout : float
-        Seconds after which an operation that others have not joined is an error.
-    communication : {"auto", "ring", "nccl"}, default "auto"
-        How TensorFlow carries them out.
+    Operations that others have not joined are an error after `timeout` seconds; `communication` ("auto", "ring",
+    "nccl") is how TensorFlow carries them out.
     """
 
     def __init__(self, rank: int, size: int, timeout: float, communication: str = "auto"):
@@ -48,10 +42,7 @@ class WorkerGroup:
     def start(cls, rank: int, size: int, timeout: float, communication: str = "auto") -> WorkerGroup:
         """Start the collective runtime of this process; once a process, before any other use of TensorFlow.
 
-        Raises
-        ------
-        ClusterConfigError
-            If NCCL is requested where there is no GPU.
+        Raises ``ClusterConfigError`` if NCCL is requested where there is no GPU.
         """
         if size > 1:
             tf.distribute.MultiWorkerMirroredStrategy()
@@ -94,23 +85,11 @@ class WorkerGroup:
     # In the training step
 
     def sum_gradients(self, gradients: Sequence[Any], weight: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[Any]:
-        """``weight`` times each gradient, summed over all workers.
+        """``weight``, a float32 scalar, times each gradient, summed over all workers; the same on every worker.
 
-        Parameters
-        ----------
-        gradients : sequence of tf.Tensor, tf.IndexedSlices or None
-            Of this worker; None in the same places on all.
-        weight : tf.Tensor
-            A float32 scalar.
-        shapes : sequence of tf.TensorShape
-            Of the variables.
-
-        Returns
-        -------
-        list
-            The same kinds of values, the same on every worker. Dense gradients travel in flat
-            buckets of at most 32 MiB, slices as slices: those of all workers, one after another,
-            as one worker would have them for all rows.
+        Gradients are tensors, ``IndexedSlices`` or None, each in the same places on all. Dense ones travel in flat
+        buckets of at most 32 MiB, slices as slices: those of all workers, one after another, as one worker would have
+        them for all rows. `shapes` are those of the variables.
         """
         summed: list[Any] = [None] * len(gradients)
         dense = {}

@@ -10,7 +10,8 @@ from tfos_ml import errors
 from tfos_ml.data.attributes import check_vector_width, class_count
 from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.schema import ColumnConstraint, ColumnSpec, FeedSchema
-from tfos_ml.inference.prediction import label_constraint, label_problem
+from tfos_ml.inference.prediction import label_constraint, label_problem, shown_shape
+from tfos_ml.inference.saved_model import shown_tensors
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -21,14 +22,8 @@ if TYPE_CHECKING:
 def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
     """Raise if some column can never be what the model's input, label or weight is.
 
-    Raises
-    ------
-    SignatureError
-        If names do not match, or text meets numbers.
-    ColumnNotFoundError
-        If there is a loss but no label.
-    ColumnTypeError, ShapeError
-        If a label does not fit its output.
+    ``SignatureError`` if names do not match, or text meets numbers; ``ColumnNotFoundError`` if there is a loss but no
+    label; ``ColumnTypeError`` or ``ShapeError`` if a label does not fit its output.
     """
     _check_features([columns.columns[i] for i in columns.of("feature")], description, columns.named_features)
     labels = [columns.columns[i] for i in columns.of("label")]
@@ -50,8 +45,8 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
     _check_names("weight", weights if columns.named_weights else [], description.outputs)
     if len(description.outputs) > 1 and labels and not columns.named_labels:
         raise errors.SignatureError(
-            f"The model has several outputs, {_show(description.outputs)}. Say which column is whose label with "
-            "labelMapping."
+            f"The model has several outputs, {shown_tensors(description.outputs)}. Say which column is whose label "
+            "with labelMapping."
         )
     for spec in labels:
         name = spec.name if columns.named_labels else next(iter(description.outputs))
@@ -64,9 +59,8 @@ def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, desc
     loss = description.loss_of(output)
     problem = loss and label_problem(loss, row, description.outputs[output])
     if problem:
-        shown = "(" + ", ".join("?" if d is None else str(d) for d in row) + ")"
         raise errors.ShapeError(
-            f"Label column '{spec.column}' has rows of shape {shown}, but output '{output}' is "
+            f"Label column '{spec.column}' has rows of shape {shown_shape(row)}, but output '{output}' is "
             f"{description.outputs[output]}: {problem}."
         )
 
@@ -103,12 +97,8 @@ def _input_of(spec: ColumnSpec, description: ModelDescription) -> tuple[str, Ten
 def check_attributes(given: StructType, columns: FeedSchema, description: ModelDescription) -> None:
     """Raise if Spark ML's attribute metadata of the columns does not fit the model.
 
-    Raises
-    ------
-    ShapeError
-        If vectors have another width than the model's input.
-    LabelRangeError
-        If there are more classes than the model distinguishes.
+    ``ShapeError`` if vectors have another width than the model's input, ``LabelRangeError`` if there are more classes
+    than it distinguishes.
     """
     for spec in columns.columns:
         if spec.role == "feature":
@@ -151,8 +141,8 @@ def check_is_single_input(description: ModelDescription) -> None:
     if inputs is not None and len(inputs) > 1:
         example = {f"column {i}": name for i, name in enumerate(inputs, 1)}
         raise errors.SignatureError(
-            f"The model has several inputs, {_show(inputs)}. Say which column is which with inputMapping, for instance "
-            f"inputMapping={example}."
+            f"The model has several inputs, {shown_tensors(inputs)}. Say which column is which with inputMapping, "
+            f"for instance inputMapping={example}."
         )
 
 
@@ -166,7 +156,7 @@ def _check_features(features: list[ColumnSpec], description: ModelDescription, i
     is_one = len(names) == len(inputs) == 1
     if not is_one and sorted(names) != sorted(inputs):
         raise errors.SignatureError(
-            f"inputMapping must name each input of the model once. Inputs: {_show(inputs)}. "
+            f"inputMapping must name each input of the model once. Inputs: {shown_tensors(inputs)}. "
             f"Mapped: { {c.column: c.name for c in features} }"
         )
     for c in features:
@@ -187,8 +177,6 @@ def _check_features(features: list[ColumnSpec], description: ModelDescription, i
 def _check_names(kind: str, specs: list[ColumnSpec], outputs: Mapping[str, TensorInfo]) -> None:
     unknown = [s.name for s in specs if s.name not in outputs]
     if unknown:
-        raise errors.SignatureError(f"{kind}Mapping names outputs {unknown}, but the model's are {_show(outputs)}.")
-
-
-def _show(tensors: Mapping[str, TensorInfo]) -> str:
-    return "{" + ", ".join(f"{name}: {info}" for name, info in tensors.items()) + "}"
+        raise errors.SignatureError(
+            f"{kind}Mapping names outputs {unknown}, but the model's are {shown_tensors(outputs)}."
+        )

@@ -33,15 +33,7 @@ _MEAN_OF_ROWS = ("sum_over_batch_size", "mean")
 
 
 class Stage:
-    """Counts the steps of one pass, and knows how many rows all workers have in each.
-
-    Parameters
-    ----------
-    name : str
-        ``"train"`` or ``"test"``.
-    total, batch_size : int
-        Rows of one pass, and of one step, of all workers.
-    """
+    """Counts the steps of one pass, and knows how many rows all workers have in each."""
 
     def __init__(self, name: str, total: int, batch_size: int):
         self.name = name
@@ -60,21 +52,9 @@ class Stage:
 
 
 class DataParallel:
-    """Makes a built, compiled model train in step with those of the other workers.
+    """Makes a built, compiled model train in step with those of the other workers; it is wrapped until :meth:`close`.
 
-    Parameters
-    ----------
-    model : keras.Model
-        Wrapped in place until :meth:`close`.
-    group : WorkerGroup
-        The workers.
-    train, test : Stage
-        The passes over training and validation rows.
-
-    Attributes
-    ----------
-    bad_step : tf.Variable
-        First step of the pass in which this worker's own loss was not finite; -1 if none.
+    ``bad_step`` is the first step of the pass in which this worker's own loss was not finite; -1 if none.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup, train: Stage, test: Stage):

@@ -20,16 +20,9 @@ _PREFIX = "attempt-"
 
 
 class Fence:
-    """One attempt's claim to a directory.
+    """One attempt's claim to a directory, on a filesystem that lists what has been written.
 
-    Parameters
-    ----------
-    filesystem : pyarrow.fs.FileSystem
-        Where it is; must list what has been written.
-    root : str
-        The directory; there once :meth:`take` is called.
-    run_id : str
-        Of the attempt.
+    The directory is there once :meth:`take` is called.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str, run_id: str):

@@ -14,11 +14,6 @@ class WeightWatch:
     """Looks for NaN and infinity in the weights of a built model.
 
     Weights that gradients do not train, and that are not finite at the start (a mask, say), may stay so.
-
-    Parameters
-    ----------
-    model : keras.Model
-        The model.
     """
 
     def __init__(self, model: Any):
@@ -30,18 +25,7 @@ class WeightWatch:
         )
 
     def check(self, epoch: int) -> None:
-        """Raise if weights are not finite.
-
-        Parameters
-        ----------
-        epoch : int
-            Which has just ended, counted from 0.
-
-        Raises
-        ------
-        NonFiniteWeightsError
-            Names the first such weights of the model, and the epoch.
-        """
+        """Raise ``NonFiniteWeightsError`` if weights are not finite after an epoch, counted from 0; names the first."""
         if not self._weights:
             return
         bad = np.flatnonzero(~self._all_finite().numpy())

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 def check_first_batch(model: Any, data: TrainingData, description: ModelDescription) -> list[str]:
     """Notices about the outputs of a model for the first rows of this worker.
 
-    Raises
-    ------
-    ModelError
-        If they are not what the loss takes them for.
+    Raises ``ModelError`` if they are not what the loss takes them for.
     """
     if not any(compares_probabilities(loss) for loss in description.losses.values()):
         return []

@@ -48,33 +48,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KerasFit:
-    """Everything a node needs to train the model of a ``KerasEstimator``.
-
-    Attributes
-    ----------
-    source : ModelSource
-        The model.
-    description : ModelDescription
-        What the driver knows of it.
-    head : Head
-        What its output means.
-    callbacks : list
-        The user's callbacks.
-    class_weight : dict of int to float
-        By class; empty for none.
-    adapted : bytes or None
-        State of preprocessing layers.
-    initial_weights : tuple of str and bytes, or None
-        File name and content of a weights file to start from.
-    """
+    """Everything a node needs to train the model of a ``KerasEstimator``."""
 
     source: ModelSource
-    description: ModelDescription
-    head: Head
+    description: ModelDescription  # what the driver knows of the model
+    head: Head  # what its output means
     callbacks: list[Any] = field(default_factory=list)
-    class_weight: Mapping[int, float] = field(default_factory=dict)
-    adapted: bytes | None = None
-    initial_weights: tuple[str, bytes] | None = None
+    class_weight: Mapping[int, float] = field(default_factory=dict)  # by class; empty for none
+    adapted: bytes | None = None  # state of preprocessing layers
+    initial_weights: tuple[str, bytes] | None = None  # name and content of a file to start from
 
 
 def train(task: KerasFit, ctx: NodeContext) -> None:

@@ -1,4 +1,4 @@
-"""A compiled Keras model on its way to another process: a ``.keras`` file or a function."""
+"""A compiled Keras model on its way to another process, a ``.keras`` file or a function; and weights to start from."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyarrow import fs
+
+from tfos_ml.common import filesystems
+from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
 
 REASON_CHARACTERS = 600
@@ -21,33 +25,15 @@ WEIGHTS_FILE = "assets.extra/model.weights.h5"  # beside the SavedModel of a fit
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a process gets its model from.
-
-    Attributes
-    ----------
-    archive : bytes or None
-        A ``.keras`` file.
-    function : callable or None
-        Returns a compiled model, called with `arguments`.
-    arguments : dict
-        Keyword arguments of the function.
-    custom_objects : dict
-        Custom layers, losses and metrics by name.
-    """
+    """Where a process gets its model from: a ``.keras`` file, or a function that returns a compiled model."""
 
     archive: bytes | None = None
     function: Callable[..., Any] | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    custom_objects: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the function
+    custom_objects: Mapping[str, Any] = field(default_factory=dict)  # layers, losses and metrics by name
 
     def build(self) -> Any:
-        """The compiled model.
-
-        Raises
-        ------
-        ModelError
-            If the file cannot be loaded in this process.
-        """
+        """The compiled model; raises ``ModelError`` if the file cannot be loaded in this process."""
         import keras
 
         with keras.saving.custom_object_scope(dict(self.custom_objects)):
@@ -73,12 +59,9 @@ class ModelSource:
 
 
 def save_instance(model: Any) -> bytes:
-    """A model as the bytes of a ``.keras`` file; the model is not changed.
+    """A model, which is not changed, as the bytes of a ``.keras`` file.
 
-    Raises
-    ------
-    ModelError
-        If something in it cannot be serialised.
+    Raises ``ModelError`` if something in it cannot be serialised.
     """
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         path = os.path.join(directory, "model.keras")
@@ -114,6 +97,29 @@ def _all_keras(value: Any) -> bool:
         if package not in ("keras", "builtins") or registered != value["class_name"] or registered == "function":
             return False
     return all(map(_all_keras, value.values()))
+
+
+def read_weights(uri: str) -> tuple[str, bytes]:
+    """Name and content of the weights file at ``initialModel``, which may be a directory that a fit has published."""
+    try:
+        path = filesystems.request(uri, _weights_path)
+        with filesystems.open_uri(uri)[0].open_input_stream(path) as stream:
+            content: bytes = stream.read()
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"initialModel={redact(uri)!r} cannot be read: {redact(error, secrets=secrets_of_uri(uri))}. "
+            "Expected a .keras or .weights.h5 file, or a directory that an earlier KerasEstimator published as "
+            "exportDir."
+        ) from None
+    name = path.rsplit("/", 1)[-1]
+    if not name.endswith((".keras", ".weights.h5")):
+        raise ModelError(f"initialModel={redact(uri)!r} is neither a .keras nor a .weights.h5 file.")
+    return name, content
+
+
+def _weights_path(filesystem: fs.FileSystem, path: str) -> str:
+    is_directory = filesystem.get_file_info(path).type == fs.FileType.Directory
+    return f"{path.rstrip('/')}/{WEIGHTS_FILE}" if is_directory else path
 
 
 def _hint(error: BaseException) -> str:

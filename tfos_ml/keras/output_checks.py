@@ -54,19 +54,20 @@ def check_activations(description: ModelDescription) -> None:
             raise ModelError(problem)
 
 
+def check_reductions(description: ModelDescription) -> None:
+    """Raise ``ModelError`` for losses that do not say how several workers put theirs together."""
+    unreduced = [loss.name for loss in description.losses.values() if loss.reduction in (None, "none")]
+    if unreduced:
+        raise ModelError(
+            f"Losses {unreduced} have reduction=None, which leaves open what several workers should "
+            "minimise. Compile them with 'sum_over_batch_size', 'sum' or 'mean_with_sample_weight'."
+        )
+
+
 def activation_problem(loss: LossInfo, output: str, activation: str | None, width: int | None) -> str | None:
     """What is wrong with a loss behind an activation, and how to mend it; None if nothing is, or it is not known.
 
-    Parameters
-    ----------
-    loss : LossInfo
-        The loss.
-    output : str
-        Name of the output.
-    activation : str or None
-        Of its last layer, if that is known.
-    width : int or None
-        Size of its last dimension, if that is known.
+    `width` is the size of the last dimension; None, like an activation of None, where that is not known.
     """
     wanted = _squashing(loss)
     if wanted is None or activation is None:
@@ -92,14 +93,7 @@ def activation_problem(loss: LossInfo, output: str, activation: str | None, widt
 def value_problem(loss: LossInfo, output: str, values: Array) -> str | None:
     """What is wrong with a batch of outputs under a loss, and how to mend it; None if nothing is to be seen.
 
-    Parameters
-    ----------
-    loss : LossInfo
-        The loss.
-    output : str
-        Name of the output.
-    values : numpy.ndarray
-        Batch first. Values that are not finite are passed over.
+    Values that are not finite are passed over.
     """
     wanted = _squashing(loss)
     if wanted is None:

@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 class ModelOverview:
     """A short description of a compiled model.
 
-    Attributes
-    ----------
-    settings : dict of str to str
-        ``opt_name`` (the optimizer's class), ``opt_learning_rate`` and what else of its settings is in
-        effect, named as ``mlflow.tensorflow.autolog`` does; ``loss``; ``total_params`` and ``trainable_params``,
-        if the model is built.
-    summary : str
-        What ``model.summary()`` prints.
+    ``settings`` are ``opt_name`` (the optimizer's class), ``opt_learning_rate`` and what else of its settings is in
+    effect, named as ``mlflow.tensorflow.autolog`` does; ``loss``; ``total_params`` and ``trainable_params``, if the
+    model is built. ``summary`` is what ``model.summary()`` prints.
     """
 
     settings: dict[str, str] = field(default_factory=dict)

@@ -58,13 +58,8 @@ def leaf_metrics(model: keras.Model) -> list[Any]:
 class MetricSums:
     """Merges the metrics of all workers.
 
-    Metrics whose states add up get the state for all rows, on every worker. Of others the
+    Metrics whose states add up get the state for all rows, on every worker. Of others, named in ``inexact``, the
     results are averaged, weighted by rows.
-
-    Attributes
-    ----------
-    inexact : list of str
-        Names of the others.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup):
@@ -75,10 +70,7 @@ class MetricSums:
     def bring_together(self, weight: float) -> dict[str, float]:
         """Add the states up; returns row-weighted averages of the results of the other metrics.
 
-        Parameters
-        ----------
-        weight : float
-            This worker's share of all rows of the pass.
+        `weight` is this worker's share of all rows of the pass.
         """
         if self._group.size == 1:
             return {}

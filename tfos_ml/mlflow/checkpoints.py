@@ -18,16 +18,10 @@ BEST_TAG = "tfos_ml.best"
 
 
 class Checkpoints:
-    """The checkpoints of one fit.
+    """The checkpoints of one fit, logged in the writer's thread.
 
-    Parameters
-    ----------
-    writer : Writer
-        Logs them, in its thread.
-    log : callable
-        ``log(archive, name, step)`` logs a packed SavedModel and returns the id of the logged model.
-    monitor : str or None
-        As of :func:`tfos_ml.mlflow.autolog`.
+    ``log(archive, name, step)`` logs a packed SavedModel and returns the id of the logged model; `monitor` is as of
+    :func:`tfos_ml.mlflow.autolog`.
     """
 
     def __init__(self, writer: Writer, log: Callable[[bytes, str, int], str], monitor: str | None):

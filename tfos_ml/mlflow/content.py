@@ -99,15 +99,7 @@ def _versions() -> dict[str, str]:
 
 
 class FittedDataset(SparkDataset):
-    """A DataFrame that was fitted on; its rows have been counted on the way, so nobody counts them here.
-
-    Parameters
-    ----------
-    df : pyspark.sql.DataFrame
-        The rows.
-    rows : dict of str to int
-        Their numbers, by what they were for.
-    """
+    """A DataFrame that was fitted on; its rows, by what they were for, have been counted on the way, so not here."""
 
     def __init__(self, df: DataFrame, rows: Mapping[str, int]):
         self._rows = dict(rows)

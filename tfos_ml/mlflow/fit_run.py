@@ -76,19 +76,7 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class FitRun(FitListener):
-    """Follows a fit and logs it.
-
-    Parameters
-    ----------
-    options : Options
-        What to log.
-    run : Run
-        Where.
-    estimator : ClusterEstimator
-        What is fitted.
-    dataset : DataFrame
-        On these rows.
-    """
+    """Follows a fit and logs it."""
 
     def __init__(self, options: Options, run: Run, estimator: ClusterEstimator, dataset: DataFrame):
         self._options = options

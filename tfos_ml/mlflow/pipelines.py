@@ -86,25 +86,10 @@ def _followed(original: Callable[..., Any]) -> Callable[..., Any]:
 def log_pipeline(
     run_id: str, model: PipelineModel, dataset: DataFrame, *, step: int, not_read: Collection[str] = ()
 ) -> None:
-    """Log a fitted pipeline to a run; small Spark jobs write it.
+    """Log a pipeline fitted on `dataset` to a run, which may have ended; small Spark jobs write it.
 
-    Parameters
-    ----------
-    run_id : str
-        The run; it may have ended.
-    model : PipelineModel
-        The fitted pipeline.
-    dataset : DataFrame
-        What it was fitted on.
-    step : int
-        The last epoch.
-    not_read : collection of str
-        Columns that were for training alone, as labels, and so are no inputs.
-
-    Raises
-    ------
-    DestinationError
-        If executors of a cluster would each write their part to a disk of their own.
+    `step` is the last epoch; the columns `not_read` were for training alone, as labels, and so are no inputs. Raises
+    ``DestinationError`` if executors of a cluster would each write their part to a disk of their own.
     """
     import mlflow.spark
 

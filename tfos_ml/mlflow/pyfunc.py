@@ -33,7 +33,7 @@ def write_scoring(scoring: udf.Scoring, directory: Path) -> None:
         "inputs": [asdict(binding) for binding in scoring.inputs],
         "outputs": {name: asdict(tensor) for name, tensor in scoring.outputs.items()},
         "columns": scoring.names,
-        "binary": [name for name, kind in scoring.fields.items() if _element(kind) == pa.binary()],
+        "binary": [name for name, kind in scoring.fields.items() if udf.element_type(kind) == pa.binary()],
         "batch_size": scoring.batch_size,
         "null_policy": scoring.null_policy,
         "nan_policy": scoring.nan_policy,
@@ -74,20 +74,8 @@ def shown_fields(scoring: udf.Scoring) -> list[str]:
     return sorted(scoring.names, key=lambda field: field != udf.PREDICTION)
 
 
-def _element(kind: pa.DataType) -> pa.DataType:
-    while pa.types.is_list(kind):
-        kind = kind.value_type
-    return kind
-
-
 class ServedModel:
-    """What ``mlflow.pyfunc.load_model`` wraps.
-
-    Parameters
-    ----------
-    scoring : Scoring
-        How the model is called.
-    """
+    """What ``mlflow.pyfunc.load_model`` wraps."""
 
     def __init__(self, scoring: udf.Scoring):
         self._scoring = scoring

@@ -17,21 +17,13 @@ from tfos_ml.mlflow import server
 class Parent:
     """A run whose children fits are to be, in whatever thread they run.
 
-    Attributes
-    ----------
-    run_id, experiment_id : str
-        The run.
-    is_search : bool
-        Whether the fits try Params out, so that only the last one, made by the thread that
-        searches, is worth keeping.
-    thread : int
-        That thread.
+    In a search, whose fits try Params out, only the last one, made by the thread that searches, is worth keeping.
     """
 
     run_id: str
     experiment_id: str
     is_search: bool
-    thread: int = field(default_factory=threading.get_ident)
+    thread: int = field(default_factory=threading.get_ident)  # the one that searches
 
 
 NOBODY = Parent("", "", is_search=True)
@@ -40,22 +32,12 @@ NOBODY = Parent("", "", is_search=True)
 
 @dataclass(frozen=True)
 class Run:
-    """A run that a fit is logged to.
-
-    Attributes
-    ----------
-    run_id, tracking_uri : str
-        The run.
-    is_own : bool
-        Whether it was begun for the fit, and ends with it.
-    keeps_model : bool
-        Whether the fit's model is to be logged.
-    """
+    """A run that a fit is logged to."""
 
     run_id: str
     tracking_uri: str
-    is_own: bool
-    keeps_model: bool = True
+    is_own: bool  # it was begun for the fit, and ends with it
+    keeps_model: bool = True  # the fit's model is to be logged
 
     def end(self, status: str, *, is_down: bool) -> None:
         """End it, if it is the fit's own; with a single request to a server that is down."""
@@ -70,13 +52,7 @@ class Run:
 
 
 class Runs:
-    """Opens the runs of fits, one each.
-
-    Parameters
-    ----------
-    exclusive : bool
-        Whether runs that the user has begun are left alone.
-    """
+    """Opens the runs of fits, one each; with `exclusive`, runs that the user has begun are left alone."""
 
     def __init__(self, exclusive: bool):
         self._exclusive = exclusive

@@ -46,15 +46,9 @@ _ARROW_TYPES = {
 
 
 def model_signature(scoring: Scoring, columns: Mapping[str, ColumnSpec] | None = None) -> ModelSignature:
-    """The signature of a model.
+    """The signature of a model that is called so.
 
-    Parameters
-    ----------
-    scoring : Scoring
-        How it is called.
-    columns : mapping of str to ColumnSpec, optional
-        What is known of columns that go in; the tensors leave open text or bytes, scalars
-        or arrays of one.
+    `columns` is what is known of those that go in; the tensors leave open text or bytes, scalars or arrays of one.
     """
     known = columns or {}
     inputs: list[Any] = [_tensor_spec(b, known.get(b.column)) for b in scoring.inputs]
@@ -109,13 +103,7 @@ def _output_type(kind: pa.DataType) -> DataType | Array:
 
 
 def as_example(given: Any, scoring: Scoring) -> pd.DataFrame | None:
-    """An input example as a DataFrame of the model's input columns.
-
-    Raises
-    ------
-    ColumnNotFoundError
-        If a column is missing.
-    """
+    """An input example as a DataFrame of the model's input columns; ``ColumnNotFoundError`` if one is missing."""
     import pandas as pd
 
     if given is None:

@@ -29,17 +29,7 @@ Job = Callable[[], object]
 class Writer:
     """Logs to one run, in order, from a thread; metrics that the server did not take are sent again.
 
-    Parameters
-    ----------
-    client : MlflowClient
-        Of the server.
-    run_id : str
-        The run.
-
-    Attributes
-    ----------
-    is_down : bool
-        Whether the server did not answer the last request.
+    ``is_down`` is whether the server did not answer the last request.
     """
 
     def __init__(self, client: MlflowClient, run_id: str):

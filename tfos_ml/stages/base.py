@@ -71,32 +71,12 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
                 "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
             )
         self._check_directories(spark)
-        export_dir = self._get("exportDir")
         columns, payload = self._prepare(dataset)
-        task = NodeTask(
-            run_id="",
-            template=template,
-            schema=columns,
-            payload=publish(spark, payload),
-            settings=replace(self._settings(dataset), telemetry=listener.telemetry),
-            environment=self._environment(),
-            reservation_timeout=self._get("reservationTimeout"),
-            export_dir=pyarrow_uri(export_dir) if export_dir else None,
-            control=None,
-            lease=lease_timeout(spark),
-            first_rank=first,
-            graces=graces(spark),
-        )
-
-        def rows() -> DataFrame:
-            if not columns.columns:
-                return spark.range(0, template.size - first, 1, template.size - first)
-            return self._rows_by_node(dataset, columns, template)
-
+        settings = replace(self._settings(dataset), telemetry=listener.telemetry)
         result = launch(
             spark,
-            rows,
-            task,
+            lambda: self._rows_by_node(dataset, columns, template),
+            self._task(spark, template, columns, payload, settings),
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
@@ -106,6 +86,31 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         warn_of_outcome(result, template)
         listener.trained(result)
         return self._make_model(result, dataset.schema)
+
+    def _task(
+        self,
+        spark: SparkSession,
+        template: ClusterTemplate,
+        columns: schema.FeedSchema,
+        payload: bytes,
+        settings: NodeSettings,
+    ) -> NodeTask:
+        """What all nodes are told; each attempt adds its id and its server."""
+        export_dir = self._get("exportDir")
+        return NodeTask(
+            run_id="",
+            template=template,
+            schema=columns,
+            payload=publish(spark, payload),
+            settings=settings,
+            environment=self._environment(),
+            reservation_timeout=self._get("reservationTimeout"),
+            export_dir=pyarrow_uri(export_dir) if export_dir else None,
+            control=None,
+            lease=lease_timeout(spark),
+            first_rank=self._first_rank(),
+            graces=graces(spark),
+        )
 
     @abstractmethod
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
@@ -205,7 +210,10 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return files
 
     def _rows_by_node(self, df: DataFrame, columns: schema.FeedSchema, template: ClusterTemplate) -> DataFrame:
-        """The plan whose partition *i* holds the rows of node *i*, each with its row id."""
+        """The plan whose partition *i* holds the rows of node *i*, each with its row id; without columns, any rows."""
+        first = self._first_rank()
+        if not columns.columns:
+            return df.sparkSession.range(0, template.size - first, 1, template.size - first)
         rows = self._numbered_rows(df, columns)
         # Dealing from a partition's own number on spreads the rows of many small partitions, too.
         row = F.col(schema.ROW_COLUMN)
@@ -213,7 +221,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         rank = _pick(template.feed_ranks, dealt)
         if VALIDATION_COLUMN in rows.columns:
             rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
-        first = self._first_rank()
         return rows.repartitionById(template.size - first, rank - F.lit(first))
 
     def _numbered_rows(self, df: DataFrame, columns: schema.FeedSchema) -> DataFrame:

@@ -15,33 +15,15 @@ from tfos_ml.stages.input_mode import InputMode
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a Param accepts.
+    """What a Param accepts."""
 
-    Attributes
-    ----------
-    expected : str
-        In words, as they follow "must be".
-    accepts : callable
-        Whether it accepts a value.
-    annotation : str
-        The type of its values, as in source text.
-    convert : callable
-        Makes of an accepted value the one that is kept.
-    """
-
-    expected: str
+    expected: str  # in words, as they follow "must be"
     accepts: Callable[[Any], bool]
-    annotation: str
-    convert: Callable[[Any], Any]
+    annotation: str  # the type of its values, as in source text
+    convert: Callable[[Any], Any]  # makes of an accepted value the one that is kept
 
     def check(self, name: str, value: Any) -> Any:
-        """The value to keep.
-
-        Raises
-        ------
-        ParamError
-            If `value` is not accepted; says what is, and what was received.
-        """
+        """The value to keep; raises ``ParamError`` if `value` is not accepted."""
         if self.accepts(value):
             return self.convert(value)
         shown = Environment(value) if self is ENVIRONMENT and isinstance(value, Mapping) else value

@@ -22,17 +22,7 @@ Stage = TypeVar("Stage", bound="type[Any]")
 
 
 class Param(SparkParam[Any]):
-    """A Param, all that is to be said of it; its name is that of the class attribute.
-
-    Parameters
-    ----------
-    doc : str
-        What it is for.
-    constraint : Constraint
-        What it accepts.
-    default : optional
-        Its default value; None for none.
-    """
+    """A Param, all that is to be said of it; its name is that of the class attribute. A default of None is none."""
 
     def __init__(self, doc: str, constraint: Constraint, default: Any = None):
         super().__init__(Params._dummy(), "", doc, self._convert)

@@ -14,23 +14,13 @@ from tfos_ml.stages.base import ClusterEstimator
 from tfos_ml.stages.declared import shows_params
 from tfos_ml.stages.keywords import TFEstimatorConstructor
 from tfos_ml.stages.params import TrainFnParams
+from tfos_ml.worker.train_args import TrainArgs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Self
 
 TrainFn = Callable[[Any, Any], Any]
-
-
-class TrainArgs(argparse.Namespace):
-    """What a train function gets as ``args``: ``args.epochs`` and ``args["epochs"]`` alike."""
-
-    def __getitem__(self, name: str) -> Any:
-        return vars(self)[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name, or `default`."""
-        return vars(self).get(name, default)
 
 
 @shows_params

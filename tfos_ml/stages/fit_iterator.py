@@ -16,16 +16,7 @@ if TYPE_CHECKING:
 class FitIterator(Iterator[tuple[int, Any]]):
     """Fits one model each time it is advanced, from any thread.
 
-    Parameters
-    ----------
-    estimator : Estimator
-        Fits them; nobody else's.
-    dataset : DataFrame
-        On these rows.
-    param_maps : sequence of dict
-        One a model.
-    release : callable
-        Called once, when all models have been fitted or nobody holds the iterator any more.
+    `release` is called once, when all models have been fitted or nobody holds the iterator any more.
     """
 
     def __init__(

@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 
 
 class FitListener:
-    """Hears of one fit; this one is not interested.
+    """Hears of one fit; this one is not interested."""
 
-    Attributes
-    ----------
-    telemetry : Telemetry
-        What the nodes are to send besides their metrics.
-    """
-
-    telemetry = Telemetry()
+    telemetry = Telemetry()  # what the nodes are to send besides their metrics
 
     def reported(self, reports: Sequence[dict[str, Any]]) -> None:
         """Metrics have come, while the job runs; called several times a second."""

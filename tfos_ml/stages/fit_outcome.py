@@ -1,4 +1,4 @@
-"""What the driver warns of when a fit has ended well, and its train function did not do what its author may think."""
+"""What comes of a fit that has ended well: its history, and warnings of what its author may not expect."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ if TYPE_CHECKING:
     from tfos_ml.protocol.template import ClusterTemplate
 
 
-def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
-    """Warn of nodes that were ended at work, workers without each other, and a chief that exported nothing.
+def history_of(reports: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Metrics of the chief and the evaluator by name: the last value of each epoch.
 
-    Parameters
-    ----------
-    result : RunResult
-        What the nodes brought home.
-    template : ClusterTemplate
-        The nodes.
+    Reports without an epoch count one by one.
     """
+    history: dict[str, dict[int, float]] = {}
+    for node in reports:
+        if not (node["chief"] or node["evaluator"]):
+            continue
+        for report in node["metrics"]:
+            for name, value in report["metrics"].items():
+                series = history.setdefault(f"eval_{name}" if node["evaluator"] else name, {})
+                series[len(series) if report["epoch"] is None else report["epoch"]] = value
+    return {name: [series[epoch] for epoch in sorted(series)] for name, series in history.items()}
+
+
+def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
+    """Warn of nodes that were ended at work, workers without each other, and a chief that exported nothing."""
     warn_of_ended(result.reports)
     chief = result.reports[template.chief_rank]
     if result.model is not None or chief.get("staged"):

@@ -7,15 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyarrow import fs
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
-from tfos_ml.common import filesystems
 from tfos_ml.common.arguments import check_model_function
-from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
@@ -25,8 +22,8 @@ from tfos_ml.driver.preflight import idle_seconds
 from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras.fresh_process import adapt_source, describe_source
-from tfos_ml.keras.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, save_instance
-from tfos_ml.keras.output_checks import check_activations
+from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, save_instance
+from tfos_ml.keras.output_checks import check_activations, check_reductions
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.base import ClusterEstimator
@@ -176,9 +173,9 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
         columns, description = self._fit_to_model(dataset.schema)
         source = self._complete_source()
-        initial = self._initial_weights()
-        self._check_losses(description)
-        self._warn(description)
+        given = self._get("initialModel")
+        initial = read_weights(given) if given else None
+        self._check_for_several(description)
         adapted, layers = None, self._get("adaptLayers")
         if layers:
             adapted = adapt_source(source, layers, columns, self._adapt_rows(dataset, columns), *self._process())
@@ -240,39 +237,16 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             check_model_function(self._source.function, arguments or {})
         return dataclasses.replace(self._source, arguments=arguments, custom_objects=self._custom_objects)
 
-    def _check_losses(self, description: ModelDescription) -> None:
-        unreduced = [loss.name for loss in description.losses.values() if loss.reduction in (None, "none")]
-        if unreduced and self._get("clusterSize") > 1:
-            raise errors.ModelError(
-                f"Losses {unreduced} have reduction=None, which leaves open what several workers should "
-                "minimise. Compile them with 'sum_over_batch_size', 'sum' or 'mean_with_sample_weight'."
-            )
-
-    def _warn(self, description: ModelDescription) -> None:
-        if description.batch_dependent and self._get("clusterSize") > 1:
+    def _check_for_several(self, description: ModelDescription) -> None:
+        """What matters where several workers train."""
+        if self._get("clusterSize") == 1:
+            return
+        check_reductions(description)
+        if description.batch_dependent:
             warn(
                 "Training on several workers is not exactly that on one, because of: "
                 + "; ".join(description.batch_dependent)
             )
-
-    def _initial_weights(self) -> tuple[str, bytes] | None:
-        uri = self._get("initialModel")
-        if uri is None:
-            return None
-        try:
-            path = filesystems.request(uri, _weights_path)
-            with filesystems.open_uri(uri)[0].open_input_stream(path) as stream:
-                content: bytes = stream.read()
-        except (OSError, ValueError) as error:
-            raise errors.ModelError(
-                f"initialModel={redact(uri)!r} cannot be read: {redact(error, secrets=secrets_of_uri(uri))}. "
-                "Expected a .keras or .weights.h5 file, or a directory that an earlier KerasEstimator published as "
-                "exportDir."
-            ) from None
-        name = path.rsplit("/", 1)[-1]
-        if not name.endswith((".keras", ".weights.h5")):
-            raise errors.ModelError(f"initialModel={redact(uri)!r} is neither a .keras nor a .weights.h5 file.")
-        return name, content
 
     def _adapt_rows(self, df: DataFrame, columns: schema.FeedSchema) -> pa.Table:
         """Training rows of the feature columns, for preprocessing layers."""
@@ -381,9 +355,3 @@ def _train(task: dict[str, Any], ctx: Any) -> None:
     from tfos_ml.keras.fit import KerasFit, train
 
     train(KerasFit(**task), ctx)
-
-
-def _weights_path(filesystem: fs.FileSystem, path: str) -> str:
-    """The file with weights at a path, which may be a published model's."""
-    is_directory = filesystem.get_file_info(path).type == fs.FileType.Directory
-    return f"{path.rstrip('/')}/{WEIGHTS_FILE}" if is_directory else path

@@ -3,7 +3,7 @@
 Generated from ``tfos_ml/stages/params.py`` by ``python tools/generate_keywords.py``; not to be edited.
 """
 
-# ruff: noqa: E501, E702, E704
+# ruff: noqa: D101, E501, E702, E704
 # fmt: off
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class ScoringKeywords(TypedDict, total=False):
-    """Of ``ScoringParams``."""
-
     featuresCol: str
     predictionCol: str
     inputMapping: Mapping[str, str] | None
@@ -38,8 +36,6 @@ class ScoringKeywords(TypedDict, total=False):
 
 
 class ScoringAccessors(ParamsBase):
-    """Of ``ScoringParams``."""
-
     def setFeaturesCol(self, value: str) -> Self: """Set ``featuresCol``: column of a single input."""; return self._set_checked(featuresCol=value)
     def getFeaturesCol(self) -> str: """Value of ``featuresCol``."""; return self.getOrDefault("featuresCol")
     def setPredictionCol(self, value: str) -> Self: """Set ``predictionCol``: column of a single output."""; return self._set_checked(predictionCol=value)
@@ -67,16 +63,12 @@ class ScoringAccessors(ParamsBase):
 
 
 class ClassifierKeywords(TypedDict, total=False):
-    """Of ``ClassifierParams``."""
-
     rawPredictionCol: str
     probabilityCol: str
     threshold: float
 
 
 class ClassifierAccessors(ParamsBase):
-    """Of ``ClassifierParams``."""
-
     def setRawPredictionCol(self, value: str) -> Self: """Set ``rawPredictionCol``: column of the vectors before softmax or sigmoid."""; return self._set_checked(rawPredictionCol=value)
     def getRawPredictionCol(self) -> str: """Value of ``rawPredictionCol``."""; return self.getOrDefault("rawPredictionCol")
     def setProbabilityCol(self, value: str) -> Self: """Set ``probabilityCol``: column of the vectors of class probabilities."""; return self._set_checked(probabilityCol=value)
@@ -86,8 +78,6 @@ class ClassifierAccessors(ParamsBase):
 
 
 class TrainingKeywords(TypedDict, total=False):
-    """Of ``TrainingParams``."""
-
     labelCol: str
     weightCol: str | None
     validationIndicatorCol: str | None
@@ -112,8 +102,6 @@ class TrainingKeywords(TypedDict, total=False):
 
 
 class TrainingAccessors(ParamsBase):
-    """Of ``TrainingParams``."""
-
     def setLabelCol(self, value: str) -> Self: """Set ``labelCol``: column of a single label; only the default one may be missing, in TFEstimator."""; return self._set_checked(labelCol=value)
     def getLabelCol(self) -> str: """Value of ``labelCol``."""; return self.getOrDefault("labelCol")
     def setWeightCol(self, value: str) -> Self: """Set ``weightCol``: column of the weights of rows."""; return self._set_checked(weightCol=value)
@@ -159,8 +147,6 @@ class TrainingAccessors(ParamsBase):
 
 
 class TrainFnKeywords(TypedDict, total=False):
-    """Of ``TrainFnParams``."""
-
     numPS: int
     driverPSNodes: bool
     evalNode: bool
@@ -170,8 +156,6 @@ class TrainFnKeywords(TypedDict, total=False):
 
 
 class TrainFnAccessors(ParamsBase):
-    """Of ``TrainFnParams``."""
-
     def setNumPS(self, value: int) -> Self: """Set ``numPS``: number of parameter servers."""; return self._set_checked(numPS=value)
     def getNumPS(self) -> int: """Value of ``numPS``."""; return self.getOrDefault("numPS")
     def setDriverPSNodes(self, value: bool) -> Self: """Set ``driverPSNodes``: whether parameter servers run on the driver's host, without task slots; not on Spark Connect."""; return self._set_checked(driverPSNodes=value)
@@ -187,8 +171,6 @@ class TrainFnAccessors(ParamsBase):
 
 
 class KerasKeywords(TypedDict, total=False):
-    """Of ``KerasParams``."""
-
     modelArgs: Mapping[str, Any]
     validationSplit: float
     classWeight: Mapping[int, float] | None
@@ -198,8 +180,6 @@ class KerasKeywords(TypedDict, total=False):
 
 
 class KerasAccessors(ParamsBase):
-    """Of ``KerasParams``."""
-
     def setModelArgs(self, value: Mapping[str, Any]) -> Self: """Set ``modelArgs``: keyword arguments of the model function; what a grid search varies."""; return self._set_checked(modelArgs=value)
     def getModelArgs(self) -> Mapping[str, Any]: """Value of ``modelArgs``."""; return self.getOrDefault("modelArgs")
     def setValidationSplit(self, value: float) -> Self: """Set ``validationSplit``: fraction of the rows to validate on, chosen by seed."""; return self._set_checked(validationSplit=value)
@@ -215,13 +195,10 @@ class KerasAccessors(ParamsBase):
 
 
 class TFModelKeywords(ScoringKeywords, ClassifierKeywords, total=False):
-    """Of ``TFModel``."""
-
+    pass
 
 
 class TFModelConstructor(ParamsBase):
-    """Of ``TFModel``."""
-
     _keywords = TFModelKeywords
 
     @keyword_only
@@ -236,15 +213,11 @@ class TFModelConstructor(ParamsBase):
 
 
 class TFEstimatorKeywords(ScoringKeywords, TrainingKeywords, TrainFnKeywords, total=False):
-    """Of ``TFEstimator``."""
-
     trainFn: Callable[[Any, Any], Any] | None
     tfArgs: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None
 
 
 class TFEstimatorConstructor(ParamsBase):
-    """Of ``TFEstimator``."""
-
     _keywords = TFEstimatorKeywords
 
     @keyword_only
@@ -259,16 +232,12 @@ class TFEstimatorConstructor(ParamsBase):
 
 
 class KerasEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywords, KerasKeywords, total=False):
-    """Of ``KerasEstimator``."""
-
     model: Any
     callbacks: Sequence[Any] | None
     customObjects: Mapping[str, Any] | None
 
 
 class KerasEstimatorConstructor(ParamsBase):
-    """Of ``KerasEstimator``."""
-
     _keywords = KerasEstimatorKeywords
 
     @keyword_only

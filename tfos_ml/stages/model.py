@@ -26,6 +26,7 @@ from tfos_ml.inference.prediction import HEAD_FILE, Head
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
 from tfos_ml.stages.declared import shows_params
+from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
 from tfos_ml.stages.model_repr import model_repr
 from tfos_ml.stages.output_columns import output_columns
@@ -83,7 +84,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     def _from_run(cls, result: RunResult, label_names: Sequence[str]) -> TFModel:
         model = cls._of(label_names, None if result.model is None else Archive(result.model))
         model._results = result.results
-        model.history = _history(result.reports)
+        model.history = history_of(result.reports)
         model.summary = {
             "rows": sum(r["rows"] for r in result.reports),
             "validation_rows": sum(r["validation_rows"] for r in result.reports),
@@ -335,19 +336,3 @@ def scoring_at(model: TFModel, directory: Path) -> udf.Scoring:
     """How a model is called where its SavedModel lies in a directory."""
     _, signature, bindings, outputs = model._unbound()
     return model._scoring(directory, signature, bindings, outputs)
-
-
-def _history(reports: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Metrics of the chief and the evaluator by name: the last value of each epoch.
-
-    Reports without an epoch count one by one.
-    """
-    history: dict[str, dict[int, float]] = {}
-    for node in reports:
-        if not (node["chief"] or node["evaluator"]):
-            continue
-        for report in node["metrics"]:
-            for name, value in report["metrics"].items():
-                series = history.setdefault(f"eval_{name}" if node["evaluator"] else name, {})
-                series[len(series) if report["epoch"] is None else report["epoch"]] = value
-    return {name: [series[epoch] for epoch in sorted(series)] for name, series in history.items()}

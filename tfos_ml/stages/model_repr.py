@@ -8,7 +8,6 @@ from tfos_ml.common.redact import redact
 from tfos_ml.inference import saved_model
 
 if TYPE_CHECKING:
-    from tfos_ml.inference.saved_model import Signature
     from tfos_ml.stages.model import TFModel
 
 
@@ -20,7 +19,9 @@ def model_repr(model: TFModel) -> str:
     if archive is not None:
         content = archive.member(saved_model.SIGNATURE_FILE)
         signature = content and saved_model.parse_signature(content, model._get("signatureDefKey"))
-        parts += _tensors(signature) if signature else []
+        if signature:
+            parts.append(f"inputs={saved_model.shown_tensors(signature.inputs)}")
+            parts.append(f"outputs={saved_model.shown_tensors(signature.outputs)}")
         parts.append(_size(len(archive.content)))
     elif uri is None:
         parts.append("no SavedModel")
@@ -29,14 +30,6 @@ def model_repr(model: TFModel) -> str:
     if uri is not None:
         parts.append(f"exportDir={redact(uri)!r}")
     return f"{type(model).__name__}({', '.join(parts)})"
-
-
-def _tensors(signature: Signature) -> list[str]:
-    named = {"inputs": signature.inputs, "outputs": signature.outputs}
-    return [
-        f"{kind}={{{', '.join(f'{name}: {tensor}' for name, tensor in tensors.items())}}}"
-        for kind, tensors in named.items()
-    ]
 
 
 def _size(count: float) -> str:

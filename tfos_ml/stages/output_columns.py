@@ -10,6 +10,7 @@ from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
 from tfos_ml.inference.columns import OutputColumns
 from tfos_ml.inference.prediction import Head
+from tfos_ml.inference.saved_model import shown_tensors
 from tfos_ml.stages.params import ScoringParams
 
 if TYPE_CHECKING:
@@ -23,31 +24,15 @@ def output_columns(
     given: StructType,
     labels: Sequence[str] = (),
 ) -> OutputColumns:
-    """The columns that a stage with such Params appends.
+    """The columns that a stage with such Params appends to those `given`.
 
-    Parameters
-    ----------
-    stage : TFModel or KerasEstimator
-        Whose Params.
-    outputs : mapping of str to TensorInfo
-        All outputs of its model.
-    head : Head or None
-        What the only output means, if that is known.
-    given : StructType
-        The columns there are.
-    labels : sequence of str
-        Names of the classes.
-
-    Raises
-    ------
-    SignatureError
-        If an output is not there or has no Spark type, or there are several and no ``outputMapping``.
-    ParamError
-        If a column is there already.
+    `outputs` are all of its model, `head` is what the only one means, if that is known, `labels` are names of the
+    classes. Raises ``SignatureError`` if an output is not there or has no Spark type, or there are several and no
+    ``outputMapping``, and ``ParamError`` if a column is there already.
     """
     mapping: dict[str, str] | None = stage._get("outputMapping")
     binary = stage._get("binaryOutputs") or ()
-    shown = "{" + ", ".join(f"{name}: {tensor}" for name, tensor in outputs.items()) + "}"
+    shown = shown_tensors(outputs)
     unknown = [name for name in [*(mapping or ()), *binary] if name not in outputs]
     if unknown:
         raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {shown}")

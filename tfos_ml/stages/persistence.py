@@ -75,12 +75,8 @@ class StageWriter(MLWriter):
     def save(self, path: str) -> None:
         """Save the stage.
 
-        Raises
-        ------
-        DestinationError
-            If there is something at `path`, and ``overwrite()`` was not called.
-        ClusterConfigError
-            If the stage is larger than a setting of Spark allows.
+        Raises ``DestinationError`` if there is something at `path`, and ``overwrite()`` was not called, and
+        ``ClusterConfigError`` if the stage is larger than a setting of Spark allows.
         """
         if is_connect(self.sparkSession):
             self._write_by_spark(path)
@@ -133,12 +129,8 @@ class StageReader(MLReader[Any]):
     def load(self, path: str) -> Any:
         """The stage that was saved at `path`.
 
-        Raises
-        ------
-        ClusterConfigError
-            If it is larger than a setting of Spark allows.
-        ModelError
-            If there is a stage of another class.
+        Raises ``ClusterConfigError`` if it is larger than a setting of Spark allows, and ``ModelError`` if there is a
+        stage of another class.
         """
         spark = self.sparkSession
         metadata = DefaultParamsReader.loadMetadata(path, spark)

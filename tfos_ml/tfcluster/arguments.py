@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.driver.preflight import check_slots
+from tfos_ml.driver.preflight import check_settings, check_slots
+from tfos_ml.driver.probe import check_executors
 from tfos_ml.stages.input_mode import InputMode
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ def input_mode_of(given: Any) -> str:
     return str(mode)
 
 
-def check_cluster_slots(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
-    """Raise ``NotEnoughSlotsError`` in terms of :meth:`TFCluster.run`'s arguments."""
+def check_spark(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
+    """Raise, in terms of :meth:`TFCluster.run`'s arguments, if its settings, slots or executors do not allow it."""
+    check_settings(spark, barrier=False)
     name = "num_executors - num_ps" if on_driver else "num_executors"
     check_slots(spark, num_executors - on_driver, timeout, name=name, advice="Lower num_executors")
+    check_executors(spark, num_executors)
 
 
 def check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str], reservation_timeout: float) -> None:

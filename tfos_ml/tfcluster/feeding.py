@@ -20,17 +20,7 @@ FEED_END_SECONDS = 2.0  # for feed tasks of a failed run to end; one whose node 
 
 
 class Feeding:
-    """Feeds the nodes of a run; for several threads.
-
-    Parameters
-    ----------
-    run : Run
-        Whose nodes have all started.
-    control : ControlServer
-        The run's.
-    nodes : tuple of FeedNode
-        Those that take rows.
-    """
+    """Feeds those nodes of a run that take rows, once all have started; for several threads."""
 
     def __init__(self, run: Run, control: ControlServer, nodes: tuple[FeedNode, ...]):
         self._run = run

@@ -11,31 +11,18 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run
 from tfos_ml.protocol.control_messages import Ending
 from tfos_ml.protocol.graces import Limit, WaitNotice
-from tfos_ml.tfcluster.streams import has_ended, stop_stream
 
 STREAM_SECONDS = 0.5
 
 
 @dataclass
 class Shutdown:
-    """Waits for a stream and for the nodes.
-
-    Attributes
-    ----------
-    run : Run
-        The cluster's.
-    control : ControlServer
-        The run's.
-    timeout : float
-        Seconds for all of it; ``math.inf`` for no limit.
-    deadline : float
-        When they have passed, by ``time.monotonic``.
-    """
+    """Waits for a stream and for the nodes."""
 
     run: Run
     control: ControlServer
-    timeout: float
-    deadline: float
+    timeout: float  # seconds for all of it; math.inf for no limit
+    deadline: float  # when they have passed, by time.monotonic()
 
     def has_stream_ended(self, stream: Any) -> bool:
         """Wait for the end of a stream; False once somebody has requested that it be ended."""
@@ -47,12 +34,19 @@ class Shutdown:
         return True
 
     def stop_stream(self, stream: Any) -> None:
-        """End a stream."""
-        stop_stream(stream, self.deadline)
+        """End a ``StreamingContext`` or ``StreamingQuery`` once begun micro-batches are done, or at the deadline."""
+        if hasattr(stream, "awaitTerminationOrTimeout"):
+            stream.stop(stopSparkContext=False, stopGraceFully=True)
+            return
+        while stream.status["isTriggerActive"] and time.monotonic() < self.deadline:  # or its batch would come again
+            time.sleep(POLL_SECONDS)
+        stream.stop()
 
     def _has_ended(self, stream: Any) -> bool:
+        """Whether a stream ends within a moment; raises its failure."""
+        wait = getattr(stream, "awaitTerminationOrTimeout", None) or stream.awaitTermination
         try:
-            return has_ended(stream, STREAM_SECONDS)
+            return bool(wait(STREAM_SECONDS))
         except Exception:  # of whatever kind Spark's streams raise
             self.run.check()  # the failure of a node is the cause
             raise
@@ -60,10 +54,7 @@ class Shutdown:
     def await_nodes(self, grace_secs: float) -> None:
         """End the input and wait until all nodes have finished; passive ones that are left at the deadline are ended.
 
-        Parameters
-        ----------
-        grace_secs : float
-            Seconds that evaluators and parameter servers have left after the others; 0 leaves it to the settings.
+        Evaluators and parameter servers have `grace_secs` left after the others; 0 leaves it to the settings.
         """
         nodes, notice = self.control.nodes, WaitNotice()
         nodes.announce(None)

@@ -19,8 +19,7 @@ from tfos_ml.agent.rendezvous import read_infos
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.fit import RunResult
-from tfos_ml.driver.preflight import check_settings, graces
-from tfos_ml.driver.probe import check_executors
+from tfos_ml.driver.preflight import graces
 from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
 from tfos_ml.driver.progress import OutputPrinter
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run, one_at_a_time
@@ -33,19 +32,15 @@ from tfos_ml.protocol.template import make_template
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.model import TFModel
 from tfos_ml.tfcluster.address import ClusterAddress
-from tfos_ml.tfcluster.arguments import (
-    check_arguments,
-    check_cluster_slots,
-    check_epochs,
-    check_seconds,
-    input_mode_of,
-)
+from tfos_ml.tfcluster.arguments import check_arguments, check_epochs, check_seconds, check_spark, input_mode_of
 from tfos_ml.tfcluster.feeding import Feeding
 from tfos_ml.tfcluster.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, SparkSession
+
+    from tfos_ml.protocol.node_task import NodeTask
 
 BOARD_TIMEOUT = 60.0
 
@@ -189,10 +184,8 @@ class TFCluster:
         check_map_fun(map_fun)
         mode = input_mode_of(input_mode)
         check_arguments(mode, driver_ps_nodes, queues, reservation_timeout)
-        check_settings(spark, barrier=False)
         on_driver = num_ps if driver_ps_nodes else 0
-        check_cluster_slots(spark, num_executors, on_driver, reservation_timeout)
-        check_executors(spark, num_executors)
+        check_spark(spark, num_executors, on_driver, reservation_timeout)
         program = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
         settings = replace(
             NodeSettings.of_session(spark),
@@ -214,12 +207,17 @@ class TFCluster:
             graces=graces(spark),
             verbose=verbose,
         )
-        endpoint = driver_endpoint(spark, cls._takes_port_variables)
-        context = spark.sparkContext
-        control = ControlServer(endpoint, template, is_wanted=lambda: context._jsc is not None)
-        cluster = cls(Run(spark, task, control), control, mode)
+        cluster = cls._of_task(spark, task, mode)
         cluster._start(program)
         return cluster
+
+    @classmethod
+    def _of_task(cls, spark: SparkSession, task: NodeTask, mode: str) -> TFCluster:
+        """A cluster none of whose nodes has been started; its server ends with the SparkContext."""
+        context = spark.sparkContext
+        endpoint = driver_endpoint(spark, cls._takes_port_variables)
+        control = ControlServer(endpoint, task.template, is_wanted=lambda: context._jsc is not None)
+        return cls(Run(spark, task, control), control, mode)
 
     def _start(self, program: bytes) -> None:
         """Start the nodes, and wait until all have met; those that are fed hold no slot after that."""
