@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 LEAVE_SECONDS = 20.0  # by then the driver has cancelled the job, unless it is out of reach
 POLL_SECONDS = 0.1
-_LEAVING = 0  # round of the control server's exchanges; those of barrier tasks are Spark's own
+_LEAVING = -1  # round of the control server's exchanges, beside all others
 
 
 def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, size: int) -> bool:

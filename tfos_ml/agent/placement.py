@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import psutil
+import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.agent.graceful_end import leave_together
@@ -26,6 +27,7 @@ from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.graces import LEASE_SECONDS
 
 GATHER_POLL_SECONDS = 0.1
+DRIVER_SECONDS = 10.0  # within which all tasks of a barrier stage reach the driver, or none is to depend on it
 REPORT_SECONDS = 10.0
 
 
@@ -60,12 +62,18 @@ class NodePlacement(Protocol):
 
 
 class BarrierPlacement(NodePlacement):
-    """A task of a barrier stage: Spark starts all together and carries their exchanges."""
+    """A task of a barrier stage, whose tasks Spark starts together.
+
+    The driver carries their exchanges if all reach it at once; else Spark does, which takes a second for each.
+    """
 
     def __init__(self, context: Any, control: dict[str, str] | None):
         self._context = context
         self._control = control
         self.rank: int = context.partitionId()
+        size = len(context.getTaskInfos())
+        self._at_driver = AtDriver(control, self.rank, size, LEASE_SECONDS) if control and size > 1 else None
+        self._has_gathered = False
         self.host = _host_of(context.getTaskInfos()[self.rank].address, control)
         self.cpus: int = context.cpus()
         self.gpus = visible_gpus(context)
@@ -75,6 +83,14 @@ class BarrierPlacement(NodePlacement):
         """See :class:`NodePlacement`."""
         if len(self._context.getTaskInfos()) == 1:  # Spark would take a second to say so
             return [message]
+        if not self._has_gathered and self._at_driver is not None and not self._at_driver.is_reached(DRIVER_SECONDS):
+            self._at_driver = None  # before it knows of this node, so that it sends the others to Spark, too
+        self._has_gathered = True
+        if self._at_driver is not None:
+            found = self._at_driver.gather(message, DRIVER_SECONDS)
+            if found is not None:
+                return found
+            self._at_driver = None
         messages: list[str] = self._context.allGather(message)
         return messages
 
@@ -126,6 +142,47 @@ def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
     return TaskInfo(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
 
 
+class AtDriver:
+    """Exchanges of one node with the others at the driver's control server, one after the other.
+
+    A call that the driver does not answer is repeated for `patience` seconds.
+    """
+
+    def __init__(self, control: dict[str, str], rank: int, size: int, patience: float):
+        self.client = ControlClient(**control)
+        self._rank = rank
+        self._size = size
+        self._patience = patience
+        self._round = 0
+        self._has_left = False
+
+    def is_reached(self, all_within: float) -> bool:
+        """Whether the driver is reached, which nodes are to be within so many seconds; it notes nothing else."""
+        try:
+            return not self.client.call(GatherRound(self._rank, 0, self._size, patience=all_within)).by_spark
+        except pa.ArrowException:
+            return False
+
+    def gather(self, message: str, all_within: float | None = None) -> list[str] | None:
+        """One message of each node, by rank; None if Spark is to carry this exchange and all later ones.
+
+        That is decided in the first exchange, if `all_within` is given: seconds within which all must have come.
+        """
+        number, self._round = self._round, self._round + 1
+        mine = GatherRound(self._rank, number, self._size, patience=all_within)
+        answer = self.client.call_reliably(replace(mine, message=message), self._patience)
+        while answer.messages is None and not answer.by_spark:
+            if self._has_left:
+                raise errors.ClusterClosedError("the node has left the run")
+            time.sleep(max(GATHER_POLL_SECONDS, period_for(self._size) / 5))
+            answer = self.client.call_reliably(mine, self._patience)
+        return answer.messages
+
+    def leave(self) -> None:
+        """Have exchanges that are under way end."""
+        self._has_left = True
+
+
 class GatherPlacement(NodePlacement):
     """A node that meets the others at the driver's control server.
 
@@ -141,13 +198,11 @@ class GatherPlacement(NodePlacement):
         owner: int | None = None,
         patience: float = LEASE_SECONDS,
     ):
-        self._client = ControlClient(**control)
-        self._size = size
+        self._at_driver = AtDriver(control, info.rank, size, patience)
+        self._client = self._at_driver.client
         self._patience = patience
-        self._round = 0
         self._owner = psutil.Process(owner) if owner is not None else None
         self._task = info.task
-        self._has_left = False
         self.rank, self.host, self.cpus, self.gpus = info.rank, info.host, info.cpus, info.gpus
         self.attempt = info.attempt
 
@@ -157,14 +212,8 @@ class GatherPlacement(NodePlacement):
 
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`NodePlacement`."""
-        number, self._round = self._round, self._round + 1
-        mine = GatherRound(self.rank, number, self._size)
-        messages = self._client.call_reliably(replace(mine, message=message), self._patience).messages
-        while messages is None:
-            if self._has_left:
-                raise errors.ClusterClosedError("the node has left the run")
-            time.sleep(max(GATHER_POLL_SECONDS, period_for(self._size) / 5))
-            messages = self._client.call_reliably(mine, self._patience).messages
+        messages = self._at_driver.gather(message)
+        assert messages is not None  # there is no Spark to carry them
         return messages
 
     def is_orphan(self) -> bool:
@@ -178,7 +227,7 @@ class GatherPlacement(NodePlacement):
 
     def leave(self, rendezvous: Rendezvous) -> bool:
         """See :class:`NodePlacement`."""
-        self._has_left = True
+        self._at_driver.leave()
         return True
 
 

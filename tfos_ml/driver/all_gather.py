@@ -1,7 +1,8 @@
-"""Exchanges between nodes over the driver's control server, for nodes that are no tasks of a barrier stage."""
+"""Exchanges between nodes over the driver's control server."""
 
 from __future__ import annotations
 
+import time
 from threading import Condition
 
 from tfos_ml.protocol.control_messages import Enter, Entered, Gathered, GatherRound
@@ -9,12 +10,18 @@ from tfos_ml.protocol.transport import Service
 
 
 class AllGather:
-    """The messages of all nodes, round by round, under a lock of others; in the first each describes itself."""
+    """The messages of all nodes, round by round, under a lock of others; in the first each describes itself.
+
+    Tasks of a barrier stage can do with Spark's exchanges, which take a second each. If not all come to the first round
+    in time (one may not reach this host), all are sent there, for good.
+    """
 
     def __init__(self, changed: Condition):
         self._changed = changed
         self._rounds: dict[int, dict[int, str]] = {}
         self._entered: dict[int, int] = {}
+        self._begun: float | None = None
+        self._by_spark = False
 
     def service(self) -> Service:
         """The calls of nodes that exchange messages."""
@@ -24,16 +31,26 @@ class AllGather:
         return Entered(self._entered.setdefault(call.rank, call.task) == call.task)
 
     def _gather(self, call: GatherRound) -> Gathered:
-        if call.round not in self._rounds and call.round < max(self._rounds, default=0):
+        if call.round not in self._rounds and 0 <= call.round < max(self._rounds, default=0):
             return Gathered(None)  # a late copy of what all have had
         messages = self._rounds.setdefault(call.round, {})
         if call.message is not None:
             messages[call.rank] = call.message
+        if call.round == 0 and self._leaves_to_spark(len(messages) == call.size, call.patience):
+            return Gathered(None, by_spark=True)
         if len(messages) < call.size:
             return Gathered(None)
         for past in [n for n in self._rounds if 0 < n < call.round]:  # nodes in this round have had their answers
             del self._rounds[past]
         return Gathered([messages[rank] for rank in sorted(messages)])
+
+    def _leaves_to_spark(self, is_complete: bool, patience: float | None) -> bool:
+        """Whether Spark carries the exchanges: decided once, the same for all."""
+        now = time.monotonic()
+        self._begun = now if self._begun is None else self._begun
+        if patience is not None and not is_complete and now - self._begun > patience:
+            self._by_spark = True
+        return self._by_spark
 
     def first(self) -> dict[int, str]:
         """What each node that has come to the first round has said of itself, by rank."""

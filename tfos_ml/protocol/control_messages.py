@@ -178,6 +178,7 @@ class Gathered:
     """The messages of all nodes, by rank; None until all have sent theirs."""
 
     messages: list[str] | None
+    by_spark: bool = False  # whether Spark carries the exchanges instead, as not all have come in time
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,7 @@ class GatherRound(Request[Gathered]):
     round: int
     size: int
     message: str | None = None
+    patience: float | None = None  # seconds for all to come, in the first exchange of nodes that could do with Spark's
 
 
 # Which rows count
