@@ -128,7 +128,7 @@ class Feeder(RowSource):
         """Count rows by source partition, also those that are left out: row ids count them."""
         if not batch.num_rows:
             return
-        found = partition_counts(batch.column(ROW_COLUMN).to_numpy())
+        found = partition_counts(np.asarray(np.from_dlpack(batch.column(ROW_COLUMN)), np.int64))  # without pandas
         self._counts = total_counts([self._counts, found])
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:

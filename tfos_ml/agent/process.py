@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import IO
 
 import psutil
@@ -237,29 +238,31 @@ def kill_tree(leader: ProcessHandle | None, marker: str) -> None:
     if leader is not None:
         leader.kill_group()
     for _ in range(10):
-        left = [p for p in psutil.process_iter() if p.pid != os.getpid() and _has_marker(p, marker)]
+        left = [pid for pid in psutil.pids() if pid != os.getpid() and _has_marker(pid, marker)]
         if not left:
             return
         with contextlib.ExitStack() as handles:
-            killed = [handle for p in left if (handle := _kill_marked(p, marker, handles)) is not None]
+            killed = [handle for pid in left if (handle := _kill_marked(pid, marker, handles)) is not None]
             deadline = time.monotonic() + 1
             for handle in killed:
                 handle.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _kill_marked(process: psutil.Process, marker: str, handles: contextlib.ExitStack) -> ProcessHandle | None:
-    handle = ProcessHandle.open(process.pid)
+def _kill_marked(pid: int, marker: str, handles: contextlib.ExitStack) -> ProcessHandle | None:
+    handle = ProcessHandle.open(pid)
     if handle is None:
         return None
     handles.enter_context(handle)
-    if not _has_marker(process, marker):  # looked at again: what the handle means is what has it
+    if not _has_marker(pid, marker):  # looked at again: what the handle means is what has it
         return None
     handle.send_signal(signal.SIGKILL)
     return handle
 
 
-def _has_marker(process: psutil.Process, marker: str) -> bool:
+def _has_marker(pid: int, marker: str) -> bool:
+    """Whether a process has the marker; a zombie has no environment."""
     try:
-        return process.environ().get(MARKER) == marker and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, OSError):
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
         return False
+    return f"{MARKER}={marker}".encode() in environment.split(b"\0")

@@ -14,12 +14,14 @@ import importlib.metadata
 import json
 import platform
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tfos_ml.common.version import __version__
 from tfos_ml.errors import ClusterConfigError, VersionMismatchError
 from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, bracketed, described_ports
 from tfos_ml.protocol.codec import decode
@@ -86,13 +88,10 @@ class NodeInfo:
 
 def local_versions() -> dict[str, str]:
     """Versions of Python and of the packages that all nodes must have alike; read without importing them."""
-    versions = {"python": platform.python_version()}
-    for package in ("tensorflow", "tfos_ml"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # not installed, but found on the path
-            versions[package] = "unknown"
-    return versions
+    path = [p for p in sys.path if not p.endswith(".zip")]  # Spark's own, in which it takes half a second to look
+    found = next(iter(importlib.metadata.distributions(name="tensorflow", path=path)), None)
+    tensorflow = "unknown" if found is None else found.version  # not installed, but found on the path
+    return {"python": platform.python_version(), "tensorflow": tensorflow, "tfos_ml": __version__}
 
 
 class Rendezvous:

@@ -47,7 +47,10 @@ from tfos_ml.inference.tensorflow_import import (
 MARKER = "TFOS_ML_NODE"
 """Environment variable that tells the processes of one attempt of one node from all others."""
 NO_MARKER = "0" * 32  # as long as a marker: a fork writes its own in this place, where others find it in /proc
-MODULES = ("cloudpickle", "pyarrow.flight", "tfos_ml.worker.main", "tfos_ml.worker.context", "tfos_ml.worker.outcome")
+MODULES = (
+    *("cloudpickle", "pandas", "pyarrow.flight"),
+    *("tfos_ml.worker.main", "tfos_ml.worker.context", "tfos_ml.worker.outcome", "tfos_ml.worker.train_args"),
+)
 KERAS_MODULES = ("keras", "tfos_ml.keras.fit", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
 MEMORY_BYTES = 256 << 20  # with less than this left, an idle server ends
 _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
