@@ -1,0 +1,75 @@
+"""Nodes are forked from a process that has imported TensorFlow, unless a setting says otherwise."""
+
+import json
+import os
+import signal
+
+import psutil
+import pytest
+from conftest import ends
+from pyspark.sql import functions as F
+from train_functions import write
+
+from tfos_ml import TFEstimator, errors
+
+pytestmark = pytest.mark.filterwarnings("ignore:The train function exported no model")
+IDLE = "spark.tfos_ml.idleSeconds"
+
+
+def tell_parent(args, ctx):
+    from supervisors import supervisor_of
+
+    write(args, ctx, {"parent": os.getppid(), "supervisor": supervisor_of(ctx)})
+
+
+def lose_the_server(args, ctx):
+    os.kill(os.getppid(), signal.SIGKILL)
+    feed = ctx.get_data_feed()
+    rows = 0
+    while not feed.should_stop():
+        rows += len(feed.next_batch(10))
+    write(args, ctx, {"rows": rows})
+
+
+def fit(spark, directory, train_fn=tell_parent, **params):
+    df = spark.range(40).select(F.col("id").cast("float").alias("features"))
+    TFEstimator(trainFn=train_fn, tfArgs={"directory": str(directory)}, clusterSize=2, **params).fit(df)
+    return [json.loads(file.read_text()) for file in sorted(directory.glob("worker-*.json"))]
+
+
+@pytest.fixture
+def setting(spark):
+    yield lambda value: spark.conf.set(IDLE, value)
+    spark.conf.unset(IDLE)
+
+
+def test_fits_share_a_server_that_is_none_of_their_processes(spark, tmp_path):
+    first, second = fit(spark, tmp_path), fit(spark, tmp_path)
+    assert len({node["parent"] for node in [*first, *second]}) == 1
+    assert "tfos_ml.worker.forkserver" in psutil.Process(first[0]["parent"]).cmdline()
+    assert first[0]["parent"] not in {node["supervisor"] for node in first}
+
+
+def test_without_a_server_every_node_is_started_by_its_supervisor(spark, tmp_path, setting):
+    setting("0")
+    assert all(node["parent"] == node["supervisor"] for node in fit(spark, tmp_path))
+
+
+def test_environment_that_is_read_at_import_has_a_server_of_its_own(spark, tmp_path):
+    plain = fit(spark, tmp_path)
+    own = fit(spark, tmp_path, nodeEnv={"TF_ENABLE_ONEDNN_OPTS": "0"})
+    assert plain[0]["parent"] != own[0]["parent"]
+
+
+def test_a_fit_outlives_its_server_and_the_next_has_another(spark, tmp_path):
+    before = fit(spark, tmp_path)
+    assert sum(node["rows"] for node in fit(spark, tmp_path, lose_the_server)) == 40
+    assert ends(before[0]["parent"])
+    assert fit(spark, tmp_path)[0]["parent"] != before[0]["parent"]
+
+
+@pytest.mark.parametrize("value", ["soon", "-1"])
+def test_idle_seconds_that_are_none_are_refused(spark, tmp_path, setting, value):
+    setting(value)
+    with pytest.raises(errors.ClusterConfigError, match=f"{IDLE}={value} must be a positive number"):
+        fit(spark, tmp_path)
