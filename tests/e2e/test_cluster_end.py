@@ -5,13 +5,13 @@ The same without Spark, and more of it, is in ``harness/test_cluster_ends.py``.
 
 from __future__ import annotations
 
-import contextlib
 import time
 import warnings
 
 import pytest
 from conftest import CLUSTER
 from node_functions import never_look, wait_for_end, work, work_or_serve
+from settings import setting
 
 from tfos_ml import InputMode, TFCluster, TFEstimator, errors
 
@@ -27,16 +27,6 @@ def fit(spark, train_fn, args=None, **params):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.NothingExportedWarning)
         return TFEstimator(trainFn=train_fn, tfArgs=args or {}, verbose=0, **params).fit(rows)
-
-
-@contextlib.contextmanager
-def setting(spark, name, value):
-    """A setting of the session for a while."""
-    spark.conf.set(f"spark.tfos_ml.{name}", value)
-    try:
-        yield
-    finally:
-        spark.conf.unset(f"spark.tfos_ml.{name}")
 
 
 def metrics_of(summary):

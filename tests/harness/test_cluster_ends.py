@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 
 import node_functions
 import pytest
 from harness import metrics_of, session, start
+from settings import setting
 from spark_of_processes import wait_until
 
 from tfos_ml import InputMode, errors
@@ -19,16 +19,6 @@ PARAMETER_SERVER = {"num_ps": 1, "master_node": "chief"}
 @pytest.fixture
 def spark():
     return session()
-
-
-@contextlib.contextmanager
-def setting(spark, name, value):
-    """A setting of the session for a while."""
-    spark.conf.set(f"spark.tfos_ml.{name}", value)
-    try:
-        yield
-    finally:
-        spark.conf.unset(f"spark.tfos_ml.{name}")
 
 
 @pytest.mark.parametrize("mode", [InputMode.TENSORFLOW, InputMode.SPARK])

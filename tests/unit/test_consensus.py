@@ -8,7 +8,7 @@ from node_tasks import make_task
 
 from tfos_ml.agent.consensus import Consensus
 from tfos_ml.agent.grace_period import GracePeriod
-from tfos_ml.agent.member import member_of
+from tfos_ml.agent.identity import identity_of
 from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.control_messages import Ending, ProgressAnswer
@@ -47,7 +47,7 @@ class Nodes:
         self.sent = [[] for _ in template.nodes]
         self.nodes = []
         for rank in range(template.size):
-            member = member_of(make_task(template=template), rank, "127.0.0.1")
+            member = identity_of(make_task(template=template), rank, "127.0.0.1")
             self.nodes.append(Consensus(Rendezvous(gather.of(rank)), member, self.sent[rank].append))
 
     def advance(self, until, ended=(), working=()):
@@ -126,13 +126,13 @@ PS, CHIEF, EVALUATOR, WORKER = range(4)
 def test_the_grace_of_a_passive_node_begins_when_nothing_is_left_for_it(rank, since, seconds):
     template = make_template(4, num_ps=1, master_node="chief", eval_node=True)
     task = make_task(template=template, graces=Graces(worker=3.0, server=1.0, evaluator=2.0))
-    grace = GracePeriod(member_of(task, rank, "127.0.0.1"), waits_for_program=False)
+    grace = GracePeriod(identity_of(task, rank, "127.0.0.1"), waits_for_program=False)
     assert (grace.since(Ended), grace.limit.seconds) == (since, seconds)
 
 
 def test_servers_of_a_program_stay_until_it_shuts_the_cluster_down():
     task = make_task(template=make_template(2, num_ps=1))
-    grace = GracePeriod(member_of(task, 0, "127.0.0.1"), waits_for_program=True)
+    grace = GracePeriod(identity_of(task, 0, "127.0.0.1"), waits_for_program=True)
     grace.take_answer(ProgressAnswer(False))
     assert grace.since(Ended) is None
     before = time.monotonic()

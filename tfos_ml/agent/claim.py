@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfos_ml.agent.forkserver import Forking, executor
-from tfos_ml.agent.member import Member
+from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.agent.placement import NodePlacement
 from tfos_ml.agent.process import ChildProcess, LimitedLines, child_environment, new_marker
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
@@ -51,7 +51,7 @@ class Claim:
         Gets the lines that the process prints.
     """
 
-    def __init__(self, member: Member, placement: NodePlacement, printed: LimitedLines | None):
+    def __init__(self, member: NodeIdentity, placement: NodePlacement, printed: LimitedLines | None):
         self._member = member
         self._placement = placement
         self._printed = printed

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from tfos_ml.agent.member import Member
+from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.agent.row_source import Send
 from tfos_ml.protocol.codec import decode
@@ -23,7 +23,7 @@ from tfos_ml.protocol.messages import Agreement, BarrierPassed, ClusterDone, Nod
 class Consensus:
     """One node's side of it; `send` sends a message to the node's process."""
 
-    def __init__(self, rendezvous: Rendezvous, member: Member, send: Send):
+    def __init__(self, rendezvous: Rendezvous, member: NodeIdentity, send: Send):
         self._rendezvous = rendezvous
         self._member = member
         self._labels = [node.label for node in member.template.nodes]

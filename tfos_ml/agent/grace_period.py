@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tfos_ml.agent.consensus import Consensus
-from tfos_ml.agent.member import Member
+from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.graces import limit_of
 
@@ -16,7 +16,7 @@ class GracePeriod:
     With `waits_for_program` servers and evaluators stay until the program on the driver shuts the cluster down.
     """
 
-    def __init__(self, member: Member, waits_for_program: bool):
+    def __init__(self, member: NodeIdentity, waits_for_program: bool):
         self._member = member
         self._waits = waits_for_program
         self.limit = limit_of(member.role.job_name, member.task.graces)  # how long it may go on after since()

@@ -15,7 +15,7 @@ from tfos_ml.agent.claim import Claimed
 from tfos_ml.agent.consensus import Consensus
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.grace_period import GracePeriod
-from tfos_ml.agent.member import Member
+from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.outcome import Outcome
 from tfos_ml.agent.placement import NodePlacement
@@ -49,7 +49,7 @@ class NodeRun:
 
     def __init__(
         self,
-        member: Member,
+        member: NodeIdentity,
         placement: NodePlacement,
         rendezvous: Rendezvous,
         claimed: Claimed,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.agent.member import Member
+from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
@@ -30,7 +30,7 @@ class Outcome:
     ended_at_work: str | None = None  # what is lost if the node was ended while it still worked
 
     def rows(
-        self, member: Member, report: dict[str, Any], example: bytes | None, directory: Path
+        self, member: NodeIdentity, report: dict[str, Any], example: bytes | None, directory: Path
     ) -> Iterator[pa.RecordBatch]:
         """Result rows of the job; `report` is what else goes into the node's report.
 
@@ -59,7 +59,7 @@ class Outcome:
             yield from results.rows_of_file(member.rank, "model", archive.pack(self.exported, directory))
 
 
-def _stage(exported: str, export_dir: str, member: Member) -> None:
+def _stage(exported: str, export_dir: str, member: NodeIdentity) -> None:
     """Bring the model to where the driver publishes it from, once all nodes have ended well."""
     try:
         publishing.stage(exported, export_dir, member.task.run_id)

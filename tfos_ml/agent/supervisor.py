@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claim
 from tfos_ml.agent.graceful_end import log_failure
-from tfos_ml.agent.member import member_of
+from tfos_ml.agent.identity import identity_of
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_run import Detachment, NodeRun
 from tfos_ml.agent.placement import BarrierPlacement, GatherPlacement, NodePlacement, check_driver, task_info_of
@@ -82,7 +82,7 @@ class Supervisor:
         self._task = task
         self._placement = placement
         self._detachment = detachment
-        self._member = member_of(task, placement.rank, placement.host)
+        self._member = identity_of(task, placement.rank, placement.host)
         self._output = NodeOutput(
             self._member.node.label, 0 if task.shares_console else task.verbose, task.template.size
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfos_ml.agent.member import Member
+from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.inference.archive import pack
 from tfos_ml.protocol.control_client import ControlClient
@@ -27,7 +27,7 @@ KEPT_SYSTEM_REPORTS = 1000  # where they cannot be passed on at once
 class NodeTelemetry:
     """Keeps and sends what the run's :class:`tfos_ml.protocol.settings.Telemetry` wants of one node."""
 
-    def __init__(self, member: Member):
+    def __init__(self, member: NodeIdentity):
         self._task = member.task
         self._label = member.node.label
         self._link: ProgressLink | None = None

@@ -61,38 +61,48 @@ def _beat(channel: Channel) -> None:
         pass
 
 
-def _run(channel: Channel) -> None:
-    from tfos_ml.protocol.pickling import unpack_program
-    from tfos_ml.worker.context import NodeContext
-    from tfos_ml.worker.inbox import Inbox
-    from tfos_ml.worker.outcome import outcome
-
+def _import_libraries() -> None:
+    """Import what the program will need, so that it overlaps the rendezvous."""
     import_keras_lightly()
     # Of Model.fit's own default: ctx.dataset() has shuffled the rows.
     warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored")
     uses_keras = bool(os.environ.get(USES_KERAS))
     if uses_keras or os.environ.get(PRELOADS) != "0":
-        import_tensorflow()  # now, so that it overlaps the rendezvous
+        import_tensorflow()
     else:
         import_tensorflow_later()
     if uses_keras:
         with without_collections():
             importlib.import_module("keras")
 
-    messages = iter(channel)
-    start = next(messages)
-    if not isinstance(start, Start):
-        raise errors.VersionMismatchError(f"expected the message to start, got {start!r}")
+
+def _load_program(payload: str) -> tuple[Any, Any]:
+    """The train function and its arguments; raises ``ImportError``, which names a module that is not there."""
+    from tfos_ml.protocol.pickling import unpack_program
+
     add_working_directory()  # for what the train function imports
-    with open(start.payload, "rb") as file:
+    with open(payload, "rb") as file:
         try:
-            train_fn, args = unpack_program(file.read())
+            return unpack_program(file.read())
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"the train function needs module {error.name!r}, which this node cannot import. Install it on every "
                 "host, send it with spark.addArtifacts(path, pyfile=True), or define the function in the notebook or "
                 "main script"
             ) from None
+
+
+def _run(channel: Channel) -> None:
+    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.inbox import Inbox
+    from tfos_ml.worker.outcome import outcome
+
+    _import_libraries()
+    messages = iter(channel)
+    start = next(messages)
+    if not isinstance(start, Start):
+        raise errors.VersionMismatchError(f"expected the message to start, got {start!r}")
+    train_fn, args = _load_program(start.payload)
     if os.environ.get("TF_CONFIG") is None:
         os.environ["TF_CONFIG"] = json.dumps(start.tf_config)
     if isinstance(args, list):  # of command line arguments, as programs of TensorFlowOnSpark pass them

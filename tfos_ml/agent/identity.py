@@ -9,7 +9,7 @@ from tfos_ml.protocol.template import ClusterTemplate, NodeRole, make_template
 
 
 @dataclass(frozen=True)
-class Member:
+class NodeIdentity:
     """One node of a run, and what it is to the others."""
 
     task: NodeTask
@@ -30,11 +30,11 @@ class Member:
         return not (self.is_active or self.is_evaluator)
 
 
-def member_of(task: NodeTask, rank: int, host: str) -> Member:
+def identity_of(task: NodeTask, rank: int, host: str) -> NodeIdentity:
     """The node of a rank."""
     template = make_template(1) if task.is_independent else task.template
     role = template.nodes[0 if task.is_independent else rank]
-    return Member(
+    return NodeIdentity(
         task,
         rank,
         host,
