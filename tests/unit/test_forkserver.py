@@ -147,13 +147,13 @@ class TestServer:
     def test_serves_one_after_the_other(self, start, owner):
         run(start, "end", "0")
         (server,) = servers(owner.pid)
-        descriptors = server.num_fds()
+        descriptors = server.num_fds()  # with those of the first process, if that has not been waited for
         for _ in range(30):
             process = start("end", "0")
             assert is_forked(process)
             assert process.wait(DEADLINE) == 0
         assert servers(owner.pid) == [server]
-        assert wait_until(lambda: server.num_fds() == descriptors and not server.children(), DEADLINE)
+        assert wait_until(lambda: server.num_fds() <= descriptors and not server.children(), DEADLINE)
 
     def test_started_by_many_at_once_is_one(self, start, owner):
         program = (

@@ -170,8 +170,8 @@ class NodeRun:
         """
         for idle in self._source.feed(batches):
             self._pump(idle)
-            if self._ended:
-                break
+            if self._ended and (self._source.rows["train"] or not self._task.schema.columns):
+                break  # not before a first row: an input without any is an error
         if self._ended:
             self._source.close()
         else:
