@@ -182,6 +182,7 @@ class Sessions:
             .appName("tfos_ml tests")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.default.parallelism", "2")  # every Python worker that scores imports TensorFlow
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.executor.extraJavaOptions", JVM_OPTIONS)

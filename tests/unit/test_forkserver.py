@@ -235,13 +235,21 @@ class TestServer:
 
 
 class TestFreshInstead:
-    @pytest.mark.parametrize("name", ["TF_DETERMINISTIC_OPS", "CUDA_HOME", "KERAS_BACKEND", "PYTHONHASHSEED", "LC_ALL"])
+    @pytest.mark.parametrize("name", ["TF_DETERMINISTIC_OPS", "KERAS_BACKEND"])
     def test_of_what_is_read_at_start_a_server_has_its_own(self, start, owner, name):
         value = "numpy" if name == "KERAS_BACKEND" else "1"
         start("end", "0")
         known = told(start, "environment", environment={name: value})
         assert known["environment"][name] == value
         assert len(servers(owner.pid)) == 2
+
+    @pytest.mark.parametrize("name", ["CUDA_HOME", "PYTHONHASHSEED", "LC_ALL", "LD_PRELOAD", "OMP_NUM_THREADS", "TZ"])
+    def test_what_else_is_read_at_start(self, name):
+        assert forkserver._is_read_at_start(name)
+
+    @pytest.mark.parametrize("name", ["PATH", "TMPDIR", "TF_CONFIG", "AWS_SECRET_ACCESS_KEY", "MY_OWN"])
+    def test_what_is_not(self, name):
+        assert not forkserver._is_read_at_start(name)
 
     def test_where_the_limits_are_others(self, start, owner):
         start("end", "0")
