@@ -59,6 +59,7 @@ bench: install
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/autolog.py
+	$(BIN)/python benchmarks/starts.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output

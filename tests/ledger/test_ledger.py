@@ -67,12 +67,10 @@ def victims(mode, fault):
 def killed(which):
     """Cases of all modes, faults and phases; those that are no chaos tests have each two of these together once."""
     faults = [fault for fault in SIGNALS if fault.startswith("kill")]
-    cases = [(m, f, p, v) for m in FITS for f in faults for p, v in victims(m, f)[which].items()]
-    places = [(FITS.index(m), faults.index(f), PHASES.index(p)) for m, f, p, _ in cases]
+    cases = [Case(m, f, p, v, v) for m in FITS for f in faults for p, v in victims(m, f)[which].items()]
+    places = [(FITS.index(c.mode), faults.index(c.fault), PHASES.index(c.phase)) for c in cases]
     return [
-        pytest.param(
-            Case(*case, case[-1]), id=str(Case(*case, case[-1])), marks=[pytest.mark.chaos] * bool(sum(at) % 3)
-        )
+        pytest.param(case, id=str(case), marks=[pytest.mark.chaos] * bool(sum(at) % 3))
         for case, at in zip(cases, places, strict=True)
     ]
 
