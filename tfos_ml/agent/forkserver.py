@@ -148,7 +148,7 @@ class ForkedProcess:
         return self._returncode
 
     def _read_code(self) -> int:
-        """What it, or else the server, has told; a process that went without a word, as its server has, was killed."""
+        """As the process has reported it, or else the server; if neither has, both were killed."""
         self._connection.settimeout(EXIT_SECONDS)
         try:
             return int(_read(self._connection)["code"])

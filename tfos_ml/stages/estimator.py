@@ -31,7 +31,7 @@ class TFEstimator(TFEstimatorConstructor, TrainFnParams, ClusterEstimator):
     ----------
     trainFn : callable
         ``trainFn(args, ctx)``, the TensorFlow main function; ``ctx`` is a :class:`NodeContext`.
-        Sent to the nodes by cloudpickle. It runs in a fresh process, before which no
+        Sent to the nodes by cloudpickle. It runs in a process of its own, before which no
         TensorFlow state is made.
     tfArgs : dict, argparse.Namespace or list of str, optional
         Arguments of the user's own, reached as ``args.name`` or ``args["name"]``; a list as
