@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -132,7 +133,7 @@ class ForkServer:
 
     def _stands_against(self, request: Request) -> str | None:
         """Why a fork would not be what a fresh process is; None if it would."""
-        if _threads() != self._threads:
+        if self._has_new_threads():
             return "the server has threads that it does not know"
         if _has_runtime():
             return "the server has a TensorFlow runtime"
@@ -143,6 +144,13 @@ class ForkServer:
             if _places(name, path) != _places(name, self._path):
                 return f"module {name!r} is found elsewhere"
         return None
+
+    def _has_new_threads(self) -> bool:
+        for _ in range(2):
+            if not _threads() - self._threads:
+                return False
+            time.sleep(0.1)  # the memory allocator's has its name a moment after its start
+        return True
 
     def _fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> None:
         pid = os.fork()
@@ -245,10 +253,13 @@ def _send(connection: socket.socket, **answer: Any) -> None:
         connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _threads() -> list[str]:
+def _threads() -> Counter[str]:
     """Names of the threads, but for that of pyarrow's memory allocator, which it starts anew after a fork."""
-    names = [Path("/proc/self/task", task, "comm").read_text() for task in os.listdir("/proc/self/task")]
-    return sorted(name for name in names if not name.startswith("jemalloc"))
+    names: Counter[str] = Counter()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended
+            names[Path("/proc/self/task", task, "comm").read_text()] += 1
+    return Counter({name: number for name, number in names.items() if not name.startswith("jemalloc")})
 
 
 def _has_runtime() -> bool:
