@@ -57,6 +57,7 @@ MEMORY_BYTES = 256 << 20  # with less than this left, an idle server ends
 _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
 _REQUEST_SECONDS = 5.0
 _TICK_SECONDS = 5.0
+_NAME_SECONDS = 3.0  # within which the memory allocator's thread has its name, on a busy machine
 _PR_SET_NAME = 15
 _PEER = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED, unix(7)
 
@@ -146,11 +147,12 @@ class ForkServer:
         return None
 
     def _has_new_threads(self) -> bool:
-        for _ in range(2):
-            if not _threads() - self._threads:
-                return False
-            time.sleep(0.1)  # the memory allocator's has its name a moment after its start
-        return True
+        deadline = time.monotonic() + _NAME_SECONDS
+        while _threads() - self._threads:
+            if time.monotonic() > deadline:
+                return True
+            time.sleep(0.02)
+        return False
 
     def _fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> None:
         pid = os.fork()
