@@ -301,7 +301,9 @@ class TestFreshInstead:
         (directory,) = directories(owner.pid)
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(str(directory / "socket"))
-            stranger.sendall(b"what is this\n")
+            request = {"module": "forked", "arguments": [], "environment": {}, "directory": "/", "name": ""}
+            line = json.dumps(request).encode() + b"\n"  # without a search path
+            socket.send_fds(stranger, [line], [0, 1])
             assert stranger.recv(1) == b""
         assert is_forked(start("end", "0"))
 

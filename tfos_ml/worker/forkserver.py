@@ -126,8 +126,8 @@ class ForkServer:
             else:
                 _send(connection, refused=reason)
                 connection.close()
-        except (OSError, ValueError, TypeError):  # who asked is gone, is not one of us, or says what nobody knows
-            connection.close()
+        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+            connection.close()  # who asked is gone, is not one of us, or says what nobody knows
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
