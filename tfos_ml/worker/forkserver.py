@@ -267,7 +267,7 @@ def _threads() -> Counter[str]:
 def _has_runtime() -> bool:
     """Whether TensorFlow has devices and threads. Its public functions would make them, so a private one is asked.
 
-    Tried on TensorFlow 2.18 to 2.21.
+    Tried on TensorFlow 2.21; where it has another name, no fork is made.
     """
     context = sys.modules.get("tensorflow.python.eager.context")
     return context is not None and bool(context.context()._initialized)
