@@ -15,7 +15,8 @@ from pyspark.ml import Pipeline, PipelineModel
 from pyspark.sql import SparkSession, functions as F
 from tfos_ml import KerasEstimator, TFCluster, TFEstimator, TFParallel, errors
 
-spark = SparkSession.builder.remote("local[4]").config("spark.ui.enabled", "false").getOrCreate()
+builder = SparkSession.builder.remote("local[4]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 df = spark.range(0, 100, 1, 3).select(F.col("id").cast("float").alias("features"))
 
 def train(args, ctx):
