@@ -1,8 +1,9 @@
-"""How fast ``TFModel.transform`` scores rows, beside ``predict_batch_udf`` and TensorFlow alone.
+"""How fast ``TFModel.transform`` scores rows, beside ``predict_batch_udf``, an identity UDF and TensorFlow alone.
 
-All run the same MLP (n-128-10, batches of 1,024) on ``local-cluster[2,1,4096]`` over the same cached
-rows, in turn, after one warm-up each in which the executors load the model. TensorFlow alone has
-the rows in memory, in this process, and no Spark.
+``transform`` runs with the model in the executor's one scoring process, and in each Python worker. The identity UDF
+hands Arrow columns back without a look at them: the limit that Spark sets. All run the same MLP (n-128-10, batches of
+1,024) on ``local-cluster[2,1,4096]`` over the same cached rows, in turn, after one warm-up each in which the executors
+load the model. TensorFlow alone has the rows in memory, in this process, and no Spark.
 
     python benchmarks/transform.py [--rounds 3] [--widths 784 10]
 """
@@ -14,17 +15,19 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+import pyarrow as pa
 from executors import measure_widths
 from feed import frame
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.functions import arrow_udf
 from pyspark.sql.types import ArrayType, FloatType
 
 from tfos_ml import TFModel
@@ -60,6 +63,21 @@ def by_predict_batch_udf(df: DataFrame, path: str) -> DataFrame:
     return df.withColumn("prediction", score("features"))
 
 
+def by_transform(df: DataFrame, path: str, kind: str) -> DataFrame:
+    """What this project offers, with one of its scoring processes."""
+    df.sparkSession.conf.set("spark.tfos_ml.scoringProcess", kind)
+    return TFModel(exportDir=path, batchSize=BATCH).transform(df)
+
+
+def by_identity(df: DataFrame) -> DataFrame:
+    """Nothing but the way of the columns to Python and back."""
+
+    def same(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        yield from batches
+
+    return df.withColumn("prediction", arrow_udf(same, ArrayType(FloatType()))("features"))
+
+
 def rate(df: DataFrame, rows: int) -> float:
     """Rows a second of scoring them all."""
     start = time.monotonic()
@@ -86,11 +104,13 @@ def measure(spark: SparkSession, width: int, rounds: int) -> None:
     df = frame(spark, width, rows)
     with tempfile.TemporaryDirectory() as path:
         save_model(width, path)
-        ours = TFModel(exportDir=path, batchSize=BATCH).transform(df)
+        ours = {kind: by_transform(df, path, kind) for kind in ("executor", "worker")}
         theirs = by_predict_batch_udf(df, path)
         contenders: dict[str, Callable[[], float]] = {
             "predict_batch_udf": lambda: rate(theirs, rows),
-            "transform": lambda: rate(ours, rows),
+            "transform (executor)": lambda: rate(ours["executor"], rows),
+            "transform (worker)": lambda: rate(ours["worker"], rows),
+            "identity UDF": lambda: rate(by_identity(df), rows),
             "TensorFlow alone": lambda: rate_of_tensorflow(path, width, rows),
         }
         rates: dict[str, list[float]] = {name: [] for name in contenders}
@@ -103,7 +123,7 @@ def measure(spark: SparkSession, width: int, rounds: int) -> None:
     base = statistics.median(rates["predict_batch_udf"])
     for name, found in rates.items():
         middle = statistics.median(found)
-        print(f"  {name:20} {middle:10,.0f} ({min(found):,.0f} to {max(found):,.0f})  {middle / base:5.2f}")
+        print(f"  {name:22} {middle:10,.0f} ({min(found):,.0f} to {max(found):,.0f})  {middle / base:5.2f}")
     df.unpersist()
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,7 +12,7 @@ from conftest import ends
 from pyspark.sql import functions as F
 from train_functions import write
 
-from tfos_ml import TFEstimator, errors
+from tfos_ml import KerasEstimator, TFEstimator, errors
 
 pytestmark = pytest.mark.filterwarnings("ignore:The train function exported no model")
 IDLE = "spark.tfos_ml.idleSeconds"
@@ -73,3 +75,37 @@ def test_idle_seconds_that_are_none_are_refused(spark, tmp_path, setting, value)
     setting(value)
     with pytest.raises(errors.ClusterConfigError, match=f"{IDLE}={value} must be a positive number"):
         fit(spark, tmp_path)
+
+
+def test_looks_nodes_and_scoring_share_one_server_on_the_drivers_host(spark, tmp_path):
+    """Red before: three servers, each with a TensorFlow of its own."""
+    fit(spark, tmp_path)
+    known = servers()
+    df = spark.range(40).select((F.col("id") / 40).cast("float").alias("features"), F.lit(0.0).alias("label"))
+    estimator = KerasEstimator(model=regression, batchSize=10, verbose=0)
+    assert estimator.fit(df).transform(df).count() == 40
+    assert servers() == known
+
+
+def servers():
+    """The places of the fork servers of this process."""
+    return set(Path(tempfile.gettempdir()).glob(f"tfos_ml-forkserver-{os.getpid()}-*"))
+
+
+def regression():
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_python_workers_of_our_daemon_begin_with_what_tasks_import(spark):
+    def look(_):
+        import sys
+
+        archives = [path for path in sys.path if "pyspark.zip" in path or "py4j" in path or path.endswith(".jar")]
+        return [({"pandas", "pyarrow.flight", "tfos_ml.agent.feed_task"} <= set(sys.modules), archives)]
+
+    assert spark.conf.get("spark.python.daemon.module") == "tfos_ml.agent.daemon"
+    assert spark.sparkContext.parallelize([1], 1).mapPartitions(look).collect() == [(True, [])]

@@ -18,9 +18,9 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, TFModel, errors
+from tfos_ml.agent.scoring import make_udf_function
 from tfos_ml.inference import archive, udf
 from tfos_ml.inference.prediction import HEAD_FILE
-from tfos_ml.inference.udf import make_udf_function
 
 MAKE_MODELS = """
 import sys
@@ -197,7 +197,10 @@ def test_model_is_unpacked_once_an_executor_and_loaded_once_a_worker(any_spark, 
     df = any_spark.range(0, 400, 1, 3).select(F.col("id").cast("float").alias("features"))
     captured = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(udf, "make_udf_function", lambda scoring: captured.append(scoring) or make_udf_function(scoring))
+        patch.setattr(
+            "tfos_ml.stages.model.make_udf_function",
+            lambda scoring, process: captured.append(scoring) or make_udf_function(scoring, process),
+        )
         model.transform(df).collect()
     (scoring,) = captured
 
@@ -211,7 +214,7 @@ def test_model_is_unpacked_once_an_executor_and_loaded_once_a_worker(any_spark, 
         try:
             for batch in batches:
                 for _ in range(3):
-                    udf.score_batch(scoring, [batch.column(0)])
+                    udf.score_batch(scoring, [batch.column(0)], udf.load_function(scoring))
         finally:
             tf.saved_model.load = load
         model = archive.unpacked(scoring.model)

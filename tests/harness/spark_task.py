@@ -105,4 +105,8 @@ def fork_detached(node: DetachedNode) -> SimpleNamespace:
             os._exit(0)
     os.close(writing)
     output = os.fdopen(reading, "rb")
-    return SimpleNamespace(stdout=output, wait=lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    return SimpleNamespace(
+        has_joined=lambda: bool(output.readline()),
+        wait=lambda: (output.read() and None) or os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]),
+        close=output.close,
+    )

@@ -336,3 +336,24 @@ class TestTensorFlow:
     def test_what_one_changes_is_not_seen_by_the_next(self, start):
         first, second = (run(start, "change_tensorflow", environment=self.KERAS) for _ in range(2))
         assert first == second == "True float32 1\n"
+
+
+class TestKey:
+    """What processes agree in that share a server."""
+
+    @pytest.mark.parametrize(
+        "name", ["CUDA_VISIBLE_DEVICES", "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE", "TPU_ML_PLATFORM", "MINE"]
+    )
+    def test_is_not_what_spark_and_tensorflow_set_for_themselves(self, name):
+        known = {"HOME": "/nowhere"}
+        assert forkserver.read_at_start({**known, name: "1"}) == forkserver.read_at_start(known)
+
+    def test_is_the_same_before_and_after_keras_has_written_its_defaults(self, tmp_path):
+        known = {"KERAS_HOME": str(tmp_path)}
+        before = forkserver.read_at_start(known)
+        defaults = {"floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow"}
+        (tmp_path / "keras.json").write_text(json.dumps({**defaults, "image_data_format": "channels_last"}))
+        assert forkserver.read_at_start(known) == before
+        assert forkserver.read_at_start({**known, "KERAS_BACKEND": "tensorflow"}) == before
+        (tmp_path / "keras.json").write_text(json.dumps({**defaults, "floatx": "float64"}))
+        assert forkserver.read_at_start(known) != before

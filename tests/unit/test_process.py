@@ -170,11 +170,13 @@ class TestChildEnvironment:
         output = subprocess.run(command, env=child_environment("m", 1, {}), capture_output=True, text=True)
         assert output.stdout == "found\n"
 
-    def test_archives_of_installed_packages_are_searched_last(self, monkeypatch):
+    def test_archives_of_installed_packages_are_left_out(self, monkeypatch):
         monkeypatch.syspath_prepend("/spark/python/lib/pyspark.zip")
+        monkeypatch.syspath_prepend("/spark/jars/spark-core_2.13-4.1.0.jar")
         monkeypatch.syspath_prepend("/elsewhere/own.zip")
         path = child_environment("m", 1, {})["PYTHONPATH"].split(os.pathsep)
-        assert (path[0], path[-1]) == ("/elsewhere/own.zip", "/spark/python/lib/pyspark.zip")
+        assert path[0] == "/elsewhere/own.zip"
+        assert not [p for p in path if p.startswith("/spark/")]
 
 
 class TestChildProcess:

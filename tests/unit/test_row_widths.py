@@ -9,7 +9,7 @@ from tfos_ml.data.arrow import to_numpy
 from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ShapeError
-from tfos_ml.inference.udf import InputBinding, Scoring, score_batch
+from tfos_ml.inference.udf import InputBinding, Scoring, load_function, score_batch
 
 NONE = None
 
@@ -82,7 +82,7 @@ def scored(tmp_path_factory):
             null_policy="keep",
             pad_value=0,
         )
-        return score_batch(scoring, [pa.array(rows, kind)]).to_pylist()
+        return score_batch(scoring, [pa.array(rows, kind)], load_function(scoring)).to_pylist()
 
     return score
 

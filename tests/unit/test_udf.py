@@ -24,6 +24,7 @@ from tfos_ml.inference.udf import (
     array_tensor,
     check_binding,
     input_tensors,
+    load_function,
     output_array,
     output_type,
     score_batch,
@@ -319,11 +320,15 @@ class TestDamagedModel:
             model, "serving_default", "serve", (InputBinding("c", "x", x),), {"y": x}, kinds, {"y": "y"}, 10, "error", 0
         )
 
+    def score(self, model, value):
+        scoring = self.scoring(model)
+        return score_batch(scoring, [pa.array([value], pa.float32())], load_function(scoring)).to_pylist()
+
     @pytest.mark.parametrize(("file", "size", "message"), DAMAGES)
     def test_transform_names_the_file(self, damaged, artifact, file, size, message):
         (damaged / file).unlink() if size is None else os.truncate(damaged / file, size)
         with pytest.raises(ModelError, match=message):
-            score_batch(self.scoring(artifact(damaged)), [pa.array([1.0], pa.float32())])
+            self.score(artifact(damaged), 1.0)
 
     @pytest.mark.parametrize(("file", "size", "message"), DAMAGES)
     def test_predict_names_the_file(self, damaged, file, size, message):
@@ -335,7 +340,7 @@ class TestDamagedModel:
         sent = artifact(saved)
         data = archive.unpacked(sent) / "variables/variables.data-00000-of-00001"
         data.write_bytes(bytes(data.stat().st_size))
-        assert score_batch(self.scoring(sent), [pa.array([3.0], pa.float32())]).to_pylist() == [3.0]
+        assert self.score(sent, 3.0) == [3.0]
 
 
 class TestExportDir:

@@ -78,15 +78,16 @@ class Claim:
         self._directories.append(scratch)
         directories = spool.create()
         self._directories += directories.all()
-        self._reaper = Reaper(marker, self._directories, task.lease or SUPERVISOR_TIMEOUT, frozen)
+        program = task.payload.read()
+        environment = self._environment(marker, scratch, uses_keras=b"keras" in program)
+        forking = Forking(task.fork_owner or executor(), task.idle_seconds)
+        watch = task.lease or SUPERVISOR_TIMEOUT
+        self._reaper = Reaper(marker, self._directories, watch, frozen, environment, forking)
         self._reserve_port()
         log_dir = self._find_log_dir(scratch)
-        program = task.payload.read()
         payload = Path(directories.disk) / "payload"
         with spool.room_in(directories.disk):
             payload.write_bytes(program)
-        environment = self._environment(marker, scratch, uses_keras=b"keras" in program)
-        forking = Forking(task.fork_owner or executor(), task.idle_seconds)
         self.child = ChildProcess(CHILD_MODULE, environment, label, self._printed, forking)
         self._reaper.guard(pid=self.child.pid)
         channel = QueuedChannel(self.child.socket)

@@ -1,7 +1,8 @@
 """``python -m tfos_ml.agent.detached``: a node's supervisor that outlives the task that started it.
 
 Feeding jobs come and go, so the node cannot be their task. A task starts this process, in a
-session of its own, and hands it what it needs through a pipe. It ends by itself when its
+session of its own and where it can a fork of the executor's fork server, and hands it what
+it needs through a socket pair. It ends by itself when its
 *owner* (the executor's JVM, the task, or the driver) dies, when the driver's host refuses
 connections, or when the driver has not answered for the lease (``spark.tfos_ml.leaseTimeout``).
 """
@@ -11,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import subprocess
+import socket
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO
 
@@ -21,7 +23,7 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.forkserver import executor
+from tfos_ml.agent.forkserver import Forking, Process, executor, read_at_start_only, start_process
 from tfos_ml.agent.node_run import Detachment
 from tfos_ml.agent.placement import GatherPlacement, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.process import child_environment
@@ -29,7 +31,6 @@ from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.agent.row_source import RowSource, Send
 from tfos_ml.agent.supervisor import Supervisor, supervise
-from tfos_ml.common.interpreter import module_command
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import node_endpoint
@@ -41,8 +42,12 @@ from tfos_ml.protocol.failure import NodeFailure
 from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.transport import command, connect
-from tfos_ml.worker.forkserver import MARKER
+from tfos_ml.worker.forkserver import NO_MARKER
 
+MODULE = "tfos_ml.agent.detached"
+NAME = "tfos supervisor"
+STDERR = 2
+EXIT_SECONDS = 30.0  # between the end of a supervisor and that of its process
 _JOINED = b"joined\n"
 
 
@@ -56,21 +61,68 @@ class DetachedNode:
     is_fed: bool  # whether feed tasks send it rows
 
 
-def start_detached(node: DetachedNode) -> subprocess.Popen[bytes]:
-    """Start the process; its standard output has a line once its node has joined, and ends with it."""
-    environment = child_environment("", 1, {})
-    del environment[MARKER]  # of the TensorFlow process alone
-    process = subprocess.Popen(
-        module_command("tfos_ml.agent.detached"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        env=environment,
-    )
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin:
-        pickle.dump(node, process.stdin)
-    return process
+class DetachedProcess:
+    """The supervisor's process, as who has started it sees it.
+
+    Parameters
+    ----------
+    process : Process
+        The process.
+    channel : socket.socket
+        Over which it says that its node has joined the others; it ends with the process.
+    """
+
+    def __init__(self, process: Process, channel: socket.socket):
+        self._process = process
+        self._channel = channel
+
+    def has_joined(self) -> bool:
+        """Whether its node joins the others, for which this waits, or ends before."""
+        said = b""
+        while said != _JOINED and (more := self._receive(len(_JOINED) - len(said))):
+            said += more
+        return said == _JOINED
+
+    def _receive(self, size: int) -> bytes:
+        with contextlib.suppress(ConnectionResetError):  # it ended before it had read what it is to lead
+            return self._channel.recv(size)
+        return b""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code; by default it is waited for until its supervisor has ended.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            If it goes on for longer than `timeout` seconds.
+        """
+        if timeout is None:
+            while self._receive(len(_JOINED)):
+                pass
+        return self._process.wait(EXIT_SECONDS if timeout is None else timeout)
+
+    def kill(self) -> None:
+        """End it; its reaper cleans up."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Do without what it says; it goes on."""
+        self._channel.close()
+
+
+def start_detached(node: DetachedNode) -> DetachedProcess:
+    """Start the supervisor of a node, whose task names the owner of its fork server, in a process of its own."""
+    task = node.task
+    assert task.fork_owner is not None
+    channel, theirs = socket.socketpair()
+    environment = child_environment(NO_MARKER, node.info.cpus, read_at_start_only(task.environment))
+    forking = Forking(task.fork_owner, task.idle_seconds)
+    with theirs:
+        process = start_process(MODULE, (), environment, theirs.fileno(), STDERR, forking, NAME, stays=True)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        channel.sendall(pickle.dumps(node))
+        channel.shutdown(socket.SHUT_WR)
+    return DetachedProcess(process, channel)
 
 
 def start_node(task: NodeTask, fed: bool, rank: int) -> None:
@@ -80,17 +132,18 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
     assert task.control is not None
     check_driver(task.control)
     info = task_info_of(TaskContext.get(), rank, task.control)
-    task = replace(task, payload=Artifact(task.payload.name, task.payload.read()))
-    owner = executor() if fed else os.getpid()
+    jvm = executor()
+    payload = Artifact(task.payload.name, task.payload.read())
+    task = replace(task, payload=payload, fork_owner=task.fork_owner or jvm)
+    owner = jvm if fed else os.getpid()
     process = start_detached(DetachedNode(task, info, owner, fed and rank in task.template.feed_ranks))
-    assert process.stdout is not None
-    with process.stdout as output:
-        has_joined = output.readline() == _JOINED
-        if not (has_joined and fed):
-            output.read()
+    try:
+        if not (process.has_joined() and fed):
             code = process.wait()
             if code:  # else the driver knows how it ended
                 raise RuntimeError(f"the supervisor of the node ended with code {code}; see its output above")
+    finally:
+        process.close()
 
 
 def lead(node: DetachedNode, output: IO[bytes]) -> None:
@@ -154,12 +207,15 @@ def _deliver(rows: list[pa.RecordBatch], rank: int, control: dict[str, str], pat
             time.sleep(RETRY_SECONDS)
 
 
-def main() -> None:
-    """Lead one node from start to end."""
-    node: DetachedNode = pickle.load(sys.stdin.buffer)  # noqa: S301  (a pipe from the process that started this one)
-    sys.stdin.close()
-    lead(node, sys.stdout.buffer)
+def main(arguments: Sequence[str]) -> None:
+    """Lead one node, which comes as a pickle over standard input, from start to end."""
+    with socket.socket(fileno=os.dup(0)) as channel:
+        with channel.makefile("rb") as stream, open(os.devnull, "rb") as nothing:
+            node: DetachedNode = pickle.load(stream)  # noqa: S301  (of a socket pair with who started this process)
+            os.dup2(nothing.fileno(), 0)
+        with channel.makefile("wb") as output:
+            lead(node, output)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -8,19 +8,16 @@ that; the first who needs it starts it. Where there cannot be one, or it does no
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import resource
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import SIGKILL
@@ -28,6 +25,7 @@ from typing import IO, Any, Protocol
 
 import psutil
 
+from tfos_ml.common import unix_sockets
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.common.pids import ProcessHandle, start_mark, start_ticks
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS, has_gpu_device
@@ -35,7 +33,6 @@ from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Request
 
 logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 120.0  # within which a server imports TensorFlow on a busy machine, and forks
-LOCK_SECONDS = 30.0  # within which another process starts a server
 EXIT_SECONDS = 2.0  # between the end of a process and its exit code
 
 # Variables that a program may read when it starts or is imported, so that only equal ones can share a server.
@@ -45,7 +42,13 @@ _READ_AT_START = (
     *("OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "TERM", "TFDS_", "TF_", "TPU_", "TZ", "USER", "XLA_"),
 )
 _READ_LATER = ("PYTHONPATH", "TF_CONFIG", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS")
-_GPU_CHOICE = "CUDA_VISIBLE_DEVICES"  # where there is no GPU
+_KERAS_DEFAULTS = {
+    "floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last",
+    "nnx_enabled": False,
+}  # fmt: skip
+_PREFIX = "tfos_ml-"
+# Of Spark's for its own workers, of TensorFlow's once it is imported, and of GPUs, where there are none.
+_NOT_READ = ("PYTHON_DAEMON_", "PYTHON_UDF_", "PYTHON_WORKER_", "TPU_ML_PLATFORM", "CUDA_VISIBLE_DEVICES")
 
 
 class Process(Protocol):
@@ -88,6 +91,7 @@ def start_process(
     output: int | IO[bytes],
     forking: Forking | None,
     name: str = "",
+    stays: bool = False,
 ) -> Process:
     """Start a process that leads a session, to call a module's ``main`` with its arguments.
 
@@ -103,10 +107,12 @@ def start_process(
         The fork server to use; None for a fresh process.
     name : str
         Of the process, for ``ps``, where it is forked.
+    stays : bool
+        Whether it goes on when this process has ended.
     """
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
     if forking is not None and forking.idle_seconds > 0 and not has_gpu_device():
-        request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), name)
+        request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), name, stays)
         try:
             return _fork(request, descriptors, forking)
         except (OSError, ValueError, LookupError) as error:
@@ -199,35 +205,58 @@ def _read(connection: socket.socket) -> dict[str, Any]:
 def _connect(environment: Mapping[str, str], forking: Forking) -> socket.socket:
     """A connection to the fork server, which is started if there is none."""
     imports_keras = bool(environment.get(USES_KERAS)) or environment.get(PRELOADS) != "0"
-    variables = {name: value for name, value in environment.items() if _is_read_at_start(name)}
-    configuration = _keras_configuration(environment)
-    if configuration is None:
-        variables.setdefault("KERAS_BACKEND", "tensorflow")  # Keras's own default
-    key = hashlib.sha256(json.dumps([variables, configuration, imports_keras, _inherited()], sort_keys=True).encode())
-    name = f"tfos_ml-forkserver-{forking.owner}-{start_mark(forking.owner)}-{key.hexdigest()[:16]}"
-    directory = Path(tempfile.gettempdir(), name)
-    path = directory / "socket"
-    with _locked(directory):
-        try:
-            return _connected(path)
-        except (FileNotFoundError, ConnectionRefusedError):
-            path.unlink(missing_ok=True)
-        kept = {name: value for name, value in os.environ.items() if environment.get(name) == value}
-        _start_server(path, {**kept, **variables}, environment["PYTHONPATH"], forking, imports_keras)
-        return _connected(path)
+    path = socket_path("forkserver", forking.owner, [read_at_start(environment), imports_keras])
+    with unix_sockets.locked(path.parent):
+        connection = unix_sockets.connect(path, socket.SOCK_STREAM)
+        if connection is None:
+            sweep("forkserver")
+            _start_server(path, environment, forking, imports_keras)
+            connection = unix_sockets.connect(path, socket.SOCK_STREAM)
+    if connection is None:
+        raise ConnectionError("the fork server has ended")
+    return connection
+
+
+def socket_path(kind: str, owner: int, key: object) -> Path:
+    """Of a server that only processes use that agree in a key, in their owner, and in what they inherited."""
+    digest = hashlib.sha256(json.dumps([key, _inherited()], sort_keys=True).encode()).hexdigest()
+    return Path(tempfile.gettempdir(), f"{_PREFIX}{kind}-{owner}-{start_mark(owner)}-{digest[:16]}", "socket")
+
+
+def sweep(kind: str) -> None:
+    """Delete the sockets of servers that were killed, and whose owners have ended."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{kind}-*-*-*"):
+        owner, mark = directory.name.removeprefix(f"{_PREFIX}{kind}-").split("-")[:2]
+        if owner.isdecimal() and start_mark(int(owner)) != mark:
+            with contextlib.suppress(OSError):
+                (directory / "socket").unlink(missing_ok=True)
+                directory.rmdir()
+
+
+def read_at_start(environment: Mapping[str, str]) -> list[object]:
+    """What a process with this environment may read when it starts."""
+    configuration = {**_KERAS_DEFAULTS, **_keras_configuration(environment)}
+    backend = str(configuration.pop("backend"))
+    return [{"KERAS_BACKEND": backend, **read_at_start_only(environment)}, configuration]
+
+
+def read_at_start_only(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those variables in which processes that share a server agree."""
+    return {name: value for name, value in variables.items() if _is_read_at_start(name)}
 
 
 def _is_read_at_start(name: str) -> bool:
-    return name.startswith(_READ_AT_START) and name not in _READ_LATER
+    return name.startswith(_READ_AT_START) and not name.startswith(_NOT_READ) and name not in _READ_LATER
 
 
-def _keras_configuration(environment: Mapping[str, str]) -> str | None:
-    """What Keras reads when it is imported; None if there is nothing."""
+def _keras_configuration(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What Keras reads when it is imported; it writes the file with its defaults, if there is none."""
     home = environment.get("KERAS_HOME") or Path(environment.get("HOME", "~"), ".keras").expanduser()
     try:
-        return Path(home, "keras.json").read_text()
-    except OSError:
-        return None
+        configuration = json.loads(Path(home, "keras.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return configuration if isinstance(configuration, dict) else {}
 
 
 def _inherited() -> list[object]:
@@ -239,58 +268,16 @@ def _inherited() -> list[object]:
     return [sys.executable, limits, umask, groups, *place]
 
 
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """The directory, made if need be, while no other process of ours starts a server there.
-
-    Raises
-    ------
-    OSError
-        If it is another user's, or locked for long.
-    """
-    directory.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
-            raise PermissionError(f"{directory} is of user {found.st_uid}, with mode {found.st_mode:o}")
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _connected(path: Path) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.connect(str(path))
-    except OSError:
-        connection.close()
-        raise
-    return connection
-
-
-def _start_server(
-    path: Path, environment: Mapping[str, str], search_path: str, forking: Forking, imports_keras: bool
-) -> None:
+def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, imports_keras: bool) -> None:
     """Start a server that takes requests from now on, and answers once it has imported what it forks with."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        path.chmod(0o600)
-        listener.listen(64)
+    variables = read_at_start_only(environment)
+    kept = {name: value for name, value in os.environ.items() if environment.get(name) == value}
+    with unix_sockets.listen(path, socket.SOCK_STREAM) as listener:
         started = start_ticks(forking.owner)
         arguments = [listener.fileno(), forking.owner, started, forking.idle_seconds, "keras" if imports_keras else ""]
         starter = subprocess.Popen(
             module_command("tfos_ml.worker.forkserver", *map(str, arguments)),
-            env={**environment, "PYTHONPATH": search_path, MARKER: NO_MARKER},
+            env={**kept, **variables, "PYTHONPATH": environment["PYTHONPATH"], MARKER: NO_MARKER},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -298,4 +285,4 @@ def _start_server(
             pass_fds=[listener.fileno()],
             start_new_session=True,
         )
-        starter.wait(LOCK_SECONDS)
+        starter.wait(unix_sockets.LOCK_SECONDS)

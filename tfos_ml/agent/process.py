@@ -50,18 +50,21 @@ def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> di
     extra : mapping of str to str
         The user's ``nodeEnv``, which wins over all else.
     """
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_SECRET) and k not in _OURS_TO_SET}
-    kept.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     return {
-        **kept,
-        "PYTHONPATH": os.pathsep.join(search_path()),
-        "PYTHONUNBUFFERED": "1",
+        **base_environment(),
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
         "TF_NUM_INTEROP_THREADS": str(max(2, threads)),
         **extra,
         MARKER: marker,
     }
+
+
+def base_environment() -> dict[str, str]:
+    """What all processes that use TensorFlow take over from this one, but for its secrets."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_SECRET) and k not in _OURS_TO_SET}
+    kept.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    return {**kept, "PYTHONPATH": os.pathsep.join(search_path()), "PYTHONUNBUFFERED": "1"}
 
 
 class LimitedLines:

@@ -22,14 +22,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tfos_ml.agent.forkserver import Forking, start_process
 from tfos_ml.agent.process import child_environment, kill_tree
-from tfos_ml.common.interpreter import module_command
 from tfos_ml.common.pids import ProcessHandle, start_ticks
-from tfos_ml.worker.forkserver import MARKER
+from tfos_ml.worker.forkserver import MARKER, NO_MARKER
 
+MODULE = "tfos_ml.agent.reaper"
+NAME = "tfos reaper"
 CLEANUP_TIMEOUT = 10.0
 SUPERVISOR_TIMEOUT = 60.0
 BEAT_SECONDS = 2.0
@@ -45,6 +47,10 @@ class Reaper:
         Found in the environment of every process to kill.
     directories : sequence of str
         To be deleted.
+    environment : mapping of str to str, optional
+        Of the node, but for its marker; by default as little as possible.
+    forking : Forking, optional
+        The fork server to use.
     watch : float, optional
         Seconds without a sign of life after which this process is taken for frozen, and killed.
     frozen : str, optional
@@ -52,18 +58,19 @@ class Reaper:
     """
 
     def __init__(
-        self, marker: str, directories: Sequence[str], watch: float | None = None, frozen: str | None = None
+        self,
+        marker: str,
+        directories: Sequence[str],
+        watch: float | None = None,
+        frozen: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        forking: Forking | None = None,
     ) -> None:
-        self._process = subprocess.Popen(
-            module_command("tfos_ml.agent.reaper"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env=_environment(),
-        )
-        assert self._process.stdin is not None
-        self._pipe = self._process.stdin.fileno()
+        # With the node's marker it would be killed with those that it guards against.
+        variables = {**(child_environment("", 1, {}) if environment is None else environment), MARKER: NO_MARKER}
+        reading, self._pipe = os.pipe()
+        with open(reading, "rb") as lines, open(os.devnull, "wb") as nothing:
+            self._process = start_process(MODULE, (), variables, lines, nothing, forking, NAME, stays=True)
         os.set_blocking(self._pipe, False)  # it may be frozen, too
         self._lock = threading.Lock()
         self._lost = False  # killed, or frozen for too long
@@ -128,10 +135,11 @@ class Reaper:
         self._beats.join()
         if not report:
             self.guard(control=None)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        with self._lock:
+            os.close(self._pipe)
+            self._lost, is_lost = True, self._lost
         try:
-            done = self._process.wait(0 if self._lost else CLEANUP_TIMEOUT) == 0
+            done = self._process.wait(0 if is_lost else CLEANUP_TIMEOUT) == 0
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(CLEANUP_TIMEOUT)
@@ -142,12 +150,6 @@ class Reaper:
         if self._child is not None:
             self._child.close()
         return done
-
-
-def _environment() -> dict[str, str]:
-    environment = child_environment("", 1, {})
-    del environment[MARKER]  # or it would be killed with those it guards against
-    return environment
 
 
 def _delete(directories: Sequence[str]) -> None:
@@ -231,10 +233,10 @@ def _lines(descriptor: int, watch: _Watch) -> Iterator[bytes | None]:
         yield from lines
 
 
-def main(descriptor: int) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Collect what to guard until end-of-file, or until the supervisor is found frozen; then clean it up."""
     watch = _Watch()
-    for line in _lines(descriptor, watch):
+    for line in _lines(sys.stdin.fileno(), watch):
         if line is not None:
             watch.hear(line)
         elif watch.hear_nothing():
@@ -244,4 +246,4 @@ def main(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.stdin.fileno())
+    main(sys.argv[1:])

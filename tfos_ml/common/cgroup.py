@@ -9,11 +9,15 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 PROC = Path("/proc/self")
+SHORT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,12 @@ def memory_headroom(proc: Path = PROC) -> int | None:
     """Bytes until the nearest memory limit, cached files that the kernel can drop not counted; None without limit."""
     rooms = [room for files, directory in _groups(proc) if (room := _room(files, directory)) is not None]
     return min(rooms, default=None)
+
+
+def is_memory_short() -> bool:
+    """Whether so little is left that what is kept for later should go."""
+    headroom = memory_headroom()
+    return min(psutil.virtual_memory().available, headroom if headroom is not None else sys.maxsize) < SHORT_BYTES
 
 
 def _groups(proc: Path) -> Iterator[tuple[_Files, Path]]:

@@ -7,9 +7,12 @@ do not, until the process comes to run the user's code, which may lie there.
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+_SPARK_JAR = re.compile(r"spark-core_.*\.jar")
 # What -P does, for Python 3.10. Nothing has been imported from the working directory before it runs.
 _SAFE_RUN = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
@@ -26,13 +29,19 @@ def module_command(module: str, *arguments: str) -> list[str]:
 def search_path() -> list[str]:
     """Where this process finds modules, without the working directory unless it is there on purpose.
 
-    Spark's archives come last where the same packages are installed: Python keeps nothing compiled of
-    an archive, so that each process would compile pyspark anew.
+    It does without Spark's archives where the same packages are installed: Python keeps nothing compiled of an
+    archive, so that each process would compile pyspark anew.
     """
     here = _working_directory()
     path = [p for p in sys.path if p and (os.path.realpath(p) != here or _is_on_purpose(p))]
-    installed = {name for name in ("pyspark", "py4j") if any(os.path.isdir(os.path.join(p, name)) for p in path)}
-    return sorted(path, key=lambda p: p.endswith(".zip") and os.path.basename(p).startswith(tuple(installed)))
+    installed = [name for name in ("pyspark", "py4j") if any(os.path.isdir(os.path.join(p, name)) for p in path)]
+    return [p for p in path if not _is_archive_of(p, installed)]
+
+
+def _is_archive_of(path: str, packages: Sequence[str]) -> bool:
+    """Whether a path is what Spark adds for packages that are installed; its own jar holds no Python in any case."""
+    name = os.path.basename(path)
+    return (name.endswith(".zip") and name.startswith(tuple(packages))) or bool(_SPARK_JAR.fullmatch(name))
 
 
 def _working_directory() -> str | None:

@@ -6,6 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.agent.scoring import ScoringProcess
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
 from tfos_ml.protocol.graces import (
@@ -18,6 +19,7 @@ from tfos_ml.protocol.graces import (
     WORKER_SETTING,
     Graces,
 )
+from tfos_ml.protocol.scoring_process import AUTO, CHOICES, SCORING_SETTING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +86,20 @@ def idle_seconds(spark: SparkSession | None) -> float:
 def fork_owner(spark: SparkSession) -> int | None:
     """This process, if its fork server is the nodes' too, as they are of the same host and user."""
     return os.getpid() if is_local(spark) and not is_connect(spark) else None
+
+
+def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
+    """Which process scores rows with a model of that size.
+
+    Raises
+    ------
+    ClusterConfigError
+        If the setting is none of the choices.
+    """
+    kind = _conf(spark, SCORING_SETTING, AUTO)
+    if kind not in CHOICES:
+        raise ClusterConfigError(f"{SCORING_SETTING}={kind} must be one of {', '.join(CHOICES)}.")
+    return ScoringProcess(kind, model_bytes, idle_seconds(spark), fork_owner(spark))
 
 
 def graces(spark: SparkSession) -> Graces:

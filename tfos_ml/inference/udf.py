@@ -14,7 +14,8 @@ string tensor becomes a string column, or a binary one where ``binaryOutputs`` s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from tfos_ml.inference import archive, saved_model
 from tfos_ml.inference.calls import Calls
 from tfos_ml.inference.prediction import Head, classify
 from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.codec import MessageError, decode, encode, parse
 
 _OUTPUT_TYPES = {
     "int8": pa.int8(),
@@ -78,6 +80,7 @@ class Scoring:
     nan_policy: str = "error"  # or "keep", or "skip": null outputs, for rows that could not be left out
 
 
+_SCORING, _DIRECTORY = b"tfos_ml.scoring", b"tfos_ml.directory"
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
 
@@ -134,41 +137,66 @@ def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
         )
 
 
-def make_udf_function(scoring: Scoring) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
-    """The function that Spark calls with an iterator of batches, one Arrow array a column."""
+def encode_scoring(scoring: Scoring, directory: Path) -> bytes:
+    """How to call a model that lies in a directory, for another process.
 
-    def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        for batch in batches:
-            yield score_batch(scoring, list(batch) if isinstance(batch, tuple) else [batch])
+    It is an Arrow schema of the fields, with the rest as JSON in its metadata.
+    """
+    rest = {name: value for name, value in vars(scoring).items() if name not in ("model", "fields")}
+    metadata = {_SCORING: encode({**rest, "model": None, "fields": {}}), _DIRECTORY: os.fsencode(directory)}
+    encoded: bytes = pa.schema(list(scoring.fields.items()), metadata).serialize().to_pybytes()
+    return encoded
 
-    return score
+
+def decode_scoring(content: bytes) -> Scoring:
+    """What :func:`encode_scoring` has encoded; raises ``ValueError`` for anything else."""
+    schema = pa.ipc.read_schema(pa.py_buffer(content))
+    metadata = schema.metadata or {}
+    if metadata.keys() != {_SCORING, _DIRECTORY}:
+        raise MessageError(f"a description of a model has other metadata: {sorted(metadata)}")
+    scoring = decode(Scoring, parse(metadata[_SCORING]))
+    fields = dict(zip(schema.names, schema.types, strict=True))
+    return replace(scoring, model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields)
 
 
-def score_batch(scoring: Scoring, columns: list[pa.Array]) -> pa.Array:
-    """Outputs for one Arrow batch: a struct of them, or the output itself if it is the only one."""
+def score_batches(scoring: Scoring, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+    """Outputs for each Arrow batch, with the model in this process."""
+    for batch in batches:
+        yield score_batch(scoring, columns_of(batch), load_function(scoring))
+
+
+def columns_of(batch: tuple[pa.Array, ...] | pa.Array) -> list[pa.Array]:
+    """The columns of a batch as Spark hands it over: a single one comes without a tuple."""
+    return list(batch) if isinstance(batch, tuple) else [batch]
+
+
+def score_batch(scoring: Scoring, columns: list[pa.Array], function: saved_model.Scorer) -> pa.Array:
+    """What a model makes of one Arrow batch: a struct of its outputs, or the only one itself."""
     types = scoring.fields
     if scoring.nan_policy != "keep" and all(map(is_finite, columns)):
         scoring = replace(scoring, nan_policy="keep")  # there is nothing to look for, row by row
     parts: dict[str, list[pa.Array]] = {name: [] for name in types}
     calls = Calls([binding.tensor for binding in scoring.inputs], columns, scoring.batch_size)
     for inputs in calls:
-        scored = _score_slice(scoring, inputs, types)
+        scored = _score_slice(scoring, function, inputs, types)
         for name, part in parts.items():
             part.append(scored[name])
     outputs = [calls.in_order(pa.concat_arrays(p)) if p else pa.array([], types[name]) for name, p in parts.items()]
     return outputs[0] if len(outputs) == 1 else pa.StructArray.from_arrays(outputs, [scoring.names[n] for n in types])
 
 
-def _score_slice(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataType]) -> Mapping[str, pa.Array]:
+def _score_slice(
+    scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array], types: Mapping[str, pa.DataType]
+) -> Mapping[str, pa.Array]:
     """Outputs for the rows of one call of the model; null where an input is and ``nullPolicy`` keeps it."""
     valid = _valid_rows(scoring, columns)
     if valid is None:
-        return _run(scoring, columns, types)
+        return _run(scoring, function, columns, types)
     kept = valid.to_numpy(zero_copy_only=False)
     if not kept.any():
         return {name: pa.nulls(len(kept), kind) for name, kind in types.items()}
     places = pa.array(np.cumsum(kept) - 1, mask=~kept)
-    scored = _run(scoring, [c.filter(valid) for c in columns], types)
+    scored = _run(scoring, function, [c.filter(valid) for c in columns], types)
     return {name: array.take(places) for name, array in scored.items()}
 
 
@@ -194,9 +222,10 @@ def _valid_rows(scoring: Scoring, columns: list[pa.Array]) -> pa.Array | None:
     return None if valid.all() else pa.array(valid)
 
 
-def _run(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+def _run(
+    scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array], types: Mapping[str, pa.DataType]
+) -> dict[str, pa.Array]:
     """Call the model once."""
-    function = _function(scoring)
     inputs: dict[str, Any] = {}
     for binding, column in zip(scoring.inputs, columns, strict=True):
         inputs.update(input_tensors(binding, column, scoring.pad_value))
@@ -211,7 +240,8 @@ def _run(scoring: Scoring, columns: list[pa.Array], types: Mapping[str, pa.DataT
     return {name: nested(pa.array(found[name].reshape(-1)), found[name].shape, kind) for name, kind in types.items()}
 
 
-def _function(scoring: Scoring) -> saved_model.Scorer:
+def load_function(scoring: Scoring) -> saved_model.Scorer:
+    """The model's function, which a process loads once; raises ``ModelError`` if it cannot."""
     signature = scoring.signature_key, scoring.tag, tuple(scoring.outputs)
     if isinstance(scoring.model, Path):
         return saved_model.load(scoring.model, *signature)

@@ -101,7 +101,7 @@ class ServedModel:
         import pandas as pd
 
         columns = [_arrow(self._column(model_input, b.column), b.column) for b in self._scoring.inputs]
-        scored = udf.score_batch(self._scoring, columns)
+        scored = udf.score_batch(self._scoring, columns, udf.load_function(self._scoring))
         names = self._scoring.names
         arrays = dict(zip(names, scored.flatten() if len(names) > 1 else [scored], strict=True))
         index = model_input.index if isinstance(model_input, pd.DataFrame) else None

@@ -13,11 +13,13 @@ import pyarrow as pa
 from pyspark.ml import Model
 
 from tfos_ml import errors
+from tfos_ml.agent.scoring import make_udf_function
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
+from tfos_ml.driver.preflight import scoring_process
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.columns import OutputColumns
@@ -59,6 +61,10 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     summary : dict
         Of the run: rows, seconds, and each node's address, rows and reports; of Keras models
         also steps, seconds of each epoch, rows per second of each node, and warnings.
+        ``summary["timeline"]`` has the seconds of each phase of ``fit``, in order: "checks"
+        (before the job), "job" (Spark's scheduling), "process" (the chief's starts), "meeting"
+        (of the nodes), "rows" (until the last has arrived), "training" (from then on),
+        "export" and "return". They add up to the time that ``fit`` took.
 
     Examples
     --------
@@ -127,7 +133,8 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         model = publish_for(dataset, archive.content, archive.digest)
         scoring = self._scoring(model, signature, bindings, outputs)
         columns = [schema.spark_column(spec, dataset) for spec in inputs]
-        return outputs.append(dataset, udf.make_udf_function(scoring), columns)
+        process = scoring_process(dataset.sparkSession, len(archive.content))
+        return outputs.append(dataset, make_udf_function(scoring, process), columns)
 
     def _scoring(
         self,
@@ -302,7 +309,8 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         scoring = self._scoring(
             publish(spark, archive.content, inline_up_to=0, digest=archive.digest), signature, bindings, outputs
         )
-        return spark.udf.register(name, arrow_udf(udf.make_udf_function(scoring), outputs.result_type()))
+        function = make_udf_function(scoring, scoring_process(spark, len(archive.content)))
+        return spark.udf.register(name, arrow_udf(function, outputs.result_type()))
 
     def _unbound(self) -> tuple[Archive, Signature, list[udf.InputBinding], OutputColumns]:
         """The packed SavedModel, its signature, and its columns as the Params alone name them."""

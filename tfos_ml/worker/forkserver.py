@@ -22,7 +22,6 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 import tempfile
 import time
@@ -34,9 +33,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
-
-from tfos_ml.common.cgroup import memory_headroom
+from tfos_ml.common import unix_sockets
+from tfos_ml.common.cgroup import is_memory_short
 from tfos_ml.common.pids import ProcessHandle
 from tfos_ml.inference.tensorflow_import import (
     import_keras_lightly,
@@ -51,15 +49,17 @@ NO_MARKER = "0" * 32  # as long as a marker: a fork writes its own in this place
 MODULES = (
     *("cloudpickle", "pandas", "pyarrow.flight"),
     *("tfos_ml.worker.main", "tfos_ml.worker.context", "tfos_ml.worker.outcome", "tfos_ml.worker.train_args"),
+    *("tfos_ml.agent.detached", "tfos_ml.agent.reaper"),
 )
+PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator", "tfos_ml.tfcluster.tfcluster")
+"""What programs import that define their train functions in a module of their own; imported when there is time."""
 KERAS_MODULES = ("keras", "tfos_ml.keras.fit", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
-MEMORY_BYTES = 256 << 20  # with less than this left, an idle server ends
 _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
 _REQUEST_SECONDS = 5.0
 _TICK_SECONDS = 5.0
+_QUIET_SECONDS = 1.0
 _NAME_SECONDS = 3.0  # within which the memory allocator's thread has its name, on a busy machine
 _PR_SET_NAME = 15
-_PEER = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED, unix(7)
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class Request:
     environment: dict[str, str]  # its PYTHONPATH is the whole search path
     directory: str  # it works in
     name: str  # for ``ps``
+    stays: bool = False  # when its requester has ended
 
 
 class ForkServer:
@@ -101,23 +102,33 @@ class ForkServer:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._owner, selectors.EVENT_READ, lambda: None)
         idle_since = time.monotonic()
+        has_time, tick = False, min(_TICK_SECONDS, self._idle_seconds)
         while not self._owner.wait(0):
-            for key, _ in self._selector.select(min(_TICK_SECONDS, self._idle_seconds)):
+            events = self._selector.select(tick if has_time else _QUIET_SECONDS)
+            for key, _ in events:
                 key.data()
                 idle_since = time.monotonic()
+            if not events and not has_time:
+                has_time = True
+                self._import_more()
             if self._children:
                 idle_since = time.monotonic()
-            elif time.monotonic() - idle_since >= self._idle_seconds or _is_memory_short():
+            elif time.monotonic() - idle_since >= self._idle_seconds or is_memory_short():
                 return
+
+    def _import_more(self) -> None:
+        """Import what many programs need, and what nobody was to wait for."""
+        with contextlib.suppress(ImportError):  # a program that needs it will say so
+            _import_all(PROGRAM_MODULES)
+        self._modified = {**_modification_times(), **self._modified}
+        gc.freeze()
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         connection.settimeout(_REQUEST_SECONDS)
         descriptors: list[int] = []
         try:
-            _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-            if uid != os.getuid():
-                raise PermissionError(f"user {uid} is not {os.getuid()}")
+            unix_sockets.check_peer(connection)
             line, descriptors = _receive(connection)
             request = Request(**json.loads(line))
             reason = self._stands_against(request)
@@ -162,7 +173,8 @@ class ForkServer:
         handle = ProcessHandle.open(pid)
         assert handle is not None  # it has not been waited for
         self._selector.register(handle, selectors.EVENT_READ, lambda: self._reap(handle))
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._kill(handle))
+        if not request.stays:
+            self._selector.register(connection, selectors.EVENT_READ, lambda: self._kill(handle))
         _send(connection, pid=pid, started=handle.started)
 
     def _reap(self, handle: ProcessHandle) -> None:
@@ -273,11 +285,6 @@ def _has_runtime() -> bool:
     return context is not None and bool(context.context()._initialized)
 
 
-def _is_memory_short() -> bool:
-    headroom = memory_headroom()
-    return min(psutil.virtual_memory().available, headroom if headroom is not None else sys.maxsize) < MEMORY_BYTES
-
-
 def _top_modules() -> list[str]:
     return [name for name in sys.modules if "." not in name and name != "__main__"]
 
@@ -301,17 +308,21 @@ def _modification_times() -> dict[str, int]:
 
 def _import(with_keras: bool) -> None:
     import_keras_lightly()
-    for name in MODULES:
-        importlib.import_module(name)
+    _import_all(MODULES)
     if not with_keras:
         import_tensorflow_later()
         return
     import_tensorflow()
+    _import_all(KERAS_MODULES)
+    for part in _PARTS:
+        getattr(sys.modules["tensorflow"], part)
+
+
+def _import_all(names: Sequence[str]) -> None:
+    """Import modules by their names: they are of rooms above this one, and only loaded here."""
     with without_collections():
-        for name in KERAS_MODULES:  # by name: they are of rooms above this one, and only loaded here
+        for name in names:
             importlib.import_module(name)
-        for part in _PARTS:
-            getattr(sys.modules["tensorflow"], part)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,0 +1,322 @@
+"""Rows of all Python workers of an executor are scored in one process, or in each of them: the results are the same."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+from conftest import CLUSTER, ends, on, wait_until
+from pyspark.sql import functions as F
+
+from tfos_ml import TFModel, errors
+from tfos_ml.agent import scoring as agent_scoring
+from tfos_ml.agent.forkserver import Forking
+from tfos_ml.agent.scoring import Scorer, ScoringProcess, Server
+from tfos_ml.data.casting import TensorInfo
+from tfos_ml.inference.udf import InputBinding, Scoring
+from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, WORKER
+
+SETTING = "spark.tfos_ml.scoringProcess"
+DEADLINE = 60.0
+MAKE_MODELS = """
+import sys
+import tensorflow as tf
+
+def save(name, serve, **inputs):
+    module = tf.Module()
+    module.weight = tf.Variable(tf.random.stateless_normal([8, 3], [1, 2]))
+    module.serve = tf.function(lambda **tensors: serve(module.weight, **tensors))
+    specs = {k: tf.TensorSpec(shape, dtype, k) for k, (shape, dtype) in inputs.items()}
+    tf.saved_model.save(module, f"{sys.argv[1]}/{name}", signatures=module.serve.get_concrete_function(**specs))
+
+def end_process(weight, x):
+    with tf.control_dependencies([tf.cond(tf.reduce_any(x < 0), lambda: abort(x), lambda: tf.no_op())]):
+        return {"y": tf.identity(x)}
+
+def abort(x):
+    with tf.control_dependencies([tf.raw_ops.Abort(error_msg="the model ends it")]):
+        return tf.no_op()
+
+save("dense", lambda w, x: {"y": tf.nn.softmax(x @ w), "same": x}, x=([None, 8], tf.float32))
+save("text", lambda w, s, n: {"out": tf.strings.join([s, tf.strings.as_string(n)])},
+     s=([None], tf.string), n=([None], tf.int64))
+save("strict", lambda w, x: {"y": tf.ensure_shape(x, [5])}, x=([None], tf.float32))
+save("deadly", end_process, x=([None], tf.float32))
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """SavedModels made elsewhere, by plain TensorFlow in another process."""
+    directory = tmp_path_factory.mktemp("models")
+    subprocess.run([sys.executable, "-c", MAKE_MODELS, str(directory)], check=True, capture_output=True, timeout=120)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def owner():
+    """A process that stands for an executor: its servers end with it."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process.pid
+    found = server_of(process.pid).process_id()
+    process.kill()
+    process.wait(DEADLINE)
+    assert found is None or ends(found, DEADLINE)
+    assert wait_until(lambda: not list(Path(os.environ["TMPDIR"]).glob(f"tfos_ml-*-{process.pid}-*")), DEADLINE)
+
+
+def server_of(owner: int, idle_seconds: float = 300.0) -> SeenServer:
+    return SeenServer(Forking(owner, idle_seconds))
+
+
+class SeenServer(Server):
+    """A server whose process the tests know."""
+
+    def process_id(self) -> int | None:
+        """The pid, or None if it does not run."""
+        if not self.answers():
+            return None
+        with self.connect() as connection:
+            assert connection._process is not None
+            return connection._process.pid
+
+
+def plain(model: Path, shape: tuple[int | None, ...] = (None,), output: str = "y") -> Scoring:
+    """How to call a model of one input `x` and one output."""
+    tensor = TensorInfo("float32", shape)
+    kind = pa.float32() if len(shape) == 1 else pa.list_(pa.float32())
+    inputs = (InputBinding("c", "x", tensor),)
+    return Scoring(model, "serving_default", "serve", inputs, {output: tensor}, {output: kind}, {output: output}, 10,
+                   "error", 0)  # fmt: skip
+
+
+def score_and_die(scorer) -> None:
+    """Use the scoring process, and be gone in the middle of it."""
+    one = scorer("deadly")
+    one.score(floats(1.0))
+    one._connection._batches.send_batch(pa.RecordBatch.from_arrays(floats(2.0), ["0"]))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def floats(*values: float) -> list[pa.Array]:
+    return [pa.array(values, pa.float32())]
+
+
+@pytest.fixture
+def scorer(owner, models):
+    """Makes a task's use of a model in the owner's scoring process."""
+    made = []
+
+    def make(name: str, owner: int = owner, kind: str = EXECUTOR, **options: object) -> Scorer:
+        made.append(Scorer(plain(models / name, **options), ScoringProcess(kind, 0, 300.0, owner)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one._disconnect()
+
+
+class TestOneProcess:
+    def test_serves_several_tasks_at_once(self, scorer, owner):
+        first, second = scorer("deadly"), scorer("deadly")
+        for value in (1.0, 2.0):
+            assert first.score(floats(value)).to_pylist() == [value]
+            assert second.score(floats(-0.0, value)).to_pylist() == [0.0, value]
+        assert server_of(owner).process_id() is not None
+
+    def test_takes_batches_that_grow_and_shrink(self, scorer):
+        one = scorer("deadly")
+        for rows in (3, 2_000, 0, 1, 20_000, 2):
+            values = [float(i) for i in range(rows)]
+            assert one.score(floats(*values)).to_pylist() == values
+
+    def test_result_stays_when_the_next_comes(self, scorer):
+        one = scorer("dense", shape=(None, 8), output="same")
+        batches = [[[float(i)] * 8] * 4 for i in range(3)]
+        results = [one.score([pa.array(batch, pa.list_(pa.float32()))]) for batch in batches]
+        assert [result.to_pylist() for result in results] == batches
+
+    def test_error_of_the_input_is_the_same_as_without_it(self, scorer):
+        one = scorer("deadly")
+        with pytest.raises(errors.NullValueError, match=r"Column 'c' has 1 null value\(s\) in a batch of 2 rows"):
+            one.score([pa.array([1.0, None], pa.float32())])
+        assert one.score(floats(4.0)).to_pylist() == [4.0]
+
+    def test_error_of_the_model_tells_what_tensorflow_says(self, scorer):
+        with pytest.raises(errors.ModelError, match=r"(?s)The model failed: InvalidArgumentError: .*\[5\]"):
+            scorer("strict").score(floats(1.0, 2.0))
+
+    def test_missing_model_is_told(self, scorer):
+        with pytest.raises(errors.ModelError, match=r"no SavedModel in .*nowhere: saved_model.pb is missing"):
+            scorer("nowhere").score(floats(1.0))
+
+    def test_keeps_a_bounded_number_of_models(self, scorer, models, owner, tmp_path):
+        import shutil
+
+        for number in range(6):
+            shutil.copytree(models / "deadly", tmp_path / str(number))
+            one = scorer(tmp_path / str(number))
+            one.score(floats(1.0))
+            one._disconnect()
+        names = [f.path for f in psutil.Process(server_of(owner).process_id()).open_files()]
+        assert not [name for name in names if str(tmp_path) in name]
+
+
+class TestEnd:
+    def test_is_started_again_between_two_batches(self, scorer, owner):
+        one = scorer("deadly")
+        assert one.score(floats(1.0)).to_pylist() == [1.0]
+        before = server_of(owner).process_id()
+        os.kill(before, signal.SIGKILL)
+        assert ends(before)
+        assert one.score(floats(2.0)).to_pylist() == [2.0]
+        assert server_of(owner).process_id() not in (None, before)
+
+    def test_ends_the_task_if_the_same_batch_ends_it_twice(self, scorer):
+        one = scorer("deadly")
+        with pytest.raises(errors.ModelError, match="ended twice while it had the same batch of 2 rows"):
+            one.score(floats(1.0, -1.0))
+        assert one.score(floats(1.0)).to_pylist() == [1.0]
+
+    def test_that_stands_still_is_ended_and_started_again(self, scorer, owner, monkeypatch):
+        one = scorer("deadly")
+        one.score(floats(1.0))
+        stopped = server_of(owner).process_id()
+        monkeypatch.setattr(agent_scoring, "ANSWER_SECONDS", 3.0)
+        one._connection._batches.connection.settimeout(3.0)
+        os.kill(stopped, signal.SIGSTOP)
+        assert one.score(floats(2.0)).to_pylist() == [2.0]
+        assert ends(stopped)
+
+    def test_that_stands_still_is_not_waited_for_by_the_next_task(self, scorer, owner, monkeypatch):
+        scorer("deadly").score(floats(1.0))
+        stopped = server_of(owner).process_id()
+        os.kill(stopped, signal.SIGSTOP)
+        monkeypatch.setattr(agent_scoring, "ANSWER_SECONDS", 3.0)
+        try:
+            assert scorer("deadly").score(floats(2.0)).to_pylist() == [2.0]
+            assert server_of(owner).process_id() != stopped
+        finally:
+            os.kill(stopped, signal.SIGKILL)
+
+    def test_survives_a_task_that_is_gone(self, scorer, owner):
+        one = scorer("deadly")
+        one.score(floats(1.0))
+        pid = server_of(owner).process_id()
+        client = multiprocessing.get_context("fork").Process(target=score_and_die, args=[scorer])
+        client.start()
+        client.join(DEADLINE)
+        assert client.exitcode == -signal.SIGKILL
+        assert server_of(owner).process_id() == pid
+        assert one.score(floats(3.0)).to_pylist() == [3.0]
+
+    def test_comes_when_nobody_is_connected(self, owner):
+        server = server_of(owner, idle_seconds=1.0)
+        server._path = server._path.parent.with_name(f"{server._path.parent.name[:-4]}idle") / "socket"
+        with server.connect() as connection:
+            pid = connection._process.pid
+        assert ends(pid, DEADLINE)
+        assert not server._path.parent.exists()
+
+
+class TestThatCannotBeStarted:
+    @pytest.fixture
+    def unusable(self, owner, monkeypatch, tmp_path):
+        """A place for the socket that others may use, too."""
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        Server(Forking(owner, 300.0))._path.parent.mkdir(mode=0o755)
+
+    def test_scores_in_the_worker(self, scorer, unusable, caplog):
+        assert scorer("deadly", kind=AUTO).score(floats(5.0)).to_pylist() == [5.0]
+        assert "This Python worker runs the model itself" in caplog.text
+
+    def test_is_an_error_if_it_was_asked_for(self, scorer, unusable):
+        with pytest.raises(errors.ModelError, match=f"does not start: .*with mode 40755.* or set {SETTING}=worker"):
+            scorer("deadly").score(floats(5.0))
+
+
+@pytest.fixture
+def setting(any_spark):
+    yield lambda value: any_spark.conf.set(SETTING, value)
+    any_spark.conf.unset(SETTING)
+
+
+def have_tensorflow(batches):
+    """Whether this Python worker has loaded TensorFlow; keeps the rows."""
+    for batch in batches:
+        loaded = "tensorflow" in sys.modules
+        yield batch.append_column("loaded", pa.array([loaded] * len(batch)))
+
+
+@on(CLUSTER)
+@pytest.mark.parametrize("name", ["dense", "text"])
+def test_results_are_the_same_bit_for_bit(any_spark, setting, models, name):
+    number = F.col("id").cast("float")
+    df = any_spark.range(0, 5000, 1, 4).select(
+        "id",
+        F.when(F.col("id") % 7 != 3, F.array([F.sin(number * i).cast("float") for i in range(8)])).alias("features"),
+        F.concat(F.lit("é"), F.col("id")).alias("s"),
+    )
+    inputs, outputs = {
+        "dense": ({"features": "x"}, {"y": "probability", "same": "same"}),
+        "text": ({"s": "s", "id": "n"}, {"out": "joined"}),
+    }[name]
+    model = TFModel(
+        exportDir=str(models / name), inputMapping=inputs, outputMapping=outputs, nullPolicy="keep", batchSize=100
+    )
+    found = {}
+    for kind in (EXECUTOR, WORKER):
+        setting(kind)
+        found[kind] = model.transform(df).orderBy("id").collect()
+    assert found[EXECUTOR] == found[WORKER]
+
+
+@on(CLUSTER)
+def test_python_workers_do_without_tensorflow(any_spark, setting, models):
+    df = any_spark.range(0, 40, 1, 4).select(F.col("id").cast("float").alias("features"))
+    setting(EXECUTOR)
+    scored = TFModel(exportDir=str(models / "deadly")).transform(df)
+    seen = scored.mapInArrow(have_tensorflow, "features float, prediction float, loaded boolean").collect()
+    assert [row.prediction for row in seen] == [float(i) for i in range(40)]
+
+
+@on(CLUSTER)
+def test_model_that_ends_the_process_fails_the_job_with_the_reason(any_spark, setting, models):
+    from pyspark.errors import PythonException
+
+    df = any_spark.range(0, 4, 1, 1).select((-F.col("id")).cast("float").alias("features"))
+    setting(EXECUTOR)
+    with pytest.raises(PythonException, match="ModelError: The scoring process ended twice"):
+        TFModel(exportDir=str(models / "deadly")).transform(df).collect()
+
+
+def test_choice_that_is_none_is_refused(spark, models):
+    spark.conf.set(SETTING, "cluster")
+    try:
+        with pytest.raises(errors.ClusterConfigError, match=f"{SETTING}=cluster must be one of auto, executor, worker"):
+            TFModel(exportDir=str(models / "deadly")).transform(spark.range(1).selectExpr("float(id) features"))
+    finally:
+        spark.conf.unset(SETTING)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_bytes", "cores", "idle_seconds", "is_shared"),
+    [
+        (AUTO, 1, 4, 300.0, True),
+        (AUTO, 1, 64, 300.0, False),  # small models are Python's work on many cores
+        (AUTO, 1 << 30, 64, 300.0, True),
+        (AUTO, 1 << 30, 4, 0.0, False),
+        (EXECUTOR, 1, 64, 0.0, True),
+        (WORKER, 1 << 30, 4, 300.0, False),
+    ],
+)
+def test_automatic_choice(monkeypatch, kind, model_bytes, cores, idle_seconds, is_shared):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert ScoringProcess(kind, model_bytes, idle_seconds, None).is_shared == is_shared

@@ -1,0 +1,314 @@
+"""Where the rows of a transform are scored: in the Python worker itself, or in the executor's one scoring process.
+
+The scoring process (:mod:`tfos_ml.worker.scoring`) is found by its socket, whose directory is named after the executor
+and whatever the process takes over from who starts it; the first Python worker that needs it starts it. If it dies, it
+is started again and the batch that it had is scored once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tfos_ml import errors
+from tfos_ml.agent.forkserver import Forking, executor, read_at_start, socket_path, start_process, sweep
+from tfos_ml.agent.process import base_environment
+from tfos_ml.common import unix_sockets
+from tfos_ml.common.pids import ProcessHandle, start_ticks
+from tfos_ml.inference import archive, udf
+from tfos_ml.inference.shared_batches import KIND, BatchSent, Message, Ready, ScoringFailed, SharedBatches
+from tfos_ml.inference.tensorflow_import import PRELOADS
+from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, SCORING_SETTING, WORKER
+from tfos_ml.worker.forkserver import MARKER, NO_MARKER
+
+logger = logging.getLogger(__name__)
+MODULE = "tfos_ml.worker.scoring"
+NAME = "tfos_ml scoring"
+_KIND = "scoring"
+STDERR = 2
+START_SECONDS = 120.0  # within which the process starts on a busy machine
+ANSWER_SECONDS = 60.0  # within which it says something to who connects, whatever it does
+LARGE_MODEL_BYTES = 64 << 20
+MANY_CORES = 8  # of which one process cannot keep all busy with small models: their batches are Python's work
+
+
+@dataclass(frozen=True)
+class ScoringProcess:
+    """Which process scores, as the driver has decided; travels in the UDF's closure."""
+
+    kind: str  # AUTO, EXECUTOR or WORKER
+    model_bytes: int
+    idle_seconds: float
+    owner: int | None  # the driver, in local mode; else the executor is looked for
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is that of the executor; asked on the executor."""
+        if self.kind != AUTO:
+            return self.kind == EXECUTOR
+        is_worthwhile = self.model_bytes >= LARGE_MODEL_BYTES or len(os.sched_getaffinity(0)) <= MANY_CORES
+        return self.idle_seconds > 0 and is_worthwhile
+
+
+def make_udf_function(
+    scoring: udf.Scoring, process: ScoringProcess
+) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
+    """The function that Spark calls with an iterator of batches, one Arrow array a column."""
+
+    def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        if not process.is_shared:
+            yield from udf.score_batches(scoring, batches)
+            return
+        with Scorer(scoring, process) as scorer:
+            for batch in batches:
+                yield scorer.score(udf.columns_of(batch))
+
+    return score
+
+
+class Scorer:
+    """One task's use of the executor's scoring process; a context manager.
+
+    Parameters
+    ----------
+    scoring : Scoring
+        How the model is called.
+    process : ScoringProcess
+        Where.
+    """
+
+    def __init__(self, scoring: udf.Scoring, process: ScoringProcess):
+        self._scoring = scoring
+        self._server = Server(Forking(process.owner or executor(), process.idle_seconds))
+        self._may_score_here = process.kind == AUTO
+        self._scores_here = False
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._disconnect()
+
+    def score(self, columns: list[pa.Array]) -> pa.Array:
+        """Outputs for one Arrow batch, as :func:`tfos_ml.inference.udf.score_batch` returns them.
+
+        Raises
+        ------
+        TfosMlError
+            As that function does; ``ModelError`` if the model fails, or ends the process twice.
+        """
+        if self._scores_here:
+            return udf.score_batch(self._scoring, columns, udf.load_function(self._scoring))
+        try:
+            return self._score(columns)
+        except ServerNotStartedError as error:
+            if not self._may_score_here:
+                raise errors.ModelError(
+                    f"The executor's scoring process does not start: {error}. See the executor's log, or set "
+                    f"{SCORING_SETTING}={WORKER}."
+                ) from None
+            logger.warning("This Python worker runs the model itself: %s", error)
+            self._scores_here = True
+            return self.score(columns)
+
+    def _score(self, columns: list[pa.Array]) -> pa.Array:
+        try:
+            return self._connected().score(columns)
+        except (ConnectionError, TimeoutError) as error:
+            logger.warning("The scoring process has ended (%s): its batch is scored once more", error)
+            self._disconnect()
+        try:
+            return self._connected().score(columns)
+        except (ConnectionError, TimeoutError) as error:
+            self._disconnect()
+            raise errors.ModelError(
+                f"The scoring process ended twice while it had the same batch of {len(columns[0])} rows ({error}): "
+                "the model ends it, or memory is short. See the executor's log; set a smaller batchSize, or more "
+                "memory (spark.executor.memoryOverhead)."
+            ) from None
+
+    def _connected(self) -> Connection:
+        """A connection to the server, which has loaded the model."""
+        if self._connection is None:
+            model = self._scoring.model
+            try:
+                self._connection = self._server.load(self._scoring)
+            except errors.ModelError:
+                if not isinstance(model, Artifact):
+                    raise
+                archive.repair(model)
+                self._connection = self._server.load(self._scoring)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class ServerNotStartedError(Exception):
+    """There is no scoring process, and none can be started."""
+
+
+class Server:
+    """The executor's scoring process, which is started when it is needed.
+
+    Parameters
+    ----------
+    forking : Forking
+        The executor, and the fork server to use.
+    """
+
+    def __init__(self, forking: Forking):
+        self._forking = forking
+        threads = {name: os.environ[name] for name in ["OMP_NUM_THREADS"] if name in os.environ}
+        self._environment = {**base_environment(), **threads, MARKER: NO_MARKER, PRELOADS: "1"}
+        self._path = socket_path(_KIND, forking.owner, read_at_start(self._environment))
+
+    def load(self, scoring: udf.Scoring) -> Connection:
+        """A connection for batches of a model, which is loaded; raises as :meth:`Connection.load`."""
+        connection = self.connect()
+        try:
+            connection.load(scoring)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def connect(self) -> Connection:
+        """A connection to the server; raises ``ServerNotStartedError``."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                connected, is_new = self._connected_or_started()
+            except FileNotFoundError as error:  # a server that was idle has just deleted its directory
+                if time.monotonic() > deadline:
+                    raise ServerNotStartedError(error) from None
+                continue
+            except OSError as error:
+                raise ServerNotStartedError(error) from None
+            connection = Connection(connected, self)
+            try:
+                connection.greet()
+                return connection
+            except (ConnectionError, TimeoutError) as error:
+                connection.close()
+                if is_new or time.monotonic() > deadline:
+                    raise ServerNotStartedError(error) from None
+                if isinstance(error, TimeoutError):
+                    self._abandon()
+
+    def answers(self) -> bool:
+        """Whether it takes connections."""
+        try:
+            with unix_sockets.locked(self._path.parent):
+                connected = unix_sockets.connect(self._path, KIND)
+            if connected is not None:
+                with Connection(connected, self) as connection:
+                    connection.greet()
+                return True
+        except OSError:
+            pass
+        return False
+
+    def _connected_or_started(self) -> tuple[socket.socket, bool]:
+        with unix_sockets.locked(self._path.parent):
+            connected = unix_sockets.connect(self._path, KIND)
+            if connected is not None:
+                return connected, False
+            sweep(_KIND)
+            listener = unix_sockets.listen(self._path, KIND)
+        with listener:  # others connect meanwhile, and wait
+            started = str(start_ticks(self._forking.owner))
+            arguments = [str(self._forking.owner), started, str(self._forking.idle_seconds)]
+            start_process(
+                MODULE, arguments, self._environment, listener.fileno(), STDERR, self._forking, NAME, stays=True
+            )
+            connected = unix_sockets.connect(self._path, KIND)
+        if connected is None:
+            raise ConnectionError("it has ended")
+        return connected, True
+
+    def _abandon(self) -> None:
+        """Have the next connection start another server, since this one does not answer; it ends when it is idle."""
+        with contextlib.suppress(OSError), unix_sockets.locked(self._path.parent):
+            self._path.unlink(missing_ok=True)
+
+
+class Connection:
+    """A connection to the server; a context manager.
+
+    Every method raises ``ConnectionError`` or ``TimeoutError`` if the server ends, or does not answer any more.
+    """
+
+    def __init__(self, connected: socket.socket, server: Server):
+        connected.settimeout(ANSWER_SECONDS)
+        self._batches = SharedBatches(connected)
+        self._server = server
+        self._process: ProcessHandle | None = None
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._batches.close()
+        if self._process is not None:
+            self._process.close()
+
+    def greet(self) -> None:
+        """Wait until the server serves this connection."""
+        ready = self._batches.receive()
+        if isinstance(ready, Ready):
+            self._process = ProcessHandle.open(ready.pid)
+
+    def load(self, scoring: udf.Scoring) -> None:
+        """Have the model loaded; raises ``ModelError`` if it cannot be."""
+        model = scoring.model
+        directory = archive.unpacked(model) if isinstance(model, Artifact) else model
+        self._batches.connection.sendall(udf.encode_scoring(scoring, directory))
+        self._answer()
+
+    def score(self, columns: list[pa.Array]) -> pa.Array:
+        """Outputs of the model for one batch; raises the error that the server tells of."""
+        self._batches.send_batch(pa.RecordBatch.from_arrays(columns, [str(i) for i in range(len(columns))]))
+        answer = self._answer()
+        if not isinstance(answer, BatchSent):
+            raise ConnectionError(f"unexpected answer {answer}")
+        return self._batches.copy(answer).column(0)
+
+    def _answer(self) -> Message:
+        """The next message, which is waited for as long as the server takes connections."""
+        while True:
+            try:
+                message = self._batches.receive()
+                break
+            except TimeoutError:
+                if not self._server.answers():
+                    if self._process is not None:
+                        self._process.send_signal(signal.SIGKILL)  # it stands still, with all that wait for it
+                    raise
+        if isinstance(message, ScoringFailed):
+            raise _error_of(message)
+        return message
+
+
+def _error_of(failed: ScoringFailed) -> errors.TfosMlError:
+    """The error that scoring in this process would have raised; for one that is not ours, one that tells of it."""
+    kind = getattr(errors, failed.error, None)
+    if isinstance(kind, type) and issubclass(kind, errors.TfosMlError):
+        return kind(failed.message)
+    return errors.ModelError(f"The model failed: {failed.error}: {failed.message}\n{failed.traceback}")

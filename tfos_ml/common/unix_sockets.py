@@ -1,0 +1,84 @@
+"""Sockets of servers on this host that only processes of the same user may use.
+
+A server's socket lies in a directory of its own, which is locked while somebody starts or ends a server there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+LOCK_SECONDS = 30.0  # within which another process starts a server
+_PEER = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED, unix(7)
+_BACKLOG = 64
+
+
+@contextlib.contextmanager
+def locked(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """The directory, made if need be, while no other process of ours starts or ends a server there.
+
+    Raises
+    ------
+    OSError
+        If it is another user's, or locked for longer than that.
+    """
+    directory.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
+            raise PermissionError(f"{directory} is of user {found.st_uid}, with mode {found.st_mode:o}")
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def connect(path: Path, kind: socket.SocketKind) -> socket.socket | None:
+    """A connection to a server; None if there is none, whose socket is then deleted."""
+    connection = socket.socket(socket.AF_UNIX, kind)
+    try:
+        connection.connect(str(path))
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        path.unlink(missing_ok=True)
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def listen(path: Path, kind: socket.SocketKind) -> socket.socket:
+    """Take connections from now on, in a directory that is locked."""
+    listener = socket.socket(socket.AF_UNIX, kind)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Raise ``PermissionError`` if the other side is of another user."""
+    _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if uid != os.getuid():
+        raise PermissionError(f"user {uid} is not {os.getuid()}")

@@ -1,0 +1,164 @@
+"""``tfos_ml.worker.scoring``: the process in which all Python workers of an executor run their models.
+
+So a model is in memory once, and no Python worker imports TensorFlow. A connection is one task's use of one model: the
+first message says how the model is called, each further one is a batch (:mod:`tfos_ml.inference.shared_batches`).
+Connections are served at the same time, a thread each. The process ends with its *owner*, the executor, and when
+nobody has been connected for a while, or memory is short then.
+
+The other side is :mod:`tfos_ml.agent.scoring`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from tfos_ml.common import unix_sockets
+from tfos_ml.common.cgroup import is_memory_short
+from tfos_ml.common.pids import ProcessHandle
+from tfos_ml.inference import saved_model, udf
+from tfos_ml.inference.shared_batches import BatchSent, Ready, SharedBatches
+from tfos_ml.inference.tensorflow_import import import_tensorflow
+
+OUTPUT = "output"  # the column that a batch of results has
+MIN_IDLE_SECONDS = 10.0  # for who has started it, and has not connected yet
+_TICK_SECONDS = 5.0
+_DESCRIPTION_BYTES = 1 << 20
+
+
+class ScoringServer:
+    """The server; :meth:`serve` runs it to its end.
+
+    Parameters
+    ----------
+    listener : socket.socket
+        Where Python workers connect.
+    owner : ProcessHandle
+        The process with which it ends.
+    idle_seconds : float
+        How long it stays while nobody is connected.
+    """
+
+    def __init__(self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float):
+        self._listener = listener
+        self._path = Path(listener.getsockname())
+        self._inode = self._path.stat().st_ino
+        self._owner = owner
+        self._idle_seconds = idle_seconds
+        self._loads = threading.Lock()  # the cache of loaded models is not for several threads
+        self._connected = 0
+        self._changes = threading.Lock()
+
+    def serve(self) -> None:
+        """Serve until the owner has ended, or nobody has been connected for long enough."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._owner, selectors.EVENT_READ)
+            idle_since = time.monotonic()
+            while not self._owner.wait(0):
+                for key, _ in selector.select(min(_TICK_SECONDS, self._idle_seconds)):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                if self._connected:
+                    idle_since = time.monotonic()
+                elif time.monotonic() - idle_since >= self._idle_seconds or is_memory_short():
+                    if self._leave():
+                        return
+                    idle_since = time.monotonic()
+        self._delete_socket()
+
+    def _leave(self) -> bool:
+        """Take no more connections, unless there is one, or somebody is about to make one."""
+        with contextlib.suppress(OSError), unix_sockets.locked(self._path.parent, seconds=0):
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._listener, selectors.EVENT_READ)
+                if selector.select(0):
+                    return False
+            self._delete_socket()
+            return True
+        return not self._path.parent.exists()
+
+    def _delete_socket(self) -> None:
+        self._listener.close()
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:  # else it is another server's by now
+                self._path.unlink()
+                self._path.parent.rmdir()
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        try:
+            unix_sockets.check_peer(connection)
+            batches = SharedBatches(connection)
+            batches.send(Ready(os.getpid()))
+        except OSError:
+            connection.close()
+            return
+        with self._changes:
+            self._connected += 1
+        threading.Thread(target=self._serve, args=[batches], name="scoring", daemon=True).start()
+
+    def _serve(self, batches: SharedBatches) -> None:
+        try:
+            self._answer(batches)
+        except (ConnectionError, ValueError, pa.ArrowInvalid):
+            pass  # who asked is gone, or says what nobody knows
+        finally:
+            batches.close()
+            with self._changes:
+                self._connected -= 1
+
+    def _answer(self, batches: SharedBatches) -> None:
+        """Load the model, and score batches until the connection ends."""
+        description = batches.connection.recv(_DESCRIPTION_BYTES)
+        if not description:
+            return  # somebody has looked whether this server answers
+        try:
+            scoring = udf.decode_scoring(description)
+            with self._loads:
+                function = udf.load_function(scoring)
+        except Exception as error:
+            batches.fail(error, traceback.format_exc())
+            return
+        batches.send(Ready(os.getpid()))
+        while True:
+            message = batches.receive()
+            if not isinstance(message, BatchSent):
+                raise ValueError(f"expected a batch, got {message}")
+            try:
+                result = _score(scoring, function, batches.read(message))
+            except Exception as error:
+                batches.fail(error, traceback.format_exc())
+                continue
+            batches.send_batch(result)
+
+
+def _score(scoring: udf.Scoring, function: saved_model.Scorer, batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([udf.score_batch(scoring, batch.columns, function)], [OUTPUT])
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve at the socket that is standard input; the arguments are ours, the owner's pid and start, idle seconds."""
+    parent, pid, started, idle_seconds = arguments
+    if parent != "0" and os.fork():
+        os._exit(0)  # it is nobody's child: who has started it may end first, or never wait for it
+    listener = socket.socket(fileno=os.dup(0))
+    owner = ProcessHandle.open(int(pid), int(started))
+    if owner is not None:
+        import_tensorflow()
+        ScoringServer(listener, owner, max(float(idle_seconds), MIN_IDLE_SECONDS)).serve()
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])
