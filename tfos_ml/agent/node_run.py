@@ -24,6 +24,7 @@ from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_infos
 from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource
 from tfos_ml.agent.telemetry import NodeTelemetry
+from tfos_ml.common.timeline import Timeline
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
 from tfos_ml.protocol.control_client import ControlClient
@@ -54,6 +55,7 @@ class NodeRun:
         rendezvous: Rendezvous,
         claimed: Claimed,
         output: NodeOutput,
+        timeline: Timeline,
         detachment: Detachment | None,
     ):
         self._member, self._task = member, member.task
@@ -61,6 +63,7 @@ class NodeRun:
         self._rendezvous = rendezvous
         self._claimed = claimed
         self._output = output
+        self._timeline = timeline
         self._detachment = detachment
         self._telemetry = NodeTelemetry(member)
         self._consensus = Consensus(rendezvous, member, self._send)
@@ -137,6 +140,7 @@ class NodeRun:
                 )
             self._pump(POLL_SECONDS)
         self._infos = read_infos(met.result())
+        self._timeline.end("meeting")
         self._send(self._start_message([info.address for info in self._infos]))
         if self._detachment is not None:
             self._detachment.joined()
@@ -176,10 +180,12 @@ class NodeRun:
             self._source.close()
         else:
             self._source.finish()
+        self._timeline.end("rows")
         while not (self._ended and self.is_over):
             self._pump(POLL_SECONDS)
             if not (self._member.is_active or self._ended):
                 self._end_passive()
+        self._timeline.end("training")
 
     def _end_passive(self) -> None:
         """End a passive process that only serves, or whose grace is over."""
@@ -285,6 +291,7 @@ class NodeRun:
             "skipped_rows": source.skipped,
             "bytes": source.size,
             "seconds": time.monotonic() - self._started,
+            "timeline": self._timeline.seconds,
             **self._telemetry.facts(),
             **self._output.facts(),
         }

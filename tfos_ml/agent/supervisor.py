@@ -27,6 +27,7 @@ from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT
 from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.agent.task_input import as_they_come, whole
+from tfos_ml.common.timeline import Timeline
 from tfos_ml.data import spool
 from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.graces import LEASE_SECONDS
@@ -88,6 +89,7 @@ class Supervisor:
         )
         self._claim = Claim(self._member, placement, self._output.printed)
         self._rendezvous = Rendezvous(placement)
+        self._timeline = Timeline()
         self._run: NodeRun | None = None
 
     def lead(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
@@ -96,7 +98,10 @@ class Supervisor:
             self._check_first()
             seconds = self._task.lease or SUPERVISOR_TIMEOUT
             claimed = self._claim.take(str(self.failure(errors.NodeLostError, FROZEN.format(seconds=seconds))))
-            run = NodeRun(self._member, self._placement, self._rendezvous, claimed, self._output, self._detachment)
+            self._timeline.end("process")
+            run = NodeRun(
+                self._member, self._placement, self._rendezvous, claimed, self._output, self._timeline, self._detachment
+            )
             self._run = run
             run.start()
             run.join()

@@ -43,6 +43,8 @@ class RunResult:
     results: list[bytes]  # what the data feeds answered, one Arrow file a node that did
     model: bytes | None  # the packed SavedModel, unless none was exported or it was published elsewhere
     example: bytes | None = None  # a few rows of the features as an Arrow stream, if they were wanted
+    job_seconds: float = 0.0  # of the attempt that succeeded
+    restarts: int = 0
 
 
 def launch(
@@ -79,7 +81,8 @@ def launch(
         settings = replace(task.settings, restart_count=policy.restarts)
         once = replace(task, run_id=uuid.uuid4().hex[:12], settings=settings)
         try:
-            return _Attempt(spark, once, profile, reported).run(rows(), driver_program)
+            result = _Attempt(spark, once, profile, reported).run(rows(), driver_program)
+            return replace(result, restarts=policy.restarts)
         except errors.TfosMlError as error:
             decision = policy.decide(error)
             if not decision.restart:
@@ -114,8 +117,10 @@ class _Attempt:
                 self._control = ControlServer(driver_endpoint(self._spark), self._task.template)
             run = Run(self._spark, self._task, self._control, self._progress.write, self._show)
             with self._slots, run:
+                began = time.monotonic()
                 job = self._watch(run, df, driver_program)
-                result = self._read([*run.result(job), *self._driver_results(run)])
+                rows = [*run.result(job), *self._driver_results(run)]
+                result = replace(self._read(rows), job_seconds=time.monotonic() - began)
                 self._publish(result)
             succeeded = True
             return result

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.agent.detached import DetachedNode, start_detached
+from tfos_ml.agent.detached import DetachedNode, DetachedProcess, start_detached
 from tfos_ml.agent.placement import TaskInfo
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.job_errors import node_error, typed_error
@@ -60,7 +60,7 @@ class Run:
         self._write = write
         self._show = show
         self._tag = f"tfos_ml-{task.run_id}"
-        self._on_driver: list[subprocess.Popen[bytes]] = []  # parameter servers that hold no task slot of Spark's
+        self._on_driver: list[DetachedProcess] = []  # parameter servers that hold no task slot of Spark's
         self._job: SparkJob | None = None  # whose tasks are the nodes, or start them
 
     def start(self, action: Callable[[], Any], driver_program: bytes | None = None) -> SparkJob:
@@ -69,7 +69,8 @@ class Run:
         `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
         """
         if driver_program is not None and self.control is not None:
-            task = replace(self.task, payload=Artifact(self.task.payload.name, driver_program), shares_console=True)
+            payload = Artifact(self.task.payload.name, driver_program)
+            task = replace(self.task, payload=payload, shares_console=True, fork_owner=os.getpid())
             for rank in range(task.first_rank):
                 info = TaskInfo(rank, self.control.host, cpus=1, gpus={})
                 self._on_driver.append(start_detached(DetachedNode(task, info, os.getpid(), is_fed=False)))
@@ -194,10 +195,9 @@ class Run:
             self.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: DetachedProcess) -> None:
     """Wait for the end of a node's supervisor; one that outlasts that is killed, and its reaper cleans up."""
-    assert process.stdout is not None
-    process.stdout.close()
+    process.close()
     try:
         process.wait(CLEANUP_TIMEOUT)
     except subprocess.TimeoutExpired:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tfos_ml.mlflow")
 EXAMPLE_ROWS = 5
 SYSTEM_METRICS_SECONDS = 10.0
-ERROR_FILE, SUMMARY_FILE = "error.txt", "model_summary.txt"
+ERROR_FILE, SUMMARY_FILE, TIMELINE_FILE = "error.txt", "model_summary.txt", "timeline.json"
 ERROR_TAG, ERROR_TAG_CHARACTERS = "tfos_ml.error", 5000  # MLflow takes no more
 DATASET_CONTEXT = "train"
 SYSTEM_PREFIX = "system/"
@@ -191,6 +191,8 @@ class FitRun(FitListener):
     def fitted(self, model: TFModel) -> None:
         """Log the dataset and the model, and end the run; see :class:`FitListener`."""
         self._writer.close()
+        timeline = model.summary["timeline"]
+        self._writer.attempt(lambda: self._client.log_dict(self._run.run_id, timeline, TIMELINE_FILE))
         if self._options.log_datasets:
             self._writer.attempt(self._log_dataset)
         if self._options.log_models and self._run.keeps_model:

@@ -16,12 +16,14 @@ from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.timeline import Timeline, line
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.driver.fit import RunResult, launch
 from tfos_ml.driver.preflight import graces, lease_timeout
+from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination
@@ -32,7 +34,7 @@ from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.template import ClusterTemplate, make_template
 from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
-from tfos_ml.stages.fit_outcome import warn_of_outcome
+from tfos_ml.stages.fit_outcome import timeline_of, warn_of_outcome
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.model import TFModel
 from tfos_ml.stages.params import TrainingParams
@@ -63,6 +65,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return model
 
     def _train(self, dataset: DataFrame, listener: FitListener) -> TFModel:
+        timeline = Timeline()
         self.check_params()
         spark = dataset.sparkSession
         template, first = self._template(), self._first_rank()
@@ -73,6 +76,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         self._check_directories(spark)
         columns, payload = self._prepare(dataset)
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
+        timeline.end("checks")
         result = launch(
             spark,
             lambda: self._rows_by_node(dataset, columns, template),
@@ -83,9 +87,15 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             reported=listener.reported,
             driver_program=payload if first else None,
         )
+        timeline.end("run")
         warn_of_outcome(result, template)
         listener.trained(result)
-        return self._make_model(result, dataset.schema)
+        model = self._make_model(result, dataset.schema)
+        timeline.end("model")
+        model.summary["timeline"] = timeline_of(timeline.seconds, result)
+        if self._get("verbose") > 1:
+            write_lines([f"{type(self).__name__}.fit: {line(model.summary['timeline'])}"])
+        return model
 
     def _task(
         self,

@@ -30,6 +30,32 @@ def history_of(reports: list[dict[str, Any]]) -> dict[str, list[float]]:
     return {name: [series[epoch] for epoch in sorted(series)] for name, series in history.items()}
 
 
+def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]:
+    """Where the time of a fit went: seconds of phases that follow each other, and add up to all of it.
+
+    Parameters
+    ----------
+    driver : dict of str to float
+        What the driver has measured: "checks", "run", "model".
+    result : RunResult
+        Of the run.
+    """
+    chief = next(r for r in result.reports if r["chief"])
+    node: dict[str, float] = chief["timeline"]
+    export = min(chief.get("export_seconds", 0.0), node["training"])
+    around_job = driver["run"] - result.job_seconds
+    phases = {
+        "checks": driver["checks"],
+        **({"failed attempts": around_job} if result.restarts else {}),
+        "job": result.job_seconds - sum(node.values()),  # Spark's scheduling, and the way of the results
+        **node,
+        "training": node["training"] - export,
+        "export": export,
+        "return": driver["model"] + (0.0 if result.restarts else around_job),
+    }
+    return {phase: round(max(0.0, spent), 3) for phase, spent in phases.items()}
+
+
 def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
     """Warn of nodes that were ended at work, workers without each other, and a chief that exported nothing."""
     warn_of_ended(result.reports)

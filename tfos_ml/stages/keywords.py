@@ -142,7 +142,7 @@ class TrainingAccessors(ParamsBase):
     def getCommunication(self) -> str: """Value of ``communication``."""; return self.getOrDefault("communication")
     def setNodeEnv(self, value: Mapping[str, str]) -> Self: """Set ``nodeEnv``: environment of the TensorFlow processes, set before TensorFlow is imported."""; return self._set_checked(nodeEnv=value)
     def getNodeEnv(self) -> Mapping[str, str]: """Value of ``nodeEnv``."""; return self.getOrDefault("nodeEnv")
-    def setVerbose(self, value: int) -> Self: """Set ``verbose``: 0 silent, 1 progress bar, 2 a line per epoch and what nodes print."""; return self._set_checked(verbose=value)
+    def setVerbose(self, value: int) -> Self: """Set ``verbose``: 0 silent, 1 progress bar, 2 a line per epoch, what nodes print, and where the time went."""; return self._set_checked(verbose=value)
     def getVerbose(self) -> int: """Value of ``verbose``."""; return self.getOrDefault("verbose")
 
 

@@ -132,7 +132,9 @@ class TrainingParams(
         "auto",
     )
     nodeEnv = Param("environment of the TensorFlow processes, set before TensorFlow is imported", ENVIRONMENT, {})
-    verbose = Param("0 silent, 1 progress bar, 2 a line per epoch and what nodes print", VERBOSITY, 1)
+    verbose = Param(
+        "0 silent, 1 progress bar, 2 a line per epoch, what nodes print, and where the time went", VERBOSITY, 1
+    )
 
 
 class TrainFnParams(keywords.TrainFnAccessors, TrainingParams):

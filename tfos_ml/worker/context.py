@@ -431,7 +431,9 @@ class NodeContext:
 
         path = os.path.join(self._directory, name)
         shapes = self._rows.store("train").shapes if self._rows.are_held else None
+        began = time.monotonic()
         export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
+        self.summarize({"export_seconds": round(time.monotonic() - began, 3)})
         return path
 
     def log_checkpoint(self, model: Any, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
