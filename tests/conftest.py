@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jvm_archive import jvm_options
 
 HERE = Path(__file__).parent
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -27,16 +28,12 @@ SESSION = f"{os.getpid()}-{STARTED}"
 os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of these tests
 # Temporary files of these tests alone: other pytest processes may run beside this one.
 os.environ["TMPDIR"] = tempfile.tempdir = os.environ["SPARK_LOCAL_DIRS"] = tempfile.mkdtemp(prefix="test-tfos_ml-")
-# Short programs gain more from a JVM that compiles little than from fast code.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
-
-# Most train functions of the tests need no TensorFlow, whose import costs more than all else that they do.
-os.environ["TFOS_ML_PRELOAD"] = "0"
+os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS = jvm_options()
 
 CLEAN_SECONDS = 10.0
 NO_MARKER = "0" * 32
 MODULES = {"tfos_ml.worker.main", "tfos_ml.agent.reaper", "tfos_ml.agent.detached", "tfos_ml.agent.tensorboard"}
+FORKED = {"tfos supervisor", "tfos reaper"}
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
 STRANGERS: set[int] = set()  # processes that these tests did not start, as far as they have been looked at
@@ -88,8 +85,8 @@ def our_processes() -> dict[int, str]:
                 STRANGERS.add(process.pid)
             continue
         of_node = environment.get("TFOS_ML_NODE", NO_MARKER) != NO_MARKER  # a fork server has none
-        ours = MODULES & set(command)
         with contextlib.suppress(psutil.NoSuchProcess):
+            ours = MODULES & set(command) or process.name() in FORKED
             if (ours or of_node) and process.status() != psutil.STATUS_ZOMBIE:
                 found[process.pid] = " ".join(command)
     return found
@@ -100,7 +97,10 @@ def our_files() -> set[str]:
     temporary = Path(tempfile.gettempdir())
     roots = [Path("/dev/shm"), temporary, *temporary.glob("spark-*")]
     found = {p for root in roots for p in root.glob("tfos_ml-*")}
-    found -= set(temporary.glob("tfos_ml-forkserver-*"))  # they end with the session, or with these tests
+    found -= {
+        *temporary.glob("tfos_ml-forkserver-*"),
+        *temporary.glob("tfos_ml-scoring-*"),
+    }  # they end with the session, or with these tests
     found |= set(temporary.glob("spark-*/*/**/tfos_ml-models/.partial-*"))
     return {str(p) for p in found if not of_another_session(p)}
 
@@ -176,9 +176,11 @@ class Sessions:
             return active
         self.stop()
         self._kind = kind
+        # Fork servers of executors end with each session, and most nodes need no TensorFlow.
+        imports = {"spark.executorEnv.TFOS_ML_PRELOAD": "1" if master.startswith("local[") else "0"}
         session = (
             SparkSession.builder.master(master)
-            .config(map={name.replace("_", "."): value for name, value in conf.items()})
+            .config(map={name.replace("_", "."): value for name, value in conf.items()} | imports)
             .appName("tfos_ml tests")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "4")
@@ -186,6 +188,7 @@ class Sessions:
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.executor.extraJavaOptions", JVM_OPTIONS)
+            .config("spark.python.daemon.module", "tfos_ml.agent.daemon")
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")

@@ -34,11 +34,12 @@ def test_explicit_params_over_tf_args_over_defaults(spark, tmp_path):
         seen = {name: args[name] for name in ("epochs", "batchSize", "steps", "mine", "modelDir")}
         target.write_text(json.dumps([{**seen, "epochs_here": args.epochs}, "tensorflow" in sys.modules]))
 
-    fit(spark, look, tfArgs={"epochs": 7, "batchSize": 8, "mine": "x"}, batchSize=9)
+    arguments = {"epochs": 7, "batchSize": 8, "mine": "x"}
+    fit(spark, look, tfArgs=arguments, batchSize=9, nodeEnv={"TFOS_ML_PRELOAD": "0"})
     expected = {"epochs": 7, "batchSize": 9, "steps": None, "mine": "x", "modelDir": None, "epochs_here": 7}
     seen, is_loaded = json.loads(target.read_text())
     assert seen == expected
-    assert not is_loaded  # TFOS_ML_PRELOAD of these tests
+    assert not is_loaded
 
 
 def test_context_of_every_role(spark, tmp_path):
@@ -212,7 +213,7 @@ def test_environment_of_the_process_and_tf_args_of_a_command_line(spark, tmp_pat
 
         (tmp_path / "seen").write_text(json.dumps([dict(os.environ), args.argv, "tensorflow" in sys.modules]))
 
-    environment = {"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3", "TFOS_ML_PRELOAD": "1"}
+    environment = {"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3"}
     fit(spark, look, tfArgs=["--lr", "0.5"], nodeEnv=environment)
     seen, argv, is_loaded = json.loads((tmp_path / "seen").read_text())
     assert is_loaded

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from tfos_ml.protocol.addresses import is_loopback
 
 DRIVER = """
-import json
+import contextlib, json, os
 import psutil
 from pyspark.sql import SparkSession
 from tfos_ml import InputMode, TFCluster
@@ -20,8 +20,12 @@ spark.conf.set("spark.tfos_ml.port", "24100")
 spark.conf.set("spark.tfos_ml.nodePorts", "24200-24219")
 with TFCluster.run(spark.sparkContext, count, None, 2, input_mode=InputMode.SPARK) as cluster:
     cluster.train(spark.sparkContext.range(100, numSlices=2))
-    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    listening = {c.laddr for p in family if p.name() != "java" for c in p.net_connections() if c.status == "LISTEN"}
+    listening = set()
+    for process in psutil.process_iter():  # supervisors are no children of this one
+        with contextlib.suppress(psutil.Error):
+            is_ours = process.environ().get("OF_TEST_LISTENING") == os.environ["OF_TEST_LISTENING"]
+            if is_ours and process.name() != "java":
+                listening |= {c.laddr for c in process.net_connections() if c.status == "LISTEN"}
     nodes = [(node["host"], node["port"]) for node in cluster.cluster_info]
     print(json.dumps([cluster.address.location, nodes, sorted(listening)]))
 spark.stop()
@@ -36,6 +40,7 @@ def count(args, ctx):
 
 def test_a_local_session_is_reached_from_its_host_alone_and_on_the_ports_it_was_given():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_LOCAL_")}
+    environment["OF_TEST_LISTENING"] = str(os.getpid())
     done = subprocess.run(
         [sys.executable, "-c", DRIVER], env=environment, stdout=subprocess.PIPE, text=True, timeout=170, check=True
     )

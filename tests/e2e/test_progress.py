@@ -43,9 +43,15 @@ def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys, monkeypatch):
     assert "loss=0.25" in last
 
 
-def test_a_line_per_epoch(spark, capsys):
-    fit(spark, verbose=2)
-    lines = capsys.readouterr().out.splitlines()
+def test_a_line_per_epoch_and_where_the_time_went(spark, capsys):
+    began = time.monotonic()
+    timeline = fit(spark, verbose=2).summary["timeline"]
+    took = time.monotonic() - began
+    shown = capsys.readouterr()
+    assert list(timeline) == ["checks", "job", "process", "meeting", "rows", "training", "export", "return"]
+    assert 0.8 * took < sum(timeline.values()) <= took + 0.01
+    assert re.search(r"^TFEstimator\.fit: .*job \d+\.\d s", shown.err, re.MULTILINE)
+    lines = shown.out.splitlines()
     assert lines == [
         "Epoch 1/2 [worker:0] loss: 0.5 - rows_here: 100",
         "Epoch 2/2 [worker:0] loss: 0.25 - rows_here: 100",
