@@ -7,6 +7,8 @@ import gc
 import os
 import select
 import shutil
+import socket
+import stat
 import sys
 import tempfile
 import time
@@ -120,8 +122,21 @@ def of_another_session(path: Path) -> bool:
 
 
 def listening_ports() -> set[int]:
-    """Ports this process listens on."""
-    return {c.laddr.port for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
+    """Ports this process listens on; psutil would read all connections of the host, thousands after some tests."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the directory's own is closed by now
+            found |= port_if_listening(int(name))
+    return found
+
+
+def port_if_listening(descriptor: int) -> set[int]:
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        return set()
+    with socket.socket(fileno=os.dup(descriptor)) as one:
+        is_port = one.family in (socket.AF_INET, socket.AF_INET6)
+        listens = is_port and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        return {one.getsockname()[1]} if listens else set()
 
 
 def our_environment() -> dict[str, str]:
@@ -272,25 +287,34 @@ def on_executors(nodeid: str) -> bool:
 
 ON_EXECUTORS = {"tests/e2e/test_node_output.py"}
 LONGEST = [  # files that take longest, in this order, so that no process is left alone with one of them at the end
-    "tests/differential/test_against_tensorflowonspark.py",
-    "tests/e2e/test_keras.py",
-    "tests/e2e/test_connect.py",
-    "tests/test_readme.py",
-    "tests/e2e/test_persistence.py",
-    "tests/unit/test_exactness.py",
-    "tests/e2e/test_mistakes.py",
-    "tests/ledger/test_ledger.py",
     "tests/e2e/test_mlflow.py",
-    "tests/cluster/test_standalone.py",
-    "tests/e2e/test_cluster_end.py",
-    "tests/e2e/test_strategies.py",
-    "tests/e2e/test_compat_flows.py",
-    "tests/test_demo.py",
+    "tests/test_readme.py",
+    "tests/e2e/test_connect.py",
+    "tests/e2e/test_persistence.py",
+    "tests/e2e/test_keras.py",
+    "tests/ledger/test_ledger.py",
     "tests/e2e/test_cluster_feeding.py",
+    "tests/unit/test_exactness.py",
+    "tests/cluster/test_standalone.py",
+    "tests/e2e/test_strategies.py",
+    "tests/e2e/test_scoring_process.py",
+    "tests/harness/test_cluster_ends.py",
+    "tests/unit/test_forkserver.py",
+    "tests/e2e/test_mistakes.py",
     "tests/e2e/test_faults.py",
-    "tests/e2e/test_cluster.py",
-    "tests/e2e/test_cluster_faults.py",
+    "tests/test_demo.py",
+    "tests/harness/test_node_faults.py",
     "tests/e2e/test_transform.py",
+    "tests/e2e/test_fork.py",
+    "tests/e2e/test_compat_flows.py",
+    "tests/e2e/test_cluster_faults.py",
+    "tests/e2e/test_parallel.py",
+    "tests/e2e/test_listening.py",
+    "tests/e2e/test_types.py",
+    "tests/e2e/test_cluster_end.py",
+    "tests/e2e/test_bare_executors.py",
+    "tests/unit/test_guardian.py",
+    "tests/unit/test_transport.py",
 ]
 
 

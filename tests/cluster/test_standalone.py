@@ -119,7 +119,7 @@ def test_input_cut_off_by_a_failed_fetch_is_an_error_and_nothing_is_published(cl
     assert len(list(tmp_path.glob("started-*"))) <= 1
 
 
-@pytest.mark.parametrize("kind", [slower("barrier"), "plain", slower("connect")])
+@pytest.mark.parametrize("kind", [slower("barrier"), slower("plain"), slower("connect")])
 def test_a_fit_whose_fetch_failed_is_restarted_and_trains_all_rows(cluster, drivers, tmp_path, kind):
     outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, maxRestarts=1)
     assert outcome.result == {"rows": ROWS, "history": {"rows_here": [ROWS / 2]}}, outcome

@@ -34,5 +34,6 @@ def ours(tmp_path_factory):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("scenario", THEIRS["found"])
+@pytest.mark.chaos
 def test_finds_what_tensorflowonspark_finds(ours, scenario):
     assert ours[scenario] == THEIRS["found"][scenario]

@@ -48,6 +48,7 @@ def test_many_calls_with_one_partition_feed_all_nodes(spark):
     assert rows_of_nodes(cluster) == [400, 400, 400]
 
 
+@pytest.mark.chaos
 def test_calls_whose_rows_are_all_in_a_late_partition_feed_all_nodes(spark):
     frame = spark.range(100).repartition(8, "id").where("id = 17")  # in one of eight, and always the same
     with start(spark, read_all) as cluster:
@@ -74,6 +75,7 @@ def test_the_partitions_of_a_call_are_dealt_evenly(any_spark, tmp_path):
     assert failed_once.exists() == sc_retries
 
 
+@pytest.mark.chaos
 def test_calls_of_unequal_size_even_out(spark):
     sizes = [600, 100, 100, 100, 100, 100, 100, 600, 600, 600]
     with start(spark, read_all) as cluster:
@@ -120,6 +122,7 @@ def test_micro_batches_of_small_files_feed_all_nodes(streams, tmp_path):
     assert rows_of_nodes(cluster) == [40, 40, 40]
 
 
+@pytest.mark.chaos
 def test_micro_batches_of_a_dstream_feed_all_nodes(streams):
     from pyspark.streaming import StreamingContext
 
@@ -197,7 +200,7 @@ def tell_when_read(args, ctx):
     ctx.report({"read": count})
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("epochs", [1, pytest.param(3, marks=pytest.mark.chaos)])
 def test_a_node_that_waits_for_rows_is_not_timed_out(spark, tmp_path, epochs):
     read, timeout = f"{tmp_path}/read", 3.0
 
@@ -227,7 +230,7 @@ def stop_after(args, ctx):
     ctx.report({"rows": len(rows), "sum": sum(rows)})
 
 
-@pytest.mark.parametrize("terminate", [True, False])
+@pytest.mark.parametrize("terminate", [True, pytest.param(False, marks=pytest.mark.chaos)])
 def test_without_end_rows_are_repeated_until_all_nodes_have_enough(spark, terminate):
     args = {"rows": 1000, "terminate": terminate}
     with start(spark, stop_after, args, nodes=2) as cluster:
@@ -237,6 +240,7 @@ def test_without_end_rows_are_repeated_until_all_nodes_have_enough(spark, termin
     assert found == [{"rows": 1000, "sum": 1000 / 20 * sum(range(20))}] * 2
 
 
+@pytest.mark.chaos
 def test_without_end_no_rows_are_none(spark):
     with start(spark, read_all, nodes=2) as cluster:
         cluster.train(spark.sparkContext.emptyRDD(), num_epochs=0)
@@ -269,6 +273,7 @@ def test_a_feed_for_inference_is_trained_on_in_order(any_spark):
     assert cluster.summary["nodes"][0]["metrics"][0]["metrics"] == {"rows": 250, "in order": 1}
 
 
+@pytest.mark.chaos
 def test_input_modes_of_tensorflowonspark(spark):
     with TFCluster.run(spark.sparkContext, read_all, None, 1, input_mode=1) as cluster:
         cluster.train(spark.range(10))

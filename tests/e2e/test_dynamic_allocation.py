@@ -77,6 +77,7 @@ def linear():
     return model
 
 
+@pytest.mark.chaos
 def test_keras_trains_and_scores_on_several_executors(spark):
     df = spark.range(100).select((F.col("id") / 100).alias("features"), (F.col("id") / 50).alias("label"))
     scored = KerasEstimator(model=linear, clusterSize=2, epochs=60, verbose=0).fit(df).transform(df)
@@ -107,6 +108,7 @@ def test_killed_task_is_not_tried_again_alone_on_several_executors(spark, tmp_pa
         TFEstimator(trainFn=kill_the_supervisor, clusterSize=2, verbose=0).fit(df)
 
 
+@pytest.mark.chaos
 def test_missing_nodes_are_named_on_several_executors(spark, tmp_path):
     @F.udf("long")
     def hold(value):

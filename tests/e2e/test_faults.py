@@ -219,7 +219,7 @@ def interrupt(driver: subprocess.Popen[str], directory: Path) -> None:
 
 @pytest.mark.chaos
 def test_ctrl_c_in_a_driver_process(start_driver, tmp_path):
-    driver = start_driver(LOCAL, tmp_path)
+    driver = start_driver(CLUSTER, tmp_path)
     interrupt(driver, tmp_path)
     driver.communicate("", timeout=30)
     assert driver.returncode == 0
@@ -227,7 +227,7 @@ def test_ctrl_c_in_a_driver_process(start_driver, tmp_path):
 
 @pytest.mark.timeout(360)
 def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(start_driver, tmp_path):
-    driver = start_driver(CLUSTER, tmp_path)
+    driver = start_driver(LOCAL, tmp_path)
     interrupt(driver, tmp_path)
     again = tmp_path / "again"
     again.mkdir()
@@ -285,6 +285,7 @@ def larger_than_the_window(spark, rows=45_000):
     return spark.range(0, rows, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
 
 
+@pytest.mark.chaos
 def test_train_function_that_never_reads_is_a_stall_error(spark, tmp_path):
     def never_read(args, ctx):
         time.sleep(1000)

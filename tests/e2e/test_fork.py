@@ -57,6 +57,7 @@ def test_without_a_server_every_node_is_started_by_its_supervisor(spark, tmp_pat
     assert all(node["parent"] == node["supervisor"] for node in fit(spark, tmp_path))
 
 
+@pytest.mark.chaos
 def test_environment_that_is_read_at_import_has_a_server_of_its_own(spark, tmp_path):
     plain = fit(spark, tmp_path)
     own = fit(spark, tmp_path, nodeEnv={"TF_ENABLE_ONEDNN_OPTS": "0"})

@@ -382,6 +382,7 @@ def text_model():
     return model
 
 
+@pytest.mark.chaos
 def test_raw_strings_in_classes_out(spark, tmp_path):
     words = ["good", "bad", "fine", "poor", "tea", "bread", "with", "über"]
     random = np.random.RandomState(0)
@@ -476,6 +477,7 @@ def test_flights_with_strings_and_nulls_several_inputs_and_outputs(spark):
     assert right.mean() > 0.9
 
 
+@pytest.mark.chaos
 def test_weights_by_output_reach_their_output_without_xla(spark, keras):
     """A weight of zero for one output leaves its layer untouched."""
 
@@ -517,6 +519,7 @@ def ragged_model():
     return model
 
 
+@pytest.mark.chaos
 def test_ragged_input_of_a_model_stays_ragged(spark):
     lists = [[i % 50 for i in range(n, 2 * n + 1)] for n in range(1, 40)]
     df = spark.createDataFrame([(row, float(len(row))) for row in lists], "words array<bigint>, label double").coalesce(

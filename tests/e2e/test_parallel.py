@@ -18,7 +18,7 @@ def share(args, ctx):
     return [ctx.worker_num, ctx.num_workers, list(range(10))[ctx.worker_num :: ctx.num_workers]]
 
 
-@pytest.mark.parametrize("use_barrier", [True, False])
+@pytest.mark.parametrize("use_barrier", [True, pytest.param(False, marks=pytest.mark.chaos)])
 def test_instances_share_their_input_by_number(any_spark, use_barrier):
     found = TFParallel.run(any_spark.sparkContext, share, None, 2, use_barrier=use_barrier)
     assert found == [[0, 2, [0, 2, 4, 6, 8]], [1, 2, [1, 3, 5, 7, 9]]]
@@ -49,6 +49,7 @@ def test_behind_a_barrier_all_instances_run_at_once(any_spark, tmp_path):
     assert TFParallel.run(any_spark.sparkContext, meet, str(tmp_path), 4, True) == [True] * 4
 
 
+@pytest.mark.chaos
 def test_behind_a_barrier_all_need_slots(any_spark):
     began = time.monotonic()
     message = r"num_executors=5 needs 5 task slots at once, but Spark has 4 .*Lower num_executors, or pass use_barrier="
@@ -78,6 +79,7 @@ def test_arguments_are_checked(spark):
         TFParallel.run(spark, share, None, 1, 2)
 
 
+@pytest.mark.chaos
 def test_a_barrier_under_dynamic_allocation_on_several_executors(sessions):
     dynamic = {
         "spark_dynamicAllocation_enabled": "true",

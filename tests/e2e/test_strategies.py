@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from conftest import CLUSTER, on
+from conftest import CLUSTER, LOCAL, on
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, SparkClusterResolver, TFEstimator, errors
@@ -166,7 +166,7 @@ def train_with_parameter_server(args, ctx):
     ctx.export_saved_model(module, signatures={"serving_default": signature})
 
 
-@on(CLUSTER)
+@on(LOCAL)
 def test_parameter_server_strategy(any_spark):
     estimator = TFEstimator(
         trainFn=train_with_parameter_server,
@@ -322,6 +322,7 @@ def train_with_tf_keras(args, ctx):
 
 
 @pytest.mark.parametrize("what", ["tf_keras", slower("module")])
+@pytest.mark.chaos
 def test_variables_of_tf_keras_and_modules_are_exported_by_all_workers(spark, what):
     pytest.importorskip("tf_keras")
     estimator = TFEstimator(

@@ -72,6 +72,7 @@ spark.stop()
 """
 
 
+@pytest.mark.chaos
 def test_ports_of_the_variables_of_tensorflowonspark(tmp_path):
     ports = [str(free_port()) for _ in range(3)]
     variables = dict(zip([SERVER_VARIABLE, NODE_VARIABLE, TENSORBOARD_VARIABLE], ports, strict=True))

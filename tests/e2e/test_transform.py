@@ -192,6 +192,7 @@ def test_wrong_names_show_the_signature_beside_the_columns(spark, models):
 
 
 @on(CLUSTER)
+@pytest.mark.chaos
 def test_model_is_unpacked_once_an_executor_and_loaded_once_a_worker(any_spark, models):
     model = TFModel(exportDir=str(models / "double"))
     df = any_spark.range(0, 400, 1, 3).select(F.col("id").cast("float").alias("features"))

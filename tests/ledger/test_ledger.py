@@ -16,6 +16,7 @@ from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.tfcluster import tfcluster
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("without_spark")]
+slower = partial(pytest.param, marks=pytest.mark.chaos)  # the same in another mode
 FITS = ["barrier", "plain", "connect"]
 PHASES = ["feed", "epoch", "export"]
 SIGNALS = ["kill child", "kill supervisor", "stop child", "stop supervisor"]
@@ -91,9 +92,9 @@ def test_more_nodes_that_die(run, case):
     check_named(case, *run(case))
 
 
-@pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("which", [0, slower(1)])
 @pytest.mark.parametrize("fault", ["stop child", "stop supervisor"])
-@pytest.mark.parametrize("mode", FITS)
+@pytest.mark.parametrize("mode", [slower("barrier"), "plain", slower("connect")])
 def test_nodes_that_stand_still(run, mode, fault, which):
     """Found out by their silence: those of the three phases wait for it together."""
     cases = [Case(mode, fault, phase, victim, victim) for phase, victim in victims(mode, fault)[which].items()]
@@ -129,20 +130,20 @@ def test_nodes_of_a_cluster_that_die(run, fault, phase, victim):
     check_named(case, *run(case))
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.chaos)])
-@pytest.mark.parametrize("fault", ["stop child", "stop supervisor"])
+@pytest.mark.parametrize("victim", [0, slower(1)])
+@pytest.mark.parametrize("fault", ["stop child", slower("stop supervisor")])
 def test_nodes_of_a_cluster_that_stand_still(run, fault, victim):
     cases = [Case("cluster", fault, phase, victim, 0) for phase in PHASES]
     for case, error in zip(cases, run(*cases), strict=True):
         check_named(case, error)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, slower(1)])
 @pytest.mark.parametrize("fault", ["fetch failure", "kill feeder"])
 def test_feed_tasks_that_spark_runs_again(run, fault, victim):
     assert run(Case("cluster", fault, "feed", victim, 0)) == [None]
 
 
-@pytest.mark.parametrize("mode", FITS)
+@pytest.mark.parametrize("mode", ["barrier", slower("plain"), slower("connect")])
 def test_a_supervisor_that_dies_with_its_process_and_guardian(run, mode):
     assert run(Case(mode, "kill all", "epoch", 1, 1)) == [None]

@@ -21,6 +21,12 @@ RARE = {  # what they have of their own is a part of other cases; theirs are cha
     "adamw_schedule",  # adam, and a schedule without state
     "rmsprop",  # adam
     "steps_per_execution",
+    "global_clipnorm",  # clipping by norm
+    "ema",  # adam
+    "adam",  # accumulation
+    "loss_sum",  # loss_mean_with_sample_weight
+    "own_train_step",
+    "ragged_input",  # with three workers
     "embedding_sgd",  # embedding_adam
     "lstm_masked",  # lstm_masked_steps
 }

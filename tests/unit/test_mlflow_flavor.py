@@ -286,6 +286,7 @@ def run(python, program, *arguments, path=""):
 
 
 @pytest.mark.slow
+@pytest.mark.chaos
 def test_package_that_is_only_on_the_path_goes_along(doubling, tmp_path):
     """Red before: PackageNotFoundError: No package metadata was found for tfos_ml."""
     python = interpreter_without_tfos_ml(tmp_path / "venv")
