@@ -274,9 +274,9 @@ def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, 
     kept = {name: value for name, value in os.environ.items() if environment.get(name) == value}
     with unix_sockets.listen(path, socket.SOCK_STREAM) as listener:
         started = start_ticks(forking.owner)
-        arguments = [listener.fileno(), forking.owner, started, forking.idle_seconds, "keras" if imports_keras else ""]
+        known = [path, listener.fileno(), forking.owner, started, forking.idle_seconds]
         starter = subprocess.Popen(
-            module_command("tfos_ml.worker.forkserver", *map(str, arguments)),
+            module_command("tfos_ml.worker.forkserver", *map(str, known), "keras" if imports_keras else ""),
             env={**kept, **variables, "PYTHONPATH": environment["PYTHONPATH"], MARKER: NO_MARKER},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -230,7 +230,7 @@ class Server:
             listener = unix_sockets.listen(self._path, KIND)
         with listener:  # others connect meanwhile, and wait
             started = str(start_ticks(self._forking.owner))
-            arguments = [str(self._forking.owner), started, str(self._forking.idle_seconds)]
+            arguments = [str(self._path), str(self._forking.owner), started, str(self._forking.idle_seconds)]
             start_process(
                 MODULE, arguments, self._environment, listener.fileno(), STDERR, self._forking, NAME, stays=True
             )

@@ -53,7 +53,8 @@ def connect(path: Path, kind: socket.SocketKind) -> socket.socket | None:
     """A connection to a server; None if there is none, whose socket is then deleted."""
     connection = socket.socket(socket.AF_UNIX, kind)
     try:
-        connection.connect(str(path))
+        with _address(path) as address:
+            connection.connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         path.unlink(missing_ok=True)
@@ -68,13 +69,27 @@ def listen(path: Path, kind: socket.SocketKind) -> socket.socket:
     """Take connections from now on, in a directory that is locked."""
     listener = socket.socket(socket.AF_UNIX, kind)
     try:
-        listener.bind(str(path))
+        with _address(path) as address:
+            listener.bind(address)
         path.chmod(0o600)
         listener.listen(_BACKLOG)
     except BaseException:
         listener.close()
         raise
     return listener
+
+
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """A short name of a path, for as long as it is open.
+
+    An address has 107 bytes, by unix(7), and directories of YARN's containers alone have more.
+    """
+    descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{path.name}"
+    finally:
+        os.close(descriptor)
 
 
 def check_peer(connection: socket.socket) -> None:

@@ -326,13 +326,12 @@ def _import_all(names: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve; the arguments are the listener's descriptor, the owner's pid and start, idle seconds, "keras" or ""."""
-    descriptor, pid, started, idle_seconds, keras = arguments
+    """Serve; arguments: the socket's path and descriptor, the owner's pid and start, idle seconds, "keras" or ""."""
+    path, descriptor, pid, started, idle_seconds, keras = arguments
     if os.fork():
         os._exit(0)  # whoever has started it need not wait for its end
     listener = socket.socket(fileno=int(descriptor))
     listener.set_inheritable(False)
-    path = Path(listener.getsockname())
     owner = ProcessHandle.open(int(pid), int(started))
     try:
         if owner is not None:
@@ -342,9 +341,9 @@ def main(arguments: Sequence[str]) -> None:
             gc.freeze()  # what is shared is not written to
             ForkServer(listener, owner, float(idle_seconds)).serve()
     finally:
-        path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            path.parent.rmdir()
+            os.unlink(path)
+            os.rmdir(os.path.dirname(path))
 
 
 if __name__ == "__main__":

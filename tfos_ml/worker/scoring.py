@@ -42,15 +42,17 @@ class ScoringServer:
     ----------
     listener : socket.socket
         Where Python workers connect.
+    path : Path
+        Of its socket, which it deletes in the end.
     owner : ProcessHandle
         The process with which it ends.
     idle_seconds : float
         How long it stays while nobody is connected.
     """
 
-    def __init__(self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float):
+    def __init__(self, listener: socket.socket, path: Path, owner: ProcessHandle, idle_seconds: float):
         self._listener = listener
-        self._path = Path(listener.getsockname())
+        self._path = path
         self._inode = self._path.stat().st_ino
         self._owner = owner
         self._idle_seconds = idle_seconds
@@ -147,15 +149,18 @@ def _score(scoring: udf.Scoring, function: saved_model.Scorer, batch: pa.RecordB
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve at the socket that is standard input; the arguments are ours, the owner's pid and start, idle seconds."""
-    parent, pid, started, idle_seconds = arguments
+    """Serve at the socket that is standard input.
+
+    The arguments are ours, the socket's path, the owner's pid and start, idle seconds.
+    """
+    parent, path, pid, started, idle_seconds = arguments
     if parent != "0" and os.fork():
         os._exit(0)  # it is nobody's child: who has started it may end first, or never wait for it
     listener = socket.socket(fileno=os.dup(0))
     owner = ProcessHandle.open(int(pid), int(started))
     if owner is not None:
         import_tensorflow()
-        ScoringServer(listener, owner, max(float(idle_seconds), MIN_IDLE_SECONDS)).serve()
+        ScoringServer(listener, Path(path), owner, max(float(idle_seconds), MIN_IDLE_SECONDS)).serve()
 
 
 if __name__ == "__main__":
