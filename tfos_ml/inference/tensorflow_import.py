@@ -6,10 +6,10 @@ import contextlib
 import gc
 import glob
 import importlib.abc
-import importlib.util
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -179,9 +179,68 @@ def import_tensorflow_later() -> None:
     _find_first(_Finder({"tensorflow"}, _Quietly))
 
 
+class _WhenUsed(importlib.abc.Loader):
+    """Loads a module when a name that it may have is first read."""
+
+    def __init__(self, loader: importlib.abc.Loader):
+        self._loader = loader
+        self._lock = threading.RLock()
+        self._has_begun = False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave it unloaded."""
+        module.__class__ = _Unloaded
+
+    def may_have(self, module: ModuleType, name: str) -> bool:
+        """Whether a name stands in the module's source."""
+        source = getattr(self._loader, "get_source", lambda module: None)(module.__name__)
+        return source is None or name == "__all__" or re.search(rf"\b{re.escape(name)}\b", source) is not None
+
+    def load(self, module: ModuleType) -> None:
+        """Load it now, once."""
+        with self._lock:
+            if self._has_begun:  # by another thread, or by this one, whose import of it asks for a name
+                return
+            self._has_begun = True
+            try:
+                self._loader.exec_module(module)
+            except BaseException:
+                self._has_begun = False
+                raise
+            module.__class__ = ModuleType
+
+
+class _Unloaded(ModuleType):
+    """A module of :class:`_WhenUsed`.
+
+    ``importlib.util.LazyLoader`` loads on any access; AutoGraph, ``inspect`` and ``pickle`` ask every module for its
+    file, or for the name of whatever they look at.
+    """
+
+    def __getattr__(self, name: str) -> object:
+        loader = self.__loader__
+        if isinstance(loader, _WhenUsed) and loader.may_have(self, name):
+            loader.load(self)
+            if name in self.__dict__ or type(self) is ModuleType:
+                return getattr(self, name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        loader = self.__loader__
+        if isinstance(loader, _WhenUsed):
+            loader.load(self)
+        return sorted(self.__dict__)
+
+
 def import_keras_lightly() -> None:
     """Have Keras, whenever it is imported, load its seldom used parts only when they are; for processes of ours."""
-    _find_first(_Finder(_SELDOM_USED, importlib.util.LazyLoader))
+    _find_first(_Finder(_SELDOM_USED, _WhenUsed))
 
 
 def _find_first(finder: _Finder) -> None:

@@ -129,6 +129,7 @@ def _from_memory(
         ends = np.cumsum(sizes)
         yield order, ends - sizes, ends
 
+    @tf.autograph.experimental.do_not_convert  # which takes as long as tracing it
     def steps(order: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:
         def step(start: tf.Tensor, end: tf.Tensor) -> Any:
             chosen = order[start:end]
@@ -156,6 +157,7 @@ def _from_blocks(
             cuts = ends[first : last + 1] - ends[first]
             yield values, cuts[:-1], cuts[1:]
 
+    @tf.autograph.experimental.do_not_convert
     def steps(values: Any, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:
         def step(start: tf.Tensor, end: tf.Tensor) -> Any:
             return tf.nest.map_structure(lambda value: value[start:end], values)
