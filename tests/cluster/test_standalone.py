@@ -110,7 +110,7 @@ def outputs(cluster: Standalone) -> set[Path]:
     return {path for worker in cluster.workers for path in worker.map_outputs()}
 
 
-@pytest.mark.parametrize("kind", [slower("barrier"), slower("plain"), "connect"])
+@pytest.mark.parametrize("kind", [slower("barrier"), slower("plain"), slower("connect")])
 def test_input_cut_off_by_a_failed_fetch_is_an_error_and_nothing_is_published(cluster, drivers, tmp_path, kind):
     outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, clusterSize=1)
     assert outcome.error == "InputLostError", outcome

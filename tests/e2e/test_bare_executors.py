@@ -26,6 +26,7 @@ spark.stop()
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.chaos
 def test_packages_that_executors_lack_are_named_and_spark_prints_nothing(tmp_path):
     venv.create(tmp_path / "bare")
     environment = {

@@ -259,6 +259,7 @@ print(json.dumps({"prediction": scored.prediction.tolist(), "probability": [list
 """
 
 
+@pytest.mark.chaos
 def test_pyfunc_predicts_in_an_environment_without_pyspark(fitted, downloaded, tmp_path):
     venv.create(tmp_path / "venv", symlinks=True)
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")

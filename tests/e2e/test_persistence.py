@@ -126,6 +126,7 @@ def searched(sessions, tmp_path_factory):
     return Searched(sessions.get(LOCAL), tmp_path_factory.mktemp("searched"))
 
 
+@pytest.mark.chaos
 def test_a_cross_validated_pipeline(searched, tmp_path):
     df, model = searched.df, searched.model
     model.write().overwrite().save(str(tmp_path / "tuned"))
@@ -137,6 +138,7 @@ def test_a_cross_validated_pipeline(searched, tmp_path):
     }
 
 
+@pytest.mark.chaos
 def test_a_search_is_one_run_with_a_child_for_each_fit(searched):
     parent, *children = searched.runs
     assert {run.info.status for run in searched.runs} == {"FINISHED"}

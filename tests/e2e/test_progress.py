@@ -73,6 +73,7 @@ def linear():
     return model
 
 
+@pytest.mark.chaos
 def test_tensorboard_of_a_fit(spark, capsys, tmp_path):
     shown = tmp_path / "shown"
 

@@ -420,6 +420,7 @@ with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
 """
 
 
+@pytest.mark.chaos
 def test_models_made_by_others(spark, tmp_path):
     subprocess.run([sys.executable, "-c", MAKE_FOREIGN, str(tmp_path)], check=True, capture_output=True, timeout=120)
     df = spark.createDataFrame([([1.0, 2.0],)], "features array<double>").coalesce(1)

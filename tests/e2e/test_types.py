@@ -146,6 +146,7 @@ def image(height, width):
     return Row(origin="", height=height, width=width, nChannels=3, mode=16, data=bytearray(pixels.tobytes()))
 
 
+@pytest.mark.chaos
 def test_every_pair_of_types_comes_back_byte_for_byte(spark, identity):
     others = {
         "image": [image(2, 3), image(2, 3), image(1, 1)],

@@ -34,12 +34,12 @@ TRAINED = {
     False: {
         1: ["own_train_step", "shuffle"],
         2: [case for case in CASES if case not in RARE],
-        3: ["loss_mean_with_sample_weight", "ragged_input", "convolution_idle_worker", "shuffle"],
+        3: ["ragged_input", "convolution_idle_worker", "shuffle"],
     },
     True: {
         1: ["sgd_momentum_clipped", "two_outputs"],
         2: sorted(RARE),
-        3: ["sgd_momentum_clipped", "adam", "lstm_masked_steps"],
+        3: ["sgd_momentum_clipped", "loss_mean_with_sample_weight", "adam", "lstm_masked_steps"],
     },
 }
 

@@ -85,12 +85,17 @@ class ForkServer:
         The process with which it ends.
     idle_seconds : float
         How long it waits for a next request while no process that it has forked lives.
+    for_later : sequence of str
+        Modules to import when there is time.
     """
 
-    def __init__(self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float):
+    def __init__(
+        self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float, for_later: Sequence[str] = ()
+    ):
         self._listener = listener
         self._owner = owner
         self._idle_seconds = idle_seconds
+        self._for_later = for_later
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, socket.socket] = {}  # by pid, the connection of who asked for it
         self._path = list(sys.path)
@@ -102,7 +107,7 @@ class ForkServer:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._owner, selectors.EVENT_READ, lambda: None)
         idle_since = time.monotonic()
-        has_time, tick = False, min(_TICK_SECONDS, self._idle_seconds)
+        has_time, tick = not self._for_later, min(_TICK_SECONDS, self._idle_seconds)
         while not self._owner.wait(0):
             events = self._selector.select(tick if has_time else _QUIET_SECONDS)
             for key, _ in events:
@@ -119,7 +124,7 @@ class ForkServer:
     def _import_more(self) -> None:
         """Import what many programs need, and what nobody was to wait for."""
         with contextlib.suppress(ImportError):  # a program that needs it will say so
-            _import_all(PROGRAM_MODULES)
+            _import_all(self._for_later)
         self._modified = {**_modification_times(), **self._modified}
         gc.freeze()
 
@@ -339,7 +344,8 @@ def main(arguments: Sequence[str]) -> None:
             _import(keras == "keras")
             gc.collect()
             gc.freeze()  # what is shared is not written to
-            ForkServer(listener, owner, float(idle_seconds)).serve()
+            later = PROGRAM_MODULES if keras else ()
+            ForkServer(listener, owner, float(idle_seconds), later).serve()
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
