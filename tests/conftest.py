@@ -286,6 +286,7 @@ def on_executors(nodeid: str) -> bool:
 
 
 ON_EXECUTORS = {"tests/e2e/test_node_output.py"}
+OWN_EXECUTORS = "tests/e2e/test_dynamic_allocation.py"  # has a session of its own, so it runs after the others
 LONGEST = [  # files that take longest, in this order, so that no process is left alone with one of them at the end
     "tests/e2e/test_mlflow.py",
     "tests/test_readme.py",
@@ -322,6 +323,8 @@ def turn(item: pytest.Item) -> tuple[bool, int, bool]:
     """By what tests are ordered: those of one master in a row, so that sessions are started only once."""
     path = item.nodeid.partition("::")[0]
     place = LONGEST.index(path) if path in LONGEST else len(LONGEST)
+    if path == OWN_EXECUTORS:
+        place += 1
     return not on_executors(item.nodeid), place, path.startswith(("tests/unit/", "tests/harness/"))
 
 

@@ -54,7 +54,8 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("end", [pytest.param("killed", marks=pytest.mark.chaos), "stops Spark"])
+@pytest.mark.chaos
+@pytest.mark.parametrize("end", ["killed", "stops Spark"])
 def test_nodes_do_not_outlive_their_driver(tmp_path, end):
     command = [sys.executable, "-c", DRIVER, CLUSTER if end == "killed" else "local[2]", str(tmp_path)]
     driver = subprocess.Popen(

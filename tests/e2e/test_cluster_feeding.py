@@ -41,6 +41,7 @@ def rows_of_nodes(cluster) -> list[int]:
 # Dealing
 
 
+@pytest.mark.chaos
 def test_many_calls_with_one_partition_feed_all_nodes(spark):
     with start(spark, read_all) as cluster:
         for _ in range(12):
@@ -169,6 +170,7 @@ def test_rows_that_nobody_reads_are_an_error_in_time_while_others_are_computed(a
     assert 5 <= took < 5 + GRACE
 
 
+@pytest.mark.chaos
 def test_a_spool_that_is_full_and_that_nobody_reads_is_an_error_in_time(spark):
     # 8 x 48 MiB, where a node takes 256 MiB
     rdd = spark.sparkContext.parallelize(range(48), 8).flatMap(lambda i: [np.full(1 << 17, i, float)] * 8)
@@ -179,6 +181,7 @@ def test_a_spool_that_is_full_and_that_nobody_reads_is_an_error_in_time(spark):
     assert time.monotonic() - began < 5 + 2 * GRACE  # and the rows have to be made
 
 
+@pytest.mark.chaos
 def test_inference_that_nobody_answers_is_an_error_in_time(spark):
     cluster = start(spark, read_nothing, nodes=1)
     results = cluster.inference(spark.sparkContext.parallelize(range(20), 2), 3)
