@@ -12,7 +12,7 @@ from spark_of_processes import wait_until
 
 from tfos_ml import InputMode, errors
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("without_spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.usefixtures("without_spark")]
 PARAMETER_SERVER = {"num_ps": 1, "master_node": "chief"}
 
 

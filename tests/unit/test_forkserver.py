@@ -21,6 +21,7 @@ from tfos_ml.agent.process import child_environment, kill_tree, new_marker
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS
 from tfos_ml.worker.forkserver import MARKER, NO_MARKER
 
+pytestmark = pytest.mark.slow
 DEADLINE = 60.0
 
 

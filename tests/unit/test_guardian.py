@@ -16,6 +16,7 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.template import make_template
 from tfos_ml.worker.forkserver import MARKER
 
+pytestmark = pytest.mark.slow
 DEADLINE = 15.0
 
 
