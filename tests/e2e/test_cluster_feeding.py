@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CLUSTER, SPARK_PORTS, listening_ports, wait_until
+from conftest import CLUSTER, start_callback_server, wait_until
 
 from tfos_ml import InputMode, TFCluster, errors
 
@@ -106,11 +106,7 @@ def test_a_node_that_reads_no_further_is_dealt_nothing(spark):
 
 @pytest.fixture
 def streams(spark):
-    """The server through which the JVM calls Python; Spark starts it on first use, and keeps it."""
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    ensure_callback_server_started(spark.sparkContext._gateway)
-    SPARK_PORTS.update(listening_ports())
+    start_callback_server(spark)
     return spark
 
 

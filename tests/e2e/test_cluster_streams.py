@@ -8,7 +8,7 @@ import threading
 import warnings
 
 import pytest
-from conftest import SPARK_PORTS, listening_ports, wait_until
+from conftest import start_callback_server, wait_until
 
 from tfos_ml import InputMode, TFCluster, errors
 
@@ -44,11 +44,7 @@ def seen(directory) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def callback_server(spark):
-    """The server through which the JVM calls Python; Spark starts it on first use, and keeps it."""
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    ensure_callback_server_started(spark.sparkContext._gateway)
-    SPARK_PORTS.update(listening_ports())
+    start_callback_server(spark)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SPARK_PORTS, listening_ports, wait_until
+from conftest import start_callback_server, wait_until
 from pyspark.sql import functions as F
 
 from tfos_ml import errors
@@ -302,11 +302,9 @@ def train_until_enough(args, ctx):
 
 @pytest.fixture
 def stream(spark):
-    from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.streaming import StreamingContext
 
-    ensure_callback_server_started(spark.sparkContext._gateway)
-    SPARK_PORTS.update(listening_ports())
+    start_callback_server(spark)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # DStreams are deprecated
         return StreamingContext(spark.sparkContext, 1)
