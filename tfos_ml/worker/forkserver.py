@@ -347,9 +347,9 @@ def main(arguments: Sequence[str]) -> None:
             later = PROGRAM_MODULES if keras else ()
             ForkServer(listener, owner, float(idle_seconds), later).serve()
     finally:
+        Path(path).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            os.unlink(path)
-            os.rmdir(os.path.dirname(path))
+            Path(path).parent.rmdir()
 
 
 if __name__ == "__main__":
