@@ -154,8 +154,8 @@ def import_tensorflow() -> None:
         sys.meta_path.remove(finder)
 
 
-class _Quietly(importlib.abc.Loader):
-    """Loads TensorFlow without its start-up lines, and without Keras until that is used."""
+class _Wrapper(importlib.abc.Loader):
+    """Another loader, whose ``exec_module`` a subclass replaces."""
 
     def __init__(self, loader: importlib.abc.Loader):
         self._loader = loader
@@ -165,6 +165,10 @@ class _Quietly(importlib.abc.Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
+
+
+class _Quietly(_Wrapper):
+    """Loads TensorFlow without its start-up lines, and without Keras until that is used."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Load it."""
@@ -179,19 +183,13 @@ def import_tensorflow_later() -> None:
     _find_first(_Finder({"tensorflow"}, _Quietly))
 
 
-class _WhenUsed(importlib.abc.Loader):
+class _WhenUsed(_Wrapper):
     """Loads a module when a name that it may have is first read."""
 
     def __init__(self, loader: importlib.abc.Loader):
-        self._loader = loader
+        super().__init__(loader)
         self._lock = threading.RLock()
         self._has_begun = False
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         """Leave it unloaded."""
