@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.cgroup import is_memory_short
-from tfos_ml.common.pids import ProcessHandle
+from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference.tensorflow_import import (
     import_keras_lightly,
     import_tensorflow,
@@ -180,7 +180,6 @@ class ForkServer:
         self._selector.register(handle, selectors.EVENT_READ, lambda: self._reap(handle))
         if not request.stays:
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._kill(handle))
-        _send(connection, pid=pid, started=handle.started)
 
     def _reap(self, handle: ProcessHandle) -> None:
         """Tell the exit code of a process that has ended."""
@@ -198,12 +197,14 @@ class ForkServer:
         if handle.pid in self._children:
             self._selector.unregister(self._children[handle.pid])
             handle.kill_group()
+            handle.send_signal(signal.SIGKILL)  # it may not lead a group yet
 
     def _become(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> NoReturn:
         """Be the process that is asked for; in the fork."""
         code = 1
         try:
             os.setsid()
+            _send(connection, pid=os.getpid(), started=start_ticks(os.getpid()))  # not the server: before the code
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)  # of the server and of other processes
             self._selector.close()
