@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+# Else each of the hundreds of processes that tests start compiles the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install java demo test test-fast chaos soak lint bench clean
 
