@@ -1,7 +1,9 @@
 """How long small fits take, with nodes forked from a process that has imported TensorFlow, and started afresh.
 
 In turns, in one session: 2,000 rows of 10 floats, one epoch. The first fit of each kind, which starts the fork server,
-is not counted. The first fit of a session is measured in sessions of their own.
+is not counted. A CrossValidator has four param maps, three folds and a parallelism of two: thirteen fits, each model of
+which scores its fold. The first fit of a session, and the first transform after it, are measured in sessions of their
+own.
 
     python benchmarks/starts.py [--rounds 3]
 """
@@ -63,11 +65,11 @@ def read_all(args: Any, ctx: Any) -> None:
         pass
 
 
-def keras_fit(df: DataFrame, workers: int) -> None:
+def keras_fit(df: DataFrame, workers: int) -> Any:
     """Train the classifier for an epoch."""
     from tfos_ml import KerasEstimator
 
-    KerasEstimator(model=model, clusterSize=workers, epochs=1, batchSize=100, verbose=0).fit(df)
+    return KerasEstimator(model=model, clusterSize=workers, epochs=1, batchSize=100, verbose=0).fit(df)
 
 
 def tf_fit(df: DataFrame, workers: int) -> None:
@@ -77,7 +79,7 @@ def tf_fit(df: DataFrame, workers: int) -> None:
     TFEstimator(trainFn=read_all, clusterSize=workers, labelCol="label", verbose=0).fit(df)
 
 
-def seconds(what: Callable[[], None]) -> float:
+def seconds(what: Callable[[], object]) -> float:
     """How long a call takes."""
     began = time.perf_counter()
     what()
@@ -109,26 +111,59 @@ def later_fits(workers: int, rounds: int) -> None:
     spark.stop()
 
 
-def first_fit(idle: str) -> None:
-    """The first fit of a session, in this process; prints its seconds."""
-    spark = session(2)
+def search(df: DataFrame) -> None:
+    """Try four numbers of epochs on three folds."""
+    from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+    from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+
+    from tfos_ml import KerasEstimator
+
+    estimator = KerasEstimator(model=model, batchSize=100, verbose=0)
+    maps = ParamGridBuilder().addGrid(estimator.getParam("epochs"), [1, 2, 3, 4]).build()
+    evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
+    CrossValidator(estimator=estimator, estimatorParamMaps=maps, evaluator=evaluator, numFolds=3, parallelism=2).fit(df)
+
+
+def searches(rounds: int) -> None:
+    """Cross-validations of a session that is under way."""
+    spark = session(1)
     df = rows(spark)
-    spark.conf.set(IDLE, idle)
-    print(seconds(lambda: keras_fit(df, 2)))
-    spark.stop()
-
-
-def first_fits(rounds: int) -> None:
-    """First fits of sessions, each in a process of its own."""
     pairs = []
     for _ in range(rounds):
         pair = []
         for idle in (FORKED, FRESH):
-            command = [sys.executable, __file__, "--first", idle]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-            pair.append(float(done.stdout.splitlines()[-1]))
+            spark.conf.set(IDLE, idle)
+            pair.append(seconds(lambda: search(df)))
         pairs.append((pair[0], pair[1]))
-    show("first KerasEstimator.fit, 2 workers", pairs)
+    show("CrossValidator, 4 maps, 3 folds", pairs)
+    spark.stop()
+
+
+def first_fit(idle: str, workers: int) -> None:
+    """The first fit of a session, in this process, and the first transform after it; prints their seconds."""
+    spark = session(workers)
+    df = rows(spark)
+    spark.conf.set(IDLE, idle)
+    fitted: list[Any] = []
+    fit_seconds = seconds(lambda: fitted.append(keras_fit(df, workers)))
+    print(fit_seconds, seconds(lambda: fitted[0].transform(df).agg({"prediction": "sum"}).collect()))
+    spark.stop()
+
+
+def first_fits(workers: int, rounds: int) -> None:
+    """First fits and transforms of sessions, each session in a process of its own."""
+    fits, transforms = [], []
+    for _ in range(rounds):
+        sides = []
+        for idle in (FORKED, FRESH):
+            command = [sys.executable, __file__, "--first", idle, "--workers", str(workers)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+            sides.append([float(figure) for figure in done.stdout.splitlines()[-1].split()])
+        (forked_fit, forked_transform), (fresh_fit, fresh_transform) = sides
+        fits.append((forked_fit, fresh_fit))
+        transforms.append((forked_transform, fresh_transform))
+    show(f"first KerasEstimator.fit, {workers} worker(s)", fits)
+    show("first transform after it", transforms)
 
 
 def main() -> None:
@@ -136,14 +171,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--first", help=argparse.SUPPRESS)
+    parser.add_argument("--workers", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.first is not None:
-        first_fit(options.first)
+        first_fit(options.first, options.workers)
         return
     print(f"{'medians of ' + str(options.rounds):44} {'forked':>9} {'fresh':>9}   ratio (range)")
     for workers in MASTERS:
         later_fits(workers, options.rounds)
-    first_fits(options.rounds)
+        first_fits(workers, options.rounds)
+    searches(options.rounds)
 
 
 if __name__ == "__main__":

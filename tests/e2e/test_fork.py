@@ -1,14 +1,17 @@
 """Nodes are forked from a process that has imported TensorFlow, unless a setting says otherwise."""
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ends
+from conftest import CLUSTER, ends
 from pyspark.sql import functions as F
 from train_functions import write
 
@@ -69,6 +72,55 @@ def test_a_fit_outlives_its_server_and_the_next_has_another(spark, tmp_path):
     assert sum(node["rows"] for node in fit(spark, tmp_path, lose_the_server)) == 40
     assert ends(before[0]["parent"])
     assert fit(spark, tmp_path)[0]["parent"] != before[0]["parent"]
+
+
+@pytest.mark.chaos
+def test_a_killed_executor_takes_its_server_with_it_on_several_executors(sessions, tmp_path):
+    spark = sessions.get(CLUSTER)
+    server = psutil.Process(fit(spark, tmp_path)[0]["parent"])
+    executor = psutil.Process(owner_of(server))
+    assert executor.name() == "java"
+    executor.kill()
+    assert ends(server.pid)
+    assert not list(Path(tempfile.gettempdir()).glob(f"tfos_ml-forkserver-{executor.pid}-*"))
+    assert server.pid not in {node["parent"] for node in fit(spark, tmp_path)}  # Spark has another executor by now
+
+
+@pytest.mark.chaos
+def test_two_applications_of_one_user_have_a_server_each(tmp_path):
+    command = [sys.executable, "-c", APPLICATION]
+    with contextlib.ExitStack() as running:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        both = [running.enter_context(subprocess.Popen([*command, str(tmp_path / n)], **pipes)) for n in "ab"]
+        found = [json.loads(one.stdout.readline()) for one in both]  # of two fits that ran at the same time
+        assert [owner_of(psutil.Process(pid)) for pid in found] == [one.pid for one in both]
+        both[0].communicate("end", timeout=60)
+        assert ends(found[0])
+        assert not ends(found[1], seconds=0.5)
+        both[1].communicate("end", timeout=60)
+        assert ends(found[1])
+
+
+APPLICATION = """
+import json, os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+from test_fork import fit
+
+directory = Path(sys.argv[1])
+directory.mkdir()
+print(json.dumps(fit(spark, directory)[0]["parent"]), flush=True)
+sys.stdin.read()
+spark.stop()
+"""
+
+
+def owner_of(server):
+    """The pid of the process with which a fork server ends."""
+    return int(server.cmdline()[-4])
 
 
 @pytest.mark.parametrize("value", ["soon", "-1"])

@@ -19,6 +19,8 @@ from conftest import of_another_session
 MIB = 1 << 20
 WARM_SHARE = 0.2  # of the samples, in which caches fill
 SHARED_MEMORY = Path("/dev/shm")
+DAEMONS = {"pyspark.daemon", "tfos_ml.agent.daemon"}
+SERVER = "tfos_ml.worker.forkserver"  # what it forks shows the same command
 
 Sample = dict[str, float]
 
@@ -43,6 +45,8 @@ BOUNDS = {
     "Python workers: descriptors": Bound(4, ""),
     "Python workers: largest RSS": Bound(48, "MiB"),
     "other processes of ours": Bound(0.5, ""),
+    "fork server and scoring: descriptors": Bound(2, ""),
+    "fork server and scoring: RSS": Bound(48, "MiB"),
     "artifacts of the session": Bound(0.5, ""),
     "files in shared memory": Bound(0.5, ""),
     "shared memory in use": Bound(4, "MiB"),
@@ -66,6 +70,7 @@ class Sampler:
         runtime = self._spark._jvm.java.lang.Runtime.getRuntime()
         self._spark._jvm.java.lang.System.gc()
         workers, others = _split(self._jvm.children(recursive=True))
+        servers = [p for p in others if SERVER in _of(p, lambda p: p.cmdline(), [])]
         temporary = [size for root in _temporary_roots() for size in _sizes(root)]
         ours = [path for path in SHARED_MEMORY.glob("tfos_ml-*") if not of_another_session(path)]
         shared = [size for path in ours for size in (0, *_sizes(path))]
@@ -83,6 +88,8 @@ class Sampler:
                 "Python workers: descriptors": sum(_of(p, lambda p: p.num_fds()) for p in workers),
                 "Python workers: largest RSS": max(_of(p, lambda p: p.memory_info().rss) for p in workers) / MIB,
                 "other processes of ours": len(others),
+                "fork server and scoring: descriptors": sum(_of(p, lambda p: p.num_fds()) for p in servers),
+                "fork server and scoring: RSS": sum(_of(p, lambda p: p.memory_info().rss) for p in servers) / MIB,
                 "artifacts of the session": artifacts,
                 "files in shared memory": len(shared),
                 "shared memory in use": sum(shared) / MIB,
@@ -104,10 +111,10 @@ def table(samples: Sequence[Sample], growth: Mapping[str, float]) -> str:
     """First, middle and last samples, and what has grown."""
     warm = int(len(samples) * WARM_SHARE)
     columns = [samples[i] for i in (0, warm, (warm + len(samples)) // 2, -1)]
-    lines = [f"{'':30}{'first':>10}{'warm':>10}{'half':>10}{'last':>10}{'growth':>10}{'allowed':>10}"]
+    lines = [f"{'':38}{'first':>10}{'warm':>10}{'half':>10}{'last':>10}{'growth':>10}{'allowed':>10}"]
     for name, bound in BOUNDS.items():
         values = "".join(f"{column[name]:>10,.1f}" for column in columns)
-        lines.append(f"{name:30}{values}{growth[name]:>10,.1f}{bound.growth:>10,.1f} {bound.unit}")
+        lines.append(f"{name:38}{values}{growth[name]:>10,.1f}{bound.growth:>10,.1f} {bound.unit}")
     return "\n".join(lines)
 
 
@@ -116,7 +123,7 @@ def _split(processes: list[psutil.Process]) -> tuple[list[psutil.Process], list[
     workers, others = [], []
     for process in processes:
         command = _of(process, lambda p: p.cmdline(), [])
-        (workers if "pyspark.daemon" in command else others).append(process)
+        (workers if DAEMONS & set(command) else others).append(process)
     # Guardians and keepers leave the JVM's tree.
     session = os.environ["TFOS_ML_TEST_SESSION"]
     known = {p.pid for p in [*workers, *others]}
