@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from tfos_ml import TFModel, errors
 from tfos_ml.agent import scoring as agent_scoring
 from tfos_ml.agent.forkserver import Forking
-from tfos_ml.agent.scoring import Scorer, ScoringProcess, Server
+from tfos_ml.agent.scoring import Scorer, ScoringProcess, ScoringProcessClient
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.inference.udf import InputBinding, Scoring
 from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, WORKER
@@ -76,7 +76,7 @@ def server_of(owner: int, idle_seconds: float = 300.0) -> SeenServer:
     return SeenServer(Forking(owner, idle_seconds))
 
 
-class SeenServer(Server):
+class SeenServer(ScoringProcessClient):
     """A server whose process the tests know."""
 
     def process_id(self) -> int | None:
@@ -231,7 +231,7 @@ class TestThatCannotBeStarted:
     def unusable(self, owner, monkeypatch, tmp_path):
         """A place for the socket that others may use, too."""
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        Server(Forking(owner, 300.0))._path.parent.mkdir(mode=0o755)
+        ScoringProcessClient(Forking(owner, 300.0))._path.parent.mkdir(mode=0o755)
 
     def test_scores_in_the_worker(self, scorer, unusable, caplog):
         assert scorer("deadly", kind=AUTO).score(floats(5.0)).to_pylist() == [5.0]

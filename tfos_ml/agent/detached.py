@@ -118,7 +118,9 @@ def start_detached(node: DetachedNode) -> DetachedProcess:
     environment = child_environment(NO_MARKER, node.info.cpus, read_at_start_only(task.environment))
     forking = Forking(task.fork_owner, task.idle_seconds)
     with theirs:
-        process = start_process(MODULE, (), environment, theirs.fileno(), STDERR, forking, NAME, stays=True)
+        process = start_process(
+            MODULE, (), environment, theirs.fileno(), STDERR, forking, NAME, outlives_requester=True
+        )
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         channel.sendall(pickle.dumps(node))
         channel.shutdown(socket.SHUT_WR)

@@ -91,7 +91,7 @@ def start_process(
     output: int | IO[bytes],
     forking: Forking | None,
     name: str = "",
-    stays: bool = False,
+    outlives_requester: bool = False,
 ) -> Process:
     """Start a process that leads a session, to call a module's ``main`` with its arguments.
 
@@ -107,12 +107,12 @@ def start_process(
         The fork server to use; None for a fresh process.
     name : str
         Of the process, for ``ps``, where it is forked.
-    stays : bool
+    outlives_requester : bool
         Whether it goes on when this process has ended.
     """
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
     if forking is not None and forking.idle_seconds > 0 and not has_gpu_device():
-        request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), name, stays)
+        request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), name, outlives_requester)
         try:
             return _fork(request, descriptors, forking)
         except (OSError, ValueError, LookupError) as error:

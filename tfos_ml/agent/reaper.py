@@ -70,7 +70,7 @@ class Reaper:
         variables = {**(child_environment("", 1, {}) if environment is None else environment), MARKER: NO_MARKER}
         reading, self._pipe = os.pipe()
         with open(reading, "rb") as lines, open(os.devnull, "wb") as nothing:
-            self._process = start_process(MODULE, (), variables, lines, nothing, forking, NAME, stays=True)
+            self._process = start_process(MODULE, (), variables, lines, nothing, forking, NAME, outlives_requester=True)
         os.set_blocking(self._pipe, False)  # it may be frozen, too
         self._lock = threading.Lock()
         self._lost = False  # killed, or frozen for too long

@@ -88,10 +88,10 @@ class Scorer:
 
     def __init__(self, scoring: udf.Scoring, process: ScoringProcess):
         self._scoring = scoring
-        self._server = Server(Forking(process.owner or executor(), process.idle_seconds))
+        self._server = ScoringProcessClient(Forking(process.owner or executor(), process.idle_seconds))
         self._may_score_here = process.kind == AUTO
         self._scores_here = False
-        self._connection: Connection | None = None
+        self._connection: ScoringConnection | None = None
 
     def __enter__(self) -> Scorer:
         return self
@@ -137,7 +137,7 @@ class Scorer:
                 "memory (spark.executor.memoryOverhead)."
             ) from None
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> ScoringConnection:
         """A connection to the server, which has loaded the model."""
         if self._connection is None:
             model = self._scoring.model
@@ -160,7 +160,7 @@ class ServerNotStartedError(Exception):
     """There is no scoring process, and none can be started."""
 
 
-class Server:
+class ScoringProcessClient:
     """The executor's scoring process, which is started when it is needed.
 
     Parameters
@@ -175,8 +175,8 @@ class Server:
         self._environment = {**base_environment(), **threads, MARKER: NO_MARKER, PRELOADS: "1"}
         self._path = socket_path(_KIND, forking.owner, read_at_start(self._environment))
 
-    def load(self, scoring: udf.Scoring) -> Connection:
-        """A connection for batches of a model, which is loaded; raises as :meth:`Connection.load`."""
+    def load(self, scoring: udf.Scoring) -> ScoringConnection:
+        """A connection for batches of a model, which is loaded; raises as :meth:`ScoringConnection.load`."""
         connection = self.connect()
         try:
             connection.load(scoring)
@@ -185,7 +185,7 @@ class Server:
             raise
         return connection
 
-    def connect(self) -> Connection:
+    def connect(self) -> ScoringConnection:
         """A connection to the server; raises ``ServerNotStartedError``."""
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -197,7 +197,7 @@ class Server:
                 continue
             except OSError as error:
                 raise ServerNotStartedError(error) from None
-            connection = Connection(connected, self)
+            connection = ScoringConnection(connected, self)
             try:
                 connection.greet()
                 return connection
@@ -214,7 +214,7 @@ class Server:
             with unix_sockets.locked(self._path.parent):
                 connected = unix_sockets.connect(self._path, KIND)
             if connected is not None:
-                with Connection(connected, self) as connection:
+                with ScoringConnection(connected, self) as connection:
                     connection.greet()
                 return True
         except OSError:
@@ -232,7 +232,14 @@ class Server:
             started = str(start_ticks(self._forking.owner))
             arguments = [str(self._path), str(self._forking.owner), started, str(self._forking.idle_seconds)]
             start_process(
-                MODULE, arguments, self._environment, listener.fileno(), STDERR, self._forking, NAME, stays=True
+                MODULE,
+                arguments,
+                self._environment,
+                listener.fileno(),
+                STDERR,
+                self._forking,
+                NAME,
+                outlives_requester=True,
             )
             connected = unix_sockets.connect(self._path, KIND)
         if connected is None:
@@ -245,19 +252,19 @@ class Server:
             self._path.unlink(missing_ok=True)
 
 
-class Connection:
+class ScoringConnection:
     """A connection to the server; a context manager.
 
     Every method raises ``ConnectionError`` or ``TimeoutError`` if the server ends, or does not answer any more.
     """
 
-    def __init__(self, connected: socket.socket, server: Server):
+    def __init__(self, connected: socket.socket, server: ScoringProcessClient):
         connected.settimeout(ANSWER_SECONDS)
         self._batches = SharedBatches(connected)
         self._server = server
         self._process: ProcessHandle | None = None
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> ScoringConnection:
         return self
 
     def __exit__(self, *_: object) -> None:

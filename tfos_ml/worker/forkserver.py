@@ -71,7 +71,7 @@ class Request:
     environment: dict[str, str]  # its PYTHONPATH is the whole search path
     directory: str  # it works in
     name: str  # for ``ps``
-    stays: bool = False  # when its requester has ended
+    outlives_requester: bool = False
 
 
 class ForkServer:
@@ -85,17 +85,17 @@ class ForkServer:
         The process with which it ends.
     idle_seconds : float
         How long it waits for a next request while no process that it has forked lives.
-    for_later : sequence of str
+    when_idle : sequence of str
         Modules to import when there is time.
     """
 
     def __init__(
-        self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float, for_later: Sequence[str] = ()
+        self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float, when_idle: Sequence[str] = ()
     ):
         self._listener = listener
         self._owner = owner
         self._idle_seconds = idle_seconds
-        self._for_later = for_later
+        self._when_idle = when_idle
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, socket.socket] = {}  # by pid, the connection of who asked for it
         self._path = list(sys.path)
@@ -107,7 +107,7 @@ class ForkServer:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._owner, selectors.EVENT_READ, lambda: None)
         idle_since = time.monotonic()
-        has_time, tick = not self._for_later, min(_TICK_SECONDS, self._idle_seconds)
+        has_time, tick = not self._when_idle, min(_TICK_SECONDS, self._idle_seconds)
         while not self._owner.wait(0):
             events = self._selector.select(tick if has_time else _QUIET_SECONDS)
             for key, _ in events:
@@ -124,7 +124,7 @@ class ForkServer:
     def _import_more(self) -> None:
         """Import what many programs need, and what nobody was to wait for."""
         with contextlib.suppress(ImportError):  # a program that needs it will say so
-            _import_all(self._for_later)
+            _import_all(self._when_idle)
         self._modified = {**_modification_times(), **self._modified}
         gc.freeze()
 
@@ -173,12 +173,12 @@ class ForkServer:
     def _fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> None:
         pid = os.fork()
         if not pid:
-            self._become(request, connection, descriptors)
+            self._run_fork(request, connection, descriptors)
         self._children[pid] = connection
         handle = ProcessHandle.open(pid)
         assert handle is not None  # it has not been waited for
         self._selector.register(handle, selectors.EVENT_READ, lambda: self._reap(handle))
-        if not request.stays:
+        if not request.outlives_requester:
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._kill(handle))
 
     def _reap(self, handle: ProcessHandle) -> None:
@@ -199,7 +199,7 @@ class ForkServer:
             handle.kill_group()
             handle.send_signal(signal.SIGKILL)  # it may not lead a group yet
 
-    def _become(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> NoReturn:
+    def _run_fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> NoReturn:
         """Be the process that is asked for; in the fork."""
         code = 1
         try:
@@ -213,7 +213,7 @@ class ForkServer:
                 os.dup2(descriptor, number)
             for descriptor in descriptors:
                 os.close(descriptor)
-            _take_over(request)
+            _apply(request)
             main = importlib.import_module(request.module)
             sys.modules["__main__"] = main
             code = main.main(request.arguments) or 0
@@ -230,7 +230,7 @@ class ForkServer:
             os._exit(code)
 
 
-def _take_over(request: Request) -> None:
+def _apply(request: Request) -> None:
     """Have the environment, the directory, the search path and the random state of a fresh process."""
     _write_marker(request.environment.get(MARKER, NO_MARKER))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, request.name.encode()[:15], 0, 0, 0)
