@@ -122,6 +122,9 @@ def test_any_cluster_ends_like_plain_keras(sessions, master, sizes, chief):
         assert model.summary["validation_rows"] == rows.held_out.sum()
         assert model.summary["steps"] == EPOCHS * -(-model.summary["rows"] // BATCH)
         assert len(model.summary["epoch_seconds"]) == EPOCHS
+        timeline = model.summary["timeline"]
+        assert list(timeline)[-4:] == ["tracing", "training", "export", "return"]
+        assert 0.01 < timeline["tracing"] < sum(model.summary["epoch_seconds"])
         assert all(node["rows_per_second"] > 0 for node in model.summary["nodes"])
     scored = model.transform(df)
     assert dict(scored.dtypes)["prediction"] == "double"

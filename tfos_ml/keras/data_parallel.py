@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,7 @@ class DataParallel:
     """Makes a built, compiled model train in step with those of the other workers; it is wrapped until :meth:`close`.
 
     ``bad_step`` is the first step of the pass in which this worker's own loss was not finite; -1 if none.
+    ``tracing_seconds`` is how long TensorFlow has traced training steps.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup, train: Stage, test: Stage):
@@ -67,9 +69,11 @@ class DataParallel:
         self._wrapped: list[tuple[Any, str]] = []
         self._plain_losses: list[Any] | None = None
         self.bad_step = tf.Variable(NO_STEP, dtype=tf.int64, trainable=False)
+        self.tracing_seconds = 0.0
         self._train, self._test = train, test
         self._wrap(model, "compute_loss", self._watching_loss(model.compute_loss))
-        self._wrap(model, "train_step", self._step_of(train, model.train_step))
+        step = self._step_of(train, model.train_step)
+        self._wrap(model, "train_step", step if model.run_eagerly else self._timed(step))
         if group.size > 1:
             self._wrap(model, "test_step", self._step_of(test, model.test_step))
             self._wrap(model.optimizer, "apply", self._reducing_apply(model.optimizer.apply))
@@ -90,6 +94,17 @@ class DataParallel:
         self._model.make_test_function(force=True)
 
     # Steps
+
+    def _timed(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The step, which runs as Python only where TensorFlow traces it."""
+
+        def timed(data: Any) -> Any:
+            began = time.monotonic()
+            logs = step(data)
+            self.tracing_seconds += time.monotonic() - began
+            return logs
+
+        return timed
 
     def _step_of(self, stage: Stage, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def step(data: Any) -> Any:

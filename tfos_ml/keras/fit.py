@@ -199,7 +199,7 @@ class _Training:
             raise self._data.label_error(error) or error from None
         finally:
             parallel.close()
-        self._summarize()
+        self._summarize(parallel.tracing_seconds)
 
     def _note_limits(self, metrics: MetricSums) -> None:
         """Warn where the result depends on the number of workers, or where it will be slow."""
@@ -269,12 +269,13 @@ class _Training:
             _add_to_export(path, self._model, self._task, self._ctx)
             self._ctx.send_checkpoint(path, epoch, logs)
 
-    def _summarize(self) -> None:
+    def _summarize(self, tracing_seconds: float) -> None:
         spent = sum(self._seconds)
         self._ctx.summarize(
             {
                 "steps": self._data.train.steps * len(self._seconds),
                 "epoch_seconds": [round(s, 4) for s in self._seconds],
+                "tracing_seconds": round(tracing_seconds, 4),  # of the first epoch's
                 "warnings": self._notices,
                 "rows_per_second": round(len(self._data.train) * len(self._seconds) / spent, 1) if spent else 0.0,
             }

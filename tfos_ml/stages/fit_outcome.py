@@ -43,13 +43,15 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     chief = next(r for r in result.reports if r["chief"])
     node: dict[str, float] = chief["timeline"]
     export = min(chief.get("export_seconds", 0.0), node["training"])
+    tracing = min(chief.get("tracing_seconds", 0.0), node["training"] - export)
     around_job = driver["run"] - result.job_seconds
     phases = {
         "checks": driver["checks"],
         **({"failed attempts": around_job} if result.restarts else {}),
         "job": result.job_seconds - sum(node.values()),  # Spark's scheduling, and the way of the results
-        **node,
-        "training": node["training"] - export,
+        **{phase: spent for phase, spent in node.items() if phase != "training"},
+        **({"tracing": tracing} if tracing else {}),
+        "training": node["training"] - export - tracing,
         "export": export,
         "return": driver["model"] + (0.0 if result.restarts else around_job),
     }

@@ -63,8 +63,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         also steps, seconds of each epoch, rows per second of each node, and warnings.
         ``summary["timeline"]`` has the seconds of each phase of ``fit``, in order: "checks"
         (before the job), "job" (Spark's scheduling), "process" (the chief's starts), "meeting"
-        (of the nodes), "rows" (until the last has arrived), "training" (from then on),
-        "export" and "return". They add up to the time that ``fit`` took.
+        (of the nodes), "rows" (until the last has arrived), "tracing" (of a Keras model's step
+        by TensorFlow), "training" (the rest), "export" and "return". They add up to the time
+        that ``fit`` took; seconds of each epoch are among the node's.
 
     Examples
     --------
