@@ -59,6 +59,7 @@ lint: install
 bench: install
 	$(BIN)/python benchmarks/feed.py
 	$(BIN)/python benchmarks/transform.py
+	$(BIN)/python benchmarks/shared_model.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/autolog.py
