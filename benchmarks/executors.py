@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 NODES = 2
 
 
-def session() -> SparkSession:
-    """Two executors of one core each, as the figures in the literature have it."""
+def session(executors: int = NODES, cores: int = 1) -> SparkSession:
+    """Executors with so many cores each; two of one, as the figures in the literature have it, by default."""
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -19,7 +19,7 @@ def session() -> SparkSession:
         "spark.executor.memory": "4g",
         "spark.driver.memory": "2g",
     }
-    return SparkSession.builder.master(f"local-cluster[{NODES},1,4096]").config(map=conf).getOrCreate()
+    return SparkSession.builder.master(f"local-cluster[{executors},{cores},4096]").config(map=conf).getOrCreate()
 
 
 def measure_widths(description: str, widths: Iterable[int], measure: Callable[[SparkSession, int, int], None]) -> None:

@@ -23,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import psutil
+from executors import session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -81,17 +82,6 @@ class Peak(threading.Thread):
         self.join()
 
 
-def session() -> SparkSession:
-    """One executor with a core for each Python worker."""
-    conf = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.executor.memory": "4g",
-    }
-    return SparkSession.builder.master(f"local-cluster[1,{WORKERS},4096]").config(map=conf).getOrCreate()
-
-
 def rate(df: DataFrame, model: TFModel, kind: str) -> float:
     """Rows a second."""
     df.sparkSession.conf.set("spark.tfos_ml.scoringProcess", kind)
@@ -102,7 +92,7 @@ def rate(df: DataFrame, model: TFModel, kind: str) -> float:
 
 def peak_of(directory: str, kind: str) -> int:
     """Most memory of a transform in a session of its own."""
-    spark = session()
+    spark = session(1, WORKERS)
     try:
         with Peak() as peak:
             rate(numbers(spark), loaded(directory), kind)
@@ -153,7 +143,7 @@ def measure_memory(places: dict[int, str]) -> None:
 def measure_speed(places: dict[int, str], rounds: int) -> None:
     """Print rows a second of both kinds, in turns."""
     print(f"rows a second, medians of {rounds} (range of the ratio)")
-    spark = session()
+    spark = session(1, WORKERS)
     df = numbers(spark)
     for size, place in places.items():
         model = loaded(place)
