@@ -96,7 +96,7 @@ def test_rows_with_nan_are_skipped_and_counted(keras, df, fitted):
     ("spoil", "rows_in_a_call", "message"),
     [
         (shortened, 40, r"ShapeError: Column 'features' has rows of 3 to 4 elements, but input"),
-        (with_nan, 2, r"NonFiniteValueError: Column 'features' has 1 x NaN in 1 of 2 rows.*nanPolicy="),
+        (with_nan, 2, r"NonFiniteValueError: Column 'features' has 13 x NaN in 13 of 40 rows.*nanPolicy="),
     ],
 )
 def test_such_rows_are_not_scored(df, fitted, spoil, rows_in_a_call, message):

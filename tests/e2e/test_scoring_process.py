@@ -20,7 +20,8 @@ from tfos_ml.agent import scoring as agent_scoring
 from tfos_ml.agent.forkserver import Forking
 from tfos_ml.agent.scoring import Scorer, ScoringProcess, ScoringProcessClient
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.inference.udf import InputBinding, Scoring
+from tfos_ml.inference.input_tensors import InputBinding
+from tfos_ml.inference.udf import Scoring
 from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, WORKER
 
 SETTING = "spark.tfos_ml.scoringProcess"
@@ -285,6 +286,25 @@ def test_python_workers_do_without_tensorflow(any_spark, setting, models):
     scored = TFModel(exportDir=str(models / "deadly")).transform(df)
     seen = scored.mapInArrow(have_tensorflow, "features float, prediction float, loaded boolean").collect()
     assert [row.prediction for row in seen] == [float(i) for i in range(40)]
+
+
+def threads_of_an_operation(batches):
+    """What this Python worker's TensorFlow has been told, 0 for nothing; keeps the rows."""
+    import tensorflow as tf
+
+    for batch in batches:
+        threads = tf.config.threading.get_intra_op_parallelism_threads()
+        yield batch.append_column("threads", pa.array([threads] * len(batch), pa.int32()))
+
+
+@on(CLUSTER)
+def test_operations_have_as_many_threads_as_the_executor_has_cores(any_spark, setting, models):
+    df = any_spark.range(0, 4, 1, 1).select(F.col("id").cast("float").alias("features"))
+    setting(WORKER)
+    scored = TFModel(exportDir=str(models / "deadly")).transform(df)
+    seen = scored.mapInArrow(threads_of_an_operation, "features float, prediction float, threads int").collect()
+    is_executor = any_spark.sparkContext.master.startswith("local-cluster")
+    assert {row.threads for row in seen} == {2 if is_executor else 0}
 
 
 @on(CLUSTER)

@@ -215,7 +215,7 @@ def test_model_is_unpacked_once_an_executor_and_loaded_once_a_worker(any_spark, 
         try:
             for batch in batches:
                 for _ in range(3):
-                    udf.score_batch(scoring, [batch.column(0)], udf.load_function(scoring))
+                    udf.score_here(scoring, [batch.column(0)])
         finally:
             tf.saved_model.load = load
         model = archive.unpacked(scoring.model)

@@ -9,7 +9,8 @@ from tfos_ml.data.arrow import to_numpy
 from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ShapeError
-from tfos_ml.inference.udf import InputBinding, Scoring, load_function, score_batch
+from tfos_ml.inference.input_tensors import InputBinding
+from tfos_ml.inference.udf import Scoring, score_here
 
 NONE = None
 
@@ -51,8 +52,13 @@ def scored(tmp_path_factory):
     def save(shape):
         module = tf.Module()
         axes = list(range(1, len(shape)))
-        # A mean, which padding changes, and the shape that the row had in the model.
-        module.serve = tf.function(lambda x: {"mean": tf.reduce_mean(x, axes), "wide": tf.ones_like(x)})
+
+        def serve(x):
+            """A mean, which padding changes, the shape that the row had in the model, and the rows of the call."""
+            rows = tf.shape(x)[0]
+            return {"mean": tf.reduce_mean(x, axes), "wide": tf.ones_like(x), "rows": tf.fill([rows], rows)}
+
+        module.serve = tf.function(serve)
         path = str(tmp_path_factory.mktemp("model") / "m")
         tensor = tf.TensorSpec(shape, tf.float32, "x")
         tf.saved_model.save(module, path, signatures=module.serve.get_concrete_function(x=tensor))
@@ -65,6 +71,7 @@ def scored(tmp_path_factory):
         for _ in range(levels):
             kind = pa.list_(kind)
         outputs = {"mean": (TensorInfo("float32", (None,)), pa.float32())}
+        outputs["rows"] = (TensorInfo("int32", (None,)), pa.int32())
         outputs["wide"] = (TensorInfo("float32", shape), pa.list_(pa.float32()))
         tensor, field = outputs[output]
         binding = InputBinding("features", "x", TensorInfo("float32", shape, padded=padded))
@@ -82,7 +89,7 @@ def scored(tmp_path_factory):
             null_policy="keep",
             pad_value=0,
         )
-        return score_batch(scoring, [pa.array(rows, kind)], load_function(scoring)).to_pylist()
+        return score_here(scoring, [pa.array(rows, kind)]).to_pylist()
 
     return score
 
@@ -123,3 +130,16 @@ def test_rows_come_back_in_their_order(scored):
     lengths = np.random.RandomState(0).randint(1, 9, 500)
     rows = [[float(i)] * n for i, n in enumerate(lengths)]
     assert scored(rows, (None, None), 7) == list(range(500))
+
+
+def test_a_call_has_rows_of_the_batch_size_at_most_whatever_is_converted_at_once(scored):
+    rows = [[float(i)] * 2 for i in range(7)]
+    assert scored(rows, (None, 2), 3, output="rows") == [3, 3, 3, 3, 3, 3, 1]
+    assert scored([None, *rows, None], (None, 2), 3, output="rows") == [None, 3, 3, 3, 3, 3, 3, 1, None]
+    assert scored([], (None, 2), 3) == []
+
+
+def test_wide_rows_are_converted_a_few_calls_at_a_time(scored):
+    rows = [[float(i)] * 100_000 for i in range(25)]
+    assert scored(rows, (None, 100_000), 4) == list(range(25))
+    assert scored(rows, (None, 100_000), 4, output="rows") == [4] * 24 + [1]

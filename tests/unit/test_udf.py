@@ -17,17 +17,15 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ModelError, ShapeError, SignatureError
 from tfos_ml.inference import archive, publishing
+from tfos_ml.inference.input_tensors import InputBinding, array_tensor, input_tensors
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature
 from tfos_ml.inference.udf import (
-    InputBinding,
     Scoring,
-    array_tensor,
     check_binding,
-    input_tensors,
-    load_function,
+    checked_output,
     output_array,
     output_type,
-    score_batch,
+    score_here,
 )
 from tfos_ml.protocol.artifacts import Artifact
 
@@ -210,7 +208,7 @@ def test_columns_that_may_fit_can_be_bound(dtype, tensor):
 
 
 def column_of(tensor, values, rows):
-    return output_array("y", tensor, {"y": values}, rows, output_type("y", tensor))
+    return output_array("y", [checked_output("y", tensor, {"y": values}, rows)], output_type("y", tensor))
 
 
 def test_strings_are_text_or_bytes():
@@ -218,7 +216,7 @@ def test_strings_are_text_or_bytes():
     with pytest.raises(SignatureError, match="'y' returned bytes that are no UTF-8 text: .* Name it in binaryOutputs"):
         column_of(tensor, values, 1)
     kind = output_type("y", tensor, is_binary=True)
-    assert output_array("y", tensor, {"y": values}, 1, kind).to_pylist() == [[b"\xff", b"a"]]
+    assert output_array("y", [values.numpy()], kind).to_pylist() == [[b"\xff", b"a"]]
     with pytest.raises(SignatureError, match=r"binaryOutputs names 'y', but that is int8\(batch\)"):
         output_type("y", TensorInfo("int8", (None,)), is_binary=True)
 
@@ -322,7 +320,7 @@ class TestDamagedModel:
 
     def score(self, model, value):
         scoring = self.scoring(model)
-        return score_batch(scoring, [pa.array([value], pa.float32())], load_function(scoring)).to_pylist()
+        return score_here(scoring, [pa.array([value], pa.float32())]).to_pylist()
 
     @pytest.mark.parametrize(("file", "size", "message"), DAMAGES)
     def test_transform_names_the_file(self, damaged, artifact, file, size, message):

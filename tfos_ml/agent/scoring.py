@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import psutil
 import pyarrow as pa
 
 from tfos_ml import errors
@@ -25,7 +26,7 @@ from tfos_ml.common import unix_sockets
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference import archive, udf
 from tfos_ml.inference.shared_batches import KIND, BatchSent, Message, Ready, ScoringFailed, SharedBatches
-from tfos_ml.inference.tensorflow_import import PRELOADS
+from tfos_ml.inference.tensorflow_import import PRELOADS, limit_threads
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, SCORING_SETTING, WORKER
 from tfos_ml.worker.forkserver import MARKER, NO_MARKER
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 MODULE = "tfos_ml.worker.scoring"
 NAME = "tfos_ml scoring"
 _KIND = "scoring"
+_INTRA_OP = "TF_NUM_INTRAOP_THREADS"
 STDERR = 2
 START_SECONDS = 120.0  # within which the process starts on a busy machine
 ANSWER_SECONDS = 60.0  # within which it says something to who connects, whatever it does
@@ -66,13 +68,36 @@ def make_udf_function(
 
     def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         if not process.is_shared:
-            yield from udf.score_batches(scoring, batches)
+            threads = _threads(process.owner or executor())
+            for batch in batches:
+                yield _score_here(scoring, udf.columns_of(batch), threads)
             return
         with Scorer(scoring, process) as scorer:
             for batch in batches:
                 yield scorer.score(udf.columns_of(batch))
 
     return score
+
+
+def _score_here(scoring: udf.Scoring, columns: list[pa.Array], threads: int | None) -> pa.Array:
+    """Outputs for one Arrow batch, with the model in this process."""
+    if threads is not None:
+        limit_threads(threads)
+    return udf.score_here(scoring, columns)
+
+
+def _threads(owner: int) -> int | None:
+    """How many threads an operation of TensorFlow's is to have: the cores that Spark has given the executor.
+
+    All executors of a host with as many threads as it has cores would only wait for each other. None where the user
+    has decided, or the executor's command line does not tell (as in local mode).
+    """
+    if _INTRA_OP in os.environ:
+        return None
+    with contextlib.suppress(psutil.Error, ValueError):
+        command = psutil.Process(owner).cmdline()
+        return int(command[command.index("--cores") + 1])
+    return None
 
 
 class Scorer:
@@ -100,7 +125,7 @@ class Scorer:
         self._disconnect()
 
     def score(self, columns: list[pa.Array]) -> pa.Array:
-        """Outputs for one Arrow batch, as :func:`tfos_ml.inference.udf.score_batch` returns them.
+        """Outputs for one Arrow batch, as :func:`tfos_ml.inference.udf.score_here` returns them.
 
         Raises
         ------
@@ -108,9 +133,9 @@ class Scorer:
             As that function does; ``ModelError`` if the model fails, or ends the process twice.
         """
         if self._scores_here:
-            return udf.score_batch(self._scoring, columns, udf.load_function(self._scoring))
+            return _score_here(self._scoring, columns, self._server.threads)
         try:
-            return self._score(columns)
+            return udf.score_batch(self._scoring, columns, self._score_block)
         except ServerNotStartedError as error:
             if not self._may_score_here:
                 raise errors.ModelError(
@@ -121,7 +146,7 @@ class Scorer:
             self._scores_here = True
             return self.score(columns)
 
-    def _score(self, columns: list[pa.Array]) -> pa.Array:
+    def _score_block(self, columns: list[pa.Array]) -> pa.Array:
         try:
             return self._connected().score(columns)
         except (ConnectionError, TimeoutError) as error:
@@ -171,7 +196,10 @@ class ScoringProcessClient:
 
     def __init__(self, forking: Forking):
         self._forking = forking
+        self.threads = _threads(forking.owner)
         threads = {name: os.environ[name] for name in ["OMP_NUM_THREADS"] if name in os.environ}
+        if self.threads is not None:
+            threads[_INTRA_OP] = str(self.threads)
         self._environment = {**base_environment(), **threads, MARKER: NO_MARKER, PRELOADS: "1"}
         self._path = socket_path(_KIND, forking.owner, read_at_start(self._environment))
 
@@ -290,7 +318,7 @@ class ScoringConnection:
         self._answer()
 
     def score(self, columns: list[pa.Array]) -> pa.Array:
-        """Outputs of the model for one batch; raises the error that the server tells of."""
+        """The same as :func:`tfos_ml.inference.udf.score_block`; raises the error that the server tells of."""
         self._batches.send_batch(pa.RecordBatch.from_arrays(columns, [str(i) for i in range(len(columns))]))
         answer = self._answer()
         if not isinstance(answer, BatchSent):

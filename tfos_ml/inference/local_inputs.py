@@ -11,8 +11,8 @@ import pyarrow as pa
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import ColumnNotFoundError, NonFiniteValueError, ParamError, ShapeError, SignatureError
-from tfos_ml.inference import udf
-from tfos_ml.inference.calls import shapes_of
+from tfos_ml.inference.input_tensors import InputBinding, array_tensor, input_tensors
+from tfos_ml.inference.row_blocks import shapes_of
 from tfos_ml.inference.saved_model import Signature
 
 _LENGTHS = (
@@ -45,9 +45,9 @@ def local_inputs(
             lists = pa.array(batches[column])
             if shapes_of([tensor], [lists]) is not None:
                 raise ShapeError(_LENGTHS.format(column=column, tensor=tensor))
-            tensors.update(udf.input_tensors(udf.InputBinding(column, name, tensor), lists, pad_value))
+            tensors.update(input_tensors(InputBinding(column, name, tensor), lists, pad_value))
         else:
-            tensors[name] = udf.array_tensor(batches[column], column, name, tensor)
+            tensors[name] = array_tensor(batches[column], column, name, tensor)
     return tensors
 
 

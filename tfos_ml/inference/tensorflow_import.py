@@ -154,6 +154,15 @@ def import_tensorflow() -> None:
         sys.meta_path.remove(finder)
 
 
+def limit_threads(threads: int) -> None:
+    """Have an operation of TensorFlow's use so many threads, if nothing has used its runtime yet."""
+    import_tensorflow()
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+
 class _Wrapper(importlib.abc.Loader):
     """Another loader, whose ``exec_module`` a subclass replaces."""
 

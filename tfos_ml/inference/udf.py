@@ -15,23 +15,24 @@ string tensor becomes a string column, or a binary one where ``binaryOutputs`` s
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tfos_ml.data.arrow import RowShape, check_extents, count_nulls, list_extents, rows_with_nulls, spec_of, to_numpy
-from tfos_ml.data.casting import TensorInfo, fit_to_tensor, row_shape
+from tfos_ml.data.arrow import count_nulls, plain, rows_with_nulls, spec_of
+from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec
-from tfos_ml.errors import ModelError, NullValueError, ShapeError, SignatureError
+from tfos_ml.errors import ModelError, NullValueError, SignatureError
 from tfos_ml.inference import archive, saved_model
-from tfos_ml.inference.calls import Calls
+from tfos_ml.inference.input_tensors import InputBinding, ModelInput
 from tfos_ml.inference.prediction import Head, classify
+from tfos_ml.inference.row_blocks import RowBlocks
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.codec import MessageError, decode, encode, parse
 
@@ -50,15 +51,6 @@ _OUTPUT_TYPES = {
     "bool": pa.bool_(),
     "string": pa.string(),
 }
-
-
-@dataclass(frozen=True)
-class InputBinding:
-    """One column bound to one input tensor."""
-
-    column: str
-    name: str
-    tensor: TensorInfo
 
 
 @dataclass(frozen=True)
@@ -159,45 +151,53 @@ def decode_scoring(content: bytes) -> Scoring:
     return replace(scoring, model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields)
 
 
-def score_batches(scoring: Scoring, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-    """Outputs for each Arrow batch, with the model in this process."""
-    for batch in batches:
-        yield score_batch(scoring, columns_of(batch), load_function(scoring))
-
-
 def columns_of(batch: tuple[pa.Array, ...] | pa.Array) -> list[pa.Array]:
     """The columns of a batch as Spark hands it over: a single one comes without a tuple."""
     return list(batch) if isinstance(batch, tuple) else [batch]
 
 
-def score_batch(scoring: Scoring, columns: list[pa.Array], function: saved_model.Scorer) -> pa.Array:
-    """What a model makes of one Arrow batch: a struct of its outputs, or the only one itself."""
-    types = scoring.fields
+def score_here(scoring: Scoring, columns: list[pa.Array]) -> pa.Array:
+    """What a model, which this process loads once, makes of one Arrow batch; see :func:`score_batch`."""
+    return score_batch(scoring, columns, partial(score_block, scoring, load_function(scoring)))
+
+
+def score_batch(scoring: Scoring, columns: list[pa.Array], score: Callable[[list[pa.Array]], pa.Array]) -> pa.Array:
+    """What a model makes of one Arrow batch: a struct of its outputs, or the only one itself.
+
+    `score` does what :func:`score_block` does, here or in another process.
+    """
+    blocks = RowBlocks([binding.tensor for binding in scoring.inputs], columns, scoring.batch_size)
+    parts = [score(block) for block in blocks]
+    return blocks.in_order(concatenated(parts)) if parts else _column(scoring, {})
+
+
+def score_block(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]) -> pa.Array:
+    """The same for a block of rows of one shape; null where an input is and ``nullPolicy`` keeps it."""
     if scoring.nan_policy != "keep" and all(map(is_finite, columns)):
         scoring = replace(scoring, nan_policy="keep")  # there is nothing to look for, row by row
-    parts: dict[str, list[pa.Array]] = {name: [] for name in types}
-    calls = Calls([binding.tensor for binding in scoring.inputs], columns, scoring.batch_size)
-    for inputs in calls:
-        scored = _score_slice(scoring, function, inputs, types)
-        for name, part in parts.items():
-            part.append(scored[name])
-    outputs = [calls.in_order(pa.concat_arrays(p)) if p else pa.array([], types[name]) for name, p in parts.items()]
-    return outputs[0] if len(outputs) == 1 else pa.StructArray.from_arrays(outputs, [scoring.names[n] for n in types])
-
-
-def _score_slice(
-    scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array], types: Mapping[str, pa.DataType]
-) -> Mapping[str, pa.Array]:
-    """Outputs for the rows of one call of the model; null where an input is and ``nullPolicy`` keeps it."""
+    columns = list(map(plain, columns))
     valid = _valid_rows(scoring, columns)
     if valid is None:
-        return _run(scoring, function, columns, types)
+        return _column(scoring, _run(scoring, function, columns))
     kept = valid.to_numpy(zero_copy_only=False)
     if not kept.any():
-        return {name: pa.nulls(len(kept), kind) for name, kind in types.items()}
+        return _column(scoring, {name: pa.nulls(len(kept), kind) for name, kind in scoring.fields.items()})
     places = pa.array(np.cumsum(kept) - 1, mask=~kept)
-    scored = _run(scoring, function, [c.filter(valid) for c in columns], types)
-    return {name: array.take(places) for name, array in scored.items()}
+    scored = _run(scoring, function, [c.filter(valid) for c in columns])
+    return _column(scoring, {name: array.take(places) for name, array in scored.items()})
+
+
+def _column(scoring: Scoring, outputs: Mapping[str, pa.Array]) -> pa.Array:
+    """The column of outputs by field name; of no rows, if there are none."""
+    arrays = [outputs[name] if outputs else pa.array([], kind) for name, kind in scoring.fields.items()]
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.StructArray.from_arrays(arrays, [scoring.names[name] for name in scoring.fields])
+
+
+def concatenated(arrays: list[pa.Array]) -> pa.Array:
+    """One or more arrays of one type, one after another; without a copy if there is only one."""
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _valid_rows(scoring: Scoring, columns: list[pa.Array]) -> pa.Array | None:
@@ -222,18 +222,24 @@ def _valid_rows(scoring: Scoring, columns: list[pa.Array]) -> pa.Array | None:
     return None if valid.all() else pa.array(valid)
 
 
-def _run(
-    scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array], types: Mapping[str, pa.DataType]
-) -> dict[str, pa.Array]:
-    """Call the model once."""
-    inputs: dict[str, Any] = {}
-    for binding, column in zip(scoring.inputs, columns, strict=True):
-        inputs.update(input_tensors(binding, column, scoring.pad_value))
-    results, rows = function(**inputs), len(columns[0])
+def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]) -> dict[str, pa.Array]:
+    """Outputs by field name of plain columns without nulls, `batch_size` rows at a time."""
+    types = scoring.fields
+    inputs = [ModelInput(*bound, scoring.pad_value) for bound in zip(scoring.inputs, columns, strict=True)]
+    results: dict[str, list[Array]] = {name: [] for name in scoring.outputs}
+    rows = len(columns[0])
+    for start in range(0, rows, scoring.batch_size):
+        stop = min(start + scoring.batch_size, rows)
+        tensors: dict[str, Any] = {}
+        for bound in inputs:
+            tensors.update(bound.tensors(start, stop))
+        returned = function(**tensors)
+        for name, tensor in scoring.outputs.items():
+            results[name].append(checked_output(name, tensor, returned, stop - start))
     if scoring.head is None:
-        return {name: output_array(name, scoring.outputs[name], results, rows, types[name]) for name in types}
-    ((name, tensor),) = scoring.outputs.items()
-    values = checked_output(name, tensor, results, rows)
+        return {name: output_array(name, results[name], kind) for name, kind in types.items()}
+    (parts,) = results.values()
+    values = np.concatenate(parts)
     if not scoring.head.is_classifier:
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
     found = classify(values, scoring.head, scoring.threshold)
@@ -252,43 +258,6 @@ def load_function(scoring: Scoring) -> saved_model.Scorer:
         return saved_model.load(archive.unpacked(scoring.model), *signature)
 
 
-def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:
-    """A plain column as a tensor of the signature: cast without loss, and reshaped; ``ShapeError`` if that cannot be.
-
-    A ragged one is two tensors, values and row splits. Rows are padded only in dimensions that are None in the model.
-    """
-    import tensorflow as tf
-
-    name, tensor = binding.name, binding.tensor
-    spec = spec_of(column.type, name, binding.column)
-    if not tensor.ragged:
-        shape = checked_shape(column, spec, tensor)
-        return {name: array_tensor(to_numpy(column, spec, pad_value, shape), binding.column, name, tensor)}
-    if spec.ndim != 1:
-        raise ShapeError(f"Column '{binding.column}' has {spec.ndim} levels of arrays, but input '{name}' is {tensor}.")
-    flat = to_numpy(column.flatten(), replace(spec, ndim=0), pad_value)
-    splits = np.concatenate([[0], np.cumsum(pc.list_value_length(column).to_numpy(zero_copy_only=False))])
-    values = array_tensor(flat, binding.column, name, TensorInfo(tensor.dtype, (None,)))
-    return {name: values, saved_model.row_splits_name(name): tf.constant(splits, tf.int64)}
-
-
-def checked_shape(column: pa.Array, spec: ColumnSpec, tensor: TensorInfo) -> RowShape | None:
-    """The shape that rows are padded to; None where their shapes do not matter, or no rows of this rank fit."""
-    shape = row_shape(spec.ndim, tensor)
-    if not shape:
-        return None
-    check_extents(list_extents(column, spec.ndim), shape, spec.column, f"input '{spec.name}' expects {tensor}")
-    padded = tensor.padded or (None,) * spec.ndim
-    return tuple(n if length is None else length for n, length in zip(padded, shape, strict=True))
-
-
-def array_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Any:
-    """A batch of values of a column as the tensor `name`; raises as :func:`input_tensor`."""
-    import tensorflow as tf
-
-    return tf.constant(fit_to_tensor(values, column, name, tensor), dtype=tensor.dtype)
-
-
 def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int) -> Array:
     """One output as NumPy values; raises ``SignatureError`` if the model returned another number of rows."""
     values: Array = results[name].numpy()
@@ -299,10 +268,15 @@ def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], ro
     return values
 
 
-def output_array(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int, kind: pa.DataType) -> pa.Array:
-    """One output tensor as an Arrow array of `rows` rows and type `kind`; raises as :func:`checked_output`."""
-    values = checked_output(name, tensor, results, rows)
-    return nested(_flat_array(name, values.reshape(-1), element_type(kind)), values.shape, kind)
+def output_array(name: str, parts: Sequence[Array], kind: pa.DataType) -> pa.Array:
+    """What calls have returned for one output, one after another, as an Arrow array of type `kind`.
+
+    Raises ``SignatureError`` for bytes that are no text.
+    """
+    if len({part.shape[1:] for part in parts}) == 1:
+        parts = [np.concatenate(parts)]
+    arrays = [nested(_flat_array(name, part.reshape(-1), element_type(kind)), part.shape, kind) for part in parts]
+    return concatenated(arrays)
 
 
 def element_type(kind: pa.DataType) -> pa.DataType:

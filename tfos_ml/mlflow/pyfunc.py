@@ -16,6 +16,7 @@ from tfos_ml.data.arrow import plain
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import Array
 from tfos_ml.inference import udf
+from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.prediction import Head
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ def read_scoring(directory: Path) -> udf.Scoring:
         model=(directory / SAVED_MODEL).absolute(),
         signature_key=kept["signature_key"],
         tag=kept["tag"],
-        inputs=tuple(
-            udf.InputBinding(b["column"], b["name"], TensorInfo.from_json(b["tensor"])) for b in kept["inputs"]
-        ),
+        inputs=tuple(InputBinding(b["column"], b["name"], TensorInfo.from_json(b["tensor"])) for b in kept["inputs"]),
         outputs=outputs,
         fields={name: fields[name] for name in kept["columns"]},
         names=kept["columns"],
@@ -101,7 +100,7 @@ class ServedModel:
         import pandas as pd
 
         columns = [_arrow(self._column(model_input, b.column), b.column) for b in self._scoring.inputs]
-        scored = udf.score_batch(self._scoring, columns, udf.load_function(self._scoring))
+        scored = udf.score_here(self._scoring, columns)
         names = self._scoring.names
         arrays = dict(zip(names, scored.flatten() if len(names) > 1 else [scored], strict=True))
         index = model_input.index if isinstance(model_input, pd.DataFrame) else None

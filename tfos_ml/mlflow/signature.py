@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tfos_ml.data.schema import ColumnSpec
-    from tfos_ml.inference.udf import InputBinding, Scoring
+    from tfos_ml.inference.input_tensors import InputBinding
+    from tfos_ml.inference.udf import Scoring
 
 _ARROW_TYPES = {
     pa.int8(): DataType.integer,

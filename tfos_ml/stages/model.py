@@ -23,6 +23,7 @@ from tfos_ml.driver.preflight import scoring_process
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.columns import OutputColumns
+from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.local_inputs import local_inputs
 from tfos_ml.inference.prediction import HEAD_FILE, Head
 from tfos_ml.inference.saved_model import Signature
@@ -130,7 +131,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
             dataset = dataset.where(schema.no_nulls(dataset, inputs))
         if self._get("nanPolicy") == "skip":
             dataset = dataset.where(schema.all_finite(dataset, inputs))
-        bindings = [udf.InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
+        bindings = [InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
         model = publish_for(dataset, archive.content, archive.digest)
         scoring = self._scoring(model, signature, bindings, outputs)
         columns = [schema.spark_column(spec, dataset) for spec in inputs]
@@ -141,7 +142,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         self,
         model: Artifact | Path,
         signature: Signature,
-        inputs: Sequence[udf.InputBinding],
+        inputs: Sequence[InputBinding],
         outputs: OutputColumns,
     ) -> udf.Scoring:
         wanted = self._get("outputMapping") or signature.outputs
@@ -313,7 +314,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         function = make_udf_function(scoring, scoring_process(spark, len(archive.content)))
         return spark.udf.register(name, arrow_udf(function, outputs.result_type()))
 
-    def _unbound(self) -> tuple[Archive, Signature, list[udf.InputBinding], OutputColumns]:
+    def _unbound(self) -> tuple[Archive, Signature, list[InputBinding], OutputColumns]:
         """The packed SavedModel, its signature, and its columns as the Params alone name them."""
         from pyspark.sql.types import StructType
 
@@ -321,7 +322,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         archive = self._packed()
         signature = self._signature_of(archive)
         bindings = [
-            udf.InputBinding(column, tensor, signature.inputs[tensor])
+            InputBinding(column, tensor, signature.inputs[tensor])
             for column, tensor in self._input_mapping(signature).items()
         ]
         return archive, signature, bindings, self._bind_outputs(signature, archive, StructType())

@@ -145,7 +145,7 @@ class ScoringServer:
 
 
 def _score(scoring: udf.Scoring, function: saved_model.Scorer, batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([udf.score_batch(scoring, batch.columns, function)], [OUTPUT])
+    return pa.RecordBatch.from_arrays([udf.score_block(scoring, function, batch.columns)], [OUTPUT])
 
 
 def main(arguments: Sequence[str]) -> None:

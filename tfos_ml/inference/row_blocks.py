@@ -1,6 +1,6 @@
-"""Which rows of an Arrow batch go through the model in one call.
+"""Which rows of an Arrow batch go through the model together.
 
-Rows of one shape go together, and none is padded for the sake of another: what the model makes of a row
+Rows of one shape do, and none is padded for the sake of another: what the model makes of a row
 then depends on that row alone, whatever rows come with it. Where the model was trained on rows that were padded to one
 length (``TensorInfo.padded``), shorter rows are padded to that length here, too.
 """
@@ -16,9 +16,14 @@ from tfos_ml.data.arrow import longest_by_row, plain, spec_of
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import Array
 
+_BLOCK_BYTES = 4 << 20  # what calls cost besides the model is paid once for so much of small rows
 
-class Calls:
-    """The calls of a model for one Arrow batch, of `batch_size` rows at most; iterate once, then order the results."""
+
+class RowBlocks:
+    """Blocks of rows of one Arrow batch, for a call of the model each, or for several, of `batch_size` rows.
+
+    Iterate once, then order the results.
+    """
 
     def __init__(self, tensors: Sequence[TensorInfo], columns: list[pa.Array], batch_size: int):
         self._tensors = tensors
@@ -27,11 +32,12 @@ class Calls:
         self._order: Array | None = None
 
     def __iter__(self) -> Iterator[list[pa.Array]]:
-        """The plain columns of each call."""
+        """The columns of each block."""
         shapes = shapes_of(self._tensors, self._columns)
         if shapes is None:
-            for start in range(0, len(self._columns[0]), self._batch_size):
-                yield [plain(column.slice(start, self._batch_size)) for column in self._columns]
+            size = self._rows_of_a_block()
+            for start in range(0, len(self._columns[0]), size):
+                yield [column.slice(start, size) for column in self._columns]
             return
         _, group = np.unique(shapes, axis=0, return_inverse=True)
         group = group.reshape(-1)
@@ -39,10 +45,16 @@ class Calls:
         for rows in np.split(self._order, np.flatnonzero(np.diff(group[self._order])) + 1):
             for start in range(0, len(rows), self._batch_size):
                 chosen = pa.array(rows[start : start + self._batch_size])
-                yield [plain(column.take(chosen)) for column in self._columns]
+                yield [column.take(chosen) for column in self._columns]
+
+    def _rows_of_a_block(self) -> int:
+        """A multiple of the rows of a call."""
+        rows = len(self._columns[0])
+        bytes_of_a_call = sum(column.nbytes for column in self._columns) * self._batch_size // max(rows, 1)
+        return self._batch_size * max(1, _BLOCK_BYTES // max(bytes_of_a_call, 1))
 
     def in_order(self, results: pa.Array) -> pa.Array:
-        """Results of all calls, one after another, in the order of the rows."""
+        """Results of all blocks, one after another, in the order of the rows."""
         return results if self._order is None else results.take(pa.array(np.argsort(self._order)))
 
 
