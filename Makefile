@@ -61,9 +61,11 @@ bench: install
 	$(BIN)/python benchmarks/transform.py
 	$(BIN)/python benchmarks/shared_model.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/all_reduce.py
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/autolog.py
 	$(BIN)/python benchmarks/starts.py
+	$(BIN)/python benchmarks/scaling.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output bench-output

@@ -25,8 +25,7 @@ from typing import NamedTuple
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # of the executors: frame() is in training
-sys.path.append(os.path.join(os.environ["PYTHONPATH"], "..", "tests"))  # where the server is
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests"))  # where the server is
 
 import mlflow
 import psutil

@@ -1,12 +1,17 @@
-"""The Spark session that all benchmarks share, and the arguments of those that compare widths of rows."""
+"""The Spark session and the rows that benchmarks share, and the arguments of those that compare widths of rows."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable
 
-from pyspark.sql import SparkSession
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+os.environ["PYTHONPATH"] = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])  # of executors, too
 NODES = 2
 
 
@@ -20,6 +25,21 @@ def session(executors: int = NODES, cores: int = 1) -> SparkSession:
         "spark.driver.memory": "2g",
     }
     return SparkSession.builder.master(f"local-cluster[{executors},{cores},4096]").config(map=conf).getOrCreate()
+
+
+def frame(spark: SparkSession, width: int, rows: int) -> DataFrame:
+    """`rows` rows of `width` random floats, cached."""
+
+    def fill(batches):
+        random = np.random.default_rng(0)
+        for batch in batches:
+            flat = pa.array(random.random(batch.num_rows * width, dtype=np.float32))
+            lists = pa.FixedSizeListArray.from_arrays(flat, width).cast(pa.list_(pa.float32()))
+            yield pa.RecordBatch.from_arrays([lists], ["features"])
+
+    df = spark.range(0, rows, 1, 8).mapInArrow(fill, "features array<float>").cache()
+    assert df.count() == rows
+    return df
 
 
 def measure_widths(description: str, widths: Iterable[int], measure: Callable[[SparkSession, int, int], None]) -> None:

@@ -17,29 +17,13 @@ import time
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import numpy as np
 import pyarrow as pa
-from executors import NODES, measure_widths
+from executors import NODES, frame, measure_widths
 from pyspark.sql import DataFrame, SparkSession
 
 from tfos_ml import TFEstimator
 
 ROWS = {784: (200_000, 500_000), 10: (11_000_000, 26_000_000)}  # small and large run, by floats a row
-
-
-def frame(spark: SparkSession, width: int, rows: int) -> DataFrame:
-    """`rows` rows of `width` random floats, cached."""
-
-    def fill(batches):
-        random = np.random.default_rng(0)
-        for batch in batches:
-            flat = pa.array(random.random(batch.num_rows * width, dtype=np.float32))
-            lists = pa.FixedSizeListArray.from_arrays(flat, width).cast(pa.list_(pa.float32()))
-            yield pa.RecordBatch.from_arrays([lists], ["features"])
-
-    df = spark.range(0, rows, 1, 8).mapInArrow(fill, "features array<float>").cache()
-    assert df.count() == rows
-    return df
 
 
 def drain(batches):

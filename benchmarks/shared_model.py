@@ -15,15 +15,14 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-import psutil
 from executors import session
+from peak_memory import Peak
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -32,7 +31,6 @@ from tfos_ml import TFModel
 WORKERS = 8
 ROWS = 400_000
 KINDS = ("executor", "worker")
-PARTS = ("pyspark.daemon", "pyspark/daemon", "tfos_ml.worker.forkserver", "tfos_ml.agent.daemon")
 WIDTH = 256  # floats a row of the table
 
 
@@ -46,40 +44,6 @@ def save_model(megabytes: int, path: str) -> None:
     module.serve = tf.function(lambda number: {"y": tf.reduce_sum(tf.gather(module.table, number % rows), 1)})
     spec = tf.TensorSpec([None], tf.int64, "number")
     tf.saved_model.save(module, path, signatures=module.serve.get_concrete_function(number=spec))
-
-
-def memory() -> int:
-    """Bytes that the processes that may have the model hold together."""
-    held = 0
-    for process in psutil.process_iter():
-        try:
-            if any(part in " ".join(process.cmdline()) for part in PARTS):
-                held += process.memory_full_info().pss
-        except psutil.Error:
-            continue
-    return held
-
-
-class Peak(threading.Thread):
-    """The most memory seen while the block runs; a context manager."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.bytes = 0
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        """Look again and again."""
-        while not self._over.wait(0.3):
-            self.bytes = max(self.bytes, memory())
-
-    def __enter__(self) -> Peak:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join()
 
 
 def rate(df: DataFrame, model: TFModel, kind: str) -> float:

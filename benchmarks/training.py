@@ -1,80 +1,54 @@
-"""How fast KerasEstimator trains: two workers beside one, and one beside plain ``Model.fit``.
+"""How fast KerasEstimator trains: one worker beside plain ``Model.fit``, two beside one and beside TensorFlow's own.
 
-Each worker is one process of one thread, on ``local-cluster[2,1,4096]``; plain Keras trains the
-same rows, in memory, in a fresh process of one thread. What the machine allows two workers is
-shown by two plain processes at once, each with half of the rows and of the batch, which exchange
-nothing. All take turns. Rates are those of all
-epochs but the first, which traces the graph; start-up is left out.
+Each worker is a process of one thread, on ``local-cluster[2,1,4096]``; plain Keras trains the same rows, in memory, in
+a fresh process of one thread. What the machine allows two workers is shown by two plain processes at once, each with
+half of the rows and of the batch, which exchange nothing. TensorFlow's own is ``MultiWorkerMirroredStrategy`` with
+Keras 2, in two plain processes that have their rows in memory. All take turns. Rates are those of all epochs but the
+first, which traces the graph; start-up is left out.
 
-    python benchmarks/training.py [--rounds 3] [--models cnn mlp] [--scale 1.0]
+    python benchmarks/training.py [--rounds 3] [--models cnn mlp long] [--scale 1.0]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import numpy as np
+import peers
 import pyarrow as pa
 from executors import session
 from pyspark.sql import DataFrame, SparkSession
+from workloads import WIDTH, layers_of, random_rows
 
 from tfos_ml import KerasEstimator
 
-BATCH, EPOCHS, WIDTH, CLASSES = 256, 4, 784, 10
-ROWS = {"cnn": 20_000, "mlp": 120_000}
-AIMS = {"cnn": 1.8, "mlp": 1.6}  # of two workers beside one
-AIM_OF_ONE = 0.9  # beside plain Keras
+BATCH, EPOCHS = 256, 4
+ROWS = {"cnn": 20_000, "mlp": 120_000, "long": 8_000}
+AIMS_OF_ONE = {"cnn": 1.0, "mlp": 0.95, "long": 1.0}  # beside plain Keras
+AIMS_OF_TWO = {"cnn": 1.1, "mlp": 2.0, "long": 1.1}  # beside MultiWorkerMirroredStrategy
+AIM_OF_LONG = ", aim 0.95 for long steps"  # of two workers beside two plain processes
 ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "OMP_NUM_THREADS": "1"}
-
-
-def cnn():
-    """A small convolutional network for 28x28 images."""
-    import keras
-
-    return [
-        keras.layers.Reshape((28, 28, 1)),
-        keras.layers.Conv2D(32, 3, activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Conv2D(64, 3, activation="relu"),
-        keras.layers.MaxPooling2D(),
-        keras.layers.Flatten(),
-        keras.layers.Dense(CLASSES, activation="softmax"),
-    ]
-
-
-def mlp():
-    """A perceptron with one hidden layer of 128."""
-    import keras
-
-    return [keras.layers.Dense(128, activation="relu"), keras.layers.Dense(CLASSES, activation="softmax")]
-
-
-LAYERS = {"cnn": cnn, "mlp": mlp}
 
 
 def make_model(name: str):
     """A compiled model."""
     import keras
 
-    model = keras.Sequential([keras.layers.Input((WIDTH,)), *LAYERS[name]()])
+    model = keras.Sequential(layers_of(keras, name))
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
-
-
-def random_rows(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Images as flat rows of float32, and their classes."""
-    random = np.random.default_rng(seed)
-    return random.random((rows, WIDTH), dtype=np.float32), random.integers(0, CLASSES, rows, dtype=np.int32)
 
 
 def frame(spark: SparkSession, rows: int) -> DataFrame:
@@ -116,6 +90,24 @@ def rate_of_plain_keras(name: str, rows: int, processes: int = 1) -> float:
     return sum(steady_rate(shared, json.loads(output.splitlines()[-1])) for output in outputs)
 
 
+def rate_of_mirrored(name: str, rows: int) -> float:
+    """Rows a second of two workers of ``MultiWorkerMirroredStrategy``; the slower one's."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        workers = [f"127.0.0.1:{listening.getsockname()[1]}" for listening in sockets]
+    command = [peers.python_of("tensorflowonspark"), "mirrored_peer.py", name, str(rows), str(BATCH), str(EPOCHS)]
+    running = []
+    for index in range(2):
+        config = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+        environment = {**os.environ, **ONE_THREAD, "TF_CONFIG": config}
+        running.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
+        )
+    outputs = [process.communicate()[0] for process in running]
+    rows = rows // BATCH * BATCH
+    return min(steady_rate(rows, json.loads(output.splitlines()[-1])) for output in outputs)
+
+
 def plain_keras(name: str, rows: int, batch: int) -> None:
     """Train in this process; prints the seconds of each epoch."""
     import keras
@@ -141,6 +133,7 @@ def measure(spark: SparkSession, name: str, rows: int, rounds: int) -> None:
         "plain keras": lambda: rate_of_plain_keras(name, rows),
         "1 worker": lambda: rate_of_fit(df, name, 1),
         "2 plain at once": lambda: rate_of_plain_keras(name, rows, processes=2),
+        "mirrored": lambda: rate_of_mirrored(name, rows),
         "2 workers": lambda: rate_of_fit(df, name, 2),
     }
     rates: dict[str, list[float]] = {contender: [] for contender in contenders}
@@ -148,9 +141,13 @@ def measure(spark: SparkSession, name: str, rows: int, rounds: int) -> None:
         rates[contender].append(rate())
     print(f"\n{name}, batch {BATCH}, {rows:,} rows an epoch, {rounds} rounds, medians:")
     beside = {
-        "1 worker": [("plain keras", f", aim {AIM_OF_ONE}")],
+        "1 worker": [("plain keras", f", aim {AIMS_OF_ONE[name]}")],
         "2 plain at once": [("plain keras", "")],
-        "2 workers": [("1 worker", f", aim {AIMS[name]}"), ("2 plain at once", "")],
+        "2 workers": [
+            ("1 worker", ""),
+            ("2 plain at once", AIM_OF_LONG if name == "long" else ""),
+            ("mirrored", f", aim {AIMS_OF_TWO[name]}"),
+        ],
     }
     for contender, found in rates.items():
         line = f"  {contender:15} {statistics.median(found):>8,.0f} rows/s ({min(found):,.0f} to {max(found):,.0f})"
@@ -165,9 +162,9 @@ def main() -> None:
     """Measure each model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--models", nargs="+", default=list(LAYERS), choices=list(LAYERS))
+    parser.add_argument("--models", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")
-    parser.add_argument("--plain", choices=list(LAYERS), help=argparse.SUPPRESS)
+    parser.add_argument("--plain", choices=list(ROWS), help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

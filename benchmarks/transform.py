@@ -1,9 +1,11 @@
 """How fast ``TFModel.transform`` scores rows, beside ``predict_batch_udf``, an identity UDF and TensorFlow alone.
 
 ``transform`` runs with the model in the executor's one scoring process, and in each Python worker. The identity UDF
-hands Arrow columns back without a look at them: the limit that Spark sets. All run the same MLP (n-128-10, batches of
-1,024) on ``local-cluster[2,1,4096]`` over the same cached rows, in turn, after one warm-up each in which the executors
-load the model. TensorFlow alone has the rows in memory, in this process, and no Spark.
+hands Arrow columns back without a look at them: the limit that Spark sets. ``mlflow.pyfunc.spark_udf`` runs a model of
+the same size, of MLflow's TensorFlow flavour. All run the same MLP (n-128-10, batches of 1,024) on
+``local-cluster[2,1,4096]`` over the same cached rows, in turn, after one warm-up each in which the executors load the
+model. TensorFlowOnSpark's TFModel follows, in an environment and session of its own. TensorFlow alone has the rows in
+memory, in this process, and no Spark.
 
     python benchmarks/transform.py [--rounds 3] [--widths 784 10]
 """
@@ -12,18 +14,20 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+import peers
 import pyarrow as pa
-from executors import measure_widths
-from feed import frame
+from executors import frame, measure_widths
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -34,6 +38,7 @@ from tfos_ml import TFModel
 
 BATCH = 1024
 ROWS = {784: 100_000, 10: 1_500_000}
+PEER_ROWS = {784: 20_000, 10: 200_000}  # of TensorFlowOnSpark, which takes as long
 
 
 def save_model(width: int, path: str) -> None:
@@ -78,6 +83,31 @@ def by_identity(df: DataFrame) -> DataFrame:
     return df.withColumn("prediction", arrow_udf(same, ArrayType(FloatType()))("features"))
 
 
+def by_spark_udf(df: DataFrame, width: int, path: str) -> DataFrame:
+    """What MLflow offers, for a Keras model of the same size."""
+    import keras
+    import mlflow
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    features = keras.Input((width,), name="features")
+    hidden = keras.layers.Dense(128, "relu", use_bias=False)(features)
+    model = keras.Model({"features": features}, keras.layers.Dense(10, use_bias=False)(hidden))
+    tensors = [TensorSpec(np.dtype(np.float32), (-1, size), name) for size, name in ((width, "features"), (10, None))]
+    signature = ModelSignature(*(Schema([tensor]) for tensor in tensors))
+    mlflow.tensorflow.save_model(model, path, signature=signature)
+    score = mlflow.pyfunc.spark_udf(df.sparkSession, path, ArrayType(FloatType()), env_manager="local")
+    return df.withColumn("prediction", score("features"))
+
+
+def rates_of_tensorflowonspark(path: str, width: int, rows: int, rounds: int) -> list[float]:
+    """Rows a second of each round of its TFModel."""
+    script = Path(__file__).parent / "tensorflowonspark_scoring.py"
+    command = [peers.python_of("tensorflowonspark"), script, path, str(width), str(rows), str(rounds)]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+    return [float(line) for line in printed.splitlines()]
+
+
 def rate(df: DataFrame, rows: int) -> float:
     """Rows a second of scoring them all."""
     start = time.monotonic()
@@ -106,10 +136,12 @@ def measure(spark: SparkSession, width: int, rounds: int) -> None:
         save_model(width, path)
         ours = {kind: by_transform(df, path, kind) for kind in ("executor", "worker")}
         theirs = by_predict_batch_udf(df, path)
+        mlflows = by_spark_udf(df, width, f"{path}/mlflow")
         contenders: dict[str, Callable[[], float]] = {
             "predict_batch_udf": lambda: rate(theirs, rows),
             "transform (executor)": lambda: rate(ours["executor"], rows),
             "transform (worker)": lambda: rate(ours["worker"], rows),
+            "mlflow spark_udf": lambda: rate(mlflows, rows),
             "identity UDF": lambda: rate(by_identity(df), rows),
             "TensorFlow alone": lambda: rate_of_tensorflow(path, width, rows),
         }
@@ -119,12 +151,13 @@ def measure(spark: SparkSession, width: int, rounds: int) -> None:
                 found = run()
                 if number:
                     rates[name].append(found)
+        df.unpersist()
+        rates["TensorFlowOnSpark"] = rates_of_tensorflowonspark(path, width, PEER_ROWS[width], min(rounds, 2))
     print(f"\n{width} floats a row, {rows:,} rows, {rounds} rounds: median rows/s, range, ratio to the first")
     base = statistics.median(rates["predict_batch_udf"])
     for name, found in rates.items():
         middle = statistics.median(found)
         print(f"  {name:22} {middle:10,.0f} ({min(found):,.0f} to {max(found):,.0f})  {middle / base:5.2f}")
-    df.unpersist()
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ def make_train_function():
 
 
 @pytest.mark.timeout(7200)
+@pytest.mark.filterwarnings("ignore::tfos_ml.errors.IndependentWorkersWarning")  # its nodes have nothing to exchange
 def test_fits_and_transforms_in_a_row_leave_nothing_behind(sessions, saved_model, tmp_path, capsys):
     spark = sessions.get(MASTER, **RETAINED)
     rows = spark.range(0, 400, 1, 2).select(F.col("id").cast("float").alias("features"))
