@@ -191,12 +191,12 @@ def main() -> None:
         print(json.dumps({"size": size, "seconds": taken, "megabytes": peak.bytes / (1 << 20)}))
         return
     results: dict[str, list[dict[str, float]]] = {}
+    options.directory.mkdir(parents=True, exist_ok=True)
     for case in options.only:
         results[case] = [point(case, size) for size in SIZES[case]]
         show(case, results[case])
-    options.directory.mkdir(parents=True, exist_ok=True)
-    (options.directory / "scaling.json").write_text(json.dumps(results, indent=2))
-    draw(results, options.directory / "scaling.png")
+        (options.directory / "scaling.json").write_text(json.dumps(results, indent=2))
+        draw(results, options.directory / "scaling.png")
     print(f"\n{options.directory / 'scaling.png'}")
 
 
