@@ -160,6 +160,7 @@ def draw(results: dict[str, list[dict[str, float]]], path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     figure, axes = plt.subplots(2, len(results), figsize=(4 * len(results), 7), squeeze=False, layout="constrained")
     for column, (case, points) in enumerate(results.items()):
@@ -172,6 +173,11 @@ def draw(results: dict[str, list[dict[str, float]]], path: Path) -> None:
             ax.set_ylim(min(values) / 2, max(values) * 2)
             ax.set_xlabel(UNITS[case])
             ax.set_ylabel(label)
+            ax.set_xticks(sizes, labels=[f"{size:,.0f}" for size in sizes])
+            ax.xaxis.set_minor_locator(NullLocator())
+            ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+            ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+            ax.yaxis.set_minor_formatter(StrMethodFormatter("{x:,g}"))
             ax.grid(visible=True, which="major", alpha=0.3)
     axes[0][0].legend()
     figure.savefig(path, dpi=120)
