@@ -307,6 +307,12 @@ def test_operations_have_as_many_threads_as_the_executor_has_cores(any_spark, se
     assert {row.threads for row in seen} == {2 if is_executor else 0}
 
 
+def test_an_argument_of_a_program_that_is_no_executor_is_not_taken_for_its_cores():
+    with subprocess.Popen([sys.executable, "-c", "input()", "--cores", "7"], stdin=subprocess.PIPE) as program:
+        assert ScoringProcessClient(Forking(program.pid, 1.0)).threads is None
+        program.communicate(b"\n")
+
+
 @on(CLUSTER)
 def test_model_that_ends_the_process_fails_the_job_with_the_reason(any_spark, setting, models):
     from pyspark.errors import PythonException

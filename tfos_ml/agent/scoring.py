@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 MODULE = "tfos_ml.worker.scoring"
 NAME = "tfos_ml scoring"
 _KIND = "scoring"
+_EXECUTOR = "ExecutorBackend"  # ends the main class of executors: CoarseGrained-, KubernetesExecutorBackend
 _INTRA_OP = "TF_NUM_INTRAOP_THREADS"
 STDERR = 2
 START_SECONDS = 120.0  # within which the process starts on a busy machine
@@ -96,7 +97,8 @@ def _threads(owner: int) -> int | None:
         return None
     with contextlib.suppress(psutil.Error, ValueError):
         command = psutil.Process(owner).cmdline()
-        return int(command[command.index("--cores") + 1])
+        if any(_EXECUTOR in word for word in command):  # other programs may have such an argument, too
+            return int(command[command.index("--cores") + 1])
     return None
 
 
