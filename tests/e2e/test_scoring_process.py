@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from tfos_ml import TFModel, errors
 from tfos_ml.agent import scoring as agent_scoring
 from tfos_ml.agent.forkserver import Forking
-from tfos_ml.agent.scoring import Scorer, ScoringProcess, ScoringProcessClient
+from tfos_ml.agent.scoring import Scorer, ScoringProcess, ScoringProcessClient, make_udf_function
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.udf import Scoring
@@ -288,23 +288,22 @@ def test_python_workers_do_without_tensorflow(any_spark, setting, models):
     assert [row.prediction for row in seen] == [float(i) for i in range(40)]
 
 
-def threads_of_an_operation(batches):
-    """What this Python worker's TensorFlow has been told, 0 for nothing; keeps the rows."""
-    import tensorflow as tf
-
-    for batch in batches:
-        threads = tf.config.threading.get_intra_op_parallelism_threads()
-        yield batch.append_column("threads", pa.array([threads] * len(batch), pa.int32()))
-
-
 @on(CLUSTER)
-def test_operations_have_as_many_threads_as_the_executor_has_cores(any_spark, setting, models):
+def test_operations_have_as_many_threads_as_the_executor_has_cores(any_spark, models):
+    score = make_udf_function(plain(models / "deadly"), ScoringProcess(WORKER, 1, 300.0, None))
+
+    def threads_of_an_operation(batches):
+        """Score rows as a UDF does, and tell what this Python worker's TensorFlow has been told; 0 for nothing."""
+        import tensorflow as tf
+
+        for batch in batches:
+            list(score(iter([(batch.column(0),)])))
+            yield pa.RecordBatch.from_pydict({"threads": [tf.config.threading.get_intra_op_parallelism_threads()]})
+
     df = any_spark.range(0, 4, 1, 1).select(F.col("id").cast("float").alias("features"))
-    setting(WORKER)
-    scored = TFModel(exportDir=str(models / "deadly")).transform(df)
-    seen = scored.mapInArrow(threads_of_an_operation, "features float, prediction float, threads int").collect()
+    seen = df.mapInArrow(threads_of_an_operation, "threads long").collect()
     is_executor = any_spark.sparkContext.master.startswith("local-cluster")
-    assert {row.threads for row in seen} == {2 if is_executor else 0}
+    assert [row.threads for row in seen] == [2 if is_executor else 0]
 
 
 def test_an_argument_of_a_program_that_is_no_executor_is_not_taken_for_its_cores():

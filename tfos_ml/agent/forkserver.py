@@ -47,6 +47,7 @@ _KERAS_DEFAULTS = {
     "nnx_enabled": False,
 }  # fmt: skip
 _PREFIX = "tfos_ml-"
+_EXECUTOR = "ExecutorBackend"  # ends the main class of executors: CoarseGrained-, KubernetesExecutorBackend
 # Of Spark's for its own workers, of TensorFlow's once it is imported, and of GPUs, where there are none.
 _NOT_READ = ("PYTHON_DAEMON_", "PYTHON_UDF_", "PYTHON_WORKER_", "TPU_ML_PLATFORM", "CUDA_VISIBLE_DEVICES")
 
@@ -73,6 +74,15 @@ def executor() -> int:
             if parent.name() == "java":
                 return parent.pid
     return os.getppid()
+
+
+def executor_cores(pid: int) -> int | None:
+    """Cores that Spark has given an executor, as its command line says; None if it is none (in local mode)."""
+    with contextlib.suppress(psutil.Error, ValueError):
+        command = psutil.Process(pid).cmdline()
+        if any(_EXECUTOR in word for word in command):  # other programs may have such an argument, too
+            return int(command[command.index("--cores") + 1])
+    return None
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import psutil
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent.forkserver import Forking, executor, read_at_start, socket_path, start_process, sweep
+from tfos_ml.agent.forkserver import Forking, executor, executor_cores, read_at_start, socket_path, start_process, sweep
 from tfos_ml.agent.process import base_environment
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.pids import ProcessHandle, start_ticks
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 MODULE = "tfos_ml.worker.scoring"
 NAME = "tfos_ml scoring"
 _KIND = "scoring"
-_EXECUTOR = "ExecutorBackend"  # ends the main class of executors: CoarseGrained-, KubernetesExecutorBackend
 _INTRA_OP = "TF_NUM_INTRAOP_THREADS"
 STDERR = 2
 START_SECONDS = 120.0  # within which the process starts on a busy machine
@@ -88,18 +86,12 @@ def _score_here(scoring: udf.Scoring, columns: list[pa.Array], threads: int | No
 
 
 def _threads(owner: int) -> int | None:
-    """How many threads an operation of TensorFlow's is to have: the cores that Spark has given the executor.
+    """How many threads an operation of TensorFlow's is to have: as many as the executor has cores.
 
     All executors of a host with as many threads as it has cores would only wait for each other. None where the user
-    has decided, or the executor's command line does not tell (as in local mode).
+    has decided, or the cores are not known.
     """
-    if _INTRA_OP in os.environ:
-        return None
-    with contextlib.suppress(psutil.Error, ValueError):
-        command = psutil.Process(owner).cmdline()
-        if any(_EXECUTOR in word for word in command):  # other programs may have such an argument, too
-            return int(command[command.index("--cores") + 1])
-    return None
+    return None if _INTRA_OP in os.environ else executor_cores(owner)
 
 
 class Scorer:
