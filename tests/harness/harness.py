@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +43,7 @@ def fit(
     rows: int = 60,
     width: int = 0,
     restarts: int = 0,
+    reported: Callable[[list[dict[str, Any]]], None] = lambda reports: None,
     **settings: Any,
 ) -> RunResult:
     """What ``TFEstimator.fit`` does once it knows the columns.
@@ -54,6 +56,8 @@ def fit(
         How often a row has that number, as an array; 0 for the bare number.
     restarts : int
         ``maxRestarts``.
+    reported : callable
+        Gets the nodes' reports as they come.
     **settings
         Of :class:`tfos_ml.protocol.settings.NodeSettings`.
 
@@ -87,7 +91,8 @@ def fit(
         export_dir=None,
         control=None,
     )
-    return launch(spark, lambda: Rows(spark, schema, source, nodes), task, max_restarts=restarts, verbose=0)
+    dataframe = partial(Rows, spark, schema, source, nodes)
+    return launch(spark, dataframe, task, max_restarts=restarts, verbose=0, reported=reported)
 
 
 def start(

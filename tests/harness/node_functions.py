@@ -33,6 +33,13 @@ def read(args: Any, ctx: Any) -> None:
     ctx.report({"rows": len(firsts), "sum": sum(firsts), "in_order": firsts == sorted(firsts)})
 
 
+def report_and_fail(args: Any, ctx: Any) -> None:
+    """Report three epochs, and fail at once."""
+    for epoch in range(3):
+        ctx.report({"loss": 1 / (1 + epoch)}, epoch=epoch)
+    raise ValueError("the user's own mistake")
+
+
 def fail_on_one(args: Any, ctx: Any) -> None:
     """Worker 1 fails while the first waits for it in a barrier, and the last is busy."""
     if ctx.task_index == 1:

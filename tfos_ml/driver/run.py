@@ -43,7 +43,7 @@ class Run:
 
     Its server is closed with it; it has none on Spark Connect, where nodes do not reach the driver. `write` writes
     lines of the nodes' output; `show` shows progress, and is called with every look at a job, before failures are
-    raised.
+    raised, and at the end.
     """
 
     def __init__(
@@ -179,6 +179,7 @@ class Run:
         self.control.close()
         if self._job is not None and not self._job.wait(CLEANUP_TIMEOUT):
             self._job.cancel(CLEANUP_TIMEOUT)
+        self._show()  # what a node had reported just before it failed
 
     def _write_lines(self) -> None:
         if self.control is not None:
