@@ -98,7 +98,7 @@ class ForkServer:
         self._when_idle = when_idle
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, socket.socket] = {}  # by pid, the connection of who asked for it
-        self._path = list(sys.path)
+        self._path = _search_order(sys.path)
         self._modified = _modification_times()
         self._threads = _threads()
 
@@ -156,10 +156,11 @@ class ForkServer:
             return "the server has a TensorFlow runtime"
         if _modification_times() != self._modified:
             return "packages have been changed since the server imported them"
-        path = request.environment["PYTHONPATH"].split(os.pathsep)
-        for name in _top_modules():
-            if _places(name, path) != _places(name, self._path):
-                return f"module {name!r} is found elsewhere"
+        path = _search_order(request.environment["PYTHONPATH"].split(os.pathsep))
+        if path != self._path:
+            for name in _top_modules():
+                if _places(name, path) != _places(name, self._path):
+                    return f"module {name!r} is found elsewhere"
         return None
 
     def _has_new_threads(self) -> bool:
@@ -293,6 +294,11 @@ def _has_runtime() -> bool:
 
 def _top_modules() -> list[str]:
     return [name for name in sys.modules if "." not in name and name != "__main__"]
+
+
+def _search_order(path: Sequence[str]) -> list[str]:
+    """A search path as it is gone through: what it has twice is found at the first place."""
+    return list(dict.fromkeys(path))
 
 
 def _places(name: str, path: Sequence[str]) -> object:
