@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from train_functions import write
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
+from tfos_ml.inference.tensorflow_import import PRELOADS
 
 pytestmark = pytest.mark.filterwarnings("ignore:The train function exported no model")
 IDLE = "spark.tfos_ml.idleSeconds"
@@ -36,9 +37,11 @@ def lose_the_server(args, ctx):
     write(args, ctx, {"rows": rows})
 
 
-def fit(spark, directory, train_fn=tell_parent, **params):
+def fit(spark, directory, train_fn=tell_parent, **node_env):
+    """Fit on two nodes whose functions need no TensorFlow, so that they have a server without it."""
     df = spark.range(40).select(F.col("id").cast("float").alias("features"))
-    TFEstimator(trainFn=train_fn, tfArgs={"directory": str(directory)}, clusterSize=2, **params).fit(df)
+    params = {"tfArgs": {"directory": str(directory)}, "nodeEnv": {PRELOADS: "0", **node_env}}
+    TFEstimator(trainFn=train_fn, clusterSize=2, **params).fit(df)
     return [json.loads(file.read_text()) for file in sorted(directory.glob("worker-*.json"))]
 
 
@@ -63,7 +66,7 @@ def test_without_a_server_every_node_is_started_by_its_supervisor(spark, tmp_pat
 @pytest.mark.chaos
 def test_environment_that_is_read_at_import_has_a_server_of_its_own(spark, tmp_path):
     plain = fit(spark, tmp_path)
-    own = fit(spark, tmp_path, nodeEnv={"TF_ENABLE_ONEDNN_OPTS": "0"})
+    own = fit(spark, tmp_path, TF_ENABLE_ONEDNN_OPTS="0")
     assert plain[0]["parent"] != own[0]["parent"]
 
 
@@ -132,7 +135,7 @@ def test_idle_seconds_that_are_none_are_refused(spark, tmp_path, setting, value)
 
 def test_looks_nodes_and_scoring_share_one_server_on_the_drivers_host(spark, tmp_path):
     """Red before: three servers, each with a TensorFlow of its own."""
-    fit(spark, tmp_path)
+    fit(spark, tmp_path, **{PRELOADS: "1"})
     known = servers()
     df = spark.range(40).select((F.col("id") / 40).cast("float").alias("features"), F.lit(0.0).alias("label"))
     estimator = KerasEstimator(model=regression, batchSize=10, verbose=0)

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cloudpickle
 import psutil
 import pyarrow as pa
 import pytest
 from conftest import CLUSTER, ends, on, wait_until
+from elsewhere import run_elsewhere
 from pyspark.sql import functions as F
 
 from tfos_ml import TFModel, errors
@@ -57,7 +59,7 @@ save("deadly", end_process, x=([None], tf.float32))
 def models(tmp_path_factory):
     """SavedModels made elsewhere, by plain TensorFlow in another process."""
     directory = tmp_path_factory.mktemp("models")
-    subprocess.run([sys.executable, "-c", MAKE_MODELS, str(directory)], check=True, capture_output=True, timeout=120)
+    run_elsewhere(MAKE_MODELS, str(directory))
     return directory
 
 
@@ -249,18 +251,11 @@ def setting(any_spark):
     any_spark.conf.unset(SETTING)
 
 
-def have_tensorflow(batches):
-    """Whether this Python worker has loaded TensorFlow; keeps the rows."""
-    for batch in batches:
-        loaded = "tensorflow" in sys.modules
-        yield batch.append_column("loaded", pa.array([loaded] * len(batch)))
-
-
 @on(CLUSTER)
 @pytest.mark.parametrize("name", ["dense", "text"])
 def test_results_are_the_same_bit_for_bit(any_spark, setting, models, name):
     number = F.col("id").cast("float")
-    df = any_spark.range(0, 5000, 1, 4).select(
+    df = any_spark.range(0, 5000, 1, 2).select(
         "id",
         F.when(F.col("id") % 7 != 3, F.array([F.sin(number * i).cast("float") for i in range(8)])).alias("features"),
         F.concat(F.lit("é"), F.col("id")).alias("s"),
@@ -279,13 +274,21 @@ def test_results_are_the_same_bit_for_bit(any_spark, setting, models, name):
     assert found[EXECUTOR] == found[WORKER]
 
 
-@on(CLUSTER)
-def test_python_workers_do_without_tensorflow(any_spark, setting, models):
-    df = any_spark.range(0, 40, 1, 4).select(F.col("id").cast("float").alias("features"))
-    setting(EXECUTOR)
-    scored = TFModel(exportDir=str(models / "deadly")).transform(df)
-    seen = scored.mapInArrow(have_tensorflow, "features float, prediction float, loaded boolean").collect()
-    assert [row.prediction for row in seen] == [float(i) for i in range(40)]
+LOOK = """
+import pickle, sys
+import pyarrow as pa
+
+score = pickle.load(sys.stdin.buffer)
+(scored,) = score(iter([(pa.array([1.0, 2.0], pa.float32()),)]))
+print(scored.to_pylist(), "tensorflow" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("kind", [EXECUTOR, pytest.param(WORKER, marks=pytest.mark.chaos)])
+def test_a_python_worker_whose_rows_are_scored_elsewhere_does_without_tensorflow(owner, models, kind):
+    score = make_udf_function(plain(models / "deadly"), ScoringProcess(kind, 1, 300.0, owner))
+    done = subprocess.run([sys.executable, "-c", LOOK], input=cloudpickle.dumps(score), capture_output=True, timeout=60)
+    assert done.stdout.decode().strip() == f"[1.0, 2.0] {kind == WORKER}", done.stderr
 
 
 @on(CLUSTER)

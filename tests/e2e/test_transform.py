@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, on, wait_until
+from elsewhere import run_elsewhere
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
@@ -54,7 +53,7 @@ save("ragged", lambda m, x: {"n": tf.reduce_sum(x, 1)}, x=([None, None], tf.int3
 def models(tmp_path_factory):
     """SavedModels made elsewhere, by plain TensorFlow in another process."""
     directory = tmp_path_factory.mktemp("models")
-    subprocess.run([sys.executable, "-c", MAKE_MODELS, str(directory)], check=True, capture_output=True, timeout=120)
+    run_elsewhere(MAKE_MODELS, str(directory))
     return directory
 
 
@@ -422,7 +421,7 @@ with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
 
 @pytest.mark.chaos
 def test_models_made_by_others(spark, tmp_path):
-    subprocess.run([sys.executable, "-c", MAKE_FOREIGN, str(tmp_path)], check=True, capture_output=True, timeout=120)
+    run_elsewhere(MAKE_FOREIGN, str(tmp_path))
     df = spark.createDataFrame([([1.0, 2.0],)], "features array<double>").coalesce(1)
 
     def predict(name, **params):

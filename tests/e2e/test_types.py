@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-import subprocess
-import sys
 from decimal import Decimal
 
 import numpy as np
 import pytest
+from elsewhere import run_elsewhere
 from pyspark.sql import functions as F
 from pyspark.sql.types import Row
 
@@ -20,7 +19,7 @@ MAKE_MODELS = """
 import json, sys
 import tensorflow as tf
 
-for model, inputs in json.load(sys.stdin).items():
+for model, inputs in json.load(open(f"{sys.argv[1]}/models.json")).items():
     specs = {name: tf.TensorSpec(shape, dtype, name) for name, (dtype, shape) in inputs.items()}
     module = tf.Module()
     module.same = tf.function(lambda **tensors: {f"{name}_out": tf.identity(t) for name, t in tensors.items()})
@@ -122,8 +121,8 @@ def identity(tmp_path_factory):
     specs["image"] = ("uint8", [None, None, None, 3])
     specs["day"], specs["moment"], specs["local"] = ("int32", [None]), ("int64", [None]), ("int64", [None, None])
     models = {"all": specs, "one": {"x": ("int64", [None])}}
-    make = [sys.executable, "-c", MAKE_MODELS, str(directory)]
-    subprocess.run(make, input=json.dumps(models), text=True, check=True, capture_output=True, timeout=120)
+    (directory / "models.json").write_text(json.dumps(models))
+    run_elsewhere(MAKE_MODELS, str(directory))
     return {name: str(directory / name) for name in models}
 
 

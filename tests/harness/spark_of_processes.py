@@ -34,6 +34,7 @@ import pyarrow as pa
 import spark_task
 
 from tfos_ml.driver.spark_job import PROGRESS_INTERVAL
+from tfos_ml.inference.tensorflow_import import PRELOADS
 from tfos_ml.protocol import results
 
 MAX_FAILURES = 4
@@ -47,6 +48,15 @@ FETCH_FAILED = (
 EXITED = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["tfos_ml.agent.detached", "tfos_ml.agent.task_input", "pyspark.serializers"])
+
+
+def start_forks() -> None:
+    """Start the process from which tasks are forked; their nodes need no TensorFlow, and are forked without it."""
+    os.environ[PRELOADS] = "0"
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        del os.environ[PRELOADS]
 
 
 def end_forks() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
+from elsewhere import run_elsewhere
 from flatness import BOUNDS, Sampler, table
 from pyspark.sql import functions as F
 
@@ -40,7 +39,7 @@ pytestmark = pytest.mark.soak
 def saved_model(tmp_path):
     """A SavedModel that doubles its input, made in another process."""
     path = tmp_path / "saved_model"
-    subprocess.run([sys.executable, "-c", MAKE_MODEL, str(path)], check=True, capture_output=True, timeout=120)
+    run_elsewhere(MAKE_MODEL, str(path))
     return path
 
 
