@@ -42,6 +42,7 @@ MODULES = {"tfos_ml.worker.main", "tfos_ml.agent.reaper", "tfos_ml.agent.detache
 FORKED = {"tfos supervisor", "tfos reaper"}
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session
+KERNEL = 2  # the parent of the kernel's own threads
 STRANGERS: set[int] = set()  # processes that these tests did not start, as far as they have been looked at
 LOCAL, CLUSTER = "local[4]", "local-cluster[2,2,1024]"
 
@@ -78,17 +79,18 @@ def lives(pid: int) -> bool:
 def our_processes() -> dict[int, str]:
     """Processes of nodes, guardians and the like on this machine."""
     found = {}
-    STRANGERS.intersection_update(psutil.pids())
-    for process in psutil.process_iter():
-        if process.pid in STRANGERS:
-            continue
+    pids = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
+    STRANGERS.intersection_update(pids)
+    for pid in pids - STRANGERS:
         try:
+            process = psutil.Process(pid)
             command, environment = process.cmdline(), process.environ()
+            is_kernels = pid == KERNEL or process.ppid() == KERNEL
         except psutil.Error:
             continue
         if environment.get("TFOS_ML_TEST_SESSION") != SESSION:
-            if environment:  # it has none while it begins
-                STRANGERS.add(process.pid)
+            if environment or is_kernels:  # others have none while they begin
+                STRANGERS.add(pid)
             continue
         of_node = environment.get("TFOS_ML_NODE", NO_MARKER) != NO_MARKER  # a fork server has none
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -141,6 +141,7 @@ class Standalone:
             "spark.executor.cores": "2",
             "spark.cores.max": "4",
             "spark.executor.extraJavaOptions": JVM_OPTIONS,
+            "spark.executorEnv.TFOS_ML_PRELOAD": "0",
             "spark.sql.shuffle.partitions": "4",
             "spark.sql.adaptive.enabled": "false",
         }

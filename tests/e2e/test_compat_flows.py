@@ -240,6 +240,7 @@ def score_share(args, ctx):
     return tf  # what cannot be pickled: results are files
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(400)
 def test_files_then_parallel_inference(spark, tmp_path):
     records = f"{tmp_path}/records"

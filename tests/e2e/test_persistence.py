@@ -73,7 +73,18 @@ def pipeline(estimator):
     return Pipeline(stages=[indexer, assembler, estimator, words])
 
 
-def test_a_fitted_pipeline_predicts_the_same_in_a_new_process(spark, tmp_path):
+def score_here(spark, model, rows, scored):
+    """What ``NEW_PROCESS`` does."""
+    found = PipelineModel.load(model).transform(spark.read.parquet(rows))
+    found.select("id", "probability", "prediction", "predicted").toPandas().to_pickle(scored)
+
+
+def score_in_a_new_process(spark, *paths):
+    subprocess.run([sys.executable, "-c", NEW_PROCESS, *paths], check=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize("score", [score_here, pytest.param(score_in_a_new_process, marks=pytest.mark.chaos)])
+def test_a_fitted_pipeline_that_was_saved_predicts_the_same(spark, tmp_path, score):
     df = points(spark)
     estimator = KerasEstimator(
         model=make_model(), epochs=8, batchSize=32, exportDir=str(tmp_path / "export"), verbose=0
@@ -84,7 +95,7 @@ def test_a_fitted_pipeline_predicts_the_same_in_a_new_process(spark, tmp_path):
     (tmp_path / "export").rename(tmp_path / "moved")  # the saved model does not need it
     df.write.parquet(str(tmp_path / "rows"))
     paths = [str(tmp_path / name) for name in ("model", "rows", "scored")]
-    subprocess.run([sys.executable, "-c", NEW_PROCESS, *paths], check=True, capture_output=True, timeout=120)
+    score(spark, *paths)
     scored = pd.read_pickle(tmp_path / "scored").sort_values("id", ignore_index=True)
     assert (np.stack(scored.probability.map(list)) == np.stack(expected.probability.map(list))).all()
     assert scored.predicted.tolist() == expected.predicted.tolist()
