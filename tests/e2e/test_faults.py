@@ -169,7 +169,7 @@ from pyspark.sql import SparkSession
 import train_functions
 from tfos_ml import TFEstimator
 spark = (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
-         .config("spark.driver.host", "127.0.0.1")
+         .config("spark.driver.host", "127.0.0.1").config("spark.executorEnv.TFOS_ML_PRELOAD", "0")
          .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"]).getOrCreate())
 df = spark.range(100).withColumnRenamed("id", "features")
 def fit(directory):

@@ -336,15 +336,13 @@ class TestFreshInstead:
 class TestTensorFlow:
     KERAS = ((USES_KERAS, "1"),)
 
-    def test_is_there_and_computes(self, start):
+    def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start):
         assert told(start, "tensorflow", environment=self.KERAS)["tensorflow"]
         for _ in range(2):
             process = start("compute", environment=self.KERAS)
             assert is_forked(process)
             assert process.wait(DEADLINE) == 0
             assert process.output.read_text() == "10\n"
-
-    def test_what_one_changes_is_not_seen_by_the_next(self, start):
         first, second = (run(start, "change_tensorflow", environment=self.KERAS) for _ in range(2))
         assert first == second == "True float32 1\n"
 
