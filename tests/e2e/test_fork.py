@@ -11,11 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import CLUSTER, ends
+from conftest import CLUSTER, active_jobs, ends
 from pyspark.sql import functions as F
 from train_functions import write
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
+from tfos_ml.driver import probe
 from tfos_ml.inference.tensorflow_import import PRELOADS
 
 pytestmark = pytest.mark.filterwarnings("ignore:The train function exported no model")
@@ -143,9 +144,45 @@ def test_looks_nodes_and_scoring_share_one_server_on_the_drivers_host(spark, tmp
     assert servers() == known
 
 
-def servers():
-    """The places of the fork servers of this process."""
-    return set(Path(tempfile.gettempdir()).glob(f"tfos_ml-forkserver-{os.getpid()}-*"))
+def test_executors_import_while_the_driver_looks_on_several_executors(sessions, monkeypatch):
+    spark = sessions.get(CLUSTER)
+    df = spark.range(40).select((F.col("id") / 40).cast("float").alias("features"), F.lit(0.0).alias("label"))
+    monkeypatch.setattr(probe, "_checked", [])  # as before the first fit of an application
+    for process in processes_of(servers("*") - servers()):
+        process.kill()  # of tests before
+        assert ends(process.pid)
+    environment = {"KERAS_BACKEND": "tensorflow"}
+    preparation = {"environment": environment, "cpus": None, "idle_seconds": 300.0, "fork_owner": None}
+    with probe.prepared_executors(spark, 4, preparation):  # one for each slot, so that no executor goes without
+        pass
+    known = processes_of(servers("*") - servers())
+    assert {psutil.Process(owner_of(server)).name() for server in known} == {"java"}
+    assert spark.sparkContext.applicationId in probe._checked
+    KerasEstimator(model=regression, batchSize=10, verbose=0).fit(df)
+    assert set(processes_of(servers("*") - servers())) == set(known)
+
+
+def test_a_model_that_cannot_be_made_leaves_no_job(spark, monkeypatch):
+    monkeypatch.setattr(probe, "_checked", [])
+    with pytest.raises(errors.ModelError, match="no model today"):
+        KerasEstimator(model=no_model, verbose=0).fit(spark.range(4).selectExpr("float(id) features", "0.0 label"))
+    assert not active_jobs()
+
+
+def no_model():
+    raise ValueError("no model today")
+
+
+def processes_of(places):
+    """The fork servers whose sockets are in some places."""
+    sockets = {str(place / "socket") for place in places}
+    found = [process for process in psutil.process_iter() if process.name().startswith("python")]
+    return [process for process in found if sockets & set(process.cmdline()) and process.ppid() == 1]
+
+
+def servers(owner=None):
+    """The places of the fork servers of a process, by default of this one."""
+    return set(Path(tempfile.gettempdir()).glob(f"tfos_ml-forkserver-{owner or os.getpid()}-*"))
 
 
 def regression():

@@ -92,6 +92,10 @@ class Forking:
     owner: int  # pid; the server ends with it
     idle_seconds: float  # 0: there is no server
 
+    def is_possible(self) -> bool:
+        """Whether there is a server; a GPU that one process has looked at is of no use to its forks."""
+        return self.idle_seconds > 0 and not has_gpu_device()
+
 
 def start_process(
     module: str,
@@ -121,7 +125,7 @@ def start_process(
         Whether it goes on when this process has ended.
     """
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
-    if forking is not None and forking.idle_seconds > 0 and not has_gpu_device():
+    if forking is not None and forking.is_possible():
         request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), name, outlives_requester)
         try:
             return _fork(request, descriptors, forking)
@@ -135,6 +139,13 @@ def start_process(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+
+
+def start_server(environment: Mapping[str, str], forking: Forking) -> None:
+    """Start the fork server for processes of an environment, unless it runs; it goes on importing meanwhile."""
+    if forking.is_possible():
+        with contextlib.suppress(OSError):  # whoever needs it will tell
+            _connect(environment, forking).close()
 
 
 class ForkedProcess:

@@ -43,6 +43,7 @@ class RunResult:
     results: list[bytes]  # what the data feeds answered, one Arrow file a node that did
     model: bytes | None  # the packed SavedModel, unless none was exported or it was published elsewhere
     example: bytes | None = None  # a few rows of the features as an Arrow stream, if they were wanted
+    check_seconds: float = 0.0  # before the first attempt
     job_seconds: float = 0.0  # of the attempt that succeeded
     restarts: int = 0
 
@@ -68,6 +69,7 @@ def launch(
     Raises ``NotEnoughSlotsError`` and ``ClusterConfigError`` before any job starts, ``NodeError`` for the first failure
     that happened, and ``EmptyDataError`` if no row reached any node.
     """
+    began = time.monotonic()
     check_settings(spark)
     shares_console = not is_connect(spark) and is_local(spark)
     barrier = not allocates_dynamically(spark) and not task.first_rank
@@ -77,12 +79,13 @@ def launch(
     check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
     check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)
+    checked = time.monotonic() - began
     while True:
         settings = replace(task.settings, restart_count=policy.restarts)
         once = replace(task, run_id=uuid.uuid4().hex[:12], settings=settings)
         try:
             result = _Attempt(spark, once, profile, reported).run(rows(), driver_program)
-            return replace(result, restarts=policy.restarts)
+            return replace(result, restarts=policy.restarts, check_seconds=checked)
         except errors.TfosMlError as error:
             decision = policy.decide(error)
             if not decision.restart:

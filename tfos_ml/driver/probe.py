@@ -1,11 +1,13 @@
 """Whether the Python of the executors has what nodes need: checked once an application, before its first cluster.
 
 Without ``tfos_ml`` there, not even the function that would report so can be unpickled, and Spark prints its own long
-account. So the check is a function that needs nothing but Python, sent by value.
+account. So the check is a function that needs nothing but Python, sent by value. Where the driver has to import
+TensorFlow first, to look at a model, the executors are asked meanwhile, and begin to import what their nodes will need.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -13,6 +15,8 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.sessions import is_connect, is_local
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("tfos_ml", "tensorflow", "pyarrow", "cloudpickle", "psutil")
 SECONDS = 20.0
+PROBE_TAG = "tfos_ml-probe-"
 _CHECKED_LIMIT = 100
 _checked: list[str] = []
 """Applications whose executors have been checked; a documented cache of at most ``_CHECKED_LIMIT``."""
@@ -32,6 +37,15 @@ import importlib.util, json, platform, socket
 def look(_=None):
     missing = [name for name in {NEEDED} if importlib.util.find_spec(name) is None]
     return json.dumps(dict(host=socket.gethostname(), python=platform.python_version(), missing=missing))
+def look_and_prepare(preparation, batches):
+    import pyarrow
+    found = look()
+    try:
+        importlib.import_module("tfos_ml.agent.preparation").prepare(**preparation)
+    except Exception:  # it was only to save time; a node will tell what is wrong
+        pass
+    for batch in batches:
+        yield pyarrow.record_batch([[found] * len(batch)], ["found"])
 """
 
 
@@ -45,11 +59,51 @@ def check_executors(spark: SparkSession, tasks: int) -> None:
     context = spark.sparkContext
     if context.applicationId in _checked:
         return
-    found = _look_here(context.pythonExec) if is_local(spark) else _look_on_executors(spark, tasks)
+    if is_local(spark):
+        _take(spark, _look_here(context.pythonExec))
+    else:
+        looks = spark.sparkContext.parallelize(range(tasks), tasks).map(_names()["look"])
+        _take(spark, _result(_start_job(spark, looks.collect), SECONDS))
+
+
+@contextlib.contextmanager
+def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str, Any]) -> Iterator[None]:
+    """Have the executors prepared while the body runs, before the first cluster of a classic session.
+
+    Raises as :func:`check_executors`, which then has nothing left to do.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session.
+    tasks : int
+        How many nodes there will be.
+    preparation : mapping
+        Arguments of :func:`tfos_ml.agent.preparation.prepare`.
+    """
+    if is_connect(spark) or spark.sparkContext.applicationId in _checked:
+        yield
+        return
+    if is_local(spark):
+        for one in _look_here(spark.sparkContext.pythonExec):
+            check_found(one)
+    look = partial(_names()["look_and_prepare"], preparation)
+    # As nodes' rows come, so that Spark and its Python workers have done it once; workers of RDDs are others.
+    looks = spark.range(0, tasks, 1, tasks).repartition(tasks).mapInArrow(look, "found string")
+    job = _start_job(spark, lambda: [row.found for row in looks.collect()])
+    try:
+        yield
+    except BaseException:
+        job.cancel(SECONDS)
+        raise
+    _take(spark, _result(job, SECONDS))
+
+
+def _take(spark: SparkSession, found: list[dict[str, Any]]) -> None:
     for one in found:
         check_found(one)
     if found:
-        _checked.append(context.applicationId)
+        _checked.append(spark.sparkContext.applicationId)
         del _checked[:-_CHECKED_LIMIT]
 
 
@@ -82,12 +136,18 @@ def _look_here(python: str) -> list[dict[str, Any]]:
         return []
 
 
-def _look_on_executors(spark: SparkSession, tasks: int) -> list[dict[str, Any]]:
-    """By a short job; nothing if it does not end in time, or fails."""
+def _names() -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "__main__"}  # functions of it are sent by value
     exec(_LOOK, names)
-    looks = spark.sparkContext.parallelize(range(tasks), tasks).map(names["look"])
-    job = SparkJob(spark, f"tfos_ml-probe-{uuid.uuid4().hex[:12]}", looks.collect)
-    if not job.wait(SECONDS):
+    return names
+
+
+def _start_job(spark: SparkSession, action: Callable[[], list[str]]) -> SparkJob:
+    return SparkJob(spark, f"{PROBE_TAG}{uuid.uuid4().hex[:12]}", action)
+
+
+def _result(job: SparkJob, seconds: float) -> list[dict[str, Any]]:
+    """What it has found; nothing if it does not end in time, or fails."""
+    if not job.wait(seconds):
         job.cancel(SECONDS)
     return [json.loads(found) for found in job.result or []]

@@ -53,15 +53,25 @@ def describe_source(source: ModelSource, environment: Mapping[str, str], idle_se
     ModelError
         If the process cannot make the model, or KerasEstimator cannot train it.
     """
-    named = {"modelArgs": source.arguments, "customObjects": source.custom_objects}
-    pickled = pickle_function("The model", source.function, source, named)
-    key = hashlib.sha256(pickled + json.dumps(sorted(environment.items())).encode()).hexdigest()
+    key = hashlib.sha256(check_sendable(source) + json.dumps(sorted(environment.items())).encode()).hexdigest()
     if key not in _described:
         _described[key], _ = _ask(source, (), FeedSchema(()), None, environment, idle_seconds)
     _described.move_to_end(key)
     while len(_described) > REMEMBERED:
         _described.popitem(last=False)
     return _described[key]
+
+
+def check_sendable(source: ModelSource) -> bytes:
+    """A model as it is sent to other processes.
+
+    Raises
+    ------
+    TrainFnPickleError
+        If the model function, or something that goes with it, cannot be sent.
+    """
+    named = {"modelArgs": source.arguments, "customObjects": source.custom_objects}
+    return pickle_function("The model", source.function, source, named)
 
 
 def adapt_source(

@@ -44,9 +44,9 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     node: dict[str, float] = chief["timeline"]
     export = min(chief.get("export_seconds", 0.0), node["training"])
     tracing = min(chief.get("tracing_seconds", 0.0), node["training"] - export)
-    around_job = driver["run"] - result.job_seconds
+    around_job = driver["run"] - result.check_seconds - result.job_seconds
     phases = {
-        "checks": driver["checks"],
+        "checks": driver["checks"] + result.check_seconds,
         **({"failed attempts": around_job} if result.restarts else {}),
         "job": result.job_seconds - sum(node.values()),  # Spark's scheduling, and the way of the results
         **{phase: spent for phase, spent in node.items() if phase != "training"},

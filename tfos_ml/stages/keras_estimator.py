@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -18,10 +19,11 @@ from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.driver.job_errors import adapt_rows_error
-from tfos_ml.driver.preflight import idle_seconds
+from tfos_ml.driver.preflight import fork_owner, idle_seconds
+from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
-from tfos_ml.keras.fresh_process import adapt_source, describe_source
+from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
 from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, save_instance
 from tfos_ml.keras.output_checks import check_activations, check_reductions
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
@@ -171,7 +173,11 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     # What fit does on the driver
 
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
-        columns, description = self._fit_to_model(dataset.schema)
+        # No job starts for what can be known without a look at the model.
+        self._feed_columns(dataset.schema)
+        check_sendable(self._complete_source())
+        with self._executors_prepared(dataset.sparkSession):
+            columns, description = self._fit_to_model(dataset.schema)
         source = self._complete_source()
         given = self._get("initialModel")
         initial = read_weights(given) if given else None
@@ -183,13 +189,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _fit_to_model(self, given: StructType) -> tuple[schema.FeedSchema, ModelDescription]:
         """The columns to feed, and the model; raises if they do not fit."""
-        self._check_roles()
-        try:
-            columns = self._feed_schema(given)
-        except errors.ColumnNotFoundError:
-            if self._get("inputMapping") is None and self._get("featuresCol") not in given.names:
-                check_is_single_input(self._describe())
-            raise
+        columns = self._feed_columns(given)
         description = self._describe()
         description.check_adapted(self._get("adaptLayers") or [])
         columns = narrow_vectors(columns, description)
@@ -198,6 +198,27 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         check_attributes(given, columns, description)
         check_activations(description)
         return columns, description
+
+    def _feed_columns(self, given: StructType) -> schema.FeedSchema:
+        self._check_roles()
+        try:
+            return self._feed_schema(given)
+        except errors.ColumnNotFoundError:
+            if self._get("inputMapping") is None and self._get("featuresCol") not in given.names:
+                check_is_single_input(self._describe())
+            raise
+
+    def _executors_prepared(self, spark: SparkSession) -> AbstractContextManager[None]:
+        """Has executors prepared for nodes while this process makes another look at the model."""
+        if self._description is not None:
+            return nullcontext()
+        preparation = {
+            "environment": self._environment(),
+            "cpus": self._get("nodeCpus"),
+            "idle_seconds": idle_seconds(spark),
+            "fork_owner": fork_owner(spark),
+        }
+        return prepared_executors(spark, self._template().size - self._first_rank(), preparation)
 
     def _describe(self) -> ModelDescription:
         """What the driver knows of the model; found out once."""

@@ -98,6 +98,7 @@ class ForkServer:
         self._when_idle = when_idle
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, socket.socket] = {}  # by pid, the connection of who asked for it
+        self._awaited: set[int] = set()  # those that somebody waits for
         self._path = _search_order(sys.path)
         self._modified = _modification_times()
         self._threads = _threads()
@@ -113,7 +114,7 @@ class ForkServer:
             for key, _ in events:
                 key.data()
                 idle_since = time.monotonic()
-            if not events and not has_time:
+            if not events and not has_time and not self._awaited:
                 has_time = True
                 self._import_more()
             if self._children:
@@ -180,6 +181,7 @@ class ForkServer:
         assert handle is not None  # it has not been waited for
         self._selector.register(handle, selectors.EVENT_READ, lambda: self._reap(handle))
         if not request.outlives_requester:
+            self._awaited.add(pid)
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._kill(handle))
 
     def _reap(self, handle: ProcessHandle) -> None:
@@ -188,6 +190,7 @@ class ForkServer:
         handle.close()
         _, status = os.waitpid(handle.pid, 0)
         connection = self._children.pop(handle.pid)
+        self._awaited.discard(handle.pid)
         with contextlib.suppress(KeyError):
             self._selector.unregister(connection)
         _send(connection, code=os.waitstatus_to_exitcode(status))
