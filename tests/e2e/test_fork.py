@@ -175,9 +175,12 @@ def no_model():
 
 def processes_of(places):
     """The fork servers whose sockets are in some places."""
-    sockets = {str(place / "socket") for place in places}
-    found = [process for process in psutil.process_iter() if process.name().startswith("python")]
-    return [process for process in found if sockets & set(process.cmdline()) and process.ppid() == 1]
+    sockets, found = {str(place / "socket") for place in places}, []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it ends meanwhile
+            if sockets & set(process.cmdline()) and process.ppid() == 1:  # and is no fork
+                found.append(process)
+    return found
 
 
 def servers(owner=None):

@@ -89,7 +89,8 @@ class WorkerGroup:
 
         Gradients are tensors, ``IndexedSlices`` or None, each in the same places on all. Dense ones travel in flat
         buckets of at most 32 MiB, slices as slices: those of all workers, one after another, as one worker would have
-        them for all rows. `shapes` are those of the variables.
+        them for all rows. `shapes` are those of the variables. The last variables go first, whose gradients are there
+        while backpropagation goes on.
         """
         summed: list[Any] = [None] * len(gradients)
         dense = {}
@@ -99,7 +100,7 @@ class WorkerGroup:
                 slices[i] = gradient
             elif gradient is not None:
                 dense[i] = tf.ensure_shape(tf.convert_to_tensor(gradient), shapes[i])
-        for number, bucket in enumerate(_buckets(dense)):
+        for number, bucket in enumerate(_buckets(dict(reversed(dense.items())))):
             flat = tf.concat([tf.reshape(dense[i], [-1]) for i in bucket], 0)
             flat = self.all_reduce(flat * tf.cast(weight, flat.dtype), f"gradients-{number}")
             parts = tf.split(flat, [dense[i].shape.num_elements() for i in bucket])
