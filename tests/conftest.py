@@ -191,6 +191,15 @@ def active_jobs() -> list[int]:
     return list(context.statusTracker().getActiveJobsIds()) if context else []
 
 
+def jobs_of(spark) -> set[int]:  # type: ignore[no-untyped-def]
+    """Jobs that a session has run, but for those that prepare executors, and read no rows."""
+    from tfos_ml.driver.probe import PROBE_TAG
+
+    listed = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    jobs = [listed.apply(i) for i in range(listed.size())]
+    return {job.jobId() for job in jobs if PROBE_TAG not in job.jobTags().mkString()}
+
+
 class Sessions:
     """The one Spark session there can be in a process; changes its master on request."""
 

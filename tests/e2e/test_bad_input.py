@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import train_functions
-from conftest import wait_until
+from conftest import jobs_of, wait_until
 from pyspark import InheritableThread
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as F
@@ -21,10 +21,9 @@ from tfos_ml.driver import preflight
 @pytest.fixture
 def no_jobs(spark):
     """Asserts that no Spark job was started."""
-    status = spark.sparkContext._jsc.sc().statusStore()
-    before = status.jobsList(None).size()
+    before = jobs_of(spark)
     yield
-    assert status.jobsList(None).size() == before
+    assert jobs_of(spark) == before
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import LOCAL
+from conftest import LOCAL, jobs_of
 from pyspark.ml.feature import StringIndexer, VectorAssembler
 from pyspark.sql import functions as F
 
@@ -136,8 +136,7 @@ def test_what_the_metadata_tells_is_an_error_before_any_job(keras, spark):
     text = spark.createDataFrame(pd.DataFrame({"a": [0.0] * 8, "b": [1.0] * 8, "word": list("abcdabcd")}))
     assembled = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(text)
     indexed = StringIndexer(inputCol="word", outputCol="label").fit(assembled).transform(assembled)
-    tracker = spark.sparkContext.statusTracker()
-    before = set(tracker.getJobIdsForGroup(None))
+    before = jobs_of(spark)
     with pytest.raises(errors.ShapeError, match=r"vectors of 2 elements \(a, b\), but input 'pixels' expects .*: 4 in"):
         estimator(network(keras)).fit(indexed)
     with pytest.raises(errors.ShapeError, match=r"'a' has 0 level\(s\) of arrays.*VectorAssembler"):
@@ -148,7 +147,7 @@ def test_what_the_metadata_tells_is_an_error_before_any_job(keras, spark):
         errors.LabelRangeError, match=r"'label' has 4 classes.*'classes' is .*tells 3 apart. Give .* 4 u"
     ):
         estimator(two).fit(indexed)
-    assert set(tracker.getJobIdsForGroup(None)) == before
+    assert jobs_of(spark) == before
 
 
 def test_rows_of_any_length_are_scored_as_they_were_trained_whatever_comes_with_them(keras, spark):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import jobs_of
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, errors
@@ -26,10 +27,9 @@ def df(spark):
 @pytest.fixture
 def no_job(spark):
     """Asserts that no Spark job was started."""
-    tracker = spark.sparkContext.statusTracker()
-    before = set(tracker.getJobIdsForGroup(None))
+    before = jobs_of(spark)
     yield
-    assert set(tracker.getJobIdsForGroup(None)) == before
+    assert jobs_of(spark) == before
 
 
 def network(keras, units=3, loss="sparse_categorical_crossentropy", activation="softmax"):

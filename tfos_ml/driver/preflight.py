@@ -169,14 +169,14 @@ def check_slots(
     promised = _promised_slots(spark, profile)
     if allocates_dynamically(spark) and needed <= (promised or 0):
         return  # executors come once tasks wait for them
-    available = _registered_slots(spark, profile)
+    available = registered_slots(spark, profile)
     since, deadline = _started_at(spark), time.monotonic() + timeout
     while available < needed and time.monotonic() < deadline:
         is_settled = promised is None and time.monotonic() - since > _registration_timeout(spark)
         if is_settled or (promised is not None and promised < needed):
             break
         time.sleep(0.2)
-        found = _registered_slots(spark, profile)
+        found = registered_slots(spark, profile)
         available, since = found, since if found == available else time.monotonic()
     if available < needed:
         raise NotEnoughSlotsError(
@@ -199,7 +199,8 @@ def _registration_timeout(spark: SparkSession) -> float:
     return float(conf.getTimeAsSeconds(name, "30s"))
 
 
-def _registered_slots(spark: SparkSession, profile: Any) -> int:
+def registered_slots(spark: SparkSession, profile: Any = None) -> int:
+    """How many tasks of a resource profile the executors of a classic session run at once, as far as there are some."""
     jsc = spark.sparkContext._jsc.sc()
     profiles = jsc.resourceProfileManager()
     wanted = profiles.defaultResourceProfile() if profile is None else profile._java_resource_profile

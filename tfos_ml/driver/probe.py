@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.driver.preflight import registered_slots
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError
 
@@ -70,7 +71,8 @@ def check_executors(spark: SparkSession, tasks: int) -> None:
 def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str, Any]) -> Iterator[None]:
     """Have the executors prepared while the body runs, before the first cluster of a classic session.
 
-    Raises as :func:`check_executors`, which then has nothing left to do.
+    Does nothing where executors are still to come. Raises as :func:`check_executors`, which has nothing left to do
+    then.
 
     Parameters
     ----------
@@ -81,7 +83,7 @@ def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str
     preparation : mapping
         Arguments of :func:`tfos_ml.agent.preparation.prepare`.
     """
-    if is_connect(spark) or spark.sparkContext.applicationId in _checked:
+    if is_connect(spark) or spark.sparkContext.applicationId in _checked or registered_slots(spark) < tasks:
         yield
         return
     if is_local(spark):
