@@ -173,9 +173,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     # What fit does on the driver
 
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
-        # No job starts for what can be known without a look at the model.
-        self._feed_columns(dataset.schema)
-        check_sendable(self._complete_source())
+        self._feed_columns(dataset.schema)  # no job starts for columns that are not there
         with self._executors_prepared(dataset.sparkSession):
             columns, description = self._fit_to_model(dataset.schema)
         source = self._complete_source()
@@ -209,9 +207,11 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             raise
 
     def _executors_prepared(self, spark: SparkSession) -> AbstractContextManager[None]:
-        """Has executors prepared for nodes while this process makes another look at the model."""
+        """Has executors prepared for nodes while this process has another look at the model."""
+        source = self._complete_source()
         if self._description is not None:
             return nullcontext()
+        check_sendable(source)
         preparation = {
             "environment": self._environment(),
             "cpus": self._get("nodeCpus"),
