@@ -12,7 +12,9 @@ from supervisors import supervisor_of
 
 def write(args: Any, ctx: Any, content: Any) -> None:
     path = Path(args.directory) / f"{ctx.job_name}-{ctx.task_index}.json"
-    path.write_text(json.dumps(content))
+    part = path.with_suffix(".part")  # tests read the file as soon as it is there
+    part.write_text(json.dumps(content))
+    part.replace(path)
 
 
 def record_dataset(args: Any, ctx: Any) -> None:
