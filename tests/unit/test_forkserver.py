@@ -357,6 +357,18 @@ class TestKey:
         known = {"HOME": "/nowhere"}
         assert forkserver.read_at_start({**known, name: "1"}) == forkserver.read_at_start(known)
 
+    def test_is_the_same_where_the_driver_has_imported_scikit_learn(self):
+        """As TensorFlow does where it is installed; it sets variables of OpenMP."""
+        program = "import json, os; before = {*os.environ}; import sklearn; "
+        program += "print(json.dumps({name: os.environ[name] for name in {*os.environ} - before}))"
+        unset = {name: value for name, value in os.environ.items() if not name.startswith("KMP_")}
+        command = [sys.executable, "-c", program]
+        told = json.loads(subprocess.run(command, env=unset, capture_output=True, text=True, check=True).stdout)
+        known = {"HOME": "/nowhere"}
+        assert "KMP_INIT_AT_FORK" in told
+        assert forkserver.read_at_start({**known, **told}) == forkserver.read_at_start(known)
+        assert forkserver.read_at_start({**known, "KMP_INIT_AT_FORK": "TRUE"}) != forkserver.read_at_start(known)
+
     def test_is_the_same_before_and_after_keras_has_written_its_defaults(self, tmp_path):
         known = {"KERAS_HOME": str(tmp_path)}
         before = forkserver.read_at_start(known)

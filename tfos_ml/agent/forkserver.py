@@ -42,6 +42,8 @@ _READ_AT_START = (
     *("OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "TERM", "TFDS_", "TF_", "TPU_", "TZ", "USER", "XLA_"),
 )
 _READ_LATER = ("PYTHONPATH", "TF_CONFIG", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS")
+# As scikit-learn sets them when TensorFlow imports it, which the driver may have done, and executors have not.
+_DEFAULTS = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 _KERAS_DEFAULTS = {
     "floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last",
     "nnx_enabled": False,
@@ -263,7 +265,8 @@ def read_at_start(environment: Mapping[str, str]) -> list[object]:
 
 def read_at_start_only(variables: Mapping[str, str]) -> dict[str, str]:
     """Those variables in which processes that share a server agree."""
-    return {name: value for name, value in variables.items() if _is_read_at_start(name)}
+    read = {name: value for name, value in variables.items() if _is_read_at_start(name)}
+    return {name: value for name, value in read.items() if _DEFAULTS.get(name) != value}
 
 
 def _is_read_at_start(name: str) -> bool:
