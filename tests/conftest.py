@@ -35,6 +35,9 @@ os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of th
 # Temporary files of these tests alone: other pytest processes may run beside this one.
 os.environ["TMPDIR"] = tempfile.tempdir = os.environ["SPARK_LOCAL_DIRS"] = tempfile.mkdtemp(prefix="test-tfos_ml-")
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS = jvm_options()
+# Python workers of programs that tests run begin with what they import, too, where not said otherwise.
+OUR_DAEMON = "--conf spark.python.daemon.module=tfos_ml.agent.daemon"
+os.environ["PYSPARK_SUBMIT_ARGS"] = f"{OUR_DAEMON} pyspark-shell"
 
 CLEAN_SECONDS = 10.0
 NO_MARKER = "0" * 32
@@ -84,12 +87,17 @@ def our_processes() -> dict[int, str]:
     for pid in pids - STRANGERS:
         try:
             process = psutil.Process(pid)
+            if pid == KERNEL or process.ppid() == KERNEL:  # has no environment to be read
+                STRANGERS.add(pid)
+                continue
             command, environment = process.cmdline(), process.environ()
-            is_kernels = pid == KERNEL or process.ppid() == KERNEL
+        except psutil.AccessDenied:  # of another user
+            STRANGERS.add(pid)
+            continue
         except psutil.Error:
             continue
         if environment.get("TFOS_ML_TEST_SESSION") != SESSION:
-            if environment or is_kernels:  # others have none while they begin
+            if environment:  # others have none while they begin
                 STRANGERS.add(pid)
             continue
         of_node = environment.get("TFOS_ML_NODE", NO_MARKER) != NO_MARKER  # a fork server has none

@@ -12,8 +12,9 @@ DEMO = Path(__file__).parents[1] / "examples" / "digits.py"
 
 
 @pytest.mark.timeout(480)
-def test_demo_trains_predicts_and_draws(tmp_path):
+def test_demo_trains_predicts_and_draws(tmp_path, monkeypatch):
     # Act
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")  # with Spark's own daemon, as ``make demo``
     demo = subprocess.run(
         [sys.executable, str(DEMO), "--output", "pictures"], cwd=tmp_path, capture_output=True, text=True, timeout=460
     )

@@ -142,6 +142,7 @@ class Standalone:
             "spark.cores.max": "4",
             "spark.executor.extraJavaOptions": JVM_OPTIONS,
             "spark.executorEnv.TFOS_ML_PRELOAD": "0",
+            "spark.python.daemon.module": "pyspark.daemon",  # as users have it; most other tests have ours
             "spark.sql.shuffle.partitions": "4",
             "spark.sql.adaptive.enabled": "false",
         }

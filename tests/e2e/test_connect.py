@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession, functions as F
 from tfos_ml import KerasEstimator, TFCluster, TFEstimator, TFParallel, errors
 
 builder = SparkSession.builder.remote("local[4]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.python.daemon.module", "tfos_ml.agent.daemon")
 spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 df = spark.range(0, 100, 1, 3).select(F.col("id").cast("float").alias("features"))
 

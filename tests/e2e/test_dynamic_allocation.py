@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+import small_models
 import train_functions
 from conftest import CLUSTER
 from pyspark import InheritableThread
@@ -69,18 +70,10 @@ def test_a_cluster_that_is_fed_on_several_executors(spark):
         assert doubled.collect() == [2 * x for x in range(100)]
 
 
-def linear():
-    import keras
-
-    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
-    model.compile(keras.optimizers.Adam(0.3), "mse")
-    return model
-
-
 @pytest.mark.chaos
-def test_keras_trains_and_scores_on_several_executors(spark):
+def test_a_model_trains_and_scores_on_several_executors(spark):
     df = spark.range(100).select((F.col("id") / 100).alias("features"), (F.col("id") / 50).alias("label"))
-    scored = KerasEstimator(model=linear, clusterSize=2, epochs=60, verbose=0).fit(df).transform(df)
+    scored = KerasEstimator(model=small_models.linear, clusterSize=2, epochs=60, verbose=0).fit(df).transform(df)
     error = np.abs([row.prediction - row.label for row in scored.collect()]).max()
     assert error < 0.2
 

@@ -29,6 +29,8 @@ RARE = {  # what they have of their own is a part of other cases; theirs are cha
     "embedding_sgd",  # embedding_adam
     "embedding_adam",  # ragged_input
     "lstm_masked",  # lstm_masked_steps
+    "loss_mean_with_sample_weight",  # sgd_momentum_clipped, whose rows have weights, too
+    "convolution_idle_worker",  # with three workers
 }
 TRAINED = {
     False: {
