@@ -366,6 +366,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=turn)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):  # type: ignore[no-untyped-def]
     """One process runs all tests with executors; the others go by file."""
     from xdist.scheduler import LoadScopeScheduling

@@ -95,6 +95,7 @@ class ColumnNotFoundError(InvalidInputError, IllegalArgumentException):
 
     def __init__(self, message: str):
         IllegalArgumentException.__init__(self, message)
+        self._message = message  # as Spark 4 has it
 
     def __str__(self) -> str:
         return str(self._message)

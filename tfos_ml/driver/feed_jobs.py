@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import (
@@ -15,6 +15,7 @@ from tfos_ml.agent.feed_task import (
     infer_batches,
     infer_elements,
 )
+from tfos_ml.common.spark_api import struct_of
 from tfos_ml.data import schema
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def inferring(data: Any, spec: FeedSpec, results: str) -> Any:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    added = cast("StructType", StructType.fromDDL(results))
+    added = struct_of(results)
     twice = sorted(set(added.names) & set(data.columns))
     if twice:
         raise errors.ParamError(f"schema: the DataFrame has columns {twice} already. Choose other names for results.")

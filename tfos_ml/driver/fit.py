@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.agent.supervisor import run_node
 from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots, fork_owner, idle_seconds
 from tfos_ml.driver.probe import check_executors
@@ -148,8 +149,12 @@ class _Attempt:
 
     def _watch(self, run: Run, df: DataFrame, driver_program: bytes | None) -> SparkJob:
         """Run the job to its end; nodes of a plain job gather first, and no other's meanwhile."""
-        nodes = df.mapInArrow(
-            partial(run_node, run.task), results.RESULT_SCHEMA, barrier=self._task.barrier, profile=self._profile
+        nodes = map_in_arrow(
+            df,
+            partial(run_node, run.task),
+            results.RESULT_SCHEMA,
+            barrier=self._task.barrier,
+            profile=self._profile,
         )
         if self._task.barrier or self._control is None:
             job = run.start(nodes.collect)

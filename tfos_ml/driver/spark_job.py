@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.spark_api import session_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,8 +25,6 @@ class SparkJob:
     """A job, run by `action`, that starts at once; `error` is what `action` raised."""
 
     def __init__(self, spark: SparkSession, tag: str, action: Callable[[], Any]):
-        from pyspark import InheritableThread
-
         self._spark = spark
         self._tag = tag
         self._action = action
@@ -34,7 +33,7 @@ class SparkJob:
         self.error: BaseException | None = None
         self._running_tasks = 0  # as Spark Connect has last reported, if it does
         self._reports_progress: bool | None = None
-        self._thread = InheritableThread(target=self._run, session=spark, name=tag, daemon=True)
+        self._thread = session_thread(spark, self._run, tag)
         self._thread.start()
 
     def _run(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from tfos_ml.inference import udf
+from tfos_ml.inference import arrow_udf, udf
 from tfos_ml.inference.prediction import Head
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ class OutputColumns:
 
     def append(self, df: DataFrame, function: Callable[..., Any], inputs: Sequence[Column]) -> DataFrame:
         """Append the columns; several come as one struct, so that the model runs once a row."""
-        from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
-
-        result = arrow_udf(function, self.result_type())(*inputs)
+        result = arrow_udf.apply(df, function, self.result_type(), inputs)
         if len(self.types) == 1:
             (field,) = self.types
             return df.withColumn(self.names[field], self._column(field, result))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.spark_api import add_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +73,7 @@ def _add(spark: SparkSession, path: Path, data: bytes) -> None:
     if _is_added(spark, path.name):  # Spark would warn of it
         return
     _write(path, data)
-    spark.addArtifacts(str(path), file=True)
+    add_file(spark, str(path))
 
 
 def _is_added(spark: SparkSession, name: str) -> bool:

@@ -16,6 +16,7 @@ from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.spark_api import repartition_by_id
 from tfos_ml.common.timeline import Timeline, line
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
@@ -231,7 +232,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         rank = _pick(template.feed_ranks, dealt)
         if VALIDATION_COLUMN in rows.columns:
             rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
-        return rows.repartitionById(template.size - first, rank - F.lit(first))
+        return repartition_by_id(rows, template.size - first, rank - F.lit(first))
 
     def _numbered_rows(self, df: DataFrame, columns: schema.FeedSchema) -> DataFrame:
         """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""

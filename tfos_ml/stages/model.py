@@ -20,7 +20,7 @@ from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
 from tfos_ml.driver.preflight import scoring_process
-from tfos_ml.inference import saved_model, udf
+from tfos_ml.inference import arrow_udf, saved_model, udf
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.columns import OutputColumns
 from tfos_ml.inference.input_tensors import InputBinding
@@ -303,8 +303,6 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         >>> model.register_udf(spark, "score")                               # doctest: +SKIP
         >>> spark.sql("SELECT id, score(features) FROM t")                   # doctest: +SKIP
         """
-        from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
-
         archive, signature, bindings, outputs = self._unbound()
         if outputs.head is not None:
             outputs = replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})
@@ -312,7 +310,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
             publish(spark, archive.content, inline_up_to=0, digest=archive.digest), signature, bindings, outputs
         )
         function = make_udf_function(scoring, scoring_process(spark, len(archive.content)))
-        return spark.udf.register(name, arrow_udf(function, outputs.result_type()))
+        keeps_nan = self._get("nanPolicy") == "keep"
+        arguments = [arrow_udf.Argument("int" in binding.tensor.dtype, keeps_nan) for binding in bindings]
+        return arrow_udf.register(spark, name, function, outputs.result_type(), arguments)
 
     def _unbound(self) -> tuple[Archive, Signature, list[InputBinding], OutputColumns]:
         """The packed SavedModel, its signature, and its columns as the Params alone name them."""

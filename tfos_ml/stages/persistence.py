@@ -28,6 +28,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from pyspark.sql import functions as F
 
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.spark_api import dataframe_of, reader_context
 from tfos_ml.errors import ClusterConfigError, DestinationError, ModelError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class StageWriter(MLWriter):
         """Write through Spark, which alone knows what is there."""
         mark = uuid.uuid4().hex.encode()
         with _within_limits(self.sparkSession, f"Saving {self._stage.uid}"):
-            rows = self.sparkSession.createDataFrame(_table({_MARK: mark, **self._stage._files()}))
+            rows = dataframe_of(self.sparkSession, _table({_MARK: mark, **self._stage._files()}))
             rows.coalesce(1).write.mode("overwrite" if self.shouldOverwrite else "ignore").parquet(f"{path}/data")
         if self.shouldOverwrite:
             self._write_metadata(path, "overwrite")
@@ -109,7 +110,7 @@ class StageWriter(MLWriter):
         from tfos_ml.common.version import __version__
 
         facts = {_VERSION: __version__, **self._stage._facts()}
-        text = DefaultParamsWriter._get_metadata_to_save(self._stage, self.sparkSession, facts)
+        text = DefaultParamsWriter._get_metadata_to_save(self._stage, reader_context(self.sparkSession), facts)
         rows = self.sparkSession.createDataFrame([(text,)], "value string")
         try:
             rows.coalesce(1).write.mode(mode).text(f"{path}/metadata")
@@ -133,7 +134,7 @@ class StageReader(MLReader[Any]):
         stage of another class.
         """
         spark = self.sparkSession
-        metadata = DefaultParamsReader.loadMetadata(path, spark)
+        metadata = DefaultParamsReader.loadMetadata(path, reader_context(spark))
         if metadata["class"].rpartition(".")[2] != self._cls.__name__:  # where it lay in the package does not matter
             raise ModelError(f"{path} holds a {metadata['class']}, not a {self._cls.__name__}. Load it with its class.")
         return restore(self._cls, metadata, _read(spark, path), path)

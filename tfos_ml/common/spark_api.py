@@ -1,0 +1,115 @@
+"""What Sparks before 4.1 lack, or name otherwise; told by what there is, as platforms number their own Sparks.
+
+``arrow_udf`` has a module of its own, :mod:`tfos_ml.inference.arrow_udf`. All other code is written for the newest.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from tfos_ml.common.sessions import is_connect
+
+if TYPE_CHECKING:
+    import threading
+
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_UNSIGNED = 0xFFFFFFFF
+
+
+def repartition_by_id(df: DataFrame, partitions: int, number: Column) -> DataFrame:
+    """Put each row into the partition whose number, an int column, it has; without a job."""
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(partitions, number)
+    keys = F.array(*map(F.lit, keys_of_partitions(partitions)))
+    return df.repartition(partitions, F.element_at(keys, number.cast("int") + 1))
+
+
+def keys_of_partitions(partitions: int) -> list[int]:
+    """For each partition the least int that Spark's hash partitioning puts there."""
+    found: dict[int, int] = {}
+    key = 0
+    while len(found) < partitions:
+        found.setdefault(_murmur3(key) % partitions, key)
+        key += 1
+    return [found[number] for number in range(partitions)]
+
+
+def _murmur3(value: int) -> int:
+    """Murmur3 (x86, 32 bits) of one int with Spark's seed, signed: https://github.com/aappleby/smhasher/wiki."""
+    mixed = value * 0xCC9E2D51 & _UNSIGNED
+    mixed = _rotated(mixed, 15) * 0x1B873593 & _UNSIGNED
+    mixed = _rotated(42 ^ mixed, 13) * 5 + 0xE6546B64 & _UNSIGNED
+    mixed ^= 4  # bytes of an int
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        mixed = (mixed ^ mixed >> shift) * factor & _UNSIGNED
+    return mixed - (1 << 32) if mixed >> 31 else mixed
+
+
+def _rotated(value: int, bits: int) -> int:
+    return (value << bits | value >> 32 - bits) & _UNSIGNED
+
+
+def map_in_arrow(df: DataFrame, function: Callable[..., Any], schema: str, *, barrier: bool, profile: Any) -> Any:
+    """What ``DataFrame.mapInArrow`` returns; with a resource profile it may be an RDD of its rows."""
+    if profile is None:
+        return df.mapInArrow(function, schema, barrier=barrier)
+    if "profile" in inspect.signature(df.mapInArrow).parameters:
+        return df.mapInArrow(function, schema, barrier=barrier, profile=profile)
+    return df.mapInArrow(function, schema, barrier=barrier).rdd.withResources(profile)
+
+
+def add_file(spark: SparkSession, path: str) -> None:
+    """Send a file to the executors; the newest Sparks send those of a session to its tasks alone."""
+    if is_connect(spark):
+        spark.addArtifacts(path, file=True)
+        return
+    try:
+        spark.addArtifacts(path, file=True)
+    except RuntimeError:  # before Spark 4.0: for Spark Connect only
+        spark.sparkContext.addFile(path)
+
+
+def session_thread(spark: SparkSession, target: Callable[[], None], name: str) -> threading.Thread:
+    """A daemon thread whose jobs are those of a session, and have the properties of this thread's."""
+    from pyspark import InheritableThread
+
+    takes_session = "session" in inspect.signature(InheritableThread.__init__).parameters
+    session = {"session": spark} if takes_session else {}
+    return InheritableThread(target=target, name=name, daemon=True, **session)
+
+
+def reader_context(spark: SparkSession) -> Any:
+    """What ``DefaultParamsReader`` and ``DefaultParamsWriter`` take: the session, or its context."""
+    import pyspark.ml.util
+
+    return spark if hasattr(pyspark.ml.util, "try_remote_read") else spark.sparkContext
+
+
+def dataframe_of(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """A DataFrame of an Arrow table without nested columns."""
+    import pyarrow as pa
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    try:
+        return spark.createDataFrame(table)
+    except (PySparkTypeError, TypeError):
+        assert isinstance(table, pa.Table)
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    return spark.createDataFrame(rows, from_arrow_schema(table.schema))
+
+
+def struct_of(ddl: str) -> StructType:
+    """The type that a schema string such as ``"id long, name string"`` names."""
+    from pyspark.sql.types import StructType, _parse_datatype_string
+
+    found = StructType.fromDDL(ddl) if hasattr(StructType, "fromDDL") else _parse_datatype_string(ddl)
+    assert isinstance(found, StructType)
+    return found

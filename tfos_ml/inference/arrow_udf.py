@@ -1,0 +1,319 @@
+"""``arrow_udf``, which came with Spark 4.1; before, on top of ``pandas_udf``, without what pandas would lose.
+
+pandas has no nulls among integers, booleans and the elements of arrays, and takes them for NaN among floats. So columns
+are sent without nulls, each beside a column that tells where they were, and become Arrow arrays again on arrival.
+
+============================  ==========================================================================
+Column                        What is sent
+============================  ==========================================================================
+numbers, boolean              values, 0 for null; whether there is one
+date, timestamp               days, or microseconds, as integers: likewise
+string, binary                as it is
+array of numbers              elements, 0 for null; whether the array has a null element
+array of strings              as it is
+nested array                  likewise; an array with a null anywhere becomes ``[[null]]``
+vector                        as an array
+struct, such as an image      each of its fields; whether there is one
+============================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from tfos_ml.data.arrow import list_array
+from tfos_ml.errors import ColumnTypeError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import ArrayType, DataType
+
+Function = Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]
+_EXACT = 1 << 53  # integers up to it are floats, too
+
+
+def apply(df: DataFrame, function: Function, result: DataType, inputs: Sequence[Column]) -> Column:
+    """The column that a function, which takes an iterator of batches of Arrow arrays, makes of columns of `df`."""
+    if hasattr(F, "arrow_udf"):
+        column: Column = F.arrow_udf(function, result)(*inputs)
+        return column
+    types = [field.dataType for field in df.select(*inputs).schema.fields]
+    sent = [_sent(column, kind) for column, kind in zip(inputs, types, strict=True)]
+    arrived = tuple(arrival for _, arrival in sent)
+    return _pandas_udf(_Converted(function, arrived), result)(*(column for columns, _ in sent for column in columns))
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a model makes of an argument of a SQL function, where the types of columns are not known."""
+
+    is_integer: bool
+    keeps_nan: bool  # or else NaN is null, as pandas does not tell them apart
+
+
+def register(
+    spark: SparkSession, name: str, function: Function, result: DataType, arguments: Sequence[Argument]
+) -> Any:
+    """Register a function for SQL, as ``spark.udf.register`` does.
+
+    Before Spark 4.1 nulls and NaN among floats are one to it, and integers of 2 ** 53 or more beside nulls are an
+    error.
+    """
+    if hasattr(F, "arrow_udf"):
+        return spark.udf.register(name, F.arrow_udf(function, result))
+    return spark.udf.register(name, _pandas_udf(_Guessed(function, tuple(arguments)), result))
+
+
+def _pandas_udf(function: Callable[[Iterator[Any]], Iterator[Any]], result: DataType) -> Any:
+    import pandas as pd
+    from pyspark.sql.pandas.functions import pandas_udf
+
+    def convert(batches):  # type: ignore[no-untyped-def]
+        return function(batches)
+
+    # By which Spark knows the kind of function.
+    convert.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.Series]}
+    return pandas_udf(convert, result)  # type: ignore[call-overload]
+
+
+# On the executors
+
+
+class Arrival(Protocol):
+    """What makes an Arrow array of the series that are sent for one column."""
+
+    @property
+    def width(self) -> int:
+        """How many there are."""
+
+    def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
+        """The array."""
+
+
+@dataclass(frozen=True)
+class _Converted:
+    function: Function
+    arrivals: tuple[Arrival, ...]
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return map(_to_pandas, self.function(map(self._arrays, batches)))
+
+    def _arrays(self, batch: Any) -> tuple[pa.Array, ...]:
+        series = iter(batch if isinstance(batch, tuple) else (batch,))
+        return tuple(arrival.array([next(series) for _ in range(arrival.width)]) for arrival in self.arrivals)
+
+
+@dataclass(frozen=True)
+class _Guessed:
+    """The same of columns whose types only their values tell."""
+
+    function: Function
+    arguments: tuple[Argument, ...]
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return map(_to_pandas, self.function(map(self._arrays, batches)))
+
+    def _arrays(self, batch: Any) -> tuple[pa.Array, ...]:
+        series = batch if isinstance(batch, tuple) else (batch,)
+        return tuple(map(_guessed, series, self.arguments))
+
+
+def _to_pandas(array: pa.Array) -> Any:
+    """A series that holds the array itself; a DataFrame of the fields of a struct."""
+    import pandas as pd
+
+    if isinstance(array, pa.StructArray):
+        names = [field.name for field in array.type]
+        return pd.DataFrame(dict(zip(names, map(_to_pandas, array.flatten()), strict=True)))
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([array])))
+
+
+def _guessed(series: Any, argument: Argument) -> pa.Array:
+    if hasattr(series, "columns"):
+        return pa.StructArray.from_arrays([_guessed(series[name], argument) for name in series], list(series))
+    values = series.to_numpy()
+    if argument.is_integer and values.dtype.kind == "f":
+        return _integers(values, str(series.name))
+    if values.dtype == object:
+        values = [_listed(value) if isinstance(value, np.ndarray) else value for value in values]
+    return pa.array(values, from_pandas=not argument.keeps_nan)
+
+
+def _integers(values: np.ndarray[Any, Any], column: str) -> pa.Array:
+    """What was integers and nulls before pandas had it; raises ``ColumnTypeError`` if digits may be lost."""
+    missing = np.isnan(values)
+    if (np.abs(values[~missing]) >= _EXACT).any():
+        raise ColumnTypeError(
+            f"Argument '{column}' has integers of 2 ** 53 or more beside nulls, which this Spark hands to SQL "
+            "functions as floats. Leave the nulls out (WHERE ... IS NOT NULL), or use model.transform(df)."
+        )
+    return pa.array(np.where(missing, 0, values).astype("int64"), mask=missing)
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Numbers or booleans, and whether there is one."""
+
+    kind: pa.DataType
+    width: int = 2
+
+    def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
+        values, valid = (one.to_numpy() for one in series)
+        return pa.array(values, self.kind, mask=~valid.astype(bool))
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Strings or bytes."""
+
+    kind: pa.DataType
+    width: int = 1
+
+    def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
+        return pa.array(series[0].to_numpy(), self.kind, from_pandas=True)
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    """Arrays of one level; with a second column, whether one has a null element."""
+
+    kind: pa.DataType
+    width: int
+
+    def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
+        rows, is_text = series[0].to_numpy(), not pa.types.is_primitive(self.kind.value_type)
+        missing = np.fromiter((row is None for row in rows), bool, len(rows))
+        lengths = np.fromiter((0 if row is None else len(row) for row in rows), np.int64, len(rows))
+        present = [row for row in rows if row is not None]
+        values = np.concatenate(present) if present else np.empty(0)
+        holes = None
+        if self.width == 2 and (has_null := series[1].to_numpy().astype(bool)).any():
+            holes = np.zeros(len(values), bool)
+            holes[(np.cumsum(lengths) - lengths)[has_null]] = True  # one is enough: the row counts as null
+        elements = pa.array(values, self.kind.value_type, mask=holes, from_pandas=is_text)
+        return list_array(lengths, elements, pa.array(missing) if missing.any() else None)
+
+
+@dataclass(frozen=True)
+class _Nested:
+    """Arrays of several levels, and whether one has a null anywhere."""
+
+    kind: pa.DataType
+    width: int = 2
+
+    def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
+        a_null: Any = None
+        kind = self.kind
+        while pa.types.is_list(kind):
+            a_null, kind = [a_null], kind.value_type
+        rows = zip(series[0].to_numpy(), series[1].to_numpy(), strict=True)
+        return pa.array([a_null if flag else None if row is None else _listed(row) for row, flag in rows], self.kind)
+
+
+@dataclass(frozen=True)
+class _Structs:
+    """Fields, and whether there is a struct."""
+
+    names: tuple[str, ...]
+    fields: tuple[Arrival, ...]
+
+    @property
+    def width(self) -> int:
+        return 1 + sum(field.width for field in self.fields)
+
+    def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
+        valid, *rest = series
+        parts = iter(rest)
+        arrays = [field.array([next(parts) for _ in range(field.width)]) for field in self.fields]
+        return pa.StructArray.from_arrays(arrays, list(self.names), mask=pa.array(~valid.to_numpy().astype(bool)))
+
+
+def _listed(value: Any) -> Any:
+    """Arrays in arrays as lists."""
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return [_listed(item) for item in value]
+    return value
+
+
+# On the driver
+
+
+def _sent(column: Column, kind: DataType) -> tuple[list[Column], Arrival]:
+    """The columns that are sent for one, and what becomes of them on arrival."""
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import ArrayType, BinaryType, DoubleType, StringType, StructType
+
+    if isinstance(kind, VectorUDT):
+        column, kind = F.when(column.isNotNull(), vector_to_array(column)), ArrayType(DoubleType(), False)
+    if isinstance(kind, StructType):
+        fields = [_sent(column.getField(field.name), field.dataType) for field in kind.fields]
+        sent = [column.isNotNull(), *(part for parts, _ in fields for part in parts)]
+        return sent, _Structs(tuple(kind.names), tuple(arrival for _, arrival in fields))
+    column, kind = _as_number(column, kind)
+    arrow = to_arrow_type(kind)
+    if isinstance(kind, StringType | BinaryType):
+        return [column], _Texts(arrow)
+    if not isinstance(kind, ArrayType):
+        return [F.coalesce(column, F.lit(0).cast(kind)), column.isNotNull()], _Values(arrow)
+    if isinstance(kind.elementType, ArrayType):
+        has_null = ~F.coalesce(_is_whole(column, kind), F.lit(True))
+        return [F.when(~has_null, column), has_null], _Nested(arrow)
+    if isinstance(kind.elementType, StringType | BinaryType) or not kind.containsNull:
+        return [column], _Arrays(arrow, 1)
+    has_null = _has_null(column, kind.elementType)
+    zero = F.lit(0).cast(kind.elementType)
+    whole = F.when(has_null, F.transform(column, lambda x: F.coalesce(x, zero))).otherwise(column)
+    return [whole, has_null], _Arrays(arrow, 2)
+
+
+def _as_number(column: Column, kind: DataType) -> tuple[Column, DataType]:
+    """Dates and timestamps, in arrays too, as the integers that Arrow has in their place."""
+    from pyspark.sql.types import ArrayType, DateType, IntegerType, LongType, TimestampNTZType, TimestampType
+
+    if isinstance(kind, ArrayType):
+        inner = _as_number(F.lit(None), kind.elementType)[1]
+        if inner == kind.elementType:
+            return column, kind
+        of_element = kind.elementType
+        return F.transform(column, lambda x: _as_number(x, of_element)[0]), ArrayType(inner, kind.containsNull)
+    if isinstance(kind, DateType):
+        return F.datediff(column, F.lit("1970-01-01").cast("date")), IntegerType()
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(column), LongType()
+    if isinstance(kind, TimestampNTZType):
+        return F.unix_micros(F.concat(column.cast("string"), F.lit("Z")).cast("timestamp")), LongType()
+    return column, kind
+
+
+def _has_null(column: Column, element: DataType) -> Column:
+    """Whether an array of numbers has a null; without a call for each element, as ``exists`` would make.
+
+    ``array_contains`` is null where the array has a null and not the value; two values that are both found leave it
+    open, and few rows have them.
+    """
+    from pyspark.sql.types import BooleanType
+
+    is_boolean = isinstance(element, BooleanType)
+    first, second = (F.lit(value).cast(element) for value in ((True, False) if is_boolean else (101, -102)))
+    one, other = F.array_contains(column, first), F.array_contains(column, second)
+    found = F.when(one & other, F.exists(column, lambda x: x.isNull()))
+    return found.when(one.isNull() | other.isNull(), column.isNotNull()).otherwise(F.lit(False))
+
+
+def _is_whole(column: Column, kind: ArrayType) -> Column:
+    """Whether an array has no null at any level; null for null."""
+    from pyspark.sql.types import ArrayType
+
+    inner = kind.elementType
+    if not isinstance(inner, ArrayType):
+        return F.forall(column, lambda x: x.isNotNull())
+    return F.forall(column, lambda x: x.isNotNull() & F.coalesce(_is_whole(x, inner), F.lit(False)))
