@@ -10,11 +10,11 @@ import threading
 import pytest
 import train_functions
 from conftest import jobs_of, wait_until
-from pyspark import InheritableThread
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFEstimator, TFModel, errors
+from tfos_ml.common.spark_api import session_thread
 from tfos_ml.driver import preflight
 
 
@@ -147,7 +147,7 @@ def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(sp
             time.sleep(0.05)
         return value
 
-    holder = InheritableThread(target=lambda: spark.range(0, 3, 1, 3).select(hold("id")).collect(), session=spark)
+    holder = session_thread(spark, lambda: spark.range(0, 3, 1, 3).select(hold("id")).collect())
     holder.start()
     try:
         with pytest.raises(errors.ReservationTimeoutError, match="2 nodes wait for 2 free task slots"):
@@ -170,7 +170,7 @@ def test_waiting_for_slots_that_another_fit_holds_does_not_count(spark, tmp_path
     df = spark.range(10).withColumnRenamed("id", "features")
     args = {"directory": str(tmp_path)}
     job = TFEstimator(trainFn=hold_until_released, tfArgs=args, clusterSize=2, verbose=0)
-    first = InheritableThread(target=lambda: job.fit(df), session=spark)
+    first = session_thread(spark, lambda: job.fit(df))
     first.start()
     assert wait_until((tmp_path / "holds").exists, 60)
     release = threading.Timer(6, (tmp_path / "release").touch)

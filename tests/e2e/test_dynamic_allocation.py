@@ -9,11 +9,11 @@ import pytest
 import small_models
 import train_functions
 from conftest import CLUSTER
-from pyspark import InheritableThread
 from pyspark.sql import functions as F
 from supervisors import supervisor_of
 
 from tfos_ml import InputMode, KerasEstimator, TFCluster, TFEstimator, errors
+from tfos_ml.common.spark_api import session_thread
 
 
 @pytest.fixture
@@ -48,9 +48,7 @@ def test_nodes_meet_at_the_driver_on_several_executors(spark):
 def test_two_fits_with_slots_for_one_follow_each_other_on_several_executors(spark):
     df = spark.range(0, 60, 1, 3).withColumnRenamed("id", "features")
     estimator, models = TFEstimator(trainFn=record, clusterSize=3, verbose=0), []
-    threads = [
-        InheritableThread(target=lambda: models.append(estimator.copy().fit(df)), session=spark) for _ in range(2)
-    ]
+    threads = [session_thread(spark, lambda: models.append(estimator.copy().fit(df))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -111,7 +109,7 @@ def test_missing_nodes_are_named_on_several_executors(spark, tmp_path):
             time.sleep(0.05)
         return value
 
-    holder = InheritableThread(target=lambda: spark.range(0, 2, 1, 2).select(hold("id")).collect(), session=spark)
+    holder = session_thread(spark, lambda: spark.range(0, 2, 1, 2).select(hold("id")).collect())
     holder.start()
     try:
         df = spark.range(30).withColumnRenamed("id", "features")

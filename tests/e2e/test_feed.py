@@ -11,6 +11,7 @@ from conftest import CLUSTER, LOCAL
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
+from tfos_ml.common.spark_api import repartition_by_id
 
 ROWS = 10_007
 
@@ -20,7 +21,7 @@ def uneven(spark):
     sizes = F.array(*map(F.lit, [0, 5000, 8000, 9500, 10_000, 10_006]))
     partition = F.size(F.filter(sizes, lambda s: s <= F.col("id"))).cast("int")
     partition = F.when(partition >= 3, partition + 1).otherwise(partition)  # one stays empty
-    return spark.range(ROWS).repartitionById(7, partition - 1).withColumnRenamed("id", "features")
+    return repartition_by_id(spark.range(ROWS), 7, partition - 1).withColumnRenamed("id", "features")
 
 
 def read(directory: Path) -> dict[str, dict]:

@@ -7,10 +7,10 @@ import sys
 import time
 
 import pytest
-from pyspark import InheritableThread
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, TFEstimator
+from tfos_ml.common.spark_api import session_thread
 
 
 def report_two_epochs(args, ctx):
@@ -89,7 +89,7 @@ def test_tensorboard_of_a_fit(spark, capsys, tmp_path):
     estimator = KerasEstimator(
         model=linear, callbacks=[waiting], tensorboard=True, logDir=f"{tmp_path}/logs", verbose=2
     )
-    fitting = InheritableThread(target=estimator.fit, args=(df,), session=spark)
+    fitting = session_thread(spark, lambda: estimator.fit(df))
     fitting.start()
     output = ""
     while fitting.is_alive():

@@ -76,7 +76,7 @@ def add_file(spark: SparkSession, path: str) -> None:
         spark.sparkContext.addFile(path)
 
 
-def session_thread(spark: SparkSession, target: Callable[[], None], name: str) -> threading.Thread:
+def session_thread(spark: SparkSession, target: Callable[[], object], name: str | None = None) -> threading.Thread:
     """A daemon thread whose jobs are those of a session, and have the properties of this thread's."""
     from pyspark import InheritableThread
 

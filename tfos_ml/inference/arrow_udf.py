@@ -126,12 +126,14 @@ class _Guessed:
 
 
 def _to_pandas(array: pa.Array) -> Any:
-    """A series that holds the array itself; a DataFrame of the fields of a struct."""
+    """A series, which holds the array itself where it can; a DataFrame of the fields of a struct."""
     import pandas as pd
 
     if isinstance(array, pa.StructArray):
         names = [field.name for field in array.type]
         return pd.DataFrame(dict(zip(names, map(_to_pandas, array.flatten()), strict=True)))
+    if pa.types.is_list(array.type):  # which Spark converts row by row, and knows None for null
+        return array.to_pandas()
     return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([array])))
 
 

@@ -1,0 +1,187 @@
+"""What stands in for what Sparks before 4.1 lack: on the newest, too, with that taken away."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.ml.linalg import SparseVector, Vectors, VectorUDT
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from tfos_ml import TFModel
+from tfos_ml.common.spark_api import dataframe_of, repartition_by_id, struct_of
+from tfos_ml.data.arrow import plain
+from tfos_ml.inference import arrow_udf
+
+BIG = 2**53 + 1
+NAN = float("nan")
+WHOLE = datetime.date(2024, 2, 29)
+MOMENT = datetime.datetime(2024, 3, 31, 2, 30, 0, 123456)
+MICROS = (MOMENT - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
+INSIDE = "a null inside"
+FLOATS = T.ArrayType(T.FloatType())
+# type, value, and what a function gets of it; a null is a row more
+COLUMNS = [
+    (T.LongType(), BIG, BIG),
+    (T.ByteType(), -128, -128),
+    (T.DoubleType(), NAN, "nan"),
+    (T.FloatType(), 1.5, 1.5),
+    (T.BooleanType(), True, True),
+    (T.StringType(), "ä", "ä"),
+    (T.BinaryType(), b"\0a", b"\0a"),
+    (T.DateType(), WHOLE, (WHOLE - datetime.date(1970, 1, 1)).days),
+    (T.TimestampNTZType(), MOMENT, MICROS),
+    (FLOATS, [0.5, NAN, 101.0], [0.5, "nan", 101.0]),
+    (FLOATS, [0.5, None], INSIDE),
+    (FLOATS, [101.0, -102.0, None], INSIDE),
+    (FLOATS, [101.0, -102.0], [101.0, -102.0]),
+    (FLOATS, [], []),
+    (T.ArrayType(T.LongType()), [BIG, -BIG], [BIG, -BIG]),
+    (T.ArrayType(T.LongType()), [BIG, None], INSIDE),
+    (T.ArrayType(T.LongType(), False), [BIG], [BIG]),
+    (T.ArrayType(T.BooleanType()), [True, False], [True, False]),
+    (T.ArrayType(T.BooleanType()), [True, None], INSIDE),
+    (T.ArrayType(T.StringType()), ["a", "b"], ["a", "b"]),
+    (T.ArrayType(T.StringType()), ["a", None], INSIDE),
+    (T.ArrayType(T.DateType()), [WHOLE], [(WHOLE - datetime.date(1970, 1, 1)).days]),
+    (T.ArrayType(T.ArrayType(T.LongType())), [[BIG], [1, 2]], [[BIG], [1, 2]]),
+    (T.ArrayType(T.ArrayType(T.LongType())), [[1], None], INSIDE),
+    (T.ArrayType(T.ArrayType(T.DoubleType())), [[1.0, NAN], [None]], INSIDE),
+    (T.ArrayType(T.ArrayType(T.StringType())), [["a"], ["b", "c"]], [["a"], ["b", "c"]]),
+    (VectorUDT(), Vectors.dense(1.0, 2.0), [1.0, 2.0]),
+    (VectorUDT(), SparseVector(3, {1: 2.0}), [0.0, 2.0, 0.0]),
+]
+
+
+@pytest.fixture
+def older(monkeypatch):
+    """What Spark 4.1 brought is not there."""
+    monkeypatch.delattr(F, "arrow_udf", raising=False)
+    for kind in (DataFrame, *DataFrame.__subclasses__()):
+        monkeypatch.delattr(kind, "repartitionById", raising=False)
+
+
+@pytest.fixture(params=["as it is", "older"])
+def any_age(request):
+    """This Spark, and the same without what 4.1 brought."""
+    if request.param == "older":
+        request.getfixturevalue("older")
+
+
+def readable(value):
+    """Comparable, and the same wherever a null lies inside."""
+    if isinstance(value, list):
+        items = [readable(item) for item in value]
+        return INSIDE if None in items or INSIDE in items else items
+    return "nan" if isinstance(value, float) and np.isnan(value) else value
+
+
+def described(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+    """A UDF that tells what it got in each row."""
+    for columns in batches:
+        columns = columns if isinstance(columns, tuple) else (columns,)
+        rows = zip(*(plain(column).to_pylist() for column in columns), strict=True)
+        yield pa.array([repr([readable(value) for value in row]) for row in rows], pa.string())
+
+
+@pytest.mark.usefixtures("any_age")
+def test_a_function_of_arrow_arrays_gets_every_type_as_it_is(spark):
+    schema = T.StructType([T.StructField(f"c{i}", kind) for i, (kind, *_) in enumerate(COLUMNS)])
+    rows = [tuple(value for _, value, _ in COLUMNS), (None,) * len(COLUMNS), tuple(value for _, value, _ in COLUMNS)]
+    df = spark.createDataFrame(rows, schema).coalesce(1)
+
+    told = df.select(arrow_udf.apply(df, described, T.StringType(), [F.col(name) for name in df.columns])).collect()
+
+    whole = repr([expected for *_, expected in COLUMNS])
+    assert [row[0] for row in told] == [whole, repr([None] * len(COLUMNS)), whole]
+
+
+@pytest.mark.usefixtures("any_age")
+@pytest.mark.parametrize(("kind", "value", "expected"), COLUMNS, ids=[f"{k[0].simpleString()}-{k[1]}" for k in COLUMNS])
+def test_a_column_without_nulls(spark, kind, value, expected):
+    df = spark.createDataFrame([(value,)], T.StructType([T.StructField("x", kind, False)]))
+    told = df.select(arrow_udf.apply(df, described, T.StringType(), [F.col("x")])).collect()
+    assert [row[0] for row in told] == [repr([expected])]
+
+
+def halves(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+    """A UDF of a struct with nulls, and an array with nulls."""
+    for columns in batches:
+        (column,) = columns if isinstance(columns, tuple) else (columns,)
+        values = column.to_pylist()
+        fields = [
+            pa.array([None if v is None else v // 2 for v in values], pa.int64()),
+            pa.array([None if v is None else [v, v] for v in values], pa.list_(pa.int64())),
+            pa.array([None if v is None else str(v) for v in values], pa.string()),
+        ]
+        yield pa.StructArray.from_arrays(fields, ["half", "twice", "text"])
+
+
+@pytest.mark.usefixtures("any_age")
+def test_results_have_their_nulls_and_digits(spark):
+    df = spark.createDataFrame([(BIG,), (None,)], "x long").coalesce(1)
+    result = struct_of("half long, twice array<long>, text string")
+    found = df.select(arrow_udf.apply(df, halves, result, [F.col("x")]).alias("s")).select("s.*").collect()
+    assert [tuple(row) for row in found] == [(BIG // 2, [BIG, BIG], str(BIG)), (None, None, None)]
+
+
+@pytest.mark.usefixtures("any_age")
+@pytest.mark.parametrize("partitions", [1, 2, 7, 64])
+def test_rows_go_to_the_partition_they_name(spark, partitions):
+    df = spark.range(0, 300, 1, 5).withColumn("number", (F.col("id") % partitions).cast("int"))
+    placed = repartition_by_id(df, partitions, F.col("number")).withColumn("placed", F.spark_partition_id())
+    assert placed.rdd.getNumPartitions() == partitions
+    assert placed.where("number <> placed").count() == 0
+    assert placed.count() == 300
+
+
+def test_a_table_becomes_a_dataframe(spark):
+    table = pa.table({"name": ["a", "b"], "content": [b"\0", b""], "number": [1, None]})
+    rows = dataframe_of(spark, table).collect()
+    assert [(row.name, bytes(row.content), row.number) for row in rows] == [("a", b"\0", 1), ("b", b"", None)]
+
+
+@pytest.mark.usefixtures("any_age")
+class TestSql:
+    """Functions of SQL, which are not told the types of their arguments."""
+
+    def test_integers_beside_nulls_are_exact_or_an_error(self, spark, exported):
+        TFModel(exportDir=exported, nullPolicy="keep").register_udf(spark, "next")
+        spark.createDataFrame([(5,), (None,)], "x long").createOrReplaceTempView("small")
+        assert [row[0] for row in spark.sql("SELECT next(x) FROM small").collect()] == [6, None]
+        spark.createDataFrame([(BIG,)], "x long").createOrReplaceTempView("big")
+        assert spark.sql("SELECT next(x) FROM big").first()[0] == BIG + 1
+        spark.createDataFrame([(BIG,), (None,)], "x long").coalesce(1).createOrReplaceTempView("both")
+        query = spark.sql("SELECT next(x) FROM both")
+        if hasattr(F, "arrow_udf"):
+            assert [row[0] for row in query.collect()] == [BIG + 1, None]
+        else:
+            with pytest.raises(
+                Exception, match=r"ColumnTypeError: Argument .* integers of 2 \*\* 53 or more beside nulls"
+            ):
+                query.collect()
+
+
+MAKE = """
+import sys
+import tensorflow as tf
+
+module = tf.Module()
+module.serve = tf.function(lambda x: {"y": x + 1}, input_signature=[tf.TensorSpec([None], tf.int64, "x")])
+tf.saved_model.save(module, sys.argv[1], signatures=module.serve)
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A SavedModel that adds one to integers."""
+    from elsewhere import run_elsewhere
+
+    directory = tmp_path_factory.mktemp("next") / "model"
+    run_elsewhere(MAKE, str(directory))
+    return str(directory)
