@@ -6,6 +6,7 @@ import json
 
 import pytest
 from conftest import wait_until
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -42,7 +43,7 @@ def test_spark_ends_a_broken_input_as_if_it_were_whole_and_we_tell_them_apart(sp
     seen = {}
     for name, guard in {"spark": iter, "ours": whole}.items():
         path = tmp_path / name
-        with pytest.raises(PySparkException, match="this row cannot be read"):
+        with pytest.raises((PySparkException, Py4JJavaError), match="this row cannot be read"):
             broken(spark).mapInArrow(lambda b, path=path, guard=guard: count(path, guard(b)), "x long").collect()
         assert wait_until(path.exists, 20)
         seen[name] = json.loads(path.read_text())

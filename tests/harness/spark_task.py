@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyspark.taskcontext
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
@@ -65,11 +66,9 @@ def run(order: TaskOrder, rows: socket.socket, answers: Connection) -> None:
     for name, value in order.constants.items():
         module, _, attribute = name.rpartition(".")
         setattr(importlib.import_module(module), attribute, value)
-    context = TaskContext if order.gather is None else BarrierTaskContext
-    about = {"stageId": 7, "partitionId": order.rank, "attemptNumber": order.attempt, "taskAttemptId": order.task_id}
-    addresses = ",".join(["127.0.0.1:0"] * order.size)
-    TaskContext._setTaskContext(context(**about, cpus=1, resources={}, localProperties={"addresses": addresses}))
-    BarrierTaskContext._conn_info, BarrierTaskContext._secret = order.gather, None
+    TaskContext._setTaskContext(task_context(order))
+    pyspark.taskcontext.local_connect_and_auth = lambda _port, _secret: connected(order.gather)
+    BarrierTaskContext._port, BarrierTaskContext._conn_info, BarrierTaskContext._secret = order.gather, order.gather, ""
     code = 0
     try:
         with rows, rows.makefile("rb", 65536) as stream:
@@ -80,6 +79,23 @@ def run(order: TaskOrder, rows: socket.socket, answers: Connection) -> None:
     answers.close()
     sys.stderr.flush()
     os._exit(code)
+
+
+def task_context(order: TaskOrder) -> TaskContext:
+    """What ``TaskContext.get()`` returns in the task; Sparks make one each in its own way, and read the same of it."""
+    context = object.__new__(TaskContext if order.gather is None else BarrierTaskContext)
+    context._stageId, context._partitionId = 7, order.rank
+    context._attemptNumber, context._taskAttemptId = order.attempt, order.task_id
+    context._cpus, context._resources = 1, {}
+    context._localProperties = {"addresses": ",".join(["127.0.0.1:0"] * order.size)}
+    return context
+
+
+def connected(path: str) -> tuple[Any, socket.socket]:
+    """A connection for one exchange, as file and as socket; Sparks before 4.1 know TCP only."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    return connection.makefile("rwb", 65536), connection
 
 
 def main(infile: Any, answers: Connection, order: TaskOrder) -> None:

@@ -57,6 +57,17 @@ def test_losses_of_outputs_are_those_that_are_computed(model):
         keras_privates.set_losses_of_outputs(compiled, plain)
 
 
+def test_all_layers_are_those_of_nested_models_each_once():
+    import keras
+
+    shared = keras.layers.Dense(2, name="shared")
+    inner = keras.Sequential([keras.Input((2,)), shared], "inner")
+    inputs = keras.Input((2,), name="x")
+    model = keras.Model(inputs, [inner(inputs), shared(inputs)], name="outer")
+    layers = keras_privates.all_layers(model)
+    assert [sum(each is one for each in layers) for one in (model, inner, shared)] == [1, 1, 1]
+
+
 def test_optimizer_variables(model):
     assert [v.path for v in keras_privates.optimizer_variables(model.optimizer)] == [
         v.path for v in model.trainable_variables

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 500
 MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"
 _TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
-_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext")
+_CANCELLED = re.compile(
+    r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext"
+)
 _TOO_LARGE = re.compile(r"bigger than spark\.driver\.maxResultSize")
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '((?:tfos_ml|pyarrow|cloudpickle|psutil)[\w.]*)'")
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")

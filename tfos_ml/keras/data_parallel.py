@@ -9,6 +9,8 @@ for any number of workers:
   accumulation, loss scaling and weight averaging see the gradient of the global batch.
 - A loss that is a mean over rows needs no more. One with another denominator (``"sum"``,
   ``"mean_with_sample_weight"``, masks) is divided by the denominator of all workers.
+- Up to Keras 3.12 the activity regularizer of a layer adds a sum over rows, which is divided by
+  the share; later Keras divides it by the rows, and it needs no more.
 
 All wrappers are attributes of instances; :meth:`DataParallel.close` takes them off again, and
 no class is changed, so what the model saves meanwhile is plain Keras.
@@ -24,6 +26,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+import wrapt
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives import WorkerGroup
@@ -67,6 +70,7 @@ class DataParallel:
         self._gradients: list[Any] | None = None
         self._denominators: list[str] = []
         self._wrapped: list[tuple[Any, str]] = []
+        self._plain_regularizers: list[tuple[keras.Layer, Any]] = []
         self._plain_losses: list[Any] | None = None
         self.bad_step = tf.Variable(NO_STEP, dtype=tf.int64, trainable=False)
         self.tracing_seconds = 0.0
@@ -78,6 +82,7 @@ class DataParallel:
             self._wrap(model, "test_step", self._step_of(test, model.test_step))
             self._wrap(model.optimizer, "apply", self._reducing_apply(model.optimizer.apply))
             self._wrap_losses()
+            self._wrap_activity_regularizers()
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         setattr(owner, name, wrapper)
@@ -88,6 +93,8 @@ class DataParallel:
         for owner, name in self._wrapped:
             delattr(owner, name)
         self._wrapped.clear()
+        for layer, regularizer in self._plain_regularizers:
+            layer.activity_regularizer = regularizer
         if self._plain_losses is not None:
             keras_privates.set_losses_of_outputs(keras_privates.compiled_loss(self._model), self._plain_losses)
         self._model.make_train_function(force=True)
@@ -184,6 +191,14 @@ class DataParallel:
         for metric in compiled.metrics:  # means over steps, of the losses of several outputs
             self._wrap(metric, "update_state", self._share_weighted(metric.update_state))
 
+    def _wrap_activity_regularizers(self) -> None:
+        layers = [layer for layer in keras_privates.all_layers(self._model) if layer.activity_regularizer is not None]
+        if not layers or not _activity_losses_are_sums():
+            return
+        self._plain_regularizers = [(layer, layer.activity_regularizer) for layer in layers]
+        for layer in layers:
+            layer.activity_regularizer = _SumOverWorkers(layer.activity_regularizer, lambda: self._share)
+
     def _share_weighted(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def update_state(value: Any, sample_weight: Any = None) -> Any:
             return original(value, sample_weight=self._share)
@@ -212,6 +227,25 @@ class DataParallel:
             return tf.math.divide_no_nan(total, tf.cast(denominator * self._share, total.dtype))
 
         return call
+
+
+class _SumOverWorkers(wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """A regularizer whose share-weighted sums over the workers are the sum over their rows; saved as the plain one."""
+
+    def __init__(self, regularizer: Any, share: Callable[[], tf.Tensor | None]):
+        super().__init__(regularizer)
+        self._self_share = share
+
+    def __call__(self, output: Any) -> Any:
+        loss, share = self.__wrapped__(output), self._self_share()
+        return loss if share is None else loss / tf.cast(share, loss.dtype)
+
+
+def _activity_losses_are_sums() -> bool:
+    """Whether this Keras does not divide what an activity regularizer returns by the rows."""
+    layer = keras.layers.ActivityRegularization(l2=1.0)
+    layer(tf.ones([2, 1]))
+    return float(layer.losses[0]) > 1.5
 
 
 def _row_count(tensor: Any) -> tf.Tensor:

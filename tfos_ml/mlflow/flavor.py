@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +100,16 @@ def save_model(
         _write(model, scoring, data)
         if not packages.is_installed():
             options["code_paths"] = [*(options.get("code_paths") or []), str(packages.copy_code(Path(directory)))]
-        mlflow.pyfunc.save_model(
-            path,
-            loader_module=MODULE,
-            data_path=str(data),
-            mlflow_model=mlflow_model,
-            input_example=example,
-            **options,
-        )
+        with warnings.catch_warnings():  # MLflow 3.9 warns of pickles, though here are none
+            warnings.filterwarnings("ignore", "Passing a Python object as `python_model`", FutureWarning)
+            mlflow.pyfunc.save_model(
+                path,
+                loader_module=MODULE,
+                data_path=str(data),
+                mlflow_model=mlflow_model,
+                input_example=example,
+                **options,
+            )
 
 
 def log_model(

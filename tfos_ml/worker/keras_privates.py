@@ -1,7 +1,7 @@
 """What tfos_ml reads and sets of Keras that Keras does not document: all of it, and nowhere else.
 
 ``tests/unit/test_keras_privates.py`` has a test for each function, so that a Keras which changes one is named.
-Tried on Keras 3.7.0, 3.8.0, 3.10.0, 3.12.0 and 3.15.1; 3.5 and 3.6 lack what :func:`losses_of_outputs` reads.
+Tried on Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :func:`losses_of_outputs` reads.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ def set_losses_of_outputs(compiled: Any, losses: list[Any]) -> None:
 def optimizer_variables(optimizer: Any) -> list[Any]:
     """The variables that a built optimizer updates, in the order in which ``apply`` expects gradients."""
     return list(optimizer._trainable_variables)
+
+
+def all_layers(model: Any) -> list[Any]:
+    """The model itself and every layer in it, those of nested models and of composite layers as well; each once."""
+    return list({id(layer): layer for layer in model._flatten_layers()}.values())
 
 
 def inputs_structure(model: Any) -> Any:
