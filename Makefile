@@ -26,7 +26,7 @@ java:
 $(VENV)/.installed: setup.cfg setup.py
 	$(PYTHON) -m venv $(VENV) || { command -v apt-get >/dev/null && $(APT) python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -e '.[connect,demo,dev]'
+	$(BIN)/pip install --quiet -e '.[all,connect,demo,dev]'
 	@touch $@
 
 demo: install

@@ -71,7 +71,10 @@ __path__.append(f"{__path__[0]}/stages/former")  # what pipelines saved by earli
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'tfos_ml' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    from tfos_ml.common.extras import needed_by
+
+    with needed_by(f"tfos_ml.{name}"):
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

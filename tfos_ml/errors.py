@@ -23,6 +23,7 @@
     ├── ModelError                   a SavedModel that is missing or does not fit
     │   ├── NothingExportedError     the train function exported no model
     │   └── SignatureError           names, dtypes or row counts differ from the signature
+    ├── MissingPackageError          pyspark, TensorFlow or MLflow is not installed
     ├── RowsLostError                nodes of a TFCluster took other rows than the input has
     ├── FitCancelledError            the Spark job was cancelled, or the session stopped
     ├── ResultSizeError              the results exceed spark.driver.maxResultSize
@@ -163,6 +164,10 @@ class NothingExportedError(ModelError):
 
 class SignatureError(ModelError, ValueError):
     """Columns and a SavedModel's signature do not fit together."""
+
+
+class MissingPackageError(TfosMlError, ImportError):
+    """pyspark, TensorFlow or MLflow is not installed; says which line installs it."""
 
 
 class RowsLostError(TfosMlError):

@@ -61,7 +61,7 @@ def test_all_layers_are_those_of_nested_models_each_once():
     import keras
 
     shared = keras.layers.Dense(2, name="shared")
-    inner = keras.Sequential([keras.Input((2,)), shared], "inner")
+    inner = keras.Sequential([keras.Input((2,)), shared], name="inner")
     inputs = keras.Input((2,), name="x")
     model = keras.Model(inputs, [inner(inputs), shared(inputs)], name="outer")
     layers = keras_privates.all_layers(model)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tfos_ml.common.extras import needed_by
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.archive import LOADED_MODELS
@@ -120,7 +121,8 @@ def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str
 
 def _graph(directory: str | Path, tag: str) -> Any:
     """The ``MetaGraphDef`` of a SavedModel that has just these tags."""
-    import_tensorflow()
+    with needed_by("A SavedModel that tells its signature to TensorFlow alone"):
+        import_tensorflow()
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -144,7 +146,8 @@ def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | N
     Directories are taken to be named by their content. What only outputs need that are not wanted is not computed; by
     default all are. Raises ``ModelError`` if TensorFlow cannot load it; says which file is damaged, if one is.
     """
-    import_tensorflow()
+    with needed_by("Scoring in this process"):
+        import_tensorflow()
 
     name = (str(directory), tag)
     if name not in _loaded:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tfos_ml.agent.forkserver import Forking, start_process
 from tfos_ml.agent.process import child_environment
+from tfos_ml.common.extras import check_installed
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.tensorflow_import import USES_KERAS
@@ -102,6 +103,7 @@ def _ask(
     environment: Mapping[str, str],
     idle_seconds: float,
 ) -> tuple[ModelDescription, bytes | None]:
+    check_installed("tensorflow", "KerasEstimator, which looks at the model before any job starts,")
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         folder = Path(directory)
         (folder / inspection.REQUEST).write_bytes(cloudpickle.dumps((source, layers, schema)))

@@ -41,4 +41,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: MLflow imports ``run_context`` while it is itself imported."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'flavor')}"), name)
+    from tfos_ml.common.extras import needed_by
+
+    with needed_by(f"{__name__}.{name}"):
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'flavor')}"), name)

@@ -144,7 +144,8 @@ def _series(array: pa.Array, index: Any) -> pd.Series[Any]:
 
     if pa.types.is_list(array.type) and pa.types.is_list(array.type.value_type):
         return pd.Series(array.to_pylist(), index=index, dtype=object)
-    return pd.Series(array.to_pandas().to_numpy(), index=index)
+    values = array.to_numpy(zero_copy_only=False)
+    return pd.Series(values, index=index, dtype=values.dtype)  # pandas 3 would make NaN of None in text
 
 
 def _load_pyfunc(path: str) -> ServedModel:

@@ -1,0 +1,45 @@
+"""Packages that tfos_ml does not install by itself: where one is missing, the error names the line that installs it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator
+
+from tfos_ml.errors import MissingPackageError
+
+EXTRAS = {"pyspark": "spark", "tensorflow": "tensorflow", "keras": "tensorflow", "mlflow": "mlflow"}
+ALSO = {
+    "spark": " (pyspark-client does as well, where Spark Connect is all you use)",
+    "tensorflow": " (tensorflow-cpu does as well)",
+}
+
+
+@contextlib.contextmanager
+def needed_by(what: str) -> Iterator[None]:
+    """Import what `what`, the beginning of a sentence, needs.
+
+    Raises
+    ------
+    MissingPackageError
+        In place of a ``ModuleNotFoundError`` of a package of :data:`EXTRAS`.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise _missing(package, what) from error
+
+
+def check_installed(package: str, what: str) -> None:
+    """Raise ``MissingPackageError`` where a package of :data:`EXTRAS` is not there, without importing it."""
+    if importlib.util.find_spec(package) is None:
+        raise _missing(package, what)
+
+
+def _missing(package: str, what: str) -> MissingPackageError:
+    extra = EXTRAS[package]
+    line = f"pip install 'tfos_ml[{extra}]'{ALSO.get(extra, '')}"
+    return MissingPackageError(f"{what} needs {package}, which is not installed here. Run: {line}.", name=package)
