@@ -34,6 +34,7 @@ def square(args, ctx):
             feed.batch_results([x * x for x in batch])
 
 
+@pytest.mark.corner("TFCluster.inference: one result a row, in order")
 def test_inference_gives_one_result_a_row_in_order(any_spark):
     sc = any_spark.sparkContext
     with start(any_spark, square) as cluster:
@@ -67,6 +68,7 @@ def record_rows(args, ctx):
         json.dump([[int(x) for x in row] for row in rows], file)
 
 
+@pytest.mark.corner("TFCluster: each row as often as asked")
 @on(CLUSTER)
 def test_every_row_is_trained_on_exactly_as_often_as_asked(any_spark, tmp_path):
     sc = any_spark.sparkContext
@@ -254,6 +256,7 @@ def test_parameter_servers_on_several_executors(sessions):
     assert cluster.model.predict(np.ones((1, 1), np.float32))["dense"] == pytest.approx(4, abs=0.01)
 
 
+@pytest.mark.corner("TFCluster: parameter server, evaluator, TensorBoard")
 @pytest.mark.chaos
 def test_parameter_server_on_the_driver_an_evaluator_and_tensorboard(spark):
     import urllib.request

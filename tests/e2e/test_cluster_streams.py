@@ -72,6 +72,7 @@ def test_dstream(spark, cluster, tmp_path):
     assert seen(tmp_path) == list(range(300))
 
 
+@pytest.mark.corner("TFCluster fed by structured streaming")
 def test_structured_streaming(spark, cluster, tmp_path):
     spark.range(0, 300, 1, 3).write.parquet(f"{tmp_path}/input")
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", "1").parquet(f"{tmp_path}/input")

@@ -89,6 +89,7 @@ def train_on_feed(args, ctx):
     feed.terminate()  # the rest of the rows
 
 
+@pytest.mark.corner("A program written for TensorFlowOnSpark")
 @pytest.mark.chaos
 @pytest.mark.timeout(400)  # tracing for two workers takes long on a busy machine
 def test_feeding(spark, tmp_path):

@@ -97,6 +97,7 @@ spark.stop()
 """
 
 
+@pytest.mark.corner("Spark Connect: fit, transform, streams, saving")
 @pytest.mark.timeout(600)
 def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]

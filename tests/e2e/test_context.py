@@ -255,6 +255,7 @@ def test_server_that_serves_for_ever_is_ended_with_the_cluster(spark):
     assert fit(spark, serve, clusterSize=2, numPS=1).summary["rows"] == 60
 
 
+@pytest.mark.corner("cpusPerNode: stage-level resources")
 def test_cpus_of_a_node_on_several_executors(sessions, tmp_path):
     spark = sessions.get(CLUSTER)  # two executors with two cores each
 

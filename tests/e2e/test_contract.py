@@ -266,6 +266,7 @@ def test_missing_columns_are_spark_errors_without_a_job(spark, estimator):
             act(rows(spark))
 
 
+@pytest.mark.corner("fitMultiple computes the rows once")
 def test_several_param_maps_share_rows_that_are_computed_once(spark):
     computed = spark.sparkContext.accumulator(0)
 

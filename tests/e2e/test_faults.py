@@ -31,6 +31,7 @@ def estimator(train_fn, directory, **params):
     return TFEstimator(trainFn=train_fn, tfArgs={"directory": str(directory), "fail_on": "worker:1"}, **params)
 
 
+@pytest.mark.corner("A failing node is one typed error")
 @on(CLUSTER)
 def test_exception_on_one_node_is_soon_one_typed_error_and_the_next_fit_works(any_spark, tmp_path):
     with pytest.raises(errors.TrainFnError) as caught:
@@ -117,6 +118,7 @@ def gone(pids: list[int]) -> bool:
     return not any(map(alive, pids))
 
 
+@pytest.mark.corner("A cancelled job leaves nothing")
 def test_cancelled_job_leaves_nothing_and_other_jobs_go_on(any_spark, tmp_path):
     slots = 4
     thread, raised = fit_in_thread(

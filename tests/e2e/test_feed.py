@@ -40,6 +40,7 @@ def any_cluster(*cases, count):
     return pytest.mark.parametrize(("any_spark", "workers", "epochs"), params, indirect=["any_spark"])
 
 
+@pytest.mark.corner("ctx.dataset: each row once an epoch")
 @any_cluster((LOCAL, 3, 3), (CLUSTER, 2, 3), (LOCAL, 2, 1), (CLUSTER, 3, 1), count=1)
 def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_path, workers, epochs):
     args = {"directory": str(tmp_path), "one_iteration": workers == 3}
@@ -69,6 +70,7 @@ def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_pa
     assert model.summary["rows"] == ROWS
 
 
+@pytest.mark.corner("ctx.get_data_feed: each row once an epoch")
 @any_cluster((LOCAL, 3, 1), (CLUSTER, 2, 3), count=1)
 def test_data_feed_gives_every_row_once_an_epoch(any_spark, tmp_path, workers, epochs):
     estimator = TFEstimator(
@@ -192,6 +194,7 @@ def by_dataset(sessions, tmp_path_factory):
     return fit_and_read(df, tmp_path_factory.mktemp("seen"), "dataset", {**IN, **others})
 
 
+@pytest.mark.corner("ctx.dataset: values of every type")
 def test_values_of_every_type_arrive_exactly_by_dataset(by_dataset):
     check_values(by_dataset, encode_text)  # a string tensor holds UTF-8
 

@@ -95,6 +95,7 @@ def predictions(model, df, column="prediction"):
     return np.array([row[0] for row in model.transform(df).select(column).collect()])
 
 
+@pytest.mark.corner("KerasEstimator ends like plain Keras")
 @pytest.mark.parametrize(
     ("master", "sizes", "chief"),
     [
@@ -385,6 +386,7 @@ def text_model():
     return model
 
 
+@pytest.mark.corner("KerasEstimator with preprocessing layers, text and classes")
 @pytest.mark.chaos
 def test_raw_strings_in_classes_out(spark, tmp_path):
     words = ["good", "bad", "fine", "poor", "tea", "bread", "with", "über"]

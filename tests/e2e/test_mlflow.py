@@ -137,6 +137,7 @@ def test_metrics_grow_while_the_fit_runs(fitted):
     assert {word["status"] for word in seen} == {"RUNNING"}
 
 
+@pytest.mark.corner("MLflow: autolog")
 def test_a_run_tells_all_of_its_fit(fitted):
     run, client = fitted.run, fitted.client
     assert run.info.status == "FINISHED"
@@ -208,6 +209,7 @@ def downloaded(fitted, model_uri, tmp_path_factory):
     return path
 
 
+@pytest.mark.corner("MLflow: models logged and loaded")
 def test_loaded_model_transforms_bit_for_bit_alike(fitted, downloaded):
     import mlflow
 

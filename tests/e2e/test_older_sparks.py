@@ -101,6 +101,7 @@ def test_a_function_of_arrow_arrays_gets_every_type_as_it_is(spark):
     assert [row[0] for row in told] == [whole, repr([None] * len(COLUMNS)), whole]
 
 
+@pytest.mark.corner("transform: 2^53 + 1, null elements, null timestamps")
 @pytest.mark.usefixtures("any_age")
 @pytest.mark.parametrize(("kind", "value", "expected"), COLUMNS, ids=[f"{k[0].simpleString()}-{k[1]}" for k in COLUMNS])
 def test_a_column_without_nulls(spark, kind, value, expected):
@@ -122,6 +123,7 @@ def halves(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         yield pa.StructArray.from_arrays(fields, ["half", "twice", "text"])
 
 
+@pytest.mark.corner("transform: results with nulls")
 @pytest.mark.usefixtures("any_age")
 def test_results_have_their_nulls_and_digits(spark):
     df = spark.createDataFrame([(BIG,), (None,)], "x long").coalesce(1)
@@ -130,6 +132,7 @@ def test_results_have_their_nulls_and_digits(spark):
     assert [tuple(row) for row in found] == [(BIG // 2, [BIG, BIG], str(BIG)), (None, None, None)]
 
 
+@pytest.mark.corner("Rows go to the partition they name")
 @pytest.mark.usefixtures("any_age")
 @pytest.mark.parametrize("partitions", [1, 2, 7, 64])
 def test_rows_go_to_the_partition_they_name(spark, partitions):

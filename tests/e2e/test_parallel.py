@@ -18,6 +18,7 @@ def share(args, ctx):
     return [ctx.worker_num, ctx.num_workers, list(range(10))[ctx.worker_num :: ctx.num_workers]]
 
 
+@pytest.mark.corner("TFParallel")
 @pytest.mark.parametrize("use_barrier", [True, pytest.param(False, marks=pytest.mark.chaos)])
 def test_instances_share_their_input_by_number(any_spark, use_barrier):
     found = TFParallel.run(any_spark.sparkContext, share, None, 2, use_barrier=use_barrier)

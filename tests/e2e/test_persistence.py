@@ -83,6 +83,7 @@ def score_in_a_new_process(spark, *paths):
     subprocess.run([sys.executable, "-c", NEW_PROCESS, *paths], check=True, capture_output=True, timeout=120)
 
 
+@pytest.mark.corner("Saved and loaded pipelines")
 @pytest.mark.parametrize("score", [score_here, pytest.param(score_in_a_new_process, marks=pytest.mark.chaos)])
 def test_a_fitted_pipeline_that_was_saved_predicts_the_same(spark, tmp_path, score):
     df = points(spark)
@@ -137,6 +138,7 @@ def searched(sessions, tmp_path_factory):
     return Searched(sessions.get(LOCAL), tmp_path_factory.mktemp("searched"))
 
 
+@pytest.mark.corner("CrossValidator with parallelism")
 @pytest.mark.chaos
 def test_a_cross_validated_pipeline(searched, tmp_path):
     df, model = searched.df, searched.model

@@ -251,6 +251,7 @@ def setting(any_spark):
     any_spark.conf.unset(SETTING)
 
 
+@pytest.mark.corner("One scoring process for all Python workers")
 @on(CLUSTER)
 @pytest.mark.parametrize("name", ["dense", "text"])
 def test_results_are_the_same_bit_for_bit(any_spark, setting, models, name):

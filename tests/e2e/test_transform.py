@@ -271,6 +271,7 @@ def train_keras(args, ctx):
     ctx.export_saved_model(model)
 
 
+@pytest.mark.corner("TFEstimator in a Pipeline, several inputs and outputs")
 def test_fit_and_transform_in_a_pipeline_with_several_inputs_and_outputs(any_spark):
     df = any_spark.range(0, 20, 1, 2).select(
         F.col("id").cast("double").alias("x"), F.array(F.lit(1.0), F.col("id") / 10).alias("y")
@@ -363,6 +364,7 @@ def test_wide_sparse_vectors_stay_sparse_on_their_way(spark, models):
     assert "array" not in scored._jdf.queryExecution().executedPlan().toString()  # no vector_to_array in the JVM
 
 
+@pytest.mark.corner("transform of a structured stream")
 def test_streams(spark, models, tmp_path):
     for i in range(3):
         spark.range(i * 10, i * 10 + 10).selectExpr("id", "float(id) features").write.parquet(str(tmp_path / f"in/{i}"))
@@ -379,6 +381,7 @@ def test_streams(spark, models, tmp_path):
     assert [(row.id, row.prediction) for row in rows] == [(i, 2.0 * i) for i in range(30)]
 
 
+@pytest.mark.corner("register_udf: a SQL function")
 def test_sql(spark, models):
     spark.range(4).selectExpr("id", "if(id = 2, null, id) x", "array(1.5, double(id)) m").createOrReplaceTempView("t")
     TFModel(exportDir=str(models / "double"), nullPolicy="keep").register_udf(spark, "twice")

@@ -135,6 +135,7 @@ def cases_of(is_chaos):
     return pytest.mark.parametrize("case", [case for case in CASES if case in cases])
 
 
+@pytest.mark.corner("One, two and three workers end with the same weights")
 @pytest.mark.timeout(900)
 @cases_of(False)
 def test_every_number_of_workers_ends_like_plain_keras(trained, reference, case):

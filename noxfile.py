@@ -1,0 +1,120 @@
+"""The matrix: the wheel in environments of the versions that setup.cfg allows, and the tests that cross every layer.
+
+``make test-matrix`` runs all of it; ``nox -s corner-oldest`` and the like one corner. Pythons that are not there are
+skipped, and told. Results go to docs/matrix, of which docs/compatibility.py makes a page.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "venv"
+nox.options.error_on_missing_interpreters = False
+
+HERE = Path(__file__).parent
+TESTING = ["import-linter", "nbformat", "psutil>=6", "pytest>=8", "pytest-timeout", "pytest-xdist", "tensorboard"]
+TESTED_BESIDE = ["scikit-learn", "tf-keras"]
+OLDEST = [  # the lowest of all that setup.cfg names
+    "cloudpickle==3.0.*",
+    "cryptography==43.*",
+    "keras==3.7.*",
+    "mlflow==3.9.*",
+    "numpy==1.26.*",
+    "pandas==2.2.*",
+    "pyarrow==18.*",
+    "pyspark==3.5.*",
+    "requests==2.31.*",
+    "tensorflow-cpu==2.18.*",
+    "tf-keras==2.18.*",
+    "tqdm==4.66.*",
+    "wrapt==1.14.*",
+]
+SPARK_4_0 = ["mlflow", "pandas==2.2.*", "pyspark[connect]==4.0.*", "tensorflow-cpu==2.20.*"]
+DEBIAN = ["mlflow", "pandas<3", "pyspark[connect]==4.1.*", "tensorflow-cpu"]
+NEWEST = ["mlflow", "pandas>=3", "pyspark[connect]", "tensorflow-cpu"]
+CORNERS = {
+    "spark-3.5": ("3.10", OLDEST),
+    "spark-4.0": ("3.12", SPARK_4_0),
+    "debian-12": ("/usr/bin/python3.11", DEBIAN),  # 3.11.2, whose tarfile knows no filters
+    "newest": ("3.13", NEWEST),
+}
+
+
+def wheel(session: nox.Session) -> str:
+    """The package as it would be published."""
+    built = Path(session.create_tmp()) / "wheel"
+    shutil.rmtree(built, ignore_errors=True)
+    session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(built), str(HERE))
+    return str(next(built.glob("*.whl")))
+
+
+def install(session: nox.Session, *packages: str) -> None:
+    """Install the wheel, what is given, and what tests need; and see that nothing contradicts anything."""
+    session.install(wheel(session), *packages, *TESTING, *TESTED_BESIDE)
+    session.run("python", "-m", "pip", "check")
+
+
+def run_tests(session: nox.Session, name: str, *arguments: str, **environment: str) -> None:
+    """Run what is marked ``corner``, or what was asked for, and write down how it went."""
+    chosen = session.posargs or arguments or ["-m", "corner and not chaos and not soak", "tests/e2e", "tests/unit"]
+    variables = {
+        "PYTHONPATH": str(HERE / "tests"),
+        "PYTHONDONTWRITEBYTECODE": "",
+        "TFOS_ML_CORNER": str(HERE / "docs" / "matrix" / f"{name}.json"),
+        **environment,
+    }
+    # Not as a module: that would import the package from here.
+    session.run("pytest", "-p", "corner_report", "-n", "2", "--dist", "loadfile", *chosen, env=variables)
+
+
+def corner(python: str, name: str, packages: list[str]) -> None:
+    """Define the session of a corner."""
+
+    @nox.session(python=python, name=f"corner-{name}", tags=["corners"])
+    def session(session: nox.Session) -> None:
+        install(session, *packages)
+        run_tests(session, name)
+
+
+for _name, (_python, _packages) in CORNERS.items():
+    corner(_python, _name, _packages)
+
+
+@nox.session(python="3.13")
+def connect(session: nox.Session) -> None:
+    """The same tests in sessions of Spark Connect, whose server is another process."""
+    install(session, *NEWEST)
+    run_tests(session, "connect", TFOS_ML_TEST_CONNECT="1")
+
+
+@nox.session(python="3.13")
+def connect_client(session: nox.Session) -> None:
+    """A client without Java, TensorFlow and MLflow, of a server with all of them."""
+    install(session, *NEWEST)
+    client = Path(session.create_tmp()) / "client"
+    session.run("python", "-m", "venv", "--clear", str(client))
+    python = str(client / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "--quiet", wheel(session), "pyspark-client", external=True)
+    session.run(python, "-m", "pip", "check", external=True)
+    run_tests(session, "connect-client", "tests/e2e/test_connect_client.py", TFOS_ML_CLIENT_PYTHON=python)
+
+
+@nox.session(python="3.11")
+@nox.parametrize("spark", ["pyspark==4.0.1", "pyspark-client==4.0.1"])
+def beside(session: nox.Session, spark: str) -> None:
+    """Installing the wheel changes none of the packages that are there."""
+    session.install(spark, "pandas==2.2.*", "pyarrow==18.*", "numpy<2.1")
+    before = _installed(session)
+    session.install(wheel(session))
+    changed = {name: version for name, version in before.items() if _installed(session).get(name) != version}
+    if changed:
+        session.error(f"the wheel has changed {changed}")
+
+
+def _installed(session: nox.Session) -> dict[str, str]:
+    listed = session.run("python", "-m", "pip", "list", "--format", "json", silent=True)
+    return {entry["name"]: entry["version"] for entry in json.loads(str(listed))}
