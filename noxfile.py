@@ -48,14 +48,14 @@ def wheel(session: nox.Session) -> str:
     """The package as it would be published."""
     built = Path(session.create_tmp()) / "wheel"
     shutil.rmtree(built, ignore_errors=True)
-    session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(built), str(HERE))
+    session.run_install("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(built), str(HERE))
     return str(next(built.glob("*.whl")))
 
 
 def install(session: nox.Session, *packages: str) -> None:
     """Install the wheel, what is given, and what tests need; and see that nothing contradicts anything."""
     session.install(wheel(session), *packages, *TESTING, *TESTED_BESIDE)
-    session.run("python", "-m", "pip", "check")
+    session.run_install("python", "-m", "pip", "check")
 
 
 def run_tests(session: nox.Session, name: str, *arguments: str, **environment: str) -> None:

@@ -191,7 +191,7 @@ def nothing_left() -> Iterator[None]:
         gc.collect()  # a TFModel's extracted copy lives as long as the object
         # Looked at once more it could be something of other tests, whose process has just ended.
         assert wait_until(lambda: not what_is_left(ports), CLEAN_SECONDS), (left, what_is_left(ports))
-    assert not active_jobs()
+    assert wait_until(lambda: not active_jobs(), CLEAN_SECONDS), active_jobs()  # Spark notes their end a moment later
     assert our_environment() == environment
 
 
