@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
+import pytest
 
 SPARK_HOME = Path(pyspark.__file__).parent
 START_SECONDS = 120.0
@@ -59,3 +60,10 @@ class ConnectServer:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(10)
+
+
+HAS_SERVER = any((SPARK_HOME / "jars").glob("spark-connect_*.jar"))
+needs_connect_server = pytest.mark.skipif(
+    not HAS_SERVER,
+    reason="pip's package of Spark 3.5 has no Connect server, and no client of its own speaks to another",
+)

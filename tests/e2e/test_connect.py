@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from connect_server import needs_connect_server
 
 PROGRAM = """
 import sys
@@ -98,6 +99,7 @@ spark.stop()
 
 
 @pytest.mark.corner("Spark Connect: fit, transform, streams, saving")
+@needs_connect_server
 @pytest.mark.timeout(600)
 def test_fit_transform_errors_and_saving_on_spark_connect(tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]

@@ -30,6 +30,7 @@ from tfos_ml.protocol.channel import ChannelClosedError
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, WorksOn
 from tfos_ml.protocol.graces import ended_at_work, lost_peers
+from tfos_ml.protocol.mailbox import PERIOD_SECONDS, MailboxWriter, mailbox_of
 from tfos_ml.protocol.template import cluster_spec, tf_config
 
 GATHER_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
@@ -96,6 +97,15 @@ class NodeRun:
             self._link.start()
             self._output.connect(self._link)
         self._telemetry.start(self._link)
+        self._leave_reports()
+
+    def _leave_reports(self) -> None:
+        """Where a client of Spark Connect is out of reach, leave what it shows in ``modelDir``."""
+        settings, is_shown = self._task.settings, self._member.is_chief or self._member.is_evaluator
+        if self._task.is_driver_far and self._link is None and settings.model_dir and is_shown:
+            writer = MailboxWriter(mailbox_of(settings.absolute_path(settings.model_dir), self._task.run_id))
+            self._link = ProgressLink(writer, self._member.rank, self._progress, PERIOD_SECONDS)
+            self._link.start()
 
     def _take_answer(self, answer: ProgressAnswer) -> None:
         """Take up an answer of the driver; called in a thread."""
@@ -204,7 +214,8 @@ class NodeRun:
         for message in self._monitor.messages(timeout):
             self._take_up(message)
         if self._link is not None:
-            self._link.check(self._task.lease, needs_driver=self._detachment is not None)
+            lease = self._task.lease if self._task.control else None  # of a driver that answers
+            self._link.check(lease, needs_driver=self._detachment is not None)
         if self._placement.is_orphan():
             raise errors.NodeLostError("the Spark executor or task that the node belongs to is gone")
         self._monitor.check()

@@ -27,6 +27,7 @@ from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.graces import LEASE_SECONDS
 
 GATHER_POLL_SECONDS = 0.1
+CLIENT_SECONDS = 3.0  # for a connection to a client of Spark Connect
 DRIVER_SECONDS = 10.0  # within which all tasks of a barrier stage reach the driver, or none is to depend on it
 REPORT_SECONDS = 10.0
 
@@ -135,6 +136,20 @@ def check_driver(control: dict[str, str]) -> None:
         raise NodeFailure(Failure(errors.ClusterConfigError, message)) from None
 
 
+def reaches_driver(control: dict[str, str], rank: int, size: int) -> bool:
+    """Whether this host reaches the control server of a client of Spark Connect, which may be behind NAT."""
+    target = urlsplit(control["location"])
+    try:
+        socket.create_connection((target.hostname, target.port or 0), CLIENT_SECONDS).close()
+    except OSError:
+        return False
+    at_driver = AtDriver(control, rank, size, DRIVER_SECONDS)
+    try:
+        return at_driver.is_known()
+    finally:
+        at_driver.client.close()
+
+
 def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
     """What a plain task knows of itself; its node is reached as it reaches the driver's control server."""
     host = address_towards(control["location"])
@@ -155,6 +170,14 @@ class AtDriver:
         self._patience = patience
         self._round = 0
         self._has_left = False
+
+    def is_known(self) -> bool:
+        """Whether it is the run's own driver that answers."""
+        try:
+            self.client.call(Enter(self._rank, 0))
+        except pa.ArrowException:
+            return False
+        return True
 
     def is_reached(self, all_within: float) -> bool:
         """Whether the driver is reached, which nodes are to be within so many seconds; it notes nothing else."""

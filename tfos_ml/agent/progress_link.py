@@ -10,17 +10,36 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate, islice, takewhile
-from typing import Any
+from typing import Any, Protocol
 
 from tfos_ml import errors
 from tfos_ml.protocol import control_client
-from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, ReportGone, ReportProgress
 
 logger = logging.getLogger(__name__)
 PING_SECONDS = 0.5
 KEPT_REPORTS = 10_000  # that nobody has taken, on the driver, or that could not be sent, on a node
 REPORT_BYTES = 1 << 20  # sent with one call, far below what a server takes
+
+
+class DriverCalls(Protocol):
+    """What is used of a ``ControlClient``."""
+
+    def call(self, request: ReportProgress, /) -> ProgressAnswer:
+        """Make one call; raises any error if it has not reached the driver."""
+        ...
+
+    def call_reliably(self, request: ReportGone, patience: float, /) -> object:
+        """Make a call, again for `patience` seconds."""
+        ...
+
+    def refusals(self) -> Any:
+        """Whether the driver's host refuses connections."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
 
 
 class ProgressLink:
@@ -32,7 +51,7 @@ class ProgressLink:
 
     def __init__(
         self,
-        client: ControlClient,
+        client: DriverCalls,
         rank: int,
         progress: Callable[[], NodeProgress],
         period: float = PING_SECONDS,

@@ -21,7 +21,14 @@ from tfos_ml.agent.graceful_end import log_failure
 from tfos_ml.agent.identity import identity_of
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_run import Detachment, NodeRun
-from tfos_ml.agent.placement import BarrierPlacement, GatherPlacement, NodePlacement, check_driver, task_info_of
+from tfos_ml.agent.placement import (
+    BarrierPlacement,
+    GatherPlacement,
+    NodePlacement,
+    check_driver,
+    reaches_driver,
+    task_info_of,
+)
 from tfos_ml.agent.process_monitor import ProcessFailure
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT
 from tfos_ml.agent.rendezvous import Rendezvous
@@ -50,12 +57,16 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     from pyspark import BarrierTaskContext, TaskContext
 
     if task.barrier:
-        yield from supervise(Supervisor(task, BarrierPlacement(BarrierTaskContext.get(), task.control)), arriving)
+        context = BarrierTaskContext.get()
+        if task.is_driver_far and task.control is not None:
+            is_reached = reaches_driver(task.control, context.partitionId(), task.template.size)
+            task = task if is_reached else replace(task, control=None)
+        yield from supervise(Supervisor(task, BarrierPlacement(context, task.control)), arriving)
         return
     assert task.control is not None
     check_driver(task.control)
-    context: Any = TaskContext.get()
-    info = task_info_of(context, task.first_rank + context.partitionId(), task.control)
+    plain: Any = TaskContext.get()
+    info = task_info_of(plain, task.first_rank + plain.partitionId(), task.control)
     placement = GatherPlacement(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
     yield from supervise(Supervisor(task, placement), arriving)
 

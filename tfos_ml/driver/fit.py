@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from tfos_ml.agent.supervisor import run_node
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.mailbox import Mailbox
+from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots, fork_owner, idle_seconds
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import Progress
@@ -25,15 +28,22 @@ from tfos_ml.driver.slots import Slots
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
-from tfos_ml.protocol.addresses import driver_endpoint, node_ports
+from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint, node_ports
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.graces import LEASE_SECONDS, WaitNotice
+from tfos_ml.protocol.mailbox import mailbox_of
 from tfos_ml.protocol.node_task import NodeTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger(__name__)
+OUT_OF_REACH = (
+    "No node has reached this client at %s, so metrics and progress came at the end only, and checkpoints were not "
+    "logged. If a firewall, NAT or container is between them, set spark.tfos_ml.port to a port that it lets through, "
+    "and spark.tfos_ml.clientHost to an address at which executors reach this host; or set modelDir to a directory "
+    "that both read, and metrics come through it."
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ def launch(
     ports = node_ports(spark)
     task = replace(task, barrier=barrier, node_ports=ports, shares_console=shares_console, verbose=verbose)
     task = replace(task, idle_seconds=idle_seconds(spark), fork_owner=fork_owner(spark))
+    task = replace(task, is_driver_far=is_connect(spark))
     check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
     check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts)
@@ -117,10 +128,10 @@ class _Attempt:
     def run(self, df: DataFrame, driver_program: bytes | None) -> RunResult:
         succeeded = False
         try:
-            if not is_connect(self._spark):
-                self._control = ControlServer(driver_endpoint(self._spark), self._task.template)
+            endpoint = client_endpoint(self._spark) if self._task.is_driver_far else driver_endpoint(self._spark)
+            self._control = ControlServer(endpoint, self._task.template)
             run = Run(self._spark, self._task, self._control, self._progress.write, self._show)
-            with self._slots, run:
+            with self._slots, run, self._mailbox(self._control.nodes):
                 began = time.monotonic()
                 job = self._watch(run, df, driver_program)
                 rows = [*run.result(job), *self._driver_results(run)]
@@ -132,6 +143,21 @@ class _Attempt:
             self._progress.close(succeeded)
             if not succeeded:
                 self._discard()
+
+    @contextlib.contextmanager
+    def _mailbox(self, nodes: Nodes) -> Iterator[None]:
+        """Take what nodes that do not reach this client of Spark Connect leave in ``modelDir``."""
+        settings = self._task.settings
+        if not (self._task.is_driver_far and settings.model_dir):
+            yield
+            return
+        mailbox = Mailbox(mailbox_of(settings.absolute_path(settings.model_dir), self._task.run_id), nodes)
+        mailbox.start()
+        try:
+            yield
+        finally:
+            mailbox.close()
+            self._show()
 
     def _publish(self, result: RunResult) -> None:
         """Only now, as every node has ended well, and Spark has read all rows, does the model count."""
@@ -156,7 +182,7 @@ class _Attempt:
             barrier=self._task.barrier,
             profile=self._profile,
         )
-        if self._task.barrier or self._control is None:
+        if self._task.barrier:
             job = run.start(nodes.collect)
         else:
             with one_at_a_time:
@@ -165,6 +191,8 @@ class _Attempt:
         for _ in run.polls(job):
             self._waits_for_slots(job)
         self._show()
+        if self._task.is_driver_far and job.error is None and not self._nodes():
+            logger.warning(OUT_OF_REACH, run.task.control["location"] if run.task.control else "")
         return job
 
     def _waits_for_slots(self, job: SparkJob) -> bool:

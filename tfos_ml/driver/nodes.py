@@ -66,13 +66,23 @@ class Nodes:
         }
         return Service(actions, {messages.SendResults: self._take_results})
 
-    def _take_progress(self, call: messages.ReportProgress) -> messages.ProgressAnswer:
+    def note(self, call: messages.ReportProgress) -> None:
+        """Take a node's reports and state; whether it lives is not to be told from them."""
+        with self.changed:
+            self._note(call)
+            self.changed.notify_all()
+
+    def _note(self, call: messages.ReportProgress) -> bool:
         new, is_latest = self._links.take(call)
         self._lines.extend(str(report["line"]) for report in new if "line" in report)
         self._reports.extend(report for report in new if "line" not in report)
         if is_latest:
-            self._present.add(call.rank)
             self._progress[call.rank] = call.progress
+        return is_latest
+
+    def _take_progress(self, call: messages.ReportProgress) -> messages.ProgressAnswer:
+        if self._note(call):
+            self._present.add(call.rank)
             self._liveness.heard(call.rank, call.progress.child_silent)
         broken_for = call.progress.broken_for
         live = broken_for is not None and self._liveness.all_live(call.rank, self._present, broken_for)

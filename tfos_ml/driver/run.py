@@ -41,22 +41,21 @@ one_at_a_time = threading.Lock()
 class Run:
     """One attempt at a cluster. As a context manager it is cancelled if the body raises, and closed in any case.
 
-    Its server is closed with it; it has none on Spark Connect, where nodes do not reach the driver. `write` writes
-    lines of the nodes' output; `show` shows progress, and is called with every look at a job, before failures are
-    raised, and at the end.
+    Its server is closed with it. `write` writes lines of the nodes' output; `show` shows progress, and is called with
+    every look at a job, before failures are raised, and at the end.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         task: NodeTask,
-        control: ControlServer | None,
+        control: ControlServer,
         write: Callable[[list[str]], None] = write_lines,
         show: Callable[[], None] = lambda: None,
     ):
         self.spark = spark
         self.control = control
-        self.task = replace(task, control=None if control is None else control.address)
+        self.task = replace(task, control=control.address)
         self._write = write
         self._show = show
         self._tag = f"tfos_ml-{task.run_id}"
@@ -68,7 +67,7 @@ class Run:
 
         `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
         """
-        if driver_program is not None and self.control is not None:
+        if driver_program is not None:
             payload = Artifact(self.task.payload.name, driver_program)
             task = replace(self.task, payload=payload, shares_console=True, fork_owner=os.getpid())
             for rank in range(task.first_rank):
@@ -98,8 +97,6 @@ class Run:
         A `job` is given `end_seconds` to end by itself first, since Spark prints errors of the tasks that it has to
         kill.
         """
-        if self.control is None:
-            return
         nodes = self.control.nodes
         failure = find_failure(nodes.failure() or "")
         if failure is None and self.task.lease is not None:
@@ -137,7 +134,7 @@ class Run:
 
     def missing(self) -> list[str]:
         """Labels of the nodes that have not come to the control server yet."""
-        present = {} if self.control is None else self.control.all_gather.first()
+        present = self.control.all_gather.first()
         return [node.label for node in self.task.template.nodes if node.rank not in present]
 
     def wait(self, job: SparkJob, end_seconds: float = END_SECONDS) -> Any:
@@ -149,7 +146,7 @@ class Run:
     def result(self, job: SparkJob) -> Any:
         """The result of a job that has ended; raises the first failure of a node, or the job's as a typed error."""
         if job.error is not None and job is self._job:
-            reported = None if self.control is None else self.control.nodes.failure()
+            reported = self.control.nodes.failure()
             nodes = self.task.template.nodes[self.task.first_rank :]
             raise node_error(job.error, self.spark, nodes, reported) from None
         self.check()  # tasks of failed nodes may well have ended without an error
@@ -161,15 +158,12 @@ class Run:
 
     def cancel(self) -> None:
         """Have the nodes stop, and cancel their job."""
-        if self.control is not None:
-            self.control.nodes.stop()
+        self.control.nodes.stop()
         if self._job is not None:
             self._job.cancel(CLEANUP_TIMEOUT)
 
     def close(self) -> None:
         """Wait until nothing of the nodes is left, at most ``CLEANUP_TIMEOUT`` each time, and stop listening."""
-        if self.control is None:
-            return
         self.control.nodes.stop()
         for process in self._on_driver:
             _end(process)
@@ -182,8 +176,7 @@ class Run:
         self._show()  # what a node had reported just before it failed
 
     def _write_lines(self) -> None:
-        if self.control is not None:
-            self._write(self.control.nodes.take_lines())
+        self._write(self.control.nodes.take_lines())
 
     def __enter__(self) -> Run:
         return self

@@ -16,7 +16,6 @@ from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
-from tfos_ml.common.sessions import is_connect
 from tfos_ml.data.arrow import plain
 from tfos_ml.mlflow import content, flavor, pipelines
 from tfos_ml.mlflow.checkpoints import Checkpoints
@@ -102,10 +101,7 @@ class FitRun(FitListener):
             seconds = float(given) if given else SYSTEM_METRICS_SECONDS
             telemetry = replace(telemetry, system_metrics=seconds)
         if self._options.log_checkpoints and self._run.keeps_model:
-            if is_connect(self._dataset.sparkSession):
-                logger.warning("log_checkpoints=True has no effect on Spark Connect: nodes cannot reach the client.")
-            else:
-                telemetry = replace(telemetry, checkpoint_every=self._options.log_every_n_epoch)
+            telemetry = replace(telemetry, checkpoint_every=self._options.log_every_n_epoch)
         return telemetry
 
     def _log_start(self) -> None:

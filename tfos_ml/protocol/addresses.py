@@ -4,6 +4,9 @@ Settings
 --------
 spark.driver.bindAddress, spark.driver.host
     Where the driver listens, and where nodes reach it. A local session listens on loopback, whatever they say.
+spark.tfos_ml.clientHost
+    Where nodes reach a client of Spark Connect, which then listens on all its addresses. By default it listens on the
+    one through which it reaches the Connect server.
 spark.tfos_ml.port, spark.port.maxRetries
     Where the driver's port is looked for: the first, and how many more after it. 0, the default, is any.
 spark.tfos_ml.nodePorts
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PORT = "spark.tfos_ml.port"
+CLIENT_HOST = "spark.tfos_ml.clientHost"
 NODE_PORTS = "spark.tfos_ml.nodePorts"
 TENSORBOARD_PORT = "spark.tfos_ml.tensorboardPort"
 SERVER_VARIABLE, NODE_VARIABLE, TENSORBOARD_VARIABLE = "TFOS_SERVER_PORT", "TENSORFLOW_PORT", "TENSORBOARD_PORT"
@@ -69,9 +73,8 @@ def driver_endpoint(spark: SparkSession, takes_variables: bool = False) -> Endpo
     With `takes_variables` ``TFOS_SERVER_PORT`` counts where the setting is not set. Raises ``ClusterConfigError`` if a
     setting is no number, or no port.
     """
-    first, retries = _number(spark, PORT, 0), _number(spark, _RETRIES, 16)
-    ports = range(first, min(first + retries, _MAX_PORT) + 1) if first else ANY_PORT
-    origin = f"{PORT}={first}, {_RETRIES}={retries}" if first else f"{PORT}={first}"
+    ports, origin = _driver_ports(spark)
+    first = ports[0]
     if takes_variables and not first and (given := ports_of_variable(SERVER_VARIABLE)) is not None:
         ports, origin = given, f"{SERVER_VARIABLE}={os.environ[SERVER_VARIABLE]}"
     if is_local(spark):
@@ -80,6 +83,31 @@ def driver_endpoint(spark: SparkSession, takes_variables: bool = False) -> Endpo
     bind = _conf(spark, _BIND) or host
     named = f"{_BIND}={bind}" if _conf(spark, _BIND) else f"{_HOST}={host}"
     return Endpoint(unbracketed(host), unbracketed(bind), ports, f"{named}, {origin}")
+
+
+def client_endpoint(spark: SparkSession) -> Endpoint:
+    """Where a client of Spark Connect listens; nodes may or may not reach it there.
+
+    Raises ``ClusterConfigError`` if a setting is no number, or no port.
+    """
+    ports, origin = _driver_ports(spark)
+    named = _conf(spark, CLIENT_HOST)
+    if named:
+        everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+        return Endpoint(unbracketed(named), everywhere, ports, f"{CLIENT_HOST}={named}, {origin}")
+    server = getattr(getattr(spark, "client", None), "host", None) or "localhost"
+    try:
+        host = address_towards(f"grpc://{bracketed(unbracketed(server))}:1")
+    except OSError:  # it is reached through a proxy
+        host = loopback()
+    return Endpoint(host, ports=ports, origin=f"its address towards {server}, {origin}")
+
+
+def _driver_ports(spark: SparkSession) -> tuple[range, str]:
+    """Ports that the driver tries, and the settings that say so."""
+    first, retries = _number(spark, PORT, 0), _number(spark, _RETRIES, 16)
+    ports = range(first, min(first + retries, _MAX_PORT) + 1) if first else ANY_PORT
+    return ports, f"{PORT}={first}, {_RETRIES}={retries}" if first else f"{PORT}={first}"
 
 
 def node_ports(spark: SparkSession) -> range:

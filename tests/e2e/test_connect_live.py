@@ -1,0 +1,81 @@
+"""What a client of Spark Connect shows while a fit runs: seen from another process, this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from conftest import LOCAL, wait_until
+from connect_server import ConnectServer, needs_connect_server
+
+PROGRAM = """
+import os, sys, time
+from pyspark.sql import SparkSession, functions as F
+from tfos_ml import TFEstimator
+
+url, seen, host, model_dir = sys.argv[1:]
+spark = SparkSession.builder.remote(url).getOrCreate()
+if host:
+    spark.conf.set("spark.tfos_ml.clientHost", host)
+
+def train(args, ctx):
+    import os, time
+
+    feed = ctx.get_data_feed()
+    while not feed.should_stop():
+        feed.next_batch(100)
+    for epoch in range(3):
+        ctx.report({"loss": 1.0 / (epoch + 1)}, epoch=epoch)
+        deadline = time.monotonic() + 60
+        while ctx.is_chief and not os.path.exists(f"{args.seen}-{epoch}"):
+            assert time.monotonic() < deadline, f"the client has not shown epoch {epoch}"
+            time.sleep(0.1)
+
+df = spark.range(0, 100, 1, 2).select(F.col("id").cast("float").alias("features"))
+estimator = TFEstimator(trainFn=train, tfArgs={"seen": seen}, clusterSize=2, epochs=3, verbose=2)
+if model_dir:
+    estimator.setModelDir(model_dir)
+model = estimator.fit(df)
+print("history", len(model.history["loss"]), flush=True)
+spark.stop()
+"""
+OUT_OF_REACH = "203.0.113.1"  # of RFC 5737: nobody has it
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = ConnectServer(LOCAL, {"spark.ui.enabled": "false", "spark.python.daemon.module": "tfos_ml.agent.daemon"})
+    yield server
+    server.close()
+
+
+@pytest.mark.corner("Spark Connect: metrics while a fit runs")
+@needs_connect_server
+@pytest.mark.parametrize(("host", "has_model_dir"), [("", False), (OUT_OF_REACH, True)], ids=["directly", "modelDir"])
+def test_metrics_are_shown_while_the_fit_runs(server, tmp_path, host, has_model_dir):
+    model_dir = tmp_path / "model"
+    command = [sys.executable, "-c", PROGRAM, server.url, str(tmp_path / "seen"), host]
+    with subprocess.Popen(
+        [*command, str(model_dir) if has_model_dir else ""],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as client:
+        assert client.stdout is not None
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.extend(client.stderr or ()))
+        reader.start()
+        shown = []
+        for line in client.stdout:
+            shown.append(line)
+            if line.startswith("Epoch "):
+                (tmp_path / f"seen-{len(shown) - 1}").touch()
+        reader.join(60)
+    lines = [line.split(" [")[0].rstrip() for line in shown]
+    assert lines == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3", "history 3"], "".join(errors)[-3000:]
+    if has_model_dir:
+        assert wait_until(lambda: not list(model_dir.glob(".tfos_ml-live*")), 10)
