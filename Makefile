@@ -6,7 +6,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Else each of the hundreds of processes that tests start compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install java demo test test-fast chaos soak lint bench clean
+.PHONY: install java demo test test-fast test-matrix chaos soak lint bench clean
 
 install: java $(VENV)/.installed
 
@@ -43,6 +43,11 @@ test: install
 test-fast: install
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not chaos and not soak and not slow' tests/unit tests/harness
 
+# The tests that cross every layer, on the oldest and newest that setup.cfg allows (noxfile.py), and a page of the results.
+test-matrix: install
+	$(BIN)/nox
+	$(BIN)/python docs/compatibility.py
+
 # Everything that repeats a proven thing in another combination, and hundreds of runs in a row.
 chaos: install
 	$(BIN)/python -m pytest -m chaos --timeout 900
@@ -68,4 +73,4 @@ bench: install
 	$(BIN)/python benchmarks/scaling.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
+	rm -rf $(VENV) .nox build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output bench-output

@@ -54,7 +54,7 @@ def test_an_executor_killed_in_any_phase_is_restarted_to_the_same_history(
     if phase == "feed":
         assert wait_until(lambda: any(map(has_node, cluster.workers)), START_SECONDS)
     else:
-        assert wait_until(lambda: list(tmp_path.glob("paused-*")), START_SECONDS), driver.log()[-3000:]
+        assert wait_until(lambda: list(tmp_path.glob("paused-*.json")), START_SECONDS), driver.log()[-3000:]
     kill_executor(next(filter(has_node, cluster.workers)))
     (tmp_path / "go").touch()
     outcome = driver.outcome(3 * START_SECONDS)
@@ -89,7 +89,7 @@ def spool_is_full(supervisor: int) -> None:
 
 def test_a_process_that_stands_still_in_a_collective_is_the_one_that_is_named(driver, tmp_path):
     driver.begin("fit", train="reduce_for_ever", directory=str(tmp_path))
-    assert wait_until(lambda: len(list(tmp_path.glob("running-*"))) == 2, START_SECONDS), driver.log()[-3000:]
+    assert wait_until(lambda: len(list(tmp_path.glob("running-*.json"))) == 2, START_SECONDS), driver.log()[-3000:]
     stopped = json.loads((tmp_path / "running-worker-1-0.json").read_text())["pid"]
     os.kill(stopped, signal.SIGSTOP)
     began = time.monotonic()

@@ -97,8 +97,8 @@ def test_a_cut_off_attempt_that_wakes_up_late_writes_no_checkpoint_beside_the_ne
     assert undisturbed.result, undisturbed
 
     driver.begin("keras", directory=str(tmp_path), maxRestarts=1, **fit)
-    assert wait_until(lambda: list(tmp_path.glob("paused-*")), START_SECONDS), driver.log()[-3000:]
-    (paused,) = tmp_path.glob("paused-*")
+    assert wait_until(lambda: list(tmp_path.glob("paused-*.json")), START_SECONDS), driver.log()[-3000:]
+    (paused,) = tmp_path.glob("paused-*.json")
     old = psutil.Process(int(paused.name.split("-")[1]))
     worker = cluster.worker_of(old.pid)
     frozen = worker.pythons()
@@ -109,7 +109,7 @@ def test_a_cut_off_attempt_that_wakes_up_late_writes_no_checkpoint_beside_the_ne
         process.suspend()
     network.cut_off(host)
     try:
-        assert wait_until(lambda: len(list(tmp_path.glob("paused-*"))) == 2, START_SECONDS), driver.log()[-3000:]
+        assert wait_until(lambda: len(list(tmp_path.glob("paused-*.json"))) == 2, START_SECONDS), driver.log()[-3000:]
         (newest,) = (path.name.rpartition("-")[2] for path in (tmp_path / "checkpoints").rglob("attempt-*"))
         (tmp_path / f"go-{old.pid}").touch()
         old.resume()

@@ -135,8 +135,8 @@ def test_a_fit_whose_fetch_failed_is_restarted_and_trains_all_rows(cluster, driv
 def begin_and_wait(driver: Driver, directory: Path, **params) -> dict[int, dict[str, int]]:
     """Begin a fit of two nodes; pids by rank once both are in their train functions."""
     driver.begin("fit", train="wait_until_told", directory=str(directory), **params)
-    assert wait_until(lambda: len(list(directory.glob("running-*"))) == 2, START_SECONDS), driver.log()[-3000:]
-    return dict(enumerate(contents(directory, "running-*")))
+    assert wait_until(lambda: len(list(directory.glob("running-*.json"))) == 2, START_SECONDS), driver.log()[-3000:]
+    return dict(enumerate(contents(directory, "running-*.json")))
 
 
 @pytest.mark.parametrize("kind", ["barrier", slower("plain")])
