@@ -89,7 +89,6 @@ def train_on_feed(args, ctx):
     feed.terminate()  # the rest of the rows
 
 
-@pytest.mark.corner("A program written for TensorFlowOnSpark")
 @pytest.mark.chaos
 @pytest.mark.timeout(400)  # tracing for two workers takes long on a busy machine
 def test_feeding(spark, tmp_path):
@@ -155,6 +154,7 @@ def train_columns(args, ctx):
     compat.export_saved_model(model, args.export_dir, is_chief=ctx.job_name == "chief")
 
 
+@pytest.mark.corner("A program written for TensorFlowOnSpark")
 def test_pipeline(spark, tmp_path):
     from pyspark.ml import Pipeline
 

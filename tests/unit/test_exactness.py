@@ -32,6 +32,7 @@ RARE = {  # what they have of their own is a part of other cases; theirs are cha
     "loss_mean_with_sample_weight",  # sgd_momentum_clipped, whose rows have weights, too
     "convolution_idle_worker",  # with three workers
 }
+RAGGED = {"ragged_input"} & CASES.keys()
 TRAINED = {
     False: {
         1: ["own_train_step", "shuffle"],
@@ -41,7 +42,7 @@ TRAINED = {
     True: {
         1: ["sgd_momentum_clipped", "two_outputs"],
         2: sorted(RARE),
-        3: ["sgd_momentum_clipped", "loss_mean_with_sample_weight", "adam", "lstm_masked_steps", "ragged_input"],
+        3: ["sgd_momentum_clipped", "loss_mean_with_sample_weight", "adam", "lstm_masked_steps", *RAGGED],
     },
 }
 
