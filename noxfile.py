@@ -66,14 +66,17 @@ def install(session: nox.Session, *packages: str) -> None:
 def run_tests(session: nox.Session, name: str, *arguments: str, **environment: str) -> None:
     """Run what is marked ``corner``, or what was asked for, and write down how it went."""
     chosen = session.posargs or arguments or ["-m", "corner and not soak", "tests/e2e", "tests/unit"]
+    chosen = [str(HERE / part) if (HERE / part.partition("::")[0]).exists() else part for part in chosen]
     variables = {
         "PYTHONPATH": str(HERE / "tests"),
         "PYTHONDONTWRITEBYTECODE": "",
         "TFOS_ML_CORNER": str(HERE / "docs" / "matrix" / f"{name}.json"),
         **environment,
     }
-    # Not as a module: that would import the package from here.
-    session.run("pytest", "-p", "corner_report", "-n", "2", "--dist", "loadfile", *chosen, env=variables)
+    # Elsewhere: Spark's daemons, and programs that tests start, would import the package from here.
+    session.chdir(session.create_tmp())
+    settings = ["-c", str(HERE / "pyproject.toml"), "--rootdir", str(HERE)]
+    session.run("pytest", "-p", "corner_report", "-n", "2", "--dist", "loadfile", *settings, *chosen, env=variables)
 
 
 def corner(python: str, name: str, packages: list[str]) -> None:

@@ -42,13 +42,18 @@ def frame(spark: SparkSession, width: int, rows: int) -> DataFrame:
     return df
 
 
-def measure_widths(description: str, widths: Iterable[int], measure: Callable[[SparkSession, int, int], None]) -> None:
-    """Call ``measure(spark, width, rounds)`` for each width that the command line asks for."""
+def measure_widths(description: str, widths: Iterable[int], measure: Callable[..., None], **switches: str) -> None:
+    """Call ``measure(spark, width, rounds)`` for each width that the command line asks for.
+
+    `switches` are options without a value, with what they do; each is a keyword argument of `measure`, True if given.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--widths", type=int, nargs="+", default=list(widths), choices=list(widths))
+    for name, text in switches.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=text)
     arguments = parser.parse_args()
     spark = session()
     for width in arguments.widths:
-        measure(spark, width, arguments.rounds)
+        measure(spark, width, arguments.rounds, **{name: getattr(arguments, name) for name in switches})
     spark.stop()

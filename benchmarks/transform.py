@@ -7,7 +7,7 @@ the same size, of MLflow's TensorFlow flavour. All run the same MLP (n-128-10, b
 model. TensorFlowOnSpark's TFModel follows, in an environment and session of its own. TensorFlow alone has the rows in
 memory, in this process, and no Spark.
 
-    python benchmarks/transform.py [--rounds 3] [--widths 784 10]
+    python benchmarks/transform.py [--rounds 3] [--widths 784 10] [--without-peers]
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from executors import frame, measure_widths
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.functions import arrow_udf
 from pyspark.sql.types import ArrayType, FloatType
 
 from tfos_ml import TFModel
@@ -80,7 +79,7 @@ def by_identity(df: DataFrame) -> DataFrame:
     def same(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         yield from batches
 
-    return df.withColumn("prediction", arrow_udf(same, ArrayType(FloatType()))("features"))
+    return df.withColumn("prediction", F.arrow_udf(same, ArrayType(FloatType()))("features"))
 
 
 def by_spark_udf(df: DataFrame, width: int, path: str) -> DataFrame:
@@ -128,7 +127,7 @@ def rate_of_tensorflow(path: str, width: int, rows: int) -> float:
     return rows // BATCH * BATCH / (time.monotonic() - start)
 
 
-def measure(spark: SparkSession, width: int, rounds: int) -> None:
+def measure(spark: SparkSession, width: int, rounds: int, without_peers: bool) -> None:
     """Print the rates of all, in turn, for rows of `width` floats."""
     rows = ROWS[width]
     df = frame(spark, width, rows)
@@ -136,15 +135,17 @@ def measure(spark: SparkSession, width: int, rounds: int) -> None:
         save_model(width, path)
         ours = {kind: by_transform(df, path, kind) for kind in ("executor", "worker")}
         theirs = by_predict_batch_udf(df, path)
-        mlflows = by_spark_udf(df, width, f"{path}/mlflow")
         contenders: dict[str, Callable[[], float]] = {
             "predict_batch_udf": lambda: rate(theirs, rows),
             "transform (executor)": lambda: rate(ours["executor"], rows),
             "transform (worker)": lambda: rate(ours["worker"], rows),
-            "mlflow spark_udf": lambda: rate(mlflows, rows),
-            "identity UDF": lambda: rate(by_identity(df), rows),
             "TensorFlow alone": lambda: rate_of_tensorflow(path, width, rows),
         }
+        if hasattr(F, "arrow_udf"):  # since Spark 4.1
+            contenders["identity UDF"] = lambda: rate(by_identity(df), rows)
+        if not without_peers:
+            mlflows = by_spark_udf(df, width, f"{path}/mlflow")
+            contenders["mlflow spark_udf"] = lambda: rate(mlflows, rows)
         rates: dict[str, list[float]] = {name: [] for name in contenders}
         for number in range(rounds + 1):
             for name, run in contenders.items():
@@ -152,7 +153,8 @@ def measure(spark: SparkSession, width: int, rounds: int) -> None:
                 if number:
                     rates[name].append(found)
         df.unpersist()
-        rates["TensorFlowOnSpark"] = rates_of_tensorflowonspark(path, width, PEER_ROWS[width], min(rounds, 2))
+        if not without_peers:
+            rates["TensorFlowOnSpark"] = rates_of_tensorflowonspark(path, width, PEER_ROWS[width], min(rounds, 2))
     print(f"\n{width} floats a row, {rows:,} rows, {rounds} rounds: median rows/s, range, ratio to the first")
     base = statistics.median(rates["predict_batch_udf"])
     for name, found in rates.items():
@@ -161,4 +163,4 @@ def measure(spark: SparkSession, width: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    measure_widths(__doc__.splitlines()[0], ROWS, measure)
+    measure_widths(__doc__.splitlines()[0], ROWS, measure, without_peers="neither MLflow nor TensorFlowOnSpark")

@@ -291,6 +291,15 @@ def on(*masters: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="session")
+def connect_server() -> Iterator[ConnectServer]:
+    """A Spark Connect server of its own, for programs that are its clients."""
+    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    server = ConnectServer(LOCAL, {**settings, "spark.python.daemon.module": "tfos_ml.agent.daemon"})
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
 def forks() -> Iterator[None]:
     """The process from which tasks without Spark are forked ends with the tests."""
     from spark_of_processes import end_forks, start_forks
@@ -341,11 +350,13 @@ def on_executors(nodeid: str) -> bool:
 
 
 ON_EXECUTORS = {"tests/e2e/test_node_output.py"}
+ON_SERVER = {"tests/e2e/test_connect.py", "tests/e2e/test_connect_live.py"}  # one for both
 OWN_EXECUTORS = "tests/e2e/test_dynamic_allocation.py"  # has a session of its own, so it runs after the others
 LONGEST = [  # files that take longest, in this order, so that no process is left alone with one of them at the end
     "tests/e2e/test_mlflow.py",
     "tests/test_readme.py",
     "tests/e2e/test_connect.py",
+    "tests/e2e/test_connect_live.py",
     "tests/e2e/test_persistence.py",
     "tests/e2e/test_keras.py",
     "tests/ledger/test_ledger.py",
@@ -389,12 +400,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):  # type: ignore[no-untyped-def]
-    """One process runs all tests with executors; the others go by file."""
+    """One process runs all tests with executors, one those with a Connect server; the others go by file."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByMaster(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "on executors" if on_executors(nodeid) else nodeid.partition("::")[0]
+            path = nodeid.partition("::")[0]
+            return "on executors" if on_executors(nodeid) else "with a Connect server" if path in ON_SERVER else path
 
     config.option.loadscopereorder = False  # but as they are ordered above
     return ByMaster(config, log)

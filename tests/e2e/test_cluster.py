@@ -191,11 +191,12 @@ def test_failures_are_the_users_own_errors_and_another_cluster_runs_at_once(any_
 
 def train_with_parameter_server(args, ctx):
     """ParameterServerStrategy without any feed; every role tells what it saw."""
+    import os
+    import time
+
     import tensorflow as tf
 
     if ctx.job_name == "evaluator":
-        import time
-
         while not ctx.should_stop():
             time.sleep(0.05)
         ctx.report({"evaluated": 1})
@@ -221,6 +222,10 @@ def train_with_parameter_server(args, ctx):
     assert "/job:ps" in slope.device
     with tf.summary.create_file_writer(ctx.log_dir).as_default():
         tf.summary.scalar("slope", slope.read_value(), step=0)
+    deadline = time.monotonic() + 120
+    while args and not os.path.exists(args["seen"]):
+        assert time.monotonic() < deadline, "TensorBoard has not been looked at"
+        time.sleep(0.05)
     ctx.report({"slope": float(slope)})
     ctx.export_saved_model(_scaled(float(slope)), signatures=None)
 
@@ -258,12 +263,13 @@ def test_parameter_servers_on_several_executors(sessions):
 
 @pytest.mark.corner("TFCluster: parameter server, evaluator, TensorBoard")
 @pytest.mark.chaos
-def test_parameter_server_on_the_driver_an_evaluator_and_tensorboard(spark):
+def test_parameter_server_on_the_driver_an_evaluator_and_tensorboard(spark, tmp_path):
     import urllib.request
 
     with start(
         spark,
         train_with_parameter_server,
+        {"seen": str(tmp_path / "seen")},
         nodes=5,
         num_ps=1,
         master_node="chief",
@@ -276,6 +282,7 @@ def test_parameter_server_on_the_driver_an_evaluator_and_tensorboard(spark):
         url = cluster.tensorboard_url()
         with urllib.request.urlopen(url, timeout=30) as page:
             assert b"TensorBoard" in page.read()
+        (tmp_path / "seen").touch()
     assert metrics_of(cluster, "chief:0")["slope"] == pytest.approx(4, abs=0.01)
     assert metrics_of(cluster, "evaluator:0") == {"evaluated": 1}
     with pytest.raises(OSError, match="refused|unreachable"):

@@ -8,8 +8,8 @@ import sys
 import threading
 
 import pytest
-from conftest import LOCAL, wait_until
-from connect_server import ConnectServer, needs_connect_server
+from conftest import wait_until
+from connect_server import needs_connect_server
 
 PROGRAM = """
 import os, sys, time
@@ -45,19 +45,12 @@ spark.stop()
 OUT_OF_REACH = "203.0.113.1"  # of RFC 5737: nobody has it
 
 
-@pytest.fixture(scope="module")
-def server():
-    server = ConnectServer(LOCAL, {"spark.ui.enabled": "false", "spark.python.daemon.module": "tfos_ml.agent.daemon"})
-    yield server
-    server.close()
-
-
 @pytest.mark.corner("Spark Connect: metrics while a fit runs")
 @needs_connect_server
 @pytest.mark.parametrize(("host", "has_model_dir"), [("", False), (OUT_OF_REACH, True)], ids=["directly", "modelDir"])
-def test_metrics_are_shown_while_the_fit_runs(server, tmp_path, host, has_model_dir):
+def test_metrics_are_shown_while_the_fit_runs(connect_server, tmp_path, host, has_model_dir):
     model_dir = tmp_path / "model"
-    command = [sys.executable, "-c", PROGRAM, server.url, str(tmp_path / "seen"), host]
+    command = [sys.executable, "-c", PROGRAM, connect_server.url, str(tmp_path / "seen"), host]
     with subprocess.Popen(
         [*command, str(model_dir) if has_model_dir else ""],
         stdout=subprocess.PIPE,

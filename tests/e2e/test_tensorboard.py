@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import LOCAL
+from conftest import LOCAL, wait_until
 from tracking import free_port
 
-from tfos_ml import TFCluster
+from tfos_ml import TFCluster, errors
 from tfos_ml.protocol.addresses import NODE_VARIABLE, SERVER_VARIABLE, TENSORBOARD_VARIABLE
 
 
@@ -85,3 +85,10 @@ def test_ports_of_the_variables_of_tensorflowonspark(tmp_path):
         env={**os.environ, **variables},
     )
     assert done.stdout.splitlines() == [" ".join(ports), "True"], done.stderr[-3000:]
+
+
+def test_a_chief_that_has_ended_is_told_at_once(spark, working_directory):
+    with TFCluster.run(spark, lambda args, ctx: None, None, 1, tensorboard=True) as cluster:
+        assert wait_until(lambda: not cluster.server.nodes.unfinished(), 60)
+        with pytest.raises(errors.ReservationTimeoutError, match="The chief has ended before its TensorBoard"):
+            cluster.tensorboard_url()

@@ -2,6 +2,8 @@
 
 Small ones go along in the task itself; large ones are Spark artifacts, named by the hash of
 their content because Spark cannot replace an artifact. Spark deletes them with the session.
+Streaming queries of Spark Connect run in a session of their own, which has none of the client's
+artifacts: they read large ones from the directory that ``spark.tfos_ml.sharedDir`` names.
 """
 
 from __future__ import annotations
@@ -9,17 +11,26 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pyarrow import fs
+
+from tfos_ml.common.filesystems import open_uri
+from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import add_file
+from tfos_ml.errors import ClusterConfigError, DestinationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 INLINE_BYTES = 256 << 10
+QUERY_BYTES = 64 << 20  # that go along in the tasks of a query; Spark Connect takes 128 MiB at most
+SHARED_DIR = "spark.tfos_ml.sharedDir"
 
 
 @dataclass(frozen=True)
@@ -28,18 +39,21 @@ class Artifact:
 
     name: str  # of a file, unique to the content
     inline: bytes | None = None  # the content itself, if it is small
+    uri: str | None = None  # of a file that all executors read, where Spark delivers none
 
     def read(self) -> bytes:
         """The content; on an executor."""
         return self.inline if self.inline is not None else self.path().read_bytes()
 
     def path(self) -> Path:
-        """The file that Spark delivered to this executor; what came along in the task is put where that would lie."""
+        """The file that Spark delivered to this executor; what comes on other ways is put where that would lie."""
         from pyspark import SparkFiles
 
         path = Path(SparkFiles.get(self.name))
         if self.inline is not None:
             _write(path, self.inline)
+        elif self.uri is not None:
+            _fetch(self.uri, path)
         return path
 
 
@@ -62,11 +76,51 @@ def publish(
 def publish_for(df: DataFrame, data: bytes, digest: str) -> Artifact:
     """Make bytes, whose hash is known, available to the tasks that compute a DataFrame.
 
-    Streaming queries of Spark Connect run in a session of their own, which has none of this one's artifacts: there the
-    bytes go along in the tasks.
+    Raises ``ClusterConfigError`` if that needs ``spark.tfos_ml.sharedDir`` and it is not set, ``DestinationError`` if
+    nothing can be written there.
     """
-    goes_along = is_connect(df.sparkSession) and df.isStreaming
-    return publish(df.sparkSession, data, inline_up_to=len(data) if goes_along else 0, digest=digest)
+    spark = df.sparkSession
+    if not (is_connect(spark) and df.isStreaming):
+        return publish(spark, data, inline_up_to=0, digest=digest)
+    if len(data) <= QUERY_BYTES:
+        return publish(spark, data, inline_up_to=QUERY_BYTES, digest=digest)
+    directory = spark.conf.get(SHARED_DIR, None)
+    if not directory:
+        raise ClusterConfigError(
+            f"The model has {len(data) >> 20} MiB. A streaming query of Spark Connect has none of the files of its "
+            f"session, and models of at most {QUERY_BYTES >> 20} MiB go along in its tasks. Set {SHARED_DIR} to a "
+            "directory or URI that this client and all executors reach: the model is put there, under a name that "
+            "tells its content."
+        )
+    return _share(directory, data, f"tfos_ml-{digest}")
+
+
+def _share(directory: str, data: bytes, name: str) -> Artifact:
+    """Write a file into a directory that executors reach, unless it is there."""
+    uri = f"{directory.rstrip('/')}/{name}"
+    try:
+        filesystem, path = open_uri(uri)
+        if filesystem.get_file_info(path).size != len(data):
+            partial = f"{path}.partial-{uuid.uuid4().hex[:12]}"
+            filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+            with filesystem.open_output_stream(partial) as stream:
+                stream.write(data)
+            filesystem.move(partial, path)
+    except (pa.ArrowException, OSError) as error:
+        why = redact(error, secrets=secrets_of_uri(uri))
+        raise DestinationError(f"{SHARED_DIR}={redact(directory)!r} cannot be written: {why}") from None
+    return Artifact(name, uri=uri)
+
+
+def _fetch(uri: str, path: Path) -> None:
+    """Copy a file that executors reach to this one's disk, unless it is there."""
+    if path.exists():
+        return
+    filesystem, source = open_uri(uri)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="tfos_ml-") as directory:
+        copy = os.path.join(directory, path.name)
+        fs.copy_files(source, copy, filesystem, fs.LocalFileSystem())
+        os.replace(copy, path)
 
 
 def _add(spark: SparkSession, path: Path, data: bytes) -> None:

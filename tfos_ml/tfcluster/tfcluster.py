@@ -434,7 +434,7 @@ class TFCluster:
         warn_of_ended(reports)
 
     def tensorboard_url(self) -> str | None:
-        """URL of the chief's TensorBoard once it answers; None if none was requested."""
+        """URL of the chief's TensorBoard, which ends with the chief, once it answers; None if none was requested."""
         if not self._run.task.settings.tensorboard:
             return None
         deadline = time.monotonic() + BOARD_TIMEOUT
@@ -444,6 +444,11 @@ class TFCluster:
                 if chief is not None and chief.tensorboard is not None:
                     return chief.tensorboard
                 self._run.check()
+                if all(node.rank != self._template.chief_rank for node in self.server.nodes.unfinished()):
+                    raise errors.ReservationTimeoutError(
+                        "The chief has ended before its TensorBoard had started. Its event files stay in ctx.log_dir; "
+                        "give log_dir to know where, and start tensorboard --logdir there."
+                    )
                 if time.monotonic() > deadline:
                     raise errors.ReservationTimeoutError(f"TensorBoard has not started within {BOARD_TIMEOUT:g} s.")
                 time.sleep(POLL_SECONDS)
