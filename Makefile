@@ -6,7 +6,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Else each of the hundreds of processes that tests start compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install java demo test test-fast test-matrix chaos soak lint bench clean
+.PHONY: install java demo test test-fast test-oldest test-matrix chaos soak lint bench clean
 
 install: java $(VENV)/.installed
 
@@ -43,7 +43,11 @@ test: install
 test-fast: install
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not chaos and not soak and not slow' tests/unit tests/harness
 
-# The tests that cross every layer, on the oldest and newest that setup.cfg allows (noxfile.py), and a page of the results.
+# The tests that cross every layer, on the lowest versions that setup.cfg allows (noxfile.py).
+test-oldest: install
+	$(BIN)/nox -s corner-spark-3.5
+
+# The same on the newest, on those between and on Spark Connect, and a page of the results.
 test-matrix: install
 	$(BIN)/nox
 	$(BIN)/python docs/compatibility.py

@@ -59,7 +59,9 @@ def wheel(session: nox.Session) -> str:
 
 def install(session: nox.Session, *packages: str) -> None:
     """Install the wheel, what is given, and what tests need; and see that nothing contradicts anything."""
-    session.install(wheel(session), *packages, *TESTING, *TESTED_BESIDE)
+    built = wheel(session)
+    session.install(built, *packages, *TESTING, *TESTED_BESIDE)
+    session.install("--force-reinstall", "--no-deps", built)  # an environment that is used again has an older one
     session.run_install("python", "-m", "pip", "check")
 
 
@@ -103,7 +105,7 @@ def connect(session: nox.Session) -> None:
 def connect_client(session: nox.Session) -> None:
     """A client without Java, TensorFlow and MLflow, of a server with all of them."""
     install(session, *NEWEST)
-    client = Path(session.create_tmp()) / "client"
+    client = Path(session.create_tmp()).resolve() / "client"
     session.run("python", "-m", "venv", "--clear", str(client))
     python = str(client / "bin" / "python")
     session.run(python, "-m", "pip", "install", "--quiet", wheel(session), "pyspark-client", external=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,9 @@ def pipeline(estimator):
     return Pipeline(stages=[indexer, assembler, estimator, words])
 
 
+OF_CONNECT = {"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"}
+
+
 def score_here(spark, model, rows, scored):
     """What ``NEW_PROCESS`` does."""
     found = PipelineModel.load(model).transform(spark.read.parquet(rows))
@@ -80,7 +84,9 @@ def score_here(spark, model, rows, scored):
 
 
 def score_in_a_new_process(spark, *paths):
-    subprocess.run([sys.executable, "-c", NEW_PROCESS, *paths], check=True, capture_output=True, timeout=120)
+    environment = {k: v for k, v in os.environ.items() if k not in OF_CONNECT}  # a classic session, in any case
+    command = [sys.executable, "-c", NEW_PROCESS, *paths]
+    subprocess.run(command, check=True, capture_output=True, timeout=120, env=environment)
 
 
 @pytest.mark.corner("Saved and loaded pipelines")

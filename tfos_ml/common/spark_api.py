@@ -25,7 +25,7 @@ _UNSIGNED = 0xFFFFFFFF
 
 def repartition_by_id(df: DataFrame, partitions: int, number: Column) -> DataFrame:
     """Put each row into the partition whose number, an int column, it has; without a job."""
-    if hasattr(df, "repartitionById"):
+    if hasattr(type(df), "repartitionById"):  # an attribute of the DataFrame itself might be a column
         return df.repartitionById(partitions, number)
     keys = F.array(*map(F.lit, keys_of_partitions(partitions)))
     return df.repartition(partitions, F.element_at(keys, number.cast("int") + 1))
@@ -60,9 +60,17 @@ def map_in_arrow(df: DataFrame, function: Callable[..., Any], schema: str, *, ba
     """What ``DataFrame.mapInArrow`` returns; with a resource profile it may be an RDD of its rows."""
     if profile is None:
         return df.mapInArrow(function, schema, barrier=barrier)
+    if is_connect(df.sparkSession):
+        _make_known(profile, df.sparkSession)
     if "profile" in inspect.signature(df.mapInArrow).parameters:
         return df.mapInArrow(function, schema, barrier=barrier, profile=profile)
     return df.mapInArrow(function, schema, barrier=barrier).rdd.withResources(profile)
+
+
+def _make_known(profile: Any, spark: Any) -> None:
+    """Have a server of Spark Connect know a profile: by the session that is active in the thread which asks first."""
+    type(spark)._set_default_and_active_session(spark)
+    assert profile.id is not None
 
 
 def add_file(spark: SparkSession, path: str) -> None:

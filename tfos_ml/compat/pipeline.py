@@ -42,6 +42,7 @@ from tfos_ml.compat.params import (
     HasTFRecordDir,
     TFTypeConverters,
 )
+from tfos_ml.driver.programs import classic_session
 from tfos_ml.errors import ParamError, RemovedError
 from tfos_ml.stages.model import TFModel as NativeModel
 
@@ -198,7 +199,7 @@ class TFEstimator(
             raise ParamError("input_mapping is empty. Call setInputMapping({column: tensor name}) before fit.")
         args = self.merge_args_params()
         cluster = TFCluster.run(
-            dataset.sparkSession.sparkContext,
+            classic_session(dataset.sparkSession, "TFEstimator of tfos_ml.compat").sparkContext,
             self.train_fn,
             self.args.argv or args,
             self.getClusterSize(),
