@@ -14,7 +14,6 @@ import os
 import pickle
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO
@@ -22,6 +21,7 @@ from typing import IO
 import pyarrow as pa
 
 from tfos_ml import errors
+from tfos_ml.agent import delivery
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.forkserver import Forking, Process, executor, read_at_start_only, start_process
 from tfos_ml.agent.node_run import Detachment
@@ -32,16 +32,13 @@ from tfos_ml.agent.row_server import RowServer
 from tfos_ml.agent.row_source import RowSource, Send
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.data.spool import SpoolDirectories
-from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.claims import DriverClaims
-from tfos_ml.protocol.control_client import NO_ANSWER, RETRY_SECONDS, ControlClient
-from tfos_ml.protocol.control_messages import SendResults
+from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.failure import NodeFailure
 from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.transport import command, connect
 from tfos_ml.worker.forkserver import NO_MARKER
 
 MODULE = "tfos_ml.agent.detached"
@@ -176,7 +173,7 @@ def lead(node: DetachedNode, output: IO[bytes]) -> None:
             output.flush()
 
     def deliver(rows: list[pa.RecordBatch]) -> None:
-        _deliver(rows, node.info.rank, control, patience)
+        delivery.deliver(lambda: rows, node.info.rank, control, patience)
 
     supervisor = Supervisor(task, placement, Detachment(make_source, joined, deliver))
     try:
@@ -187,26 +184,6 @@ def lead(node: DetachedNode, output: IO[bytes]) -> None:
     except Exception as error:
         supervisor.report_failure(supervisor.failure(errors.NodeLostError, f"the supervisor failed: {error!r}"))
         raise
-
-
-def _deliver(rows: list[pa.RecordBatch], rank: int, control: dict[str, str], patience: float) -> None:
-    """Send result rows to the driver, again and again until it has them; raises ``ArrowException`` if it is gone."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            with connect(control["location"], control["token"]) as client:
-                writer, reader = client.do_put(command(SendResults(rank)), rows[0].schema)
-                with writer:
-                    for batch in (*rows, results.row(rank, results.END, b"")):
-                        writer.write_batch(batch)
-                    writer.done_writing()
-                    while reader.read() is not None:  # until the driver has them
-                        pass
-            return
-        except NO_ANSWER:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_SECONDS)
 
 
 def main(arguments: Sequence[str]) -> None:

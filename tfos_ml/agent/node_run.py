@@ -307,7 +307,8 @@ class NodeRun:
             **self._output.facts(),
         }
         example = source.example if self._member.gives_example else None
-        rows = self._outcome.rows(self._member, report, example, self._claimed.directories.disk)
+        is_task = self._detachment is None
+        rows = self._outcome.rows(self._member, report, example, self._claimed.directories.disk, is_task)
         if self._detachment is None:
             yield from rows
         else:

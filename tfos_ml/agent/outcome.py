@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from tfos_ml.agent import delivery
 from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.protocol import results
+from tfos_ml.protocol.graces import LEASE_SECONDS
 
 EXAMPLE_BYTES = results.PAYLOAD_BYTES
 
@@ -30,12 +33,14 @@ class Outcome:
     ended_at_work: str | None = None  # what is lost if the node was ended while it still worked
 
     def rows(
-        self, member: NodeIdentity, report: dict[str, Any], example: bytes | None, directory: Path
+        self, member: NodeIdentity, report: dict[str, Any], example: bytes | None, directory: Path, of_task: bool
     ) -> Iterator[pa.RecordBatch]:
         """Result rows of the job; `report` is what else goes into the node's report.
 
         The features of its first rows (`example`) are left out if they are too large. The SavedModel is packed in
         `directory`, unless it goes to the run's ``exportDir``: raises ``DestinationError`` if that cannot be written.
+        A large one of a Spark task (`of_task`) goes directly to a driver that can be reached: raises ``ArrowException``
+        if that is gone.
         """
         staged = self.exported is not None and member.task.export_dir is not None
         if self.exported is not None and member.task.export_dir is not None:
@@ -56,7 +61,12 @@ class Outcome:
         if self.results is not None:
             yield from results.rows_of_file(member.rank, "results", self.results)
         if self.exported is not None and not staged:
-            yield from results.rows_of_file(member.rank, "model", archive.pack(self.exported, directory))
+            packed, task = archive.pack(self.exported, directory), member.task
+            rows = partial(results.rows_of_file, member.rank, "model", packed)
+            if of_task and task.control is not None and packed.stat().st_size > delivery.LARGE_BYTES:
+                delivery.deliver(rows, member.rank, task.control, task.lease or LEASE_SECONDS)
+            else:
+                yield from rows()
 
 
 def _stage(exported: str, export_dir: str, member: NodeIdentity) -> None:

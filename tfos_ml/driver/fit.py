@@ -218,9 +218,8 @@ class _Attempt:
             self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
 
     def _driver_results(self, run: Run) -> list[results.ResultRow]:
-        """Results of nodes on the driver's host, which end soon after all others."""
-        if self._control is None or not self._task.first_rank:
-            return []
+        """Results that came past Spark: large models, and those of nodes on the driver's host, which end last."""
+        assert self._control is not None
         deadline = time.monotonic() + (self._task.lease or LEASE_SECONDS)
         while not self._control.nodes.have_results(range(self._task.first_rank), POLL_SECONDS):
             run.check()

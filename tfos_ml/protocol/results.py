@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 RESULT_SCHEMA = "rank int, kind string, payload binary"
-_ARROW_SCHEMA = pa.schema([("rank", pa.int32()), ("kind", pa.string()), ("payload", pa.binary())])
+ARROW_SCHEMA = pa.schema([("rank", pa.int32()), ("kind", pa.string()), ("payload", pa.binary())])
 PAYLOAD_BYTES = 1 << 20
 END = "end"
 """Kind of the last row of a delivery that is whole, where no Spark job proves that."""
@@ -34,7 +34,7 @@ def read_rows(batch: pa.RecordBatch) -> Iterator[ResultRow]:
 
 def row(rank: int, kind: str, payload: bytes) -> pa.RecordBatch:
     """One row of ``RESULT_SCHEMA``."""
-    return pa.RecordBatch.from_pylist([{"rank": rank, "kind": kind, "payload": payload}], _ARROW_SCHEMA)
+    return pa.RecordBatch.from_pylist([{"rank": rank, "kind": kind, "payload": payload}], ARROW_SCHEMA)
 
 
 def rows_of_file(rank: int, kind: str, path: str | Path) -> Iterator[pa.RecordBatch]:
