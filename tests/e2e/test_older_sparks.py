@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tfos_ml import TFModel
-from tfos_ml.common.spark_api import dataframe_of, repartition_by_id, struct_of
+from tfos_ml.common.spark_api import arrow_table, dataframe_of, repartition_by_id, struct_of
 from tfos_ml.data.arrow import plain
 from tfos_ml.inference import arrow_udf
 
@@ -60,10 +60,11 @@ COLUMNS = [
 
 @pytest.fixture
 def older(monkeypatch, spark):
-    """What Spark 4.1 brought is not there."""
+    """What Spark 4.0 and 4.1 brought is not there."""
     monkeypatch.delattr(F, "arrow_udf", raising=False)
     for kind in (DataFrame, *DataFrame.__subclasses__()):
-        monkeypatch.delattr(kind, "repartitionById", raising=False)
+        for name in ("repartitionById", "toArrow"):
+            monkeypatch.delattr(kind, name, raising=False)
 
 
 @pytest.fixture(params=["as it is", "older"])
@@ -141,6 +142,14 @@ def test_rows_go_to_the_partition_they_name(spark, partitions):
     assert {row[0] for row in placed.select("placed").distinct().collect()} == set(range(partitions))
     assert placed.where("number <> placed").count() == 0
     assert placed.count() == 300
+
+
+@pytest.mark.corner("Rows come to the driver as Arrow")
+@pytest.mark.usefixtures("any_age")
+def test_rows_become_a_table(spark):
+    df = spark.range(0, 100, 1, 3).select("id", F.array(F.lit(BIG), "id").alias("numbers"))
+    assert arrow_table(df).to_pylist() == [{"id": i, "numbers": [BIG, i]} for i in range(100)]
+    assert arrow_table(df.limit(0)).schema.names == ["id", "numbers"]
 
 
 def test_a_table_becomes_a_dataframe(spark):

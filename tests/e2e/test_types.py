@@ -145,7 +145,6 @@ def image(height, width):
     return Row(origin="", height=height, width=width, nChannels=3, mode=16, data=bytearray(pixels.tobytes()))
 
 
-@pytest.mark.corner("transform: every pair of Spark and TensorFlow types")
 @pytest.mark.chaos
 def test_every_pair_of_types_comes_back_byte_for_byte(spark, identity):
     others = {

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.arguments import check_model_function
+from tfos_ml.common.spark_api import arrow_table
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
@@ -278,7 +279,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if self._get("adaptRows"):
             rows = rows.limit(self._get("adaptRows"))
         try:
-            table = rows.toArrow()
+            table = arrow_table(rows)
         except Exception as error:  # Spark's; what is not about us is raised as it is
             raise adapt_rows_error(error, df.sparkSession) from None
         if not table.num_rows:
