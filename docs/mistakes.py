@@ -525,7 +525,7 @@ def large_model(table: Table) -> None:
     def make_model() -> Any:
         import keras
 
-        layers = [keras.layers.Input((4,)), keras.layers.Dense(300_000), keras.layers.Dense(3, activation="softmax")]
+        layers = [keras.layers.Input((4,)), keras.layers.Dense(50_000), keras.layers.Dense(3, activation="softmax")]
         model = keras.Sequential(layers)
         model.compile("sgd", "sparse_categorical_crossentropy")
         return model
