@@ -120,7 +120,8 @@ def beside(session: nox.Session, spark: str) -> None:
     session.install(spark, "pandas==2.2.*", "pyarrow==18.*", "numpy<2.1")
     before = _installed(session)
     session.install(wheel(session))
-    changed = {name: version for name, version in before.items() if _installed(session).get(name) != version}
+    after = _installed(session)
+    changed = {name: version for name, version in before.items() if after.get(name) != version}
     if changed:
         session.error(f"the wheel has changed {changed}")
 
