@@ -32,7 +32,13 @@ OLDEST = [  # the lowest of all that setup.cfg names
     "tqdm==4.66.*",
     "wrapt==1.14.*",
 ]
-SPARK_4_0 = ["mlflow", "pandas==2.2.*", "pyspark[connect]==4.0.*", "tensorflow-cpu==2.20.*"]
+SPARK_4_0 = [
+    "mlflow",
+    "pandas==2.2.*",
+    "pyspark[connect]==4.0.*",
+    "setuptools<81",  # of which TensorBoard 2.20 needs pkg_resources
+    "tensorflow-cpu==2.20.*",
+]
 DEBIAN = ["mlflow", "pandas<3", "pyspark[connect]==4.1.*", "tensorflow-cpu"]
 NEWEST = ["mlflow", "pandas>=3", "pyspark[connect]", "tensorflow-cpu"]
 CORNERS = {
