@@ -48,8 +48,8 @@ class TensorBoard:
         taken = f", for instance because port {port} (spark.tfos_ml.tensorboardPort) is not free" if port else ""
         raise ClusterConfigError(
             "tensorboard=True needs the package tensorboard on the host of the chief, and it could not be started there"
-            f"{taken}. Install it with: pip install tensorboard (up to 2.20 it needs 'setuptools<81', too). Its own error "
-            "is on the console or in the log of the chief's executor."
+            f"{taken}. Install it with: pip install tensorboard (up to 2.20 it needs 'setuptools<81', too). Its own "
+            "error is on the console or in the log of the chief's executor."
         )
 
     def wait(self, timeout: float) -> None:
