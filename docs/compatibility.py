@@ -58,7 +58,7 @@ def page() -> str:
     ]
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
     text = BEGINNING + _table("Versions", ["", *corners], versions) + _table("Features", ["", *corners], outcomes)
-    return text + ("Why there are holes:\n\n" + "\n".join(notes) + "\n" if notes else "")
+    return text + ("Why tests were left out (what they show may work all the same):\n\n" + "\n".join(notes) + "\n" if notes else "")
 
 
 def _version(versions: dict[str, str], package: str) -> str:
@@ -75,7 +75,7 @@ def _outcome(told: dict[str, Any] | None, reasons: list[str]) -> str:
         if reason not in reasons:
             reasons.append(reason)
         numbers.append(f"({reasons.index(reason) + 1})")
-    return " ".join([*(["yes"] if told["passed"] else ["no"]), *numbers])
+    return " ".join([*(["yes"] if told["passed"] else ["left out"]), *numbers])
 
 
 def _table(title: str, header: list[str], rows: list[list[str]]) -> str:
