@@ -33,6 +33,7 @@ lies between the lowest and the highest of these versions. How a Spark differs i
 number, as platforms number their own Sparks: `tfos_ml/common/spark_api.py <../tfos_ml/common/spark_api.py>`_.
 
 """
+REASONS = "Why tests were left out (what they show may work all the same):\n\n"
 
 
 def results() -> dict[str, dict[str, Any]]:
@@ -58,7 +59,7 @@ def page() -> str:
     ]
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
     text = BEGINNING + _table("Versions", ["", *corners], versions) + _table("Features", ["", *corners], outcomes)
-    return text + ("Why tests were left out (what they show may work all the same):\n\n" + "\n".join(notes) + "\n" if notes else "")
+    return text + (REASONS + "\n".join(notes) + "\n" if notes else "")
 
 
 def _version(versions: dict[str, str], package: str) -> str:
