@@ -17,6 +17,7 @@ from train_functions import write
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
 from tfos_ml.driver import probe
+from tfos_ml.driver.preflight import application
 from tfos_ml.inference.tensorflow_import import PRELOADS
 
 pytestmark = pytest.mark.filterwarnings("ignore:The train function exported no model")
@@ -79,14 +80,17 @@ def test_a_fit_outlives_its_server_and_the_next_has_another(spark, tmp_path):
 
 
 @pytest.mark.chaos
-def test_a_killed_executor_takes_its_server_with_it_on_several_executors(sessions, tmp_path):
+def test_killed_executors_take_their_server_with_them_on_several_executors(sessions, tmp_path):
     spark = sessions.get(CLUSTER)
     server = psutil.Process(fit(spark, tmp_path)[0]["parent"])
-    executor = psutil.Process(owner_of(server))
-    assert executor.name() == "java"
-    executor.kill()
+    directory = place_of(server)
+    owner = psutil.Process(owner_of(server))
+    executors = [process for process in owner.parent().children() if process.name() == "java"]
+    assert owner in executors
+    for executor in executors:
+        executor.kill()
     assert ends(server.pid)
-    assert not list(Path(tempfile.gettempdir()).glob(f"tfos_ml-forkserver-{executor.pid}-*"))
+    assert not directory.exists()
     assert server.pid not in {node["parent"] for node in fit(spark, tmp_path)}  # Spark has another executor by now
 
 
@@ -123,8 +127,13 @@ spark.stop()
 
 
 def owner_of(server):
-    """The pid of the process with which a fork server ends."""
+    """The pid of the process that has started a fork server."""
     return int(server.cmdline()[-4])
+
+
+def place_of(server):
+    """The directory of a fork server's socket."""
+    return Path(server.cmdline()[-6]).parent
 
 
 @pytest.mark.parametrize("value", ["soon", "-1"])
@@ -145,21 +154,24 @@ def test_looks_nodes_and_scoring_share_one_server_on_the_drivers_host(spark, tmp
 
 
 def test_executors_import_while_the_driver_looks_on_several_executors(sessions, monkeypatch):
+    """And all of them, on one host, have one fork server; red before: one an executor, and the driver's."""
     spark = sessions.get(CLUSTER)
     df = spark.range(40).select((F.col("id") / 40).cast("float").alias("features"), F.lit(0.0).alias("label"))
     monkeypatch.setattr(probe, "_checked", [])  # as before the first fit of an application
-    for process in processes_of(servers("*") - servers()):
+    for process in processes_of(servers()):
         process.kill()  # of tests before
         assert ends(process.pid)
     environment = {"KERAS_BACKEND": "tensorflow"}
-    preparation = {"environment": environment, "cpus": None, "idle_seconds": 300.0, "fork_owner": None}
+    preparation = {"environment": environment, "cpus": None, "idle_seconds": 300.0}
+    preparation |= {"fork_owner": None, "application": application(spark)}
     with probe.prepared_executors(spark, 4, preparation):  # one for each slot, so that no executor goes without
         pass
-    known = processes_of(servers("*") - servers())
-    assert {psutil.Process(owner_of(server)).name() for server in known} == {"java"}
+    (known,) = processes_of(servers())
+    assert psutil.Process(owner_of(known)).name() == "java"
     assert spark.sparkContext.applicationId in probe._checked
-    KerasEstimator(model=regression, batchSize=10, verbose=0).fit(df)
-    assert set(processes_of(servers("*") - servers())) == set(known)
+    model = KerasEstimator(model=regression, clusterSize=2, batchSize=10, verbose=0).fit(df)
+    assert model.transform(df).count() == 40
+    assert processes_of(servers()) == [known]
 
 
 def test_a_model_that_cannot_be_made_leaves_no_job(spark, monkeypatch):
@@ -192,9 +204,9 @@ def processes_of(places):
     return found
 
 
-def servers(owner=None):
-    """The places of the fork servers of a process, by default of this one."""
-    return set(Path(tempfile.gettempdir()).glob(f"tfos_ml-forkserver-{owner or os.getpid()}-*"))
+def servers():
+    """The places of the fork servers of applications."""
+    return set(Path(tempfile.gettempdir()).glob("tfos_ml-forkserver-app-*"))
 
 
 def regression():

@@ -41,11 +41,11 @@ def start(owner, tmp_path):
     """Starts a function of ``forked.py``; what it prints is in a file."""
     started = []
 
-    def start(function, *arguments, environment=(), idle_seconds=300.0, marker=NO_MARKER):
+    def start(function, *arguments, environment=(), idle_seconds=300.0, marker=NO_MARKER, application="", asker=None):
         output = tmp_path / f"output-{len(started)}"
         variables = child_environment(marker, 1, {PRELOADS: "0", **dict(environment)})
         with open(os.devnull, "rb") as nothing, open(output, "wb") as file:
-            forking = Forking(owner.pid, idle_seconds)
+            forking = Forking(asker or owner.pid, idle_seconds, application)
             process = start_process("forked", [function, *arguments], variables, nothing, file, forking, "a fork")
         process.output = output
         started.append(process)
@@ -186,6 +186,45 @@ class TestServer:
         assert ends(server.pid, DEADLINE)
         assert not list(directories(owner.pid))
         assert lives(process.pid)  # who asked for it lives
+
+    def test_of_an_application_ends_with_the_last_that_uses_it(self, start, owner):
+        with subprocess.Popen(["sleep", "600"]) as executor:
+            assert is_forked(start("end", "0", application="one"))
+            (server,) = servers(owner.pid)
+            assert is_forked(start("end", "0", application="one", asker=executor.pid))
+            assert servers(executor.pid) == []
+            owner.kill()
+            owner.wait(DEADLINE)
+            assert is_forked(start("end", "0", application="one", asker=executor.pid))
+            assert servers(owner.pid) == [server]
+            executor.kill()
+            assert ends(server.pid, DEADLINE)
+
+    def test_is_not_that_of_another_application(self, start, owner):
+        assert is_forked(start("end", "0", application="one"))
+        assert is_forked(start("end", "0", application="other"))
+        assert is_forked(start("end", "0"))
+        assert len(servers(owner.pid)) == 3
+
+    def test_of_an_application_that_was_killed_leaves_no_directory(self, start, owner):
+        assert is_forked(start("end", "0", application="one"))
+        (server,) = servers(owner.pid)
+        directory = Path(server.cmdline()[-6]).parent
+        server.kill()
+        assert ends(server.pid, DEADLINE)
+        assert directory.exists()
+        assert is_forked(start("end", "0", application="other"))  # the next one sweeps
+        assert not directory.exists()
+
+    def test_of_an_application_with_other_packages_is_not_forced_on_who_asks(self, start, owner, tmp_path):
+        """Which then starts its own, as if it were alone on its host."""
+        assert is_forked(start("end", "0", application="one"))
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "forked.py").write_text("def main(arguments):\n    raise SystemExit(9)\n")
+        (tmp_path / "elsewhere" / "cloudpickle.py").write_text("")
+        path = os.pathsep.join([str(tmp_path / "elsewhere"), child_environment(NO_MARKER, 1, {})["PYTHONPATH"]])
+        process = start("end", "0", application="one", environment={"PYTHONPATH": path})
+        assert process.wait(DEADLINE) == 9
 
     def test_ends_when_idle_and_the_next_is_started(self, start, owner):
         assert is_forked(start("end", "0", idle_seconds=1))

@@ -80,7 +80,7 @@ class Claim:
         self._directories += directories.all()
         program = task.payload.read()
         environment = self._environment(marker, scratch, uses_keras=b"keras" in program)
-        forking = Forking(task.fork_owner or executor(), task.idle_seconds)
+        forking = Forking(task.fork_owner or executor(), task.idle_seconds, task.application)
         watch = task.lease or SUPERVISOR_TIMEOUT
         self._reaper = Reaper(marker, self._directories, watch, frozen, environment, forking)
         self._reserve_port()

@@ -1,8 +1,9 @@
 """Processes that use TensorFlow, forked from one that has imported it already, or started afresh.
 
-There is one fork server (:mod:`tfos_ml.worker.forkserver`) for an owner (executor or driver), user, Python and whatever
-else a process takes over from the one that starts it. It is found by its socket, whose directory is named after all of
-that; the first who needs it starts it. Where there cannot be one, or it does not fork, a fresh process is started.
+There is one fork server (:mod:`tfos_ml.worker.forkserver`) on a host for an application (or an executor alone), user,
+Python and whatever else a process takes over from the one that starts it, its control groups and namespaces among that.
+It is found by its socket, whose directory is named after all of that; the first who needs it starts it. Where there
+cannot be one, or it does not fork, a fresh process is started.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from signal import SIGKILL
 from typing import IO, Any, Protocol
@@ -48,7 +49,8 @@ _KERAS_DEFAULTS = {
     "floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last",
     "nnx_enabled": False,
 }  # fmt: skip
-_PREFIX = "tfos_ml-"
+_KIND, _PREFIX = "forkserver", "tfos_ml-"
+_SHARED = "app"  # in place of the pid of an only owner
 _EXECUTOR = "ExecutorBackend"  # ends the main class of executors: CoarseGrained-, KubernetesExecutorBackend
 # Of Spark's for its own workers, of TensorFlow's once it is imported, and of GPUs, where there are none.
 _NOT_READ = ("PYTHON_DAEMON_", "PYTHON_UDF_", "PYTHON_WORKER_", "TPU_ML_PLATFORM", "CUDA_VISIBLE_DEVICES")
@@ -91,12 +93,17 @@ def executor_cores(pid: int) -> int | None:
 class Forking:
     """Whose fork server is used, and how long that waits for a next process."""
 
-    owner: int  # pid; the server ends with it
+    owner: int  # pid; the server ends with it, and with all others that use it
     idle_seconds: float  # 0: there is no server
+    application: str = ""  # whose processes on this host share a server; "": it is the owner's alone
 
     def is_possible(self) -> bool:
         """Whether there is a server; a GPU that one process has looked at is of no use to its forks."""
         return self.idle_seconds > 0 and not has_gpu_device()
+
+    def alone(self) -> Forking:
+        """With a server of the owner's own, as one that others have started may know other packages."""
+        return replace(self, application="")
 
 
 def start_process(
@@ -128,11 +135,14 @@ def start_process(
     """
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
     if forking is not None and forking.is_possible():
-        request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), name, outlives_requester)
-        try:
-            return _fork(request, descriptors, forking)
-        except (OSError, ValueError, LookupError) as error:
-            logger.info("%s is started afresh: %s", name or module, error)
+        owner = (forking.owner, start_ticks(forking.owner) or 0)
+        request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), owner, name, outlives_requester)
+        for server in (forking, forking.alone()) if forking.application else (forking,):
+            try:
+                return _fork(request, descriptors, server)
+            except (OSError, ValueError, LookupError) as error:
+                logger.info("%s: %s", name or module, error)
+        logger.info("%s is started afresh", name or module)
     return subprocess.Popen(
         module_command(module, str(os.getpid()), *arguments),
         env=dict(environment),
@@ -228,11 +238,11 @@ def _read(connection: socket.socket) -> dict[str, Any]:
 def _connect(environment: Mapping[str, str], forking: Forking) -> socket.socket:
     """A connection to the fork server, which is started if there is none."""
     imports_keras = bool(environment.get(USES_KERAS)) or environment.get(PRELOADS) != "0"
-    path = socket_path("forkserver", forking.owner, [read_at_start(environment), imports_keras])
+    path = socket_path(_KIND, forking.application or forking.owner, [read_at_start(environment), imports_keras])
     with unix_sockets.locked(path.parent):
         connection = unix_sockets.connect(path, socket.SOCK_STREAM)
         if connection is None:
-            sweep("forkserver")
+            sweep(_KIND)
             _start_server(path, environment, forking, imports_keras)
             connection = unix_sockets.connect(path, socket.SOCK_STREAM)
     if connection is None:
@@ -240,20 +250,40 @@ def _connect(environment: Mapping[str, str], forking: Forking) -> socket.socket:
     return connection
 
 
-def socket_path(kind: str, owner: int, key: object) -> Path:
-    """Of a server that only processes use that agree in a key, in their owner, and in what they inherited."""
-    digest = hashlib.sha256(json.dumps([key, _inherited()], sort_keys=True).encode()).hexdigest()
-    return Path(tempfile.gettempdir(), f"{_PREFIX}{kind}-{owner}-{start_mark(owner)}-{digest[:16]}", "socket")
+def socket_path(kind: str, owner: int | str, key: object) -> Path:
+    """Of a server that only processes use that agree in a key, in what they inherited, and in their owner.
+
+    That is a process, by its pid, or an application, by its name.
+    """
+    digest = _digest([key, _inherited()])
+    whose = f"{_SHARED}-{_digest(owner)}" if isinstance(owner, str) else f"{owner}-{start_mark(owner)}"
+    return Path(tempfile.gettempdir(), f"{_PREFIX}{kind}-{whose}-{digest}", "socket")
+
+
+def _digest(key: object) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def sweep(kind: str) -> None:
-    """Delete the sockets of servers that were killed, and whose owners have ended."""
+    """Delete the sockets of servers that were killed, and that nobody will ask for again."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{kind}-*-*-*"):
         owner, mark = directory.name.removeprefix(f"{_PREFIX}{kind}-").split("-")[:2]
-        if owner.isdecimal() and start_mark(int(owner)) != mark:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if owner == _SHARED:
+                _remove_unserved(directory)
+            elif owner.isdecimal() and start_mark(int(owner)) != mark:
                 (directory / "socket").unlink(missing_ok=True)
                 directory.rmdir()
+
+
+def _remove_unserved(directory: Path) -> None:
+    """Delete an application's directory in which no server listens, and that nobody holds."""
+    with unix_sockets.locked(directory, seconds=0):
+        connection = unix_sockets.connect(directory / "socket", socket.SOCK_STREAM)
+        if connection is None:
+            directory.rmdir()
+        else:
+            connection.close()
 
 
 def read_at_start(environment: Mapping[str, str]) -> list[object]:
@@ -289,7 +319,8 @@ def _inherited() -> list[object]:
     umask = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")]
     groups = [os.getuid(), os.getgid(), *os.getgroups()]
     place = [Path("/proc/self/cgroup").read_text(), sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)]
-    return [sys.executable, limits, umask, groups, *place]
+    namespaces = [os.readlink(path) for path in sorted(Path("/proc/self/ns").iterdir())]  # pids mean nothing in others
+    return [sys.executable, limits, umask, groups, *place, namespaces]
 
 
 def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, imports_keras: bool) -> None:

@@ -50,6 +50,7 @@ class ScoringProcess:
     model_bytes: int
     idle_seconds: float
     owner: int | None  # the driver, in local mode; else the executor is looked for
+    application: str = ""  # see Forking
 
     @property
     def is_shared(self) -> bool:
@@ -107,7 +108,9 @@ class Scorer:
 
     def __init__(self, scoring: udf.Scoring, process: ScoringProcess):
         self._scoring = scoring
-        self._server = ScoringProcessClient(Forking(process.owner or executor(), process.idle_seconds))
+        self._server = ScoringProcessClient(
+            Forking(process.owner or executor(), process.idle_seconds, process.application)
+        )
         self._may_score_here = process.kind == AUTO
         self._scores_here = False
         self._connection: ScoringConnection | None = None

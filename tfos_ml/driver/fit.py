@@ -19,7 +19,14 @@ from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.mailbox import Mailbox
 from tfos_ml.driver.nodes import Nodes
-from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots, fork_owner, idle_seconds
+from tfos_ml.driver.preflight import (
+    allocates_dynamically,
+    application,
+    check_settings,
+    check_slots,
+    fork_owner,
+    idle_seconds,
+)
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.restarts import RestartPolicy
@@ -86,7 +93,7 @@ def launch(
     barrier = not allocates_dynamically(spark) and not task.first_rank
     ports = node_ports(spark)
     task = replace(task, barrier=barrier, node_ports=ports, shares_console=shares_console, verbose=verbose)
-    task = replace(task, idle_seconds=idle_seconds(spark), fork_owner=fork_owner(spark))
+    task = replace(task, idle_seconds=idle_seconds(spark), fork_owner=fork_owner(spark), application=application(spark))
     task = replace(task, is_driver_far=is_connect(spark))
     check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
     check_executors(spark, task.template.size)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.agent.scoring import ScoringProcess
+from tfos_ml.common.pids import start_mark
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
 from tfos_ml.protocol.graces import (
@@ -88,6 +89,17 @@ def fork_owner(spark: SparkSession) -> int | None:
     return os.getpid() if is_local(spark) and not is_connect(spark) else None
 
 
+def application(spark: SparkSession | None) -> str:
+    """A name for the processes of this program that may share a fork server where they are on one host.
+
+    Spark's own name is not unique: those of two programs that begin in the same second are equal. Empty on Spark
+    Connect, whose executors are not this program's alone.
+    """
+    if spark is None or is_connect(spark):
+        return ""
+    return f"{spark.sparkContext.applicationId}-{os.getpid()}-{start_mark(os.getpid())}"
+
+
 def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     """Which process scores rows with a model of that size.
 
@@ -99,7 +111,7 @@ def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     kind = _conf(spark, SCORING_SETTING, AUTO)
     if kind not in CHOICES:
         raise ClusterConfigError(f"{SCORING_SETTING}={kind} must be one of {', '.join(CHOICES)}.")
-    return ScoringProcess(kind, model_bytes, idle_seconds(spark), fork_owner(spark))
+    return ScoringProcess(kind, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
 
 
 def graces(spark: SparkSession) -> Graces:

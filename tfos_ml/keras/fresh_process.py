@@ -35,7 +35,7 @@ _described: OrderedDict[str, ModelDescription] = OrderedDict()
 """Descriptions by hash of the model; a documented cache of at most ``REMEMBERED``."""
 
 
-def describe_source(source: ModelSource, environment: Mapping[str, str], idle_seconds: float) -> ModelDescription:
+def describe_source(source: ModelSource, environment: Mapping[str, str], forking: Forking) -> ModelDescription:
     """Describe a model as a fresh process sees it; each model once.
 
     Parameters
@@ -44,8 +44,8 @@ def describe_source(source: ModelSource, environment: Mapping[str, str], idle_se
         The model.
     environment : mapping of str to str
         The nodes' environment variables.
-    idle_seconds : float
-        That a fork server waits for a next process; 0 for none.
+    forking : Forking
+        The fork server that it comes from, if it is not started afresh.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def describe_source(source: ModelSource, environment: Mapping[str, str], idle_se
     """
     key = hashlib.sha256(check_sendable(source) + json.dumps(sorted(environment.items())).encode()).hexdigest()
     if key not in _described:
-        _described[key], _ = _ask(source, (), FeedSchema(()), None, environment, idle_seconds)
+        _described[key], _ = _ask(source, (), FeedSchema(()), None, environment, forking)
     _described.move_to_end(key)
     while len(_described) > REMEMBERED:
         _described.popitem(last=False)
@@ -81,7 +81,7 @@ def adapt_source(
     schema: FeedSchema,
     rows: pa.Table,
     environment: Mapping[str, str],
-    idle_seconds: float,
+    forking: Forking,
 ) -> bytes:
     """State of preprocessing layers adapted on rows of the feature columns.
 
@@ -90,7 +90,7 @@ def adapt_source(
     ModelError
         If a layer cannot be adapted on these rows.
     """
-    _, adapted = _ask(source, tuple(layers), schema, rows, environment, idle_seconds)
+    _, adapted = _ask(source, tuple(layers), schema, rows, environment, forking)
     assert adapted is not None
     return adapted
 
@@ -101,7 +101,7 @@ def _ask(
     schema: FeedSchema,
     rows: pa.Table | None,
     environment: Mapping[str, str],
-    idle_seconds: float,
+    forking: Forking,
 ) -> tuple[ModelDescription, bytes | None]:
     check_installed("tensorflow", "KerasEstimator, which looks at the model before any job starts,")
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
@@ -110,7 +110,7 @@ def _ask(
         if rows is not None:
             with pa.OSFile(str(folder / inspection.ROWS), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows)
-        _run(folder, environment, idle_seconds)
+        _run(folder, environment, forking)
         response = json.loads((folder / inspection.RESPONSE).read_text())
         if "error" in response:
             raise ModelError(response["error"])
@@ -118,14 +118,13 @@ def _ask(
         return ModelDescription.from_json(response["description"]), adapted
 
 
-def _run(folder: Path, environment: Mapping[str, str], idle_seconds: float) -> None:
+def _run(folder: Path, environment: Mapping[str, str], forking: Forking) -> None:
     variables = child_environment(NO_MARKER, os.cpu_count() or 1, environment)
     variables |= {
         "CUDA_VISIBLE_DEVICES": "",  # a look at the model needs none of the driver's GPUs
         "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", "1"),
         USES_KERAS: "1",
     }
-    forking = Forking(os.getpid(), idle_seconds)
     with open(folder / OUTPUT, "w+b") as output, open(os.devnull, "rb") as nothing:
         process = start_process("tfos_ml.keras.inspection", [str(folder)], variables, nothing, output, forking, "look")
         try:

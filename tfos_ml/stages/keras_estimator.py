@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
+from tfos_ml.agent.forkserver import Forking
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.spark_api import arrow_table
 from tfos_ml.common.user_warnings import warn
@@ -20,7 +22,7 @@ from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.driver.job_errors import adapt_rows_error
-from tfos_ml.driver.preflight import fork_owner, idle_seconds
+from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
@@ -218,6 +220,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             "cpus": self._get("nodeCpus"),
             "idle_seconds": idle_seconds(spark),
             "fork_owner": fork_owner(spark),
+            "application": application(spark),
         }
         return prepared_executors(spark, self._template().size - self._first_rank(), preparation)
 
@@ -355,11 +358,12 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             warn(text)
         return model
 
-    def _process(self) -> tuple[dict[str, str], float]:
-        """Environment of the process that looks at the model, and how long a fork server waits for a next one."""
+    def _process(self) -> tuple[dict[str, str], Forking]:
+        """Environment of the process that looks at the model, and the fork server that it comes from."""
         from pyspark.sql import SparkSession
 
-        return self._environment(), idle_seconds(SparkSession.getActiveSession())
+        spark = SparkSession.getActiveSession()
+        return self._environment(), Forking(os.getpid(), idle_seconds(spark), application(spark))
 
     def _environment(self) -> dict[str, str]:
         return {"KERAS_BACKEND": "tensorflow", **super()._environment()}

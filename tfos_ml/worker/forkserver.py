@@ -3,7 +3,7 @@
 Importing them takes seconds of processor time and half a gigabyte; a fork takes 0.05 s and shares the memory. The
 server makes no TensorFlow state (a runtime has threads, which do not survive a fork) and looks before each fork that
 there is none. A forked process has the descriptors, environment, search path and working directory of its request,
-as if it had been started afresh. The server ends with its *owner*, which is the executor or the driver, and when it
+as if it had been started afresh. The server ends with its *owners*, executors or the driver, and when it
 has had nothing to do for a while, or memory is short.
 
 Requests and answers are lines of JSON over a Unix socket that only processes of the same user may use. The other side
@@ -70,6 +70,7 @@ class Request:
     arguments: list[str]
     environment: dict[str, str]  # its PYTHONPATH is the whole search path
     directory: str  # it works in
+    owner: tuple[int, int]  # pid and start of the executor or driver that asks
     name: str  # for ``ps``
     outlives_requester: bool = False
 
@@ -82,7 +83,7 @@ class ForkServer:
     listener : socket.socket
         Where requests come in.
     owner : ProcessHandle
-        The process with which it ends.
+        The process that started it. It ends with this one and all others that it has forked for.
     idle_seconds : float
         How long it waits for a next request while no process that it has forked lives.
     when_idle : sequence of str
@@ -93,7 +94,7 @@ class ForkServer:
         self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float, when_idle: Sequence[str] = ()
     ):
         self._listener = listener
-        self._owner = owner
+        self._owners = {(owner.pid, owner.started): owner}
         self._idle_seconds = idle_seconds
         self._when_idle = when_idle
         self._selector = selectors.DefaultSelector()
@@ -104,12 +105,13 @@ class ForkServer:
         self._threads = _threads()
 
     def serve(self) -> None:
-        """Answer requests until the owner has ended, or there has been nothing to do for long enough."""
+        """Answer requests until all owners have ended, or there has been nothing to do for long enough."""
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._owner, selectors.EVENT_READ, lambda: None)
+        for owner in self._owners.values():
+            self._selector.register(owner, selectors.EVENT_READ, self._forget_ended_owners)
         idle_since = time.monotonic()
         has_time, tick = not self._when_idle, min(_TICK_SECONDS, self._idle_seconds)
-        while not self._owner.wait(0):
+        while self._owners:
             events = self._selector.select(tick if has_time else _QUIET_SECONDS)
             for key, _ in events:
                 key.data()
@@ -139,6 +141,7 @@ class ForkServer:
             request = Request(**json.loads(line))
             reason = self._stands_against(request)
             if reason is None:
+                self._remember_owner(*request.owner)
                 self._fork(request, connection, descriptors)
             else:
                 _send(connection, refused=reason)
@@ -148,6 +151,22 @@ class ForkServer:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _remember_owner(self, pid: int, started: int) -> None:
+        if (pid, started) in self._owners:
+            return
+        handle = ProcessHandle.open(pid, started)
+        if handle is None:
+            raise ProcessLookupError(f"owner {pid} has ended")
+        self._owners[pid, started] = handle
+        self._selector.register(handle, selectors.EVENT_READ, self._forget_ended_owners)
+
+    def _forget_ended_owners(self) -> None:
+        for name, owner in list(self._owners.items()):
+            if owner.wait(0):
+                self._selector.unregister(owner)
+                owner.close()
+                del self._owners[name]
 
     def _stands_against(self, request: Request) -> str | None:
         """Why a fork would not be what a fresh process is; None if it would."""
