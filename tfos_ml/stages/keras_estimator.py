@@ -176,22 +176,26 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     # What fit does on the driver
 
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
-        self._feed_columns(dataset.schema)  # no job starts for columns that are not there
-        with self._executors_prepared(dataset.sparkSession):
-            columns, description = self._fit_to_model(dataset.schema)
+        spark = dataset.sparkSession
+        self._feed_columns(dataset.schema, spark)  # no job starts for columns that are not there
+        with self._executors_prepared(spark):
+            columns, description = self._fit_to_model(dataset.schema, spark)
         source = self._complete_source()
         given = self._get("initialModel")
         initial = read_weights(given) if given else None
         self._check_for_several(description)
         adapted, layers = None, self._get("adaptLayers")
         if layers:
-            adapted = adapt_source(source, layers, columns, self._adapt_rows(dataset, columns), *self._process())
+            rows = self._adapt_rows(dataset, columns)
+            adapted = adapt_source(source, layers, columns, rows, *self._process(spark))
         return columns, self._pickle(source, description, adapted, initial)
 
-    def _fit_to_model(self, given: StructType) -> tuple[schema.FeedSchema, ModelDescription]:
+    def _fit_to_model(
+        self, given: StructType, spark: SparkSession | None
+    ) -> tuple[schema.FeedSchema, ModelDescription]:
         """The columns to feed, and the model; raises if they do not fit."""
-        columns = self._feed_columns(given)
-        description = self._describe()
+        columns = self._feed_columns(given, spark)
+        description = self._describe(spark)
         description.check_adapted(self._get("adaptLayers") or [])
         columns = narrow_vectors(columns, description)
         check_columns(columns, description)
@@ -200,13 +204,13 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         check_activations(description)
         return columns, description
 
-    def _feed_columns(self, given: StructType) -> schema.FeedSchema:
+    def _feed_columns(self, given: StructType, spark: SparkSession | None) -> schema.FeedSchema:
         self._check_roles()
         try:
             return self._feed_schema(given)
         except errors.ColumnNotFoundError:
             if self._get("inputMapping") is None and self._get("featuresCol") not in given.names:
-                check_is_single_input(self._describe())
+                check_is_single_input(self._describe(spark))
             raise
 
     def _executors_prepared(self, spark: SparkSession) -> AbstractContextManager[None]:
@@ -224,15 +228,17 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         }
         return prepared_executors(spark, self._template().size - self._first_rank(), preparation)
 
-    def _describe(self) -> ModelDescription:
+    def _describe(self, spark: SparkSession | None) -> ModelDescription:
         """What the driver knows of the model; found out once."""
         source = self._complete_source()
-        return self._description or describe_source(source, *self._process())
+        return self._description or describe_source(source, *self._process(spark))
 
     def transformSchema(self, schema: StructType) -> StructType:
         """Schema of what the fitted model will return, as far as it is known; raises if a column does not fit."""
+        from pyspark.sql import SparkSession
+
         self.check_params()
-        _, description = self._fit_to_model(schema)
+        _, description = self._fit_to_model(schema, SparkSession.getActiveSession())
         outputs = description.outputs
         if outputs is None:  # a model that is not built
             return schema
@@ -358,11 +364,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             warn(text)
         return model
 
-    def _process(self) -> tuple[dict[str, str], Forking]:
+    def _process(self, spark: SparkSession | None) -> tuple[dict[str, str], Forking]:
         """Environment of the process that looks at the model, and the fork server that it comes from."""
-        from pyspark.sql import SparkSession
-
-        spark = SparkSession.getActiveSession()
         return self._environment(), Forking(os.getpid(), idle_seconds(spark), application(spark))
 
     def _environment(self) -> dict[str, str]:
