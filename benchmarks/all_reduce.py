@@ -1,8 +1,8 @@
 """What one sum over two workers costs, by size: ours beside TensorFlow's bare operation and beside bare sockets.
 
 Two processes of one thread on this host, in turn. "gradients" is what a training step of KerasEstimator does with ten
-gradients of that size together; "operation" is one ``CollectiveReduceV2`` of one such tensor; "sockets" is the same
-exchange by hand over one TCP connection: halves there, sums back.
+gradients of that size together, through a connection of its own; "operation" is one ``CollectiveReduceV2`` of one such
+tensor; "sockets" is the same exchange by hand over one TCP connection: halves there, sums back.
 
     python benchmarks/all_reduce.py [--repeats 20] [--kilobytes 4 40 400 4000 40000 400000]
 """
@@ -81,14 +81,15 @@ def milliseconds(call: Callable[[], object], repeats: int) -> float:
 
 def work(rank: int, ports: list[int], kilobytes: list[int], repeats: int, results: Any) -> None:
     """One of the two workers; the first reports."""
-    addresses = [f"127.0.0.1:{port}" for port in ports[:2]]
+    addresses, ours = [f"127.0.0.1:{port}" for port in ports[:2]], [f"127.0.0.1:{port}" for port in ports[2:4]]
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
     import tensorflow as tf
 
     from tfos_ml.keras.collectives import WorkerGroup
 
-    group = WorkerGroup.start(rank, 2, timeout=120)
-    sockets = Sockets(rank, ports[2])
+    plain = WorkerGroup.start(rank, addresses, 120, "ring")
+    group = WorkerGroup.start(rank, ours, 120, secret=b"of this benchmark")
+    sockets = Sockets(rank, ports[4])
     for size in kilobytes:
         values = np.ones(size * 250 // GRADIENTS * GRADIENTS, np.float32)
         tensor, parts = tf.constant(values), list(map(tf.constant, np.split(values, GRADIENTS)))
@@ -96,7 +97,7 @@ def work(rank: int, ports: list[int], kilobytes: list[int], repeats: int, result
 
         @tf.function
         def operation(given, size=size):
-            return group.all_reduce(given, f"bare-{size}")
+            return plain.all_reduce(given, f"bare-{size}")
 
         @tf.function
         def gradients(given, shapes=shapes):
@@ -119,7 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.update(ONE_THREAD)
     with contextlib.ExitStack() as stack:
-        listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(5)]
         ports = [server.getsockname()[1] for server in listening]
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

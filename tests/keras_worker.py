@@ -317,7 +317,9 @@ def main(arguments):
     if size > 1:
         cluster = {"worker": [f"127.0.0.1:{p}" for p in ports]}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
-    group = WorkerGroup.start(rank, size, timeout=60.0)
+    addresses = [f"127.0.0.1:{p}" for p in ports]
+    communication = os.environ.get("TFOS_ML_TEST_COMMUNICATION", "auto")
+    group = WorkerGroup.start(rank, addresses, 60.0, communication, secret=b"of these tests")
     for case in cases:
         data, model = make(case)
         source = ModelSource(function=lambda case=case: make(case)[1])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 
 import numpy as np
 import pytest
+from conftest import free_ports
 from keras_worker import BATCH, CASES, EPOCHS, make
 
 from tfos_ml.agent.forkserver import Forking, start_process
@@ -45,16 +45,6 @@ TRAINED = {
         3: ["sgd_momentum_clipped", "loss_mean_with_sample_weight", "adam", "lstm_masked_steps", *RAGGED],
     },
 }
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [str(s.getsockname()[1]) for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 class Trained:

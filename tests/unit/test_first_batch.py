@@ -39,7 +39,7 @@ def fit(tmp_path):
         ctx = worker_context(class_data(), 0, 1, False, SpoolDirectories(Path(tmp_path), Path(tmp_path)))
         told = {}
         ctx.summarize = told.update
-        fit_model(KerasFit(ModelSource(function=make), describe(make()), Head()), ctx, WorkerGroup.start(0, 1, 60.0))
+        fit_model(KerasFit(ModelSource(function=make), describe(make()), Head()), ctx, WorkerGroup.start(0, [""], 60.0))
         return told["warnings"]
 
     return fit

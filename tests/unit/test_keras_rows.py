@@ -52,7 +52,7 @@ def fit(tmp_path):
 
         ctx = worker_context(data, 0, 1, False, SpoolDirectories(Path(tmp_path), Path(tmp_path)))
         task = KerasFit(ModelSource(function=model), describe(model()), Head(), list(callbacks))
-        return fit_model(task, ctx, WorkerGroup.start(0, 1, timeout=60.0)), ctx
+        return fit_model(task, ctx, WorkerGroup.start(0, [""], timeout=60.0)), ctx
 
     return run
 

@@ -32,6 +32,7 @@ from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, Work
 from tfos_ml.protocol.graces import ended_at_work, lost_peers
 from tfos_ml.protocol.mailbox import PERIOD_SECONDS, MailboxWriter, mailbox_of
 from tfos_ml.protocol.template import cluster_spec, tf_config
+from tfos_ml.protocol.transport import node_secret
 
 GATHER_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
 PINGS_OF_DETACHED = 5  # times as many: the driver's announcements come with its answers
@@ -173,6 +174,7 @@ class NodeRun:
             schema=self._task.schema,
             log_dir=self._claimed.log_dir,
             settings=self._task.settings,
+            secret=node_secret(self._task.control["token"]).hex() if self._task.control else "",
         )
 
     # RUN

@@ -1,5 +1,6 @@
 """Collective operations among the workers that train a Keras model together.
 
+On CPUs they go through a mesh of connections (:mod:`tfos_ml.keras.mesh`); with GPUs, or if the user says so, they are
 ``CollectiveReduceV2`` and ``CollectiveGatherV2`` of TensorFlow's own collective runtime, which
 ``MultiWorkerMirroredStrategy`` starts from ``TF_CONFIG``. Nothing else of the strategy is used:
 models and optimizers live outside its scope, since Keras 3 does not train under it
@@ -10,14 +11,16 @@ Every worker must begin the same operations in the same order.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfos_ml.errors import ClusterConfigError
+from tfos_ml.errors import ClusterConfigError, PortTakenError
+from tfos_ml.keras.mesh import BrokenMeshError, Mesh, SilentWorkerError
 
 Array = np.ndarray[Any, Any]
 
@@ -29,34 +32,71 @@ class WorkerGroup:
     """The workers, one of which is this process.
 
     Operations that others have not joined are an error after `timeout` seconds; `communication` ("auto", "ring",
-    "nccl") is how TensorFlow carries them out.
+    "nccl") is how TensorFlow carries them out, where there is no `mesh`.
     """
 
-    def __init__(self, rank: int, size: int, timeout: float, communication: str = "auto"):
+    def __init__(self, rank: int, size: int, timeout: float, communication: str = "auto", mesh: Mesh | None = None):
         self.rank = rank
         self.size = size
         self._timeout = timeout
         self._communication = communication
+        self._mesh = mesh
+        self._last: tf.Tensor | None = None  # that the mesh has carried out, in the graph being made
 
     @classmethod
-    def start(cls, rank: int, size: int, timeout: float, communication: str = "auto") -> WorkerGroup:
-        """Start the collective runtime of this process; once a process, before any other use of TensorFlow.
+    def start(
+        cls, rank: int, addresses: Sequence[str], timeout: float, communication: str = "auto", secret: bytes = b""
+    ) -> WorkerGroup:
+        """Connect with the others, whose `addresses` are "host:port" by rank, and who know the same `secret`.
 
-        Raises ``ClusterConfigError`` if NCCL is requested where there is no GPU.
+        Without a secret, with GPUs and with any `communication` but "auto" this starts the collective runtime of
+        TensorFlow, which is possible once a process, before any other use of TensorFlow.
+
+        Raises
+        ------
+        ClusterConfigError
+            If NCCL is requested where there is no GPU.
+        PortTakenError
+            If this worker's port is another's now.
         """
-        if size > 1:
-            tf.distribute.MultiWorkerMirroredStrategy()
-            if communication == "nccl" and not tf.config.list_physical_devices("GPU"):
-                raise ClusterConfigError(
-                    "communication='nccl' needs a GPU on every worker, and TensorFlow sees none here. Use 'auto' or "
-                    "'ring'"
-                )
+        size = len(addresses)
+        if size == 1:
+            return cls(rank, size, timeout, communication)
+        has_gpus = bool(tf.config.list_physical_devices("GPU"))
+        if communication == "auto" and secret and not has_gpus:
+            return cls(rank, size, timeout, communication, _connect(rank, addresses, secret, timeout))
+        tf.distribute.MultiWorkerMirroredStrategy()
+        if communication == "nccl" and not has_gpus:
+            raise ClusterConfigError(
+                "communication='nccl' needs a GPU on every worker, and TensorFlow sees none here. Use 'auto' or 'ring'"
+            )
         return cls(rank, size, timeout, communication)
+
+    def close(self) -> None:
+        """End the connections of a mesh."""
+        if self._mesh is not None:
+            self._mesh.close()
+
+    @contextlib.contextmanager
+    def errors_of_others(self) -> Iterator[None]:
+        """Around operations: what the mesh raises is TensorFlow's error for a worker that has ended or stands still."""
+        try:
+            yield
+        except Exception as error:  # of TensorFlow's, if it was in a function
+            failure = self._mesh.failure if self._mesh is not None else None
+            if isinstance(failure, SilentWorkerError):
+                raise tf.errors.DeadlineExceededError(None, None, str(failure)) from error
+            if failure is not None:
+                raise tf.errors.UnavailableError(None, None, str(failure)) from error
+            raise
 
     def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
         """Sum (``op="Max"``: maximum) of a tensor of one shape over all workers; also inside functions."""
+        mesh = self._mesh
         if self.size == 1:
             return value
+        if mesh is not None:
+            return self._in_order(lambda array: mesh.all_reduce(array, op), value, value.shape)
         return tf.raw_ops.CollectiveReduceV2(
             input=value,
             group_size=self.size,
@@ -69,6 +109,15 @@ class WorkerGroup:
             timeout_seconds=self._timeout,
             is_stateless=False,
         )
+
+    def _in_order(self, call: Callable[[Array], Array], value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+        """Have the mesh do something after all that it did before: TensorFlow would begin what is ready."""
+        if tf.executing_eagerly():
+            return tf.constant(call(value.numpy()))
+        before = self._last if self._last is not None and self._last.graph is value.graph else None
+        with tf.control_dependencies([] if before is None else [before]):
+            self._last = tf.numpy_function(call, [value], value.dtype)
+        return tf.ensure_shape(self._last, shape)
 
     def _all_gather(self, value: tf.Tensor, instance_key: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.CollectiveGatherV2(
@@ -106,12 +155,24 @@ class WorkerGroup:
             parts = tf.split(flat, [dense[i].shape.num_elements() for i in bucket])
             for i, part in zip(bucket, parts, strict=True):
                 summed[i] = tf.reshape(part, dense[i].shape)
-        if slices:
+        if slices and self._mesh is not None:
+            for i, gradient in slices.items():
+                summed[i] = self._mesh_slices(self._mesh, gradient, weight, shapes[i])
+        elif slices:
             counts = tf.stack([tf.shape(s.indices)[0] for s in slices.values()])
             longest = self.all_reduce(counts, "slices", "Max")
             for number, (i, gradient) in enumerate(slices.items()):
                 summed[i] = self._gather_slices(gradient, weight, shapes[i], longest[number], f"slices-{i}")
         return summed
+
+    def _mesh_slices(
+        self, mesh: Mesh, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape
+    ) -> tf.IndexedSlices:
+        """The slices of all workers."""
+        values = gradient.values * tf.cast(weight, gradient.values.dtype)
+        indices = self._in_order(mesh.all_gather, gradient.indices, tf.TensorShape([None]))
+        values = self._in_order(mesh.all_gather, values, tf.TensorShape([None, *shape[1:]]))
+        return tf.IndexedSlices(values, indices, tf.constant(shape.as_list()))
 
     def _gather_slices(
         self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, longest: tf.Tensor, name: str
@@ -147,6 +208,8 @@ class WorkerGroup:
         return summed
 
     def _sum_flat(self, part: Array) -> Array:
+        if self._mesh is not None:
+            return self._mesh.all_reduce(part)
         wide = part.astype(np.int64) if part.dtype.kind in "iub" and part.dtype != np.int32 else part
         return np.asarray(self.all_reduce(tf.constant(wide), "arrays").numpy().astype(part.dtype))
 
@@ -166,6 +229,18 @@ class WorkerGroup:
     def largest(self, value: float) -> float:
         """The largest of one number from each worker."""
         return float(self.all_reduce(tf.constant([value], tf.float64), "largest", "Max")[0])
+
+
+def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float) -> Mesh:
+    try:
+        return Mesh.connect(rank, addresses, secret, timeout)
+    except BrokenMeshError as error:
+        raise tf.errors.DeadlineExceededError(None, None, str(error)) from None
+    except OSError as error:
+        raise PortTakenError(
+            f"The port of {addresses[rank]}, which was reserved for this worker, cannot be used: {error}. Another "
+            "program took it meanwhile; run again, or keep a range free with spark.tfos_ml.nodePorts."
+        ) from None
 
 
 def _key(name: str, dtype: Any, shape: Any) -> int:

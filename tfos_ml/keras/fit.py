@@ -61,11 +61,21 @@ class KerasFit:
 
 def train(task: KerasFit, ctx: NodeContext) -> None:
     """Train the model with the other workers; the chief exports it."""
-    timeout, communication = ctx.settings.feed_timeout, ctx.settings.communication
-    model = fit_model(task, ctx, WorkerGroup.start(ctx.worker_num, ctx.num_workers, timeout, communication))
+    model = _fit_with_others(task, ctx)
     path = ctx.export_saved_model(model)
     if path is not None:
         _add_to_export(path, model, task, ctx)
+
+
+def _fit_with_others(task: KerasFit, ctx: NodeContext) -> Any:
+    timeout, communication = ctx.settings.feed_timeout, ctx.settings.communication
+    group = WorkerGroup.start(ctx.worker_num, ctx.worker_addresses, timeout, communication, ctx.secret)
+    ctx.coordinates.append("KerasEstimator")
+    try:
+        with group.errors_of_others():
+            return fit_model(task, ctx, group)
+    finally:
+        group.close()
 
 
 def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:

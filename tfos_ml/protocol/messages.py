@@ -38,6 +38,7 @@ class Start:
     schema: FeedSchema
     log_dir: str
     settings: NodeSettings
+    secret: str = field(default="", repr=False)  # of the run's nodes, in hexadecimal digits
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ MAX_MESSAGE_BYTES = 8 << 20
 _AUTHORITY, _MEMBER = "tfos-ml-authority", "tfos-ml-run"  # members are known by their token, not by their address
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256
 _KEY_BYTES = 48  # half as many again as the order has, so that all keys are equally likely
+_SECRET_BYTES = 32
 _NOT_BEFORE, _NOT_AFTER = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)  # the run's end is the end
 _CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0)]  # nodes and driver reach each other without one
 
@@ -64,6 +65,11 @@ def make_credentials(token: str) -> Credentials:
         _certificate(_MEMBER, own.public_key(), authority),
         own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
     )
+
+
+def node_secret(token: str) -> bytes:
+    """What the nodes of a run prove to each other; it does not give the token away to the programs that they run."""
+    return HKDF(hashes.SHA256(), _SECRET_BYTES, salt=None, info=b"tfos_ml nodes").derive(token.encode())
 
 
 def _authority_key(token: str) -> ec.EllipticCurvePrivateKey:

@@ -138,7 +138,7 @@ class TrainingAccessors(ParamsBase):
     def getNodeCpus(self) -> int: """Value of ``nodeCpus``."""; return self.getOrDefault("nodeCpus")
     def setNodeGpus(self, value: int) -> Self: """Set ``nodeGpus``: GPUs of a node, by stage-level scheduling; unset: as Spark is configured."""; return self._set_checked(nodeGpus=value)
     def getNodeGpus(self) -> int: """Value of ``nodeGpus``."""; return self.getOrDefault("nodeGpus")
-    def setCommunication(self, value: str) -> Self: """Set ``communication``: collectives of TensorFlow: 'auto', 'ring' or 'nccl' (ctx.communication_options())."""; return self._set_checked(communication=value)
+    def setCommunication(self, value: str) -> Self: """Set ``communication``: collectives: 'ring' or 'nccl' of TensorFlow; 'auto' has KerasEstimator use its own on CPUs (ctx.communication_options())."""; return self._set_checked(communication=value)
     def getCommunication(self) -> str: """Value of ``communication``."""; return self.getOrDefault("communication")
     def setNodeEnv(self, value: Mapping[str, str]) -> Self: """Set ``nodeEnv``: environment of the TensorFlow processes, set before TensorFlow is imported."""; return self._set_checked(nodeEnv=value)
     def getNodeEnv(self) -> Mapping[str, str]: """Value of ``nodeEnv``."""; return self.getOrDefault("nodeEnv")

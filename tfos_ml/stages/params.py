@@ -127,7 +127,8 @@ class TrainingParams(
     nodeCpus = Param("CPUs of a node, by stage-level scheduling; unset: spark.task.cpus", integer(1))
     nodeGpus = Param("GPUs of a node, by stage-level scheduling; unset: as Spark is configured", integer(1))
     communication = Param(
-        "collectives of TensorFlow: 'auto', 'ring' or 'nccl' (ctx.communication_options())",
+        "collectives: 'ring' or 'nccl' of TensorFlow; 'auto' has KerasEstimator use its own on CPUs "
+        "(ctx.communication_options())",
         choice("auto", "ring", "nccl"),
         "auto",
     )

@@ -101,7 +101,12 @@ class NodeContext:
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
         self._checkpoints = 0  # sent
-        self.reads = ""  # what training rows are read with, for tfos_ml itself
+        # For tfos_ml itself: what training rows are read with; where the nodes that get them are, by rank, and what
+        # only they know; and ways to work together that TensorFlow does not know of.
+        self.reads = ""
+        self.worker_addresses = [_address(label, start.cluster_spec) for label in self._feed_labels]
+        self.secret = bytes.fromhex(start.secret)
+        self.coordinates: list[str] = []
 
     # Rows
 
@@ -493,3 +498,8 @@ def _positive(name: str, value: Sequence[int] | int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise errors.ParamError(f"{name} must be a positive integer. Received: {value!r}")
     return value
+
+
+def _address(label: str, cluster_spec: dict[str, list[str]]) -> str:
+    job_name, _, index = label.partition(":")
+    return cluster_spec[job_name][int(index)]

@@ -15,7 +15,7 @@ RETURNED = "returned"
 
 def outcome(ctx: NodeContext, ending: str) -> dict[str, Any]:
     """Facts for the node's report; `ending` is ``RETURNED``, or what :func:`exit_line` found."""
-    return {"ending": ending, "reads": ctx.reads, "coordinates": coordination()}
+    return {"ending": ending, "reads": ctx.reads, "coordinates": [*coordination(), *ctx.coordinates]}
 
 
 def exit_line(error: SystemExit) -> str:
@@ -43,7 +43,7 @@ def _eager_context() -> Any:
 
 
 def _has_collectives() -> bool:
-    """As ``MultiWorkerMirroredStrategy``, DTensor and ``KerasEstimator`` set them up."""
+    """As ``MultiWorkerMirroredStrategy`` and DTensor set them up."""
     context = _eager_context()
     return context is not None and context._collective_ops_server_def is not None
 

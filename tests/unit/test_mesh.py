@@ -1,0 +1,148 @@
+"""Sums over workers through connections between each two of them; here the workers are threads."""
+
+import contextlib
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import free_ports
+
+from tfos_ml.keras.mesh import WHOLE_BYTES, BrokenMeshError, Mesh, SilentWorkerError
+
+SECRET = b"of these tests"
+DEADLINE = 60.0
+LARGE = WHOLE_BYTES // 4 + 1001  # float32 numbers, which no number of workers divides
+
+
+@pytest.fixture
+def start():
+    """Connects so many workers; functions for each of them run at the same time."""
+    with contextlib.ExitStack() as stack:
+
+        def start(size, timeout=DEADLINE):
+            addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
+            pool = stack.enter_context(ThreadPoolExecutor(size))
+            connect = lambda rank: Mesh.connect(rank, addresses, SECRET, timeout)  # noqa: E731
+            meshes = list(pool.map(connect, range(size)))
+            for mesh in meshes:
+                stack.callback(mesh.close)
+            return meshes, lambda work: list(pool.map(work, meshes))
+
+        yield start
+
+
+def shares(size, count, dtype):
+    """Of sizes that differ, so that the order of a sum shows in its last bits."""
+    values = np.random.default_rng(3).normal(size=(size, count))
+    return (values * 10.0 ** np.arange(size)[:, None]).astype(dtype)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, LARGE])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64"])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):
+    values = shares(size, count, dtype)
+    expected = values[0]
+    for share in values[1:]:
+        expected = expected + share
+    _, run = start(size)
+    for found in run(lambda mesh: mesh.all_reduce(values[mesh.rank])):
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_shapes_and_the_largest(start, size):
+    values = shares(size, 24, "float32").reshape(size, 2, 3, 4)
+    _, run = start(size)
+    for found in run(lambda mesh: mesh.all_reduce(values[mesh.rank], "Max")):
+        np.testing.assert_array_equal(found, values.max(0), strict=True)
+
+
+def test_what_comes_back_is_not_changed_by_the_next_call(start):
+    _, run = start(2)
+
+    def twice(mesh):
+        first = mesh.all_reduce(np.full(5, 1.0))
+        mesh.all_reduce(np.full(5, 7.0))
+        return first
+
+    for found in run(twice):
+        np.testing.assert_array_equal(found, np.full(5, 2.0))
+
+
+@pytest.mark.parametrize("lengths", [(3, 0, 2), (0, 0, 0), (1, 300_000, 2)])
+def test_rows_of_all_come_in_the_order_of_ranks(start, lengths):
+    rows = [np.arange(n * 3, dtype=np.float32).reshape(n, 3) + 1000 * rank for rank, n in enumerate(lengths)]
+    _, run = start(len(lengths))
+    for found in run(lambda mesh: mesh.all_gather(rows[mesh.rank])):
+        np.testing.assert_array_equal(found, np.concatenate(rows), strict=True)
+
+
+def test_a_worker_that_has_ended_breaks_all_calls_at_once(start):
+    meshes, run = start(3)
+    meshes[1].close()
+
+    def reduce(mesh):
+        if mesh.rank == 1:
+            return
+        for _ in range(2):
+            with pytest.raises(BrokenMeshError, match="worker 1 has ended"):
+                mesh.all_reduce(np.ones(10))
+        assert not isinstance(mesh.failure, SilentWorkerError)
+
+    run(reduce)
+
+
+def test_a_worker_that_stands_still_is_not_waited_for_longer_than_the_deadline(start):
+    meshes, _ = start(2, timeout=0.5)
+    with pytest.raises(SilentWorkerError, match=r"worker 1 has sent nothing for 0\.5 s"):
+        meshes[0].all_reduce(np.ones(10))
+
+
+def test_a_worker_that_never_comes_is_named():
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    with pytest.raises(SilentWorkerError, match=f"workers at {addresses[1]} within 0.5 s"):
+        Mesh.connect(0, addresses, SECRET, timeout=0.5)
+
+
+def test_a_port_of_another_is_an_error_at_once():
+    with socket.create_server(("", 0)) as other:
+        addresses = [f"127.0.0.1:{other.getsockname()[1]}", "127.0.0.1:1"]
+        with pytest.raises(OSError, match="in use"):
+            Mesh.connect(0, addresses, SECRET, DEADLINE)
+
+
+def test_who_does_not_know_the_secret_is_none_of_the_workers():
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    secrets = [SECRET, b"of others"]
+
+    def connect(rank):
+        with pytest.raises(SilentWorkerError):
+            Mesh.connect(rank, addresses, secrets[rank], timeout=1.0)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(connect, range(2)))
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n" + bytes(100), b"\0" * 68])
+def test_strangers_do_not_disturb(said):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(Mesh.connect, 0, addresses, SECRET, DEADLINE)
+        stranger = connected(addresses[0])
+        stranger.sendall(said)
+        with contextlib.suppress(OSError):  # it has been sent away already
+            stranger.shutdown(socket.SHUT_WR)
+        second = pool.submit(Mesh.connect, 1, addresses, SECRET, DEADLINE)
+        with contextlib.closing(first.result()) as one, contextlib.closing(second.result()) as other, stranger:
+            sums = pool.map(lambda mesh: mesh.all_reduce(np.ones(3)), [one, other])
+            assert [list(found) for found in sums] == [[2.0] * 3] * 2
+
+
+def connected(address):
+    """A connection as soon as somebody listens."""
+    host, port = address.split(":")
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection((host, int(port)), timeout=DEADLINE)
