@@ -29,6 +29,9 @@ Array = np.ndarray[Any, Any]
 Buffers = Mapping[int, memoryview]  # by rank of the other worker
 
 WHOLE_BYTES = 1 << 20  # up to which what a worker sends goes in one exchange
+# That a worker looks for what others send before it sleeps. Two on two cores that slept at once trained a small network
+# at half the rate in many epochs (median of 8: 3.9k rows/s beside 7.0k), with both cores half idle.
+AWAKE_SECONDS = 0.005
 _GREETING_SECONDS = 20.0  # for a proof; who sends none holds others up so long
 _RETRY_SECONDS = 0.05  # until the other side listens
 _RANK = struct.Struct("!I")
@@ -195,15 +198,17 @@ class Mesh:
 
     def _exchange(self, sent: Buffers, received: Buffers) -> None:
         """Send and fill the buffers, both ways at once: two that only sent would wait for each other."""
-        deadline = time.monotonic() + self._timeout
+        began = time.monotonic()
+        awake, deadline = began + AWAKE_SECONDS, began + self._timeout
         left = {other: [sent[other], received[other]] for other in self._connections}
         with selectors.DefaultSelector() as selector:
             for other, connection in self._connections.items():
                 if self._progress(other, left[other]):
                     selector.register(connection, _events(left[other]), other)
             while selector.get_map():
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
+                now = time.monotonic()
+                ready = selector.select(0 if now < awake else max(0.0, deadline - now))
+                if not ready and now >= awake:
                     raise SilentWorkerError(
                         f"worker {min(key.data for key in selector.get_map().values())} has sent nothing for "
                         f"{self._timeout:g} s"
