@@ -1,0 +1,1 @@
+"""TFRecords as a data source of Spark, without TensorFlow."""
