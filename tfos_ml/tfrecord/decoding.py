@@ -73,23 +73,30 @@ def decode(data: Array, start: Array, end: Array, columns: Sequence[Column], rec
     own library.
     """
     arrays, problems = _decode(data, start, end, columns, record_type)
-    unusual = np.flatnonzero(problems.unusual)
-    if not len(unusual):
+    if not problems.unusual.any():
         return Decoded(arrays, problems.reasons)
+    data, start, end, unreadable = usual(data, start, end, problems.unusual, record_type)
+    arrays, problems = _decode(data, start, end, columns, record_type)
+    message = f"it is no {record_type}, or is damaged"
+    problems.mark(np.array([*unreadable, *np.flatnonzero(problems.unusual)], np.int64), message)
+    return Decoded(arrays, problems.reasons)
+
+
+def usual(
+    data: Array, start: Array, end: Array, unusual: Array, record_type: str
+) -> tuple[Array, Array, Array, list[int]]:
+    """The same messages, of which some are written anew, and those that are none."""
     from tfos_ml.tfrecord.messages import rewritten
 
     parts: list[bytes] = [data[a:z].tobytes() for a, z in zip(start.tolist(), end.tolist(), strict=True)]
     unreadable = []
-    for row in unusual.tolist():
+    for row in np.flatnonzero(unusual).tolist():
         anew = rewritten(parts[row], record_type)
         parts[row] = anew or b""
         if anew is None:
             unreadable.append(row)
     data, bounds = _contents(pa.array(parts, pa.large_binary()))
-    arrays, problems = _decode(data, bounds[:-1], bounds[1:], columns, record_type)
-    message = f"it is no {record_type}, or is damaged"
-    problems.mark(np.array([*unreadable, *np.flatnonzero(problems.unusual)], np.int64), message)
-    return Decoded(arrays, problems.reasons)
+    return data, bounds[:-1], bounds[1:], unreadable
 
 
 def _contents(records: pa.LargeBinaryArray) -> tuple[Array, Array]:
@@ -107,25 +114,38 @@ def _decode(
 ) -> tuple[list[pa.Array], Problems]:
     problems = Problems(np.zeros(len(start), bool))
     buffer = Buffer.of(data)
-    in_lists: dict[str, Spans] = {}
-    if record_type == SEQUENCE:
-        context, lists = _halves(buffer, start, end, problems)
-        in_lists = _entries(buffer, lists, {c.name for c in columns if c.ndim}, problems)
-    else:
-        begin, finish, wrong = only_part(buffer, start, end, _ITEM)
-        problems.unusual |= wrong
-        context = Spans(np.arange(len(start)), begin, finish)
-    features = _entries(buffer, context, {c.name for c in columns if c.ndim < 2}, problems)
+    in_lists = {c.name for c in columns if c.ndim}
+    in_context = {c.name for c in columns if c.ndim < 2}
+    features, feature_lists = named_spans(buffer, start, end, record_type, in_context, in_lists, problems)
     arrays = []
     for column in columns:
-        decoder = _Decoder(buffer, column, problems)
+        decoder = Decoder(buffer, column, problems)
         found = []
         if column.name in features:
             found.append(decoder.features(features[column.name], len(start)))
-        if column.name in in_lists:
-            found.append(decoder.feature_lists(in_lists[column.name], len(start)))
+        if column.name in feature_lists:
+            found.append(decoder.feature_lists(feature_lists[column.name], len(start)))
         arrays.append(pc.coalesce(*found) if found else pa.nulls(len(start), column.type))
     return arrays, problems
+
+
+def named_spans(
+    buffer: Buffer,
+    start: Array,
+    end: Array,
+    record_type: str,
+    in_context: set[str] | None,
+    in_lists: set[str] | None,
+    problems: Problems,
+) -> tuple[dict[str, Spans], dict[str, Spans]]:
+    """The features and the feature lists of messages, by name; None for all names."""
+    if record_type == SEQUENCE:
+        context, lists = _halves(buffer, start, end, problems)
+        features = _entries(buffer, context, in_context, problems)
+        return features, _entries(buffer, lists, in_lists, problems)
+    begin, finish, wrong = only_part(buffer, start, end, _ITEM)
+    problems.unusual |= wrong
+    return _entries(buffer, Spans(np.arange(len(start)), begin, finish), in_context, problems), {}
 
 
 def _halves(buffer: Buffer, start: Array, end: Array, problems: Problems) -> tuple[Spans, Spans]:
@@ -143,7 +163,7 @@ def _halves(buffer: Buffer, start: Array, end: Array, problems: Problems) -> tup
     return halves[0], halves[1]
 
 
-def _entries(buffer: Buffer, maps: Spans, names: set[str], problems: Problems) -> dict[str, Spans]:
+def _entries(buffer: Buffer, maps: Spans, names: set[str] | None, problems: Problems) -> dict[str, Spans]:
     """The values of the entries with given names of the maps that records have."""
     found: dict[str, list[Spans]] = {}
     active, position, ends = maps.rows, maps.start, maps.end
@@ -173,7 +193,7 @@ def _entries(buffer: Buffer, maps: Spans, names: set[str], problems: Problems) -
         for name, chosen in _by_key(buffer, key, key_length):
             if name is None:
                 problems.unusual[active[chosen]] = True
-            elif name in names:
+            elif names is None or name in names:
                 found.setdefault(name, []).append(Spans(active[chosen], value_begin[chosen], finish[chosen]))
         position, more = finish, finish < ends
     return {name: _merged(parts, problems) for name, parts in found.items()}
@@ -215,7 +235,7 @@ def _merged(parts: list[Spans], problems: Problems) -> Spans:
 
 
 @dataclass(frozen=True)
-class _Decoder:
+class Decoder:
     """Makes an Arrow array of one column of the features that hold it."""
 
     buffer: Buffer
