@@ -62,7 +62,7 @@ class Decoded:
 
 def decode_records(records: pa.LargeBinaryArray, columns: Sequence[Column], record_type: str) -> Decoded:
     """The columns that serialised messages, none of them null, hold."""
-    data, bounds = _contents(records)
+    data, bounds = contents(records)
     return decode(data, bounds[:-1], bounds[1:], columns, record_type)
 
 
@@ -95,11 +95,11 @@ def usual(
         parts[row] = anew or b""
         if anew is None:
             unreadable.append(row)
-    data, bounds = _contents(pa.array(parts, pa.large_binary()))
+    data, bounds = contents(pa.array(parts, pa.large_binary()))
     return data, bounds[:-1], bounds[1:], unreadable
 
 
-def _contents(records: pa.LargeBinaryArray) -> tuple[Array, Array]:
+def contents(records: pa.LargeBinaryArray) -> tuple[Array, Array]:
     """The bytes of records, padded, and their bounds."""
     if not len(records):
         return padded(np.zeros(0, np.uint8)), np.zeros(1, np.int64)
