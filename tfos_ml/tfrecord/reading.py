@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from tfos_ml.tfrecord.wire import PADDING, Array, Buffer, gather
 CHUNK_BYTES = 4 << 20
 """Bytes of a file that are decoded at once."""
 _SHOWN_REST = 1 << 20  # bytes kept of what follows a damaged length
+_READ_BYTES = 1 << 20
+_EITHER = 47  # window bits by which zlib takes its own format and gzip's
 _log = logging.getLogger("tfos_ml.tfrecord")
 
 
@@ -35,6 +38,7 @@ class Chunk:
     number: int  # of the first record in the file
     frames: Frames
     is_torn: bool = False  # whether the file ends within a record
+    failure: str = ""  # why a compressed file cannot be read any further
 
 
 def chunks(filesystem: fs.FileSystem, file: DataFile, codec: str | None, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
@@ -51,8 +55,10 @@ def chunks(filesystem: fs.FileSystem, file: DataFile, codec: str | None, size: i
             frames = find_frames(data[:filled])
             rest = filled - frames.consumed
             is_last = frames.broken or at_end
+            failure = stream.failure if isinstance(stream, _Inflated) else ""
             if len(frames.start) or is_last:
-                yield Chunk(data, filled, offset, number, frames, is_last and rest > 0)
+                is_torn = is_last and (rest > 0 or bool(failure))
+                yield Chunk(data, filled, offset, number, frames, is_torn, failure if is_torn else "")
             if is_last:
                 return
             offset += frames.consumed
@@ -68,12 +74,49 @@ def _needed(rest: Array) -> int:
     return int(rest[:8].copy().view("<u8")[0]) + HEADER + FOOTER if len(rest) >= HEADER else 0
 
 
-def _opened(filesystem: fs.FileSystem, file: DataFile, codec: str | None) -> pa.NativeFile:
+def _opened(filesystem: fs.FileSystem, file: DataFile, codec: str | None) -> pa.NativeFile | _Inflated:
     stream = filesystem.open_input_file(file.path)
-    codec = codec or _codec_of(stream)
-    if codec == PLAIN:
-        return stream
-    return pa.CompressedInputStream(stream, "gzip")  # finds out itself whether it is zlib's
+    return stream if (codec or _codec_of(stream)) == PLAIN else _Inflated(stream)
+
+
+class _Inflated:
+    """A file of gzip's or zlib's format; all that stands before a damage is read, where Arrow's own gives nothing."""
+
+    def __init__(self, stream: pa.NativeFile):
+        self._stream = stream
+        self._zlib = zlib.decompressobj(_EITHER)
+        self._rest = b""
+        self._is_within = False  # whether a part has begun and not ended
+        self.failure = ""  # what is wrong with the rest
+
+    def __enter__(self) -> _Inflated:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill some of the view; 0 at the end, or where the file is damaged."""
+        while not self.failure:
+            given = self._rest or self._stream.read(_READ_BYTES)
+            if not given:
+                if self._is_within:
+                    self.failure = "the compressed file ends too early"
+                break
+            try:
+                found = self._zlib.decompress(given, len(view))
+            except zlib.error as error:
+                self.failure = f"the file cannot be decompressed from there ({error})"
+                break
+            self._is_within = not self._zlib.eof
+            self._rest = self._zlib.unconsumed_tail
+            if self._zlib.eof:  # several may follow each other
+                self._rest = self._zlib.unused_data
+                self._zlib = zlib.decompressobj(_EITHER)
+            if found:
+                view[: len(found)] = found
+                return len(found)
+        return 0
 
 
 def _codec_of(stream: pa.NativeFile) -> str:
@@ -97,18 +140,11 @@ def read(
     """
     filesystem, _ = filesystems.open_uri(file.root)
     dropped = 0
-    try:
-        for chunk in chunks(filesystem, file, options.codec):
-            batch, lost = _batch(chunk, file, schema, columns, options, constants)
-            dropped += lost
-            if batch.num_rows:
-                yield batch
-    except OSError as error:
-        if not any(word in str(error).lower() for word in ("zlib", "compressed")):
-            raise
-        if options.mode == FAILFAST:
-            raise CorruptRecordError(f"{file.shown} cannot be decompressed: {error}.", file.shown, -1) from error
-        _log.warning("%s cannot be decompressed to its end (%s); the rest of it is left out", file.shown, error)
+    for chunk in chunks(filesystem, file, options.codec):
+        batch, lost = _batch(chunk, file, schema, columns, options, constants)
+        dropped += lost
+        if batch.num_rows:
+            yield batch
     if dropped and options.mode == DROPMALFORMED:
         _log.warning("%s: %d corrupt records were dropped (mode=DROPMALFORMED)", file.shown, dropped)
 
@@ -199,6 +235,8 @@ def _assembled(
 
 
 def _torn(chunk: Chunk) -> str:
+    if chunk.failure:
+        return chunk.failure
     if chunk.frames.broken:
         return "the checksum of its length is wrong, so that no record after it can be found"
     return f"the file ends within it, {chunk.size - chunk.frames.consumed} bytes after its beginning"
