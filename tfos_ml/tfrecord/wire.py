@@ -25,6 +25,8 @@ _FOLDS = [  # of 7, 14 and 28 bits at a time
     (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
     (np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
 ]
+_LONGEST = 10  # bytes of a varint
+_BLOCK = 1 << 15  # values that the processor's cache holds
 _ENDLESS = 1 << 40  # a length that fits no buffer
 LENGTH_DELIMITED = 2
 
@@ -196,27 +198,40 @@ def integers(data: Array, offsets: Array) -> tuple[Array, Array, Array]:
     last = np.flatnonzero(is_last)
     if len(last) == len(data):
         return data.astype(np.int64), offsets, np.zeros(len(offsets) - 1, bool)
-    if len(data) < 1 << 31:
-        last = last.astype(np.int32)
-    size = np.diff(last, prepend=-1)
-    counted = np.zeros(len(data) + 1, np.int64)
-    np.cumsum(is_last, out=counted[1:])
-    bounds = counted[offsets]
-    wrong = np.zeros(len(offsets) - 1, bool)
+    bounds = np.searchsorted(last, offsets)
     ends = offsets[1:]
-    wrong |= (ends > offsets[:-1]) & ~is_last[np.maximum(ends - 1, 0)]
-    longest = int(size.max()) if len(size) else 0
-    if longest > 10:
-        wrong |= np.diff(np.concatenate([[0], np.cumsum(size > 10)])[bounds]) > 0
-    values = (data[last] & 0x7F).astype(np.uint64)
-    for k in range(1, min(longest, 10)):
-        longer = size > k
-        if longer.all():
-            values = values << np.uint64(7) | (data[last - k] & 0x7F)
-        else:
-            rows = np.flatnonzero(longer)
-            values[rows] = values[rows] << np.uint64(7) | (data[last[rows] - k] & 0x7F)
-    return values.view(np.int64), bounds, wrong
+    wrong = (ends > offsets[:-1]) & ~is_last[np.maximum(ends - 1, 0)]
+    values, is_too_long = np.empty(len(last), np.int64), False
+    for first in range(0, len(last), _BLOCK):
+        block = last[first : first + _BLOCK]
+        begin = int(last[first - 1]) + 1 if first else 0
+        found, longest = _block_of_integers(data[begin : block[-1] + 1], block - begin)
+        values[first : first + len(block)] = found
+        is_too_long |= longest > _LONGEST
+    if is_too_long:
+        too_long = np.diff(last, prepend=-1) > _LONGEST
+        wrong |= np.diff(np.concatenate([[0], np.cumsum(too_long)])[bounds]) > 0
+    return values, bounds, wrong
+
+
+def _block_of_integers(data: Array, last: Array) -> tuple[Array, int]:
+    """The varints that bytes consist of, each of which ends at one of `last`, and the bytes of the longest.
+
+    Each byte has a place in its value. The values are differences of the running sum of all bytes, each shifted to its
+    place; that the sum overflows does not matter.
+    """
+    goes_on = data >= 0x80
+    shift = np.zeros(len(data), np.uint8)
+    within, longest = goes_on[:-1], 1
+    while longest <= _LONGEST and within.any():
+        shift[longest:] += within
+        within = within[1:] & goes_on[: len(within) - 1]
+        longest += 1
+    kind = np.uint32 if longest <= 4 else np.uint64
+    shift *= 7
+    sums = np.cumsum((data & 0x7F).astype(kind) << shift.astype(kind), dtype=kind)[last]
+    sums[1:] -= sums[:-1].copy()
+    return sums.astype(np.int64), longest
 
 
 def single_integers(buffer: Buffer, start: Array, end: Array) -> tuple[Array, Array]:
