@@ -17,6 +17,7 @@ from tfos_ml.errors import NullValueError
 from tfos_ml.tfrecord.columns import BYTES, FLOAT, SEQUENCE, Column, is_text
 from tfos_ml.tfrecord.wire import Array, tag
 
+_BLOCK = 1 << 15  # integers that the processor's cache holds
 _NOTHING = pa.scalar(b"", pa.large_binary())
 
 
@@ -163,19 +164,21 @@ def _packed_integers(values: pa.Array) -> tuple[Array, Array]:
     numbers = values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
     if not len(numbers) or numbers.max() < 0x80:
         return numbers.astype(np.uint8), np.arange(len(numbers) + 1, dtype=np.int64)
-    size = np.ones(len(numbers), np.int64)
-    longest = int(numbers.max()).bit_length()
-    for shift in range(7, longest, 7):
-        size += numbers >= np.uint64(1 << shift)
-    offsets = np.concatenate([[0], np.cumsum(size)])
-    packed = np.empty(int(offsets[-1]), np.uint8)
-    packed[offsets[:-1]] = numbers & np.uint64(0x7F)
-    for k in range(1, int(size.max())):
-        rows = np.flatnonzero(size > k)
-        at = offsets[rows] + k
-        packed[at - 1] |= 0x80
-        packed[at] = numbers[rows] >> np.uint64(7 * k) & np.uint64(0x7F)
-    return packed, offsets
+    longest = -(-int(numbers.max()).bit_length() // 7)
+    kind = np.uint32 if longest <= 4 else np.uint64
+    sizes, packed = [], []
+    for first in range(0, len(numbers), _BLOCK):
+        block = numbers[first : first + _BLOCK].astype(kind)
+        size = np.ones(len(block), np.int64)
+        table = np.empty((len(block), longest), np.uint8)
+        for k in range(longest):
+            rest = block >> kind(7 * (k + 1))
+            goes_on = rest > 0 if k < 9 else np.zeros(len(block), bool)
+            table[:, k] = (block >> kind(7 * k)).astype(np.uint8) & 0x7F | goes_on.view(np.uint8) << np.uint8(7)
+            size += goes_on
+        sizes.append(size)
+        packed.append(table[np.arange(longest) < size[:, None]])
+    return np.concatenate(packed), np.concatenate([[0], *sizes]).cumsum()
 
 
 def _sliced(items: pa.LargeBinaryArray, bounds: Array, rows: pa.Array) -> pa.LargeBinaryArray:
