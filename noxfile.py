@@ -16,11 +16,21 @@ nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = False
 
 HERE = Path(__file__).parent
-TESTING = ["import-linter", "nbformat", "psutil>=6", "pytest>=8", "pytest-timeout", "pytest-xdist", "tensorboard"]
+TESTING = [
+    "hypothesis",
+    "import-linter",
+    "nbformat",
+    "psutil>=6",
+    "pytest>=8",
+    "pytest-timeout",
+    "pytest-xdist",
+    "tensorboard",
+]
 TESTED_BESIDE = ["scikit-learn"]
 OLDEST = [  # the lowest of all that setup.cfg names
     "cloudpickle==3.0.*",
     "cryptography==43.*",
+    "google-crc32c==1.5.*",
     "keras==3.7.*",
     "mlflow==3.9.*",
     "numpy==1.26.*",

@@ -13,6 +13,7 @@ Folders are the places where code runs; imports point downwards only (``make lin
 ``worker/``     inside the TensorFlow process of a node
 ``inference/``  SavedModel -> archive -> executor -> Arrow UDF -> columns
 ``protocol/``   what the places say to each other
+``tfrecord/``   TFRecords as a data source of Spark, and as plain functions
 ``data/``       columns, Arrow, NumPy, the order of rows, the spool
 ``common/``     what all stand on: host, processes, filesystems, texts
 ``errors.py``   every error, on one page

@@ -18,6 +18,7 @@
     │   ├── NullValueError           a null where none is allowed
     │   ├── NonFiniteValueError      NaN or infinity where none is allowed
     │   ├── LabelRangeError          labels that the model's loss cannot take
+    │   ├── CorruptRecordError       a TFRecord that is damaged, or does not fit the columns
     │   ├── ShapeError               rows that do not have the expected shape or dtype
     │   └── UnevenDataError          too few rows to give every worker a batch in every step
     ├── ModelError                   a SavedModel that is missing or does not fit
@@ -144,6 +145,26 @@ class NonFiniteValueError(DataError):
 
 class LabelRangeError(DataError):
     """Labels that the model's loss cannot take: no index of one of its classes, or no probability."""
+
+
+class CorruptRecordError(DataError):
+    """A record of a file of TFRecords is damaged, or does not fit the columns that it is read as.
+
+    Attributes
+    ----------
+    file : str
+        Path or URI of the file.
+    offset : int
+        Byte of the uncompressed file at which the record begins; -1 if not known.
+    """
+
+    def __init__(self, message: str, file: str = "", offset: int = -1):
+        super().__init__(message)
+        self.file = file
+        self.offset = offset
+
+    def __reduce__(self) -> Any:
+        return type(self), (*self.args, self.file, self.offset)
 
 
 class ShapeError(DataError):

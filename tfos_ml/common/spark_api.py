@@ -142,3 +142,23 @@ def struct_of(ddl: str) -> StructType:
     found = StructType.fromDDL(ddl) if hasattr(StructType, "fromDDL") else _parse_datatype_string(ddl)
     assert isinstance(found, StructType)
     return found
+
+
+def arrow_schema_of(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects of record batches; types of users, as vectors, as what they consist of."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructField, StructType, UserDefinedType
+
+    fields = [
+        StructField(f.name, f.dataType.sqlType() if isinstance(f.dataType, UserDefinedType) else f.dataType, f.nullable)
+        for f in schema
+    ]
+    return to_arrow_schema(StructType(fields))
+
+
+def register_data_source(spark: SparkSession, source: Callable[[], Any]) -> bool:
+    """Make a Python data source known to a session; False where Spark has none, before 4.0."""
+    if not hasattr(type(spark), "dataSource"):
+        return False
+    spark.dataSource.register(source())
+    return True

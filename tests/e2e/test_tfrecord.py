@@ -1,0 +1,309 @@
+"""TFRecords through Spark: the data source, and the plain functions, which also serve Sparks without one."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+from pathlib import Path
+
+import pyspark
+import pytest
+import tensorflow as tf
+from conftest import CLUSTER
+from pyspark.ml.linalg import DenseVector, SparseVector, VectorUDT
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tfos_ml import errors, tfrecord
+from tfos_ml.common.spark_api import struct_of
+
+HAS_SOURCES = int(pyspark.__version__.split(".")[0]) >= 4
+SCALARS = (
+    "i8 tinyint, i16 smallint, i int, l bigint, f float, d double, flag boolean, t string, b binary, p decimal(12,3)"
+)
+ARRAYS = ", ".join(f"{n}s array<{kind}>" for n, kind in (part.split() for part in SCALARS.split(", ")))
+ROWS = [
+    (1, -2, 3, 2**40, 0.5, 0.1, True, "ü 汉", bytearray(b"\xff\x00"), Decimal("1.250")),
+    (-128, 2**15 - 1, -(2**31), -(2**63), -0.0, float("inf"), False, "", bytearray(), Decimal("-123456789.001")),
+    (0, 0, 2**31 - 1, 2**63 - 1, 3e38, 1e-300, True, "a" * 3000, bytearray(300), Decimal("0.000")),
+]
+
+
+def wide(spark, count=200):
+    """Rows of all types, with nulls and empty arrays."""
+    pick = random.Random(3)
+    columns = list(zip(*ROWS, strict=True))
+
+    def row(number):
+        scalars = [None if pick.random() < 0.2 else pick.choice(values) for values in columns]
+        arrays = [
+            None if pick.random() < 0.2 else [pick.choice(values) for _ in range(pick.choice([0, 1, 2, 5]))]
+            for values in columns
+        ]
+        vector = pick.choice([None, DenseVector([1.0, number]), SparseVector(4, [1, 3], [2.5, -1.0]), DenseVector([])])
+        return (number, *scalars, *arrays, vector)
+
+    schema = struct_of(f"id bigint, {SCALARS}, {ARRAYS}").add("v", VectorUDT())
+    return spark.createDataFrame([row(n) for n in range(count)], schema).repartition(3, "id")
+
+
+def plain(value):
+    """A value that can be compared: vectors by what they hold, bytearrays as bytes."""
+    if isinstance(value, SparseVector):
+        value = DenseVector(value.toArray())
+    if isinstance(value, DenseVector):
+        return ("vector", *value.values.tolist())
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def by_id(df):
+    return [{k: plain(v) for k, v in row.asDict().items()} for row in sorted(df.collect(), key=lambda row: row.id)]
+
+
+@pytest.fixture(params=["format", "functions"])
+def save_and_load(request, spark):
+    """Writes and reads a DataFrame, through the data source or the functions."""
+    if request.param == "functions":
+        return (
+            lambda df, path, mode="error", **options: tfrecord.save_as_tfrecords(df, path, mode=mode, **options),
+            lambda path, **options: tfrecord.load_tfrecords(spark, path, **options),
+        )
+    if not HAS_SOURCES:
+        pytest.skip("Spark 3.5 has no Python data sources")
+    tfrecord.register(spark)
+
+    def load(path, schema=None, **options):
+        reader = spark.read.format("tfrecord").options(**options)
+        return (reader.schema(schema) if schema else reader).load(path)
+
+    def save(df, path, mode="append", partition_by=(), **options):
+        options["partitionBy"] = ",".join([partition_by] if isinstance(partition_by, str) else partition_by)
+        df.write.format("tfrecord").mode(mode).options(**options).save(path)
+
+    return save, load
+
+
+@pytest.mark.corner("TFRecords: all types, nulls and empty arrays, exact")
+@pytest.mark.parametrize("codec", ["none", "gzip", "zlib"])
+def test_a_wide_table_comes_back_as_it_was(spark, tmp_path, save_and_load, codec):
+    save, load = save_and_load
+    df = wide(spark)
+    save(df, f"{tmp_path}/out", codec=codec, doubles="bytes")
+    found = load(f"{tmp_path}/out")
+    assert found.schema == df.schema
+    assert by_id(found) == by_id(df)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"_SUCCESS", "_tfrecord_schema.json"} < names
+    assert not (tmp_path / "out" / "_temporary").exists()
+    assert {"".join(Path(n).suffixes) for n in names if n.startswith("part-")} == {
+        {"none": ".tfrecord", "gzip": ".tfrecord.gz", "zlib": ".tfrecord.deflate"}[codec]
+    }
+
+
+def test_several_executors_write_and_read_local_cluster(sessions, tmp_path):
+    spark = sessions.get(CLUSTER)
+    df = wide(spark).repartition(8)
+    tfrecord.save_as_tfrecords(df, f"{tmp_path}/out", partition_by="flag", doubles="bytes")
+    found = tfrecord.load_tfrecords(spark, f"{tmp_path}/out").select(df.columns)
+    assert by_id(found) == by_id(df)
+    if HAS_SOURCES:
+        tfrecord.register(spark)
+        df.write.format("tfrecord").mode("append").option("doubles", "bytes").save(f"{tmp_path}/again")
+        assert by_id(spark.read.format("tfrecord").load(f"{tmp_path}/again")) == by_id(df)
+
+
+def test_tensorflow_reads_what_is_written(spark, tmp_path, save_and_load):
+    save, _ = save_and_load
+    df = spark.range(1000).selectExpr(
+        "id", "cast(id as float) / 2 as x", "concat('t', id) as t", "array(id, -id) as xs"
+    )
+    save(df, f"{tmp_path}/out", codec="gzip")
+    spec = {
+        "id": tf.io.FixedLenFeature([], tf.int64),
+        "x": tf.io.FixedLenFeature([], tf.float32),
+        "t": tf.io.FixedLenFeature([], tf.string),
+        "xs": tf.io.FixedLenFeature([2], tf.int64),
+    }
+    names = [str(path) for path in (tmp_path / "out").glob("part-*")]
+    found = []
+    for batch in tf.data.TFRecordDataset(names, "GZIP").batch(300):
+        parsed = tf.io.parse_example(batch, spec)
+        found += zip(*(parsed[name].numpy().tolist() for name in ("id", "x", "t", "xs")), strict=True)
+    assert sorted(found) == [(n, n / 2, f"t{n}".encode(), [n, -n]) for n in range(1000)]
+
+
+def write_by_tensorflow(path, records, compression=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=compression)) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def example(**lists):
+    kinds = {int: ("int64_list", tf.train.Int64List), float: ("float_list", tf.train.FloatList)}
+    features = {}
+    for name, values in lists.items():
+        field, kind = kinds.get(type(values[0]), ("bytes_list", tf.train.BytesList))
+        features[name] = tf.train.Feature(**{field: kind(value=values)})
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+@pytest.mark.corner("TFRecords that TensorFlow has written")
+def test_what_tensorflow_and_spark_tfrecord_write_is_read(spark, tmp_path, save_and_load):
+    """The layout of spark-tfrecord: part files by partition, some compressed, ``_SUCCESS``, and no schema."""
+    _, load = save_and_load
+    for day in (1, 2):
+        records = [
+            example(n=[day * 10 + i], x=[0.5], t=[b"a"], raw=[b"\xff"], many=list(range(i))) for i in range(1, 4)
+        ]
+        write_by_tensorflow(tmp_path / "in" / f"day={day}" / "part-00000-1-c000.tfrecord.gz", records, "GZIP")
+        write_by_tensorflow(tmp_path / "in" / f"day={day}" / "part-00001-1-c000.tfrecord", [example(n=[day])])
+    (tmp_path / "in" / "_SUCCESS").touch()
+    df = load(f"{tmp_path}/in")
+    assert dict(df.dtypes) == {
+        "many": "array<bigint>",
+        "n": "bigint",
+        "raw": "binary",
+        "t": "string",
+        "x": "float",
+        "day": "int",
+    }
+    assert sorted((r.day, r.n) for r in df.collect()) == [
+        (d, n) for d in (1, 2) for n in (d, *range(d * 10 + 1, d * 10 + 4))
+    ]
+    assert df.where("day = 2 and t is null").select("n", "many").collect() == [Row(n=2, many=None)]
+    only = load(f"{tmp_path}/in/day=*/*.gz", schema="x double, n int")
+    assert sorted(only.collect()) == [(0.5, d * 10 + i) for d in (1, 2) for i in (1, 2, 3)]
+
+
+def test_sequence_examples_and_byte_arrays(spark, tmp_path, save_and_load):
+    save, load = save_and_load
+    df = spark.createDataFrame(
+        [(1, [["a", "b"], []], [[1.0]]), (2, [], None), (3, None, [[2.0, 3.0], [4.0]])],
+        "id bigint, words array<array<string>>, xs array<array<float>>",
+    ).coalesce(1)
+    save(df, f"{tmp_path}/sequences", recordType="SequenceExample")
+    assert load(f"{tmp_path}/sequences").collect() == df.collect()
+    (name,) = (tmp_path / "sequences").glob("part-*")
+    messages = [tf.train.SequenceExample.FromString(r.numpy()) for r in tf.data.TFRecordDataset(str(name))]
+    first = messages[0].feature_lists.feature_list["words"].feature
+    assert [list(feature.bytes_list.value) for feature in first] == [[b"a", b"b"], []]
+
+    raw = spark.createDataFrame([(bytearray(b"\x00any"),), (bytearray(),)], "byteArray binary").coalesce(1)
+    save(raw, f"{tmp_path}/raw", recordType="ByteArray")
+    assert [bytes(row.byteArray) for row in load(f"{tmp_path}/raw", recordType="ByteArray").collect()] == [
+        b"\x00any",
+        b"",
+    ]
+
+
+def test_partitions_append_and_overwrite(spark, tmp_path, save_and_load):
+    save, load = save_and_load
+    df = spark.createDataFrame([(1, "a/b", 1), (2, None, 1), (3, "c", 2)], "id bigint, name string, day int")
+    save(df, f"{tmp_path}/out", mode="overwrite", partition_by=["day", "name"])
+    assert by_id(load(f"{tmp_path}/out")) == by_id(df)
+    assert {path.name for path in (tmp_path / "out").glob("day=*/*")} == {
+        "name=a%2Fb",
+        "name=c",
+        "name=__HIVE_DEFAULT_PARTITION__",
+    }
+    save(df.withColumn("id", F.col("id") + 10), f"{tmp_path}/out", mode="append", partition_by=["day", "name"])
+    assert [row["id"] for row in by_id(load(f"{tmp_path}/out"))] == [1, 2, 3, 11, 12, 13]
+    save(df.where("id = 2").drop("name"), f"{tmp_path}/out", mode="overwrite")
+    assert load(f"{tmp_path}/out").collect() == [Row(id=2, day=1)]
+
+
+def test_what_reads_itself_is_not_deleted_before(spark, tmp_path):
+    tfrecord.save_as_tfrecords(spark.range(10), f"{tmp_path}/out")
+    again = tfrecord.load_tfrecords(spark, f"{tmp_path}/out").where("id < 5")
+    tfrecord.save_as_tfrecords(again, f"{tmp_path}/out", mode="overwrite")
+    assert [row["id"] for row in by_id(tfrecord.load_tfrecords(spark, f"{tmp_path}/out"))] == [0, 1, 2, 3, 4]
+
+
+def test_damaged_records(spark, tmp_path, save_and_load):
+    _, load = save_and_load
+    write_by_tensorflow(tmp_path / "f", [example(n=[i]) for i in range(5)])
+    content = bytearray((tmp_path / "f").read_bytes())
+    size = len(content) // 5
+    content[2 * size + 14] ^= 1
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(Exception, match=f"CorruptRecordError: .*{tmp_path}/f: record 2, at byte {2 * size} "):
+        load(f"{tmp_path}/f", schema="n bigint").collect()
+    assert [row.n for row in load(f"{tmp_path}/f", mode="DROPMALFORMED").collect()] == [0, 1, 3, 4]
+    kept = load(f"{tmp_path}/f", mode="PERMISSIVE", columnNameOfCorruptRecord="bad")
+    assert [row.n for row in kept.where("bad is null").collect()] == [0, 1, 3, 4]
+    assert bytes(kept.where("bad is not null").first().bad) == bytes(content[2 * size + 12 : 3 * size - 4])
+
+
+@pytest.mark.parametrize(
+    ("column", "error", "message"),
+    [
+        ("current_date() as x", errors.ColumnTypeError, "Column 'x' is date32"),
+        ("array(array(id)) as x", errors.ColumnTypeError, "SequenceExample"),
+        ("array(id, null) as x", errors.NullValueError, "array_compact"),
+    ],
+)
+def test_what_cannot_be_written_is_an_error_and_leaves_nothing(spark, tmp_path, column, error, message):
+    with pytest.raises(error, match=message):
+        tfrecord.save_as_tfrecords(spark.range(10).selectExpr(column), f"{tmp_path}/out")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    if HAS_SOURCES:
+        tfrecord.register(spark)
+        with pytest.raises(Exception, match=f"{error.__name__}: .*{message}"):
+            spark.range(10).selectExpr(column).write.format("tfrecord").mode("append").save(f"{tmp_path}/out")
+        assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_other_mistakes(spark, tmp_path):
+    tfrecord.save_as_tfrecords(spark.range(1), f"{tmp_path}/out")
+    with pytest.raises(errors.DestinationError, match="exists already"):
+        tfrecord.save_as_tfrecords(spark.range(1), f"{tmp_path}/out")
+    with pytest.raises(errors.DestinationError, match="holds other columns"):
+        tfrecord.save_as_tfrecords(spark.range(1).toDF("other"), f"{tmp_path}/out", mode="append")
+    with pytest.raises(errors.EmptyDataError, match="nothing at"):
+        tfrecord.load_tfrecords(spark, f"{tmp_path}/missing")
+    with pytest.raises(errors.ParamError, match="no option 'recordTyp'. Did you mean recordType"):
+        tfrecord.load_tfrecords(spark, f"{tmp_path}/out", recordTyp="Example")
+    with pytest.raises(errors.ParamError, match="has a column '_corrupt_record'"):
+        tfrecord.load_tfrecords(spark, f"{tmp_path}/out", schema="id bigint", mode="PERMISSIVE")
+    with pytest.raises(errors.ColumnNotFoundError, match="no column 'day'"):
+        tfrecord.save_as_tfrecords(spark.range(1), f"{tmp_path}/new", partition_by="day")
+
+
+@pytest.mark.corner("TFRecords: functions where Spark has no Python data sources")
+def test_messages_in_a_column(spark):
+    df = wide(spark, 50).drop("v")
+    messages = tfrecord.to_tfexample(df, doubles="bytes")
+    assert messages.dtypes == [("example", "binary")]
+    assert by_id(tfrecord.from_tfexample(messages, df.schema)) == by_id(df)
+    parsed = [tf.train.Example.FromString(bytes(row.example)) for row in messages.collect()]
+    assert sorted(p.features.feature["id"].int64_list.value[0] for p in parsed) == list(range(50))
+    broken = spark.createDataFrame([(bytearray(b"\xff"),)], "example binary")
+    with pytest.raises(Exception, match="CorruptRecordError: Message 0 of 1 of a batch: it is no Example"):
+        tfrecord.from_tfexample(broken, "id bigint").collect()
+    nothing = spark.createDataFrame([(None,)], "example binary")
+    assert tfrecord.from_tfexample(nothing, "id bigint").collect() == [Row(id=None)]
+
+
+def test_schema_without_a_job(spark, tmp_path):
+    write_by_tensorflow(tmp_path / "f", [example(n=[1], t=[b"a"])])
+    found = tfrecord.infer_schema(f"{tmp_path}/f", binary_features=["t"])
+    assert isinstance(found, StructType)
+    assert [(f.name, f.dataType.simpleString()) for f in found] == [("n", "bigint"), ("t", "binary")]
+
+
+def test_many_files_are_read_by_few_tasks_in_order(spark, tmp_path):
+    for number in range(40):
+        write_by_tensorflow(tmp_path / "in" / f"part-{number:03d}", [example(n=[number * 10 + i]) for i in range(10)])
+    df = tfrecord.load_tfrecords(spark, f"{tmp_path}/in", maxPartitionBytes=4000)
+    assert 2 < df.rdd.getNumPartitions() < 20
+    assert [row.n for row in df.collect()] == list(range(400))
+
+
+@pytest.mark.skipif(HAS_SOURCES, reason="Spark 4.0 has Python data sources")
+def test_register_says_what_to_use_instead(spark):
+    with pytest.raises(errors.ClusterConfigError, match="load_tfrecords and save_as_tfrecords"):
+        tfrecord.register(spark)

@@ -1,0 +1,323 @@
+"""Records as bytes and as Arrow columns, beside TensorFlow and Protocol Buffers' own library."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfos_ml.errors import ColumnTypeError, NullValueError
+from tfos_ml.tfrecord.columns import BYTE_ARRAY, EXAMPLE, SEQUENCE, columns_of
+from tfos_ml.tfrecord.decoding import decode_records
+from tfos_ml.tfrecord.encoding import encode
+from tfos_ml.tfrecord.framing import HEADER, damaged, find_frames, framed
+from tfos_ml.tfrecord.wire import padded
+
+VECTOR = pa.struct(
+    [
+        pa.field("type", pa.int8(), nullable=False),
+        ("size", pa.int32()),
+        ("indices", pa.list_(pa.int32())),
+        ("values", pa.list_(pa.float64())),
+    ]
+)
+SCALARS = {
+    "i8": pa.int8(),
+    "i16": pa.int16(),
+    "i32": pa.int32(),
+    "i64": pa.int64(),
+    "f32": pa.float32(),
+    "f64": pa.float64(),
+    "flag": pa.bool_(),
+    "text": pa.string(),
+    "raw": pa.binary(),
+    "price": pa.decimal128(20, 3),
+}
+WIDE = pa.schema([*SCALARS.items(), *((f"{name}s", pa.list_(kind)) for name, kind in SCALARS.items())])
+VALUES = {
+    "i8": st.integers(-128, 127),
+    "i16": st.integers(-(2**15), 2**15 - 1),
+    "i32": st.integers(-(2**31), 2**31 - 1),
+    "i64": st.integers(-(2**63), 2**63 - 1),
+    "f32": st.floats(width=32, allow_nan=False),
+    "f64": st.floats(allow_nan=False),
+    "flag": st.booleans(),
+    "text": st.text(max_size=20),
+    "raw": st.binary(max_size=200),
+    "price": st.decimals(-(10**16), 10**16, places=3),
+}
+ROWS = st.fixed_dictionaries(
+    {
+        **{name: st.none() | values for name, values in VALUES.items()},
+        **{f"{name}s": st.none() | st.lists(values, max_size=6) for name, values in VALUES.items()},
+    }
+)
+
+
+def through_records(table: pa.Table, record_type=EXAMPLE, **options):
+    columns = columns_of(table.schema, record_type)
+    batch = table.combine_chunks()
+    arrays = [column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in batch.columns]
+    records = encode(arrays, columns, record_type, **options)
+    found = decode_records(records, columns, record_type)
+    assert found.problems == {}
+    return records, pa.Table.from_arrays(found.columns, schema=table.schema)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ROWS, max_size=40))
+def test_columns_come_back_as_they_were(rows):
+    table = pa.Table.from_pylist(rows, WIDE)
+    records, found = through_records(table, exact_doubles=True)
+    assert found.equals(table)
+    for record in records.to_pylist():  # what was written is what Protocol Buffers write, but for the order of fields
+        message = tf.train.Example.FromString(record)
+        assert len(message.SerializeToString()) == len(record)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(ROWS, min_size=1, max_size=40))
+def test_what_tensorflow_serialises_is_read(rows):
+    table = pa.Table.from_pylist(rows, WIDE)
+    messages = [tf.train.Example.FromString(r).SerializeToString() for r in through_records(table)[0].to_pylist()]
+    columns = columns_of(WIDE, EXAMPLE)
+    found = decode_records(pa.array(messages, pa.large_binary()), columns, EXAMPLE)
+    assert found.problems == {}
+    with np.errstate(over="ignore"):
+        for name in ("f64", "f64s"):
+            rounded = pa.array(table[name].to_pylist(), pa.float64() if name == "f64" else pa.list_(pa.float64()))
+            kind = pa.float32() if name == "f64" else pa.list_(pa.float32())
+            expected = rounded.cast(kind, safe=False).cast(rounded.type)
+            table = table.set_column(table.schema.get_field_index(name), WIDE.field(name), expected)
+    assert pa.Table.from_arrays(found.columns, schema=WIDE).equals(table)
+
+
+SEQUENCES = pa.schema(
+    [("id", pa.int64()), ("words", pa.list_(pa.list_(pa.string()))), ("xs", pa.list_(pa.list_(pa.float32())))]
+)
+SEQUENCE_ROWS = st.fixed_dictionaries(
+    {
+        "id": st.none() | st.integers(-5, 300),
+        "words": st.none() | st.lists(st.none() | st.lists(st.text(max_size=5), max_size=4), max_size=5),
+        "xs": st.none() | st.lists(st.none() | st.lists(st.floats(width=32, allow_nan=False), max_size=4), max_size=5),
+    }
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(SEQUENCE_ROWS, max_size=30))
+def test_sequence_examples_come_back_as_they_were(rows):
+    table = pa.Table.from_pylist(rows, SEQUENCES)
+    records, found = through_records(table, SEQUENCE)
+    assert found.equals(table)
+    for record, row in zip(records.to_pylist(), rows, strict=True):
+        lists = tf.train.SequenceExample.FromString(record).feature_lists.feature_list
+        assert ("words" in lists) == (row["words"] is not None)
+        for item, feature in zip(row["words"] or [], lists["words"].feature if row["words"] else [], strict=True):
+            assert [v.decode() for v in feature.bytes_list.value] == (item or [])
+
+
+def test_vectors():
+    rows = [
+        {"v": {"type": 1, "size": None, "indices": None, "values": [1.0, 2.5]}},
+        {"v": {"type": 0, "size": 4, "indices": [1, 3], "values": [7.0, 8.0]}},
+        {"v": None},
+        {"v": {"type": 1, "size": None, "indices": None, "values": []}},
+    ]
+    _, found = through_records(pa.Table.from_pylist(rows, pa.schema([("v", VECTOR)])))
+    values = [row["v"] and row["v"]["values"] for row in found.to_pylist()]
+    assert values == [[1.0, 2.5], [0.0, 7.0, 0.0, 8.0], None, []]
+
+
+def test_tensorflow_parses_what_is_written():
+    table = pa.table({"n": [3, 300], "x": pa.array([[1, 2], [3, 4]], pa.list_(pa.float32())), "t": ["ä", "b"]})
+    records, _ = through_records(table)
+    spec = {
+        "n": tf.io.FixedLenFeature([], tf.int64),
+        "x": tf.io.FixedLenFeature([2], tf.float32),
+        "t": tf.io.FixedLenFeature([], tf.string),
+    }
+    parsed = tf.io.parse_example(tf.constant(records.to_pylist()), spec)
+    assert parsed["n"].numpy().tolist() == [3, 300]
+    assert parsed["x"].numpy().tolist() == [[1, 2], [3, 4]]
+    assert parsed["t"].numpy().tolist() == ["ä".encode(), b"b"]
+
+
+def _read(messages, schema, record_type=EXAMPLE):
+    records = pa.array(messages, pa.large_binary())
+    found = decode_records(records, columns_of(schema, record_type), record_type)
+    return pa.Table.from_arrays(found.columns, schema=schema).to_pylist(), found.problems
+
+
+def _field(number, payload):
+    return bytes([number << 3 | 2, len(payload)]) + payload
+
+
+UNPACKED = bytes([0x08, 5, 0x08, 0x85, 1])  # two varints, each with a tag
+ENTRY = _field(1, b"n") + _field(2, _field(3, _field(1, b"\x07")))
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (_field(1, _field(1, _field(1, b"n") + _field(2, _field(3, UNPACKED)))), [5, 133]),
+        (_field(1, _field(1, _field(2, _field(3, _field(1, b"\x07"))) + _field(1, b"n"))), [7]),
+        (_field(1, _field(1, ENTRY)) + _field(1, b""), [7]),
+        (_field(1, _field(1, ENTRY) + _field(1, _field(1, b"n") + _field(2, _field(3, _field(1, b"\x09"))))), [9]),
+        (_field(1, _field(1, ENTRY)) + _field(9, b"more"), [7]),
+        (_field(1, _field(1, _field(1, b"n") + _field(2, _field(3, _field(1, b"\x01") + _field(1, b"\x02"))))), [1, 2]),
+        (_field(1, _field(1, _field(1, b"n"))), None),
+        (_field(1, _field(1, _field(1, b"n") + _field(2, b""))), None),
+        (b"\x0a\x80\x00", None),  # a length of more bytes than it needs
+        (b"", None),
+    ],
+    ids=["unpacked", "value-first", "split", "twice", "unknown", "two-packs", "no-value", "no-kind", "long", "empty"],
+)
+def test_unusual_messages_are_read_as_protocol_buffers_do(message, expected):
+    usual = tf.train.Example(
+        features=tf.train.Features(feature={"n": tf.train.Feature(int64_list=tf.train.Int64List(value=[4]))})
+    ).SerializeToString()
+    theirs = tf.train.Example.FromString(message).features.feature
+    assert (list(theirs["n"].int64_list.value) if "n" in theirs else None) == (
+        expected or ([] if b"n" in message else None)
+    )
+    found, problems = _read([usual, message, usual], pa.schema([("n", pa.list_(pa.int64()))]))
+    assert problems == {}
+    assert [row["n"] for row in found] == [[4], expected, [4]]
+
+
+@settings(deadline=None, max_examples=3000)
+@given(st.binary(max_size=40), st.integers(0, 60), st.integers(0, 255))
+def test_damaged_messages_are_told_exactly_when_protocol_buffers_cannot_read_them(noise, place, byte):
+    usual = tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                "n": tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 300, -1])),
+                "t": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"ab", b""])),
+            }
+        )
+    ).SerializeToString()
+    changed = bytearray(usual)
+    changed[place % len(usual)] = byte
+    schema = pa.schema([("n", pa.list_(pa.int64())), ("t", pa.list_(pa.binary()))])
+    messages = [usual, noise, bytes(changed), usual[: place % len(usual)], usual]
+    found, problems = _read(messages, schema)
+    assert found[0] == found[4] == {"n": [1, 300, -1], "t": [b"ab", b""]}
+    for row, message in enumerate(messages):
+        try:
+            theirs = tf.train.Example.FromString(message).features.feature
+        except Exception:
+            assert row in problems
+            continue
+        for name, kind in (("n", "int64_list"), ("t", "bytes_list")):
+            has = theirs[name].WhichOneof("kind") if name in theirs else None
+            if has not in (kind, None):
+                assert row in problems
+            elif row not in problems:
+                assert found[row][name] == (list(getattr(theirs[name], kind).value) if has else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "feature", "reason"),
+    [
+        (pa.int64(), {"int64_list": tf.train.Int64List(value=[1, 2])}, "has 2 values"),
+        (pa.int64(), {"float_list": tf.train.FloatList(value=[1])}, "is a FloatList"),
+        (pa.int8(), {"int64_list": tf.train.Int64List(value=[128])}, "cannot hold"),
+        (pa.string(), {"bytes_list": tf.train.BytesList(value=[b"\xff"])}, "no UTF-8"),
+        (pa.decimal128(4, 1), {"bytes_list": tf.train.BytesList(value=[b"1.25"])}, "cannot hold"),
+        (pa.float64(), {"bytes_list": tf.train.BytesList(value=[b"1.25"])}, "multiple of eight"),
+    ],
+)
+def test_features_that_do_not_fit_are_told_by_record(kind, feature, reason):
+    good = tf.train.Example().SerializeToString()
+    bad = tf.train.Example(features=tf.train.Features(feature={"n": tf.train.Feature(**feature)})).SerializeToString()
+    found, problems = _read([good, bad, good], pa.schema([("n", kind)]))
+    assert len(found) == 3
+    assert list(problems) == [1]
+    assert reason in problems[1]
+
+
+def test_numbers_are_widened():
+    def example(**lists):
+        return tf.train.Example(
+            features=tf.train.Features(feature={"x": tf.train.Feature(**lists)})
+        ).SerializeToString()
+
+    messages = [
+        example(int64_list=tf.train.Int64List(value=[3])),
+        example(float_list=tf.train.FloatList(value=[0.5])),
+        example(),
+        example(bytes_list=tf.train.BytesList(value=[np.float64(0.1).tobytes()])),
+    ]
+    found, problems = _read(messages, pa.schema([("x", pa.float64())]))
+    assert problems == {}
+    assert [row["x"] for row in found] == [3.0, 0.5, None, 0.1]
+    found, _ = _read(messages[:3], pa.schema([("x", pa.decimal128(5, 2))]))
+    assert [row["x"] for row in found] == [Decimal("3.00"), Decimal("0.50"), None]
+
+
+def test_lists_of_thousands_beside_short_ones():
+    rows = [{"t": [str(i) for i in range(5000)]}, {"t": ["a"]}, {"t": []}] * 2
+    table = pa.Table.from_pylist(rows, pa.schema([("t", pa.list_(pa.string()))]))
+    assert through_records(table)[1].equals(table)
+
+
+def test_nulls_within_arrays_are_an_error():
+    table = pa.table({"xs": pa.array([[1, 2], [3, None]], pa.list_(pa.int64()))})
+    with pytest.raises(NullValueError, match=r"'xs' .*\[3, None\].*array_compact"):
+        through_records(table)
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.list_(pa.list_(pa.int64())), pa.map_(pa.string(), pa.int64())])
+def test_columns_that_no_example_holds_are_an_error(kind):
+    with pytest.raises(ColumnTypeError, match="Column 'x' is"):
+        columns_of(pa.schema([("x", kind)]), EXAMPLE)
+    assert datetime.date  # the type of the first
+    assert BYTE_ARRAY
+
+
+def test_frames_are_those_of_tensorflow(tmp_path):
+    records = [b"", b"a", b"x" * 1000, bytes(70_000)]
+    with tf.io.TFRecordWriter(f"{tmp_path}/theirs") as writer:
+        for record in records:
+            writer.write(record)
+    written = bytes(framed(pa.array(records, pa.large_binary())))
+    assert written == (tmp_path / "theirs").read_bytes()
+    data = padded(np.frombuffer(written, np.uint8))[: len(written)]
+    frames = find_frames(data)
+    assert (frames.consumed, frames.broken) == (len(written), False)
+    assert [data[a:z].tobytes() for a, z in zip(frames.start, frames.end, strict=True)] == records
+    assert not damaged(data, frames).any()
+
+
+@given(st.lists(st.binary(max_size=50), min_size=1, max_size=10), st.data())
+def test_a_changed_byte_is_found_where_it_is(records, data):
+    written = bytearray(framed(pa.array(records, pa.large_binary())))
+    place = data.draw(st.integers(0, len(written) - 1))
+    written[place] ^= data.draw(st.integers(1, 255))
+    found = np.frombuffer(bytes(written), np.uint8)
+    frames = find_frames(found)
+    begins = np.cumsum([0, *(len(record) + 16 for record in records)])
+    record = int(np.searchsorted(begins, place, side="right")) - 1
+    if place - begins[record] < HEADER:
+        assert (frames.broken, frames.consumed, len(frames.start)) == (True, begins[record], record)
+        assert not damaged(found, frames).any()
+    else:
+        assert frames.consumed == len(written)
+        assert np.flatnonzero(damaged(found, frames)).tolist() == [record]
+
+
+@given(st.lists(st.binary(max_size=50), max_size=6), st.data())
+def test_a_beginning_of_a_file_has_its_whole_records(records, data):
+    written = bytes(framed(pa.array(records, pa.large_binary())))
+    cut = data.draw(st.integers(0, len(written)))
+    begins = np.cumsum([0, *(len(record) + 16 for record in records)])
+    frames = find_frames(np.frombuffer(written[:cut], np.uint8))
+    assert not frames.broken
+    assert frames.consumed == max(begin for begin in begins if begin <= cut)

@@ -1,0 +1,181 @@
+"""Files of a data set: paths and patterns, directories by partition, and the file of the schema beside them."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyarrow import fs
+
+from tfos_ml.common import filesystems
+from tfos_ml.common.redact import redact
+from tfos_ml.errors import EmptyDataError, ShapeError
+
+SCHEMA_FILE = "_tfrecord_schema.json"
+SUCCESS, TEMPORARY = "_SUCCESS", "_temporary"
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_PATTERN = re.compile(r"[*?\[{]")
+_UNSAFE = re.compile("[\x00-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")  # in names of directories, as Hive has it
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of records."""
+
+    root: str  # URI or path that ``filesystems.open_uri`` opens
+    path: str  # in the filesystem of `root`
+    size: int  # bytes
+    partition: tuple[tuple[str, str | None], ...] = ()  # columns and values that its directories tell
+
+    @property
+    def shown(self) -> str:
+        """What to call it in messages."""
+        scheme, host, *_ = urlsplit(self.root)
+        return redact(f"{scheme}://{host}/{self.path}") if scheme not in ("", "file") else self.path
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The files at some paths, in order, and the schemas that are kept beside them."""
+
+    files: tuple[DataFile, ...]
+    schemas: tuple[dict[str, Any] | None, ...]  # of each path, None where there is none
+
+    @property
+    def partition_names(self) -> list[str]:
+        """Columns that directories tell; raises ``ShapeError`` if they differ by file."""
+        found = {tuple(name for name, _ in file.partition): file for file in self.files}
+        if len(found) > 1:
+            (one, a), (other, b), *_ = found.items()
+            raise ShapeError(
+                f"Files are partitioned by {list(one)} ({a.shown}) and by {list(other)} ({b.shown}). Read the "
+                "directories apart."
+            )
+        return list(next(iter(found), ()))
+
+
+def located(path: str) -> str:
+    """A path or URI as it means the same to all processes of a host."""
+    if path.startswith("file:"):
+        return unquote("/" + path.removeprefix("file:").lstrip("/"))
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+
+
+def find(paths: Sequence[str]) -> DataSet:
+    """All files at paths, directories or patterns; raises ``EmptyDataError`` if there is nothing at one."""
+    files: list[DataFile] = []
+    schemas = []
+    for path in paths:
+        uri = located(path)
+        for root, filesystem, place in _expanded(uri):
+            files += _files_at(root, filesystem, place)
+            schemas.append(read_schema(filesystem, place))
+    return DataSet(tuple(sorted(files, key=lambda file: (file.root, file.path))), tuple(schemas))
+
+
+def _expanded(uri: str) -> Iterable[tuple[str, fs.FileSystem, str]]:
+    """The places that a path or pattern names."""
+    address, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
+    parts = address.split("/")
+    first = next((i for i, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
+    root = "/".join(parts[:first]) + mark + query
+    filesystem, start = filesystems.open_uri(root or "/")
+    places = [start.rstrip("/") or "/"]
+    if first < len(parts):
+        patterns = _braces("/".join(parts[first:]))
+        places = sorted({found for p in patterns for found in _matches(filesystem, places[0], p.split("/"))})
+    there = [info.path for info in filesystem.get_file_info(places) if info.type != fs.FileType.NotFound]
+    if not there:
+        raise EmptyDataError(f"There is nothing at {redact(uri)}, from which to read TFRecords. Check the path.")
+    return [(root or "/", filesystem, place) for place in there]
+
+
+def _braces(pattern: str) -> list[str]:
+    """What a pattern with alternatives in braces stands for."""
+    found = re.search(r"\{([^{}]*)\}", pattern)
+    if not found:
+        return [pattern]
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [p for part in found[1].split(",") for p in _braces(before + part + after)]
+
+
+def _matches(filesystem: fs.FileSystem, directory: str, patterns: Sequence[str]) -> list[str]:
+    """Paths below a directory that match a pattern for each level."""
+    if not patterns:
+        return [directory]
+    infos = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+    found = [info for info in infos if fnmatch.fnmatchcase(info.base_name, patterns[0]) and not _hidden(info.base_name)]
+    if len(patterns) == 1:
+        return [info.path for info in found]
+    return [
+        p for info in found if info.type == fs.FileType.Directory for p in _matches(filesystem, info.path, patterns[1:])
+    ]
+
+
+def _files_at(root: str, filesystem: fs.FileSystem, place: str) -> list[DataFile]:
+    info = filesystem.get_file_info(place)
+    if info.type == fs.FileType.File:
+        return [DataFile(root, place, info.size)]
+    found = []
+    for info in filesystem.get_file_info(fs.FileSelector(place, recursive=True)):
+        below = info.path[len(place.rstrip("/")) + 1 :].split("/")
+        if info.type == fs.FileType.File and not any(map(_hidden, below)):
+            found.append(DataFile(root, info.path, info.size, _partition(below[:-1])))
+    return found
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _partition(directories: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
+    pairs = [name.partition("=") for name in directories if "=" in name]
+    return tuple((unquote(name), None if value == NULL_PARTITION else unquote(value)) for name, _, value in pairs)
+
+
+def partition_directory(names: Sequence[str], values: Sequence[str | None]) -> str:
+    """Directories of a partition, as Spark names them."""
+    return "/".join(
+        f"{_escaped(name)}={NULL_PARTITION if value in (None, '') else _escaped(str(value))}"
+        for name, value in zip(names, values, strict=True)
+    )
+
+
+def _escaped(text: str) -> str:
+    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def partition_type(values: Iterable[str | None]) -> str:
+    """The Spark type, as a name, of a column that directories tell."""
+    texts = [value for value in values if value is not None]
+    for name, pattern in (("long", r"[+-]?\d{1,18}"), ("double", r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")):
+        if texts and all(re.fullmatch(pattern, text) for text in texts):
+            is_int = name == "long" and all(abs(int(text)) < 1 << 31 for text in texts)
+            return "integer" if is_int else name
+    return "string"
+
+
+def read_schema(filesystem: fs.FileSystem, directory: str) -> dict[str, Any] | None:
+    """What the file of the schema in a directory says; None if there is none."""
+    path = f"{directory}/{SCHEMA_FILE}"
+    if filesystem.get_file_info(path).type != fs.FileType.File:
+        return None
+    with filesystem.open_input_stream(path) as stream:
+        found: dict[str, Any] = json.loads(stream.read())
+    return found
+
+
+def schema_text(schema_json: str, record_type: str, partition_by: Sequence[str]) -> dict[str, Any]:
+    """What to write into the file of the schema."""
+    return {
+        "version": 1,
+        "recordType": record_type,
+        "partitionBy": list(partition_by),
+        "schema": json.loads(schema_json),
+    }

@@ -1,0 +1,113 @@
+"""The frames of a TFRecord file: length, checksum of the length, data, checksum of the data.
+
+Integers are little-endian, the length has 8 bytes, a checksum 4: CRC32C, masked as TensorFlow does, since the CRC of
+data that has CRCs in it is weak.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Array = np.ndarray[Any, Any]
+
+HEADER, FOOTER = 12, 4
+_LENGTH, _FOOTER = struct.Struct("<Q"), "<I"
+_MASK_DELTA = np.uint32(0xA282EAD8)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The whole records at the beginning of some bytes."""
+
+    start: Array  # int64, of each record's data
+    end: Array
+    consumed: int  # bytes that they take, frames included
+    broken: bool  # whether what follows cannot be a record, so that nothing after it can be found
+
+
+def masked(crc: Array) -> Array:
+    """Checksums as they stand in files, uint32."""
+    crc = crc.astype(np.uint32)
+    with np.errstate(over="ignore"):
+        return (crc >> np.uint32(15) | crc << np.uint32(17)) + _MASK_DELTA
+
+
+def checksums(parts: Sequence[bytes]) -> Array:
+    """The masked checksum of each part."""
+    return masked(np.fromiter(map(google_crc32c.value, parts), np.uint32, len(parts)))
+
+
+def find_frames(data: Array) -> Frames:
+    """Where the records in some bytes lie, up to the first that is not whole or whose length is damaged."""
+    view, size = data.data, len(data)
+    begins: list[int] = []
+    unpack, position = _LENGTH.unpack_from, 0
+    append = begins.append
+    last_header = size - HEADER
+    while position <= last_header:
+        (length,) = unpack(view, position)
+        if length > size:  # it may be damaged
+            break
+        append(position)
+        position += length + HEADER + FOOTER
+    at = np.array(begins, np.int64)
+    if not len(at):
+        return Frames(at, at, 0, len(data) >= HEADER and not _lengths_are_right(data, np.zeros(1, np.int64))[0])
+    end = np.append(at[1:], position) - FOOTER
+    right = _lengths_are_right(data, at)
+    count = len(at) if right.all() else int(np.argmin(right))
+    broken = count < len(at)
+    if not broken and position > size:  # the last is not whole
+        count -= 1
+    consumed = int(at[count]) if count < len(at) else position
+    if not broken and consumed <= last_header:
+        broken = not _lengths_are_right(data, np.array([consumed]))[0]
+    return Frames(at[:count] + HEADER, end[:count], consumed, broken)
+
+
+def _lengths_are_right(data: Array, at: Array) -> Array:
+    raw = data[at[:, None] + np.arange(HEADER)]
+    stored = raw[:, 8:].copy().view("<u4")[:, 0]
+    lengths, place = np.unique(raw[:, :8].copy().view("<u8")[:, 0], return_inverse=True)
+    return checksums([_LENGTH.pack(int(n)) for n in lengths])[place] == stored
+
+
+def damaged(data: Array, frames: Frames) -> Array:
+    """A mask of the records whose data differs from its checksum."""
+    if not len(frames.start):
+        return np.zeros(0, bool)
+    raw = data[: frames.consumed].tobytes()
+    parts = map(raw.__getitem__, map(slice, frames.start.tolist(), frames.end.tolist()))
+    found = masked(np.fromiter(map(google_crc32c.value, parts), np.uint32, len(frames.start)))
+    stored = np.ndarray((len(raw) - 3,), "<u4", raw, 0, (1,))[frames.end]
+    return found != stored
+
+
+def framed(records: pa.LargeBinaryArray) -> pa.Buffer:
+    """Records without nulls, as the bytes of a file."""
+    lengths, place = np.unique(pc.binary_length(records).to_numpy(), return_inverse=True)
+    packed = [_LENGTH.pack(int(n)) for n in lengths]
+    headers = [n + crc.tobytes() for n, crc in zip(packed, checksums(packed), strict=True)]
+    footers = checksums(records.to_pylist()).astype("<u4")
+    joined = pc.binary_join_element_wise(
+        pa.array(headers, pa.large_binary()).take(pa.array(place)),
+        records,
+        _fixed(footers),
+        pa.scalar(b"", pa.large_binary()),
+    )
+    bounds = np.frombuffer(joined.buffers()[1], np.int64)[joined.offset : joined.offset + len(joined) + 1]
+    return joined.buffers()[2].slice(int(bounds[0]), int(bounds[-1] - bounds[0])) if len(joined) else pa.py_buffer(b"")
+
+
+def _fixed(values: Array) -> pa.LargeBinaryArray:
+    """Numbers, each as the bytes that it consists of."""
+    offsets = np.arange(len(values) + 1, dtype=np.int64) * values.itemsize
+    return pa.Array.from_buffers(pa.large_binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(values)])

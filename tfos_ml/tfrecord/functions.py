@@ -1,0 +1,324 @@
+"""TFRecords by plain functions, which every Spark runs, also those without Python data sources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tfos_ml import errors
+from tfos_ml.common.spark_api import arrow_schema_of, register_data_source, struct_of
+from tfos_ml.errors import ClusterConfigError, ColumnTypeError, CorruptRecordError, ParamError, TfosMlError
+from tfos_ml.tfrecord.columns import EXAMPLE, columns_of
+from tfos_ml.tfrecord.decoding import decode_records
+from tfos_ml.tfrecord.encoding import encode
+from tfos_ml.tfrecord.options import Options, parsed
+from tfos_ml.tfrecord.plan import ReadPlan, plan_read, plan_write
+from tfos_ml.tfrecord.writing import (
+    APPEND,
+    ERROR,
+    IGNORE,
+    OVERWRITE,
+    Destination,
+    Written,
+    abandon,
+    commit,
+    prepare,
+    write_rows,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_MODES = {ERROR: ERROR, "errorifexists": ERROR, APPEND: APPEND, OVERWRITE: OVERWRITE, IGNORE: IGNORE}
+EXAMPLE_COLUMN = "example"
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("tfrecord")`` known to a session.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Of Spark 4.0 or later, classic or Connect.
+
+    Raises
+    ------
+    ClusterConfigError
+        If this Spark has no Python data sources (3.5).
+
+    Examples
+    --------
+    >>> from pyspark.sql import SparkSession
+    >>> spark = SparkSession.builder.getOrCreate()
+    >>> register(spark)
+    >>> spark.range(3).write.format("tfrecord").mode("overwrite").save("/tmp/numbers")
+    >>> spark.read.format("tfrecord").load("/tmp/numbers").count()
+    3
+    """
+
+    def source() -> Any:
+        from tfos_ml.tfrecord.source import TFRecordDataSource
+
+        return TFRecordDataSource
+
+    if not register_data_source(spark, source):
+        raise ClusterConfigError(
+            f"Spark {spark.version} has no Python data sources, and so no format 'tfrecord'; Spark 4.0 has. Use "
+            "tfos_ml.tfrecord.load_tfrecords and save_as_tfrecords, which do the same."
+        )
+
+
+def save_as_tfrecords(
+    df: DataFrame,
+    path: str,
+    *,
+    mode: str = "error",
+    partition_by: str | Sequence[str] = (),
+    **options: Any,
+) -> None:
+    """Write a DataFrame as TFRecords, a file for each task, with the schema in a file beside them.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Of integers, float, double, decimal, boolean, string, binary, arrays of these, and vectors.
+    path : str
+        A directory: a path, or a URI that ``pyarrow.fs`` understands, that all executors reach.
+    mode : {"error", "append", "overwrite", "ignore"}
+        What to do if there is something at `path`.
+    partition_by : str or list of str
+        Columns whose values become directories, as ``name=value``.
+    **options
+        Options of the data source for writing: ``recordType``, ``codec``, ``doubles``.
+
+    Raises
+    ------
+    InvalidInputError
+        Before a job starts: ``ColumnTypeError`` if no record holds a column of that type, ``DestinationError`` if
+        there is something at `path`, ``ParamError`` if an option is wrong.
+    NullValueError
+        If there is a null within an array. Nothing is written then.
+
+    Examples
+    --------
+    >>> from pyspark.sql import SparkSession
+    >>> spark = SparkSession.builder.getOrCreate()
+    >>> save_as_tfrecords(spark.range(3), "/tmp/ids", mode="overwrite", codec="gzip")
+    """
+    if mode.lower() not in _MODES:
+        raise ParamError(f"mode is '{mode}', and takes one of: {', '.join(_MODES)}.")
+    how = _MODES[mode.lower()]
+    names = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+    checked = replace(parsed(_texts(options)), partition_by=tuple(names))
+    destination = plan_write(path, df.schema, checked, overwrite=how == OVERWRITE)
+    if prepare(destination, how):
+        write(df, destination)
+
+
+def write(df: DataFrame, destination: Destination) -> None:
+    """Write the rows of a DataFrame by a job of its own; after an error nothing is there that was not before."""
+
+    def run_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        try:
+            written = write_rows(batches, destination, context.partitionId() if context else 0)
+            found: dict[str, Any] = {"files": written.files, "rows": written.rows}
+        except TfosMlError as error:  # nothing that another attempt would change
+            found = {"error": type(error).__name__, "message": str(error)}
+        yield pa.RecordBatch.from_pydict({"written": [json.dumps(found)]})
+
+    try:
+        reports = [json.loads(row.written) for row in df.mapInArrow(run_task, "written string").collect()]
+        for report in reports:
+            if "error" in report:
+                raise getattr(errors, report["error"])(report["message"])
+        commit(destination, [Written(tuple(map(tuple, report["files"])), report["rows"]) for report in reports])
+    except BaseException:
+        abandon(destination)
+        raise
+
+
+def load_tfrecords(
+    spark: SparkSession,
+    path: str | Sequence[str],
+    binary_features: Collection[str] = (),
+    *,
+    schema: StructType | str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """TFRecords as a DataFrame, rows in the order of files and of records in them.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Any, classic or Connect.
+    path : str or list of str
+        Files, directories or patterns: paths, or URIs that ``pyarrow.fs`` understands.
+    binary_features : collection of str
+        Features of bytes that are no text; only where the columns are told from records.
+    schema : StructType or str, optional
+        The columns to be read, and no others. By default those of the file of the schema beside the records, else
+        what a sample of the records of each file holds.
+    **options
+        Options of the data source for reading: ``recordType``, ``codec``, ``mode``, ``columnNameOfCorruptRecord``,
+        ``sampleRecords``, ``maxPartitionBytes``.
+
+    Returns
+    -------
+    DataFrame
+        Lazy; a record that cannot be read fails the job that reads it, unless ``mode`` says otherwise.
+
+    Raises
+    ------
+    EmptyDataError
+        If there is nothing at `path`, or no record to tell the columns from.
+    ColumnTypeError
+        If features are bytes in some records and numbers in others, or a column is of a type that no record holds.
+
+    Examples
+    --------
+    >>> from pyspark.sql import SparkSession
+    >>> spark = SparkSession.builder.getOrCreate()
+    >>> save_as_tfrecords(spark.range(3), "/tmp/ids", mode="overwrite")
+    >>> load_tfrecords(spark, "/tmp/ids").count()
+    3
+    """
+    paths = [path] if isinstance(path, str) else list(path)
+    checked = replace(parsed(_texts(options)), binary_features=tuple(binary_features))
+    given = struct_of(schema) if isinstance(schema, str) else schema
+    return read(spark, plan_read(paths, checked, given))
+
+
+def read(spark: SparkSession, plan: ReadPlan) -> DataFrame:
+    """The DataFrame of a plan."""
+
+    def run_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from plan.read_files(plan.tasks[number])
+
+    tasks = len(plan.tasks)
+    return spark.range(0, tasks, 1, max(tasks, 1)).mapInArrow(run_task, plan.schema)
+
+
+def infer_schema(path: str | Sequence[str], binary_features: Collection[str] = (), **options: Any) -> StructType:
+    """The columns that :func:`load_tfrecords` gives; runs no job.
+
+    Parameters
+    ----------
+    path : str or list of str
+        Files, directories or patterns.
+    binary_features : collection of str
+        Features of bytes that are no text.
+    **options
+        As for :func:`load_tfrecords`.
+
+    Returns
+    -------
+    StructType
+
+    Raises
+    ------
+    EmptyDataError
+        If there is no record.
+    """
+    paths = [path] if isinstance(path, str) else list(path)
+    return plan_read(paths, replace(parsed(_texts(options)), binary_features=tuple(binary_features)), None).schema
+
+
+def to_tfexample(df: DataFrame, column: str = EXAMPLE_COLUMN, **options: Any) -> DataFrame:
+    """Each row as a serialised Example, or as option ``recordType`` says.
+
+    Parameters
+    ----------
+    df : DataFrame
+        As for :func:`save_as_tfrecords`.
+    column : str
+        The one column of the result, binary.
+    **options
+        ``recordType``, ``doubles``.
+
+    Returns
+    -------
+    DataFrame
+
+    Raises
+    ------
+    ColumnTypeError
+        If no record holds a column of that type.
+    """
+    checked = _of_messages(options)
+    columns_of(arrow_schema_of(df.schema), checked.record_type)
+
+    def run_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = columns_of(batch.schema, checked.record_type)
+            records = encode(batch.columns, columns, checked.record_type, exact_doubles=checked.exact_doubles)
+            yield pa.RecordBatch.from_arrays([records.cast(pa.binary())], [column])
+
+    return df.mapInArrow(run_task, f"`{column}` binary")
+
+
+def from_tfexample(df: DataFrame, schema: StructType | str, column: str = EXAMPLE_COLUMN, **options: Any) -> DataFrame:
+    """Serialised Examples, or what option ``recordType`` says, as columns.
+
+    Parameters
+    ----------
+    df : DataFrame
+        With a binary column of messages.
+    schema : StructType or str
+        The columns to be read of them.
+    column : str
+        The column of messages.
+    **options
+        ``recordType``.
+
+    Returns
+    -------
+    DataFrame
+        With the columns of `schema`; all are null where a message is null. A message that cannot be read fails the job
+        with ``CorruptRecordError``.
+
+    Raises
+    ------
+    ColumnTypeError
+        If no record holds a column of that type, or `column` is not binary.
+    """
+    checked = _of_messages(options)
+    given = struct_of(schema) if isinstance(schema, str) else schema
+    arrow = arrow_schema_of(given)
+    columns = columns_of(arrow, checked.record_type)
+    if dict(df.dtypes).get(column) != "binary":
+        raise ColumnTypeError(f"Column '{column}' is {dict(df.dtypes).get(column)}; expected binary.")
+
+    def run_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            messages = batch.column(0).cast(pa.large_binary())
+            valid = messages.is_valid().to_numpy(zero_copy_only=False)
+            found = decode_records(messages.drop_null(), columns, checked.record_type)
+            for row, reason in sorted(found.problems.items()):
+                raise CorruptRecordError(
+                    f"Message {np.flatnonzero(valid)[row]} of {len(messages)} of a batch: {reason}."
+                )
+            places = pa.array(np.cumsum(valid) - 1, mask=~valid)
+            yield pa.RecordBatch.from_arrays([array.take(places) for array in found.columns], schema=arrow)
+
+    return df.select(column).mapInArrow(run_task, given)
+
+
+def _of_messages(options: dict[str, Any]) -> Options:
+    checked = parsed(_texts(options))
+    return replace(checked, record_type=checked.record_type or EXAMPLE)
+
+
+def _texts(options: dict[str, Any]) -> dict[str, str]:
+    """Options as Spark hands them to a data source; names with underscores are taken as well."""
+    return {key.replace("_", ""): str(value) for key, value in options.items() if value is not None}

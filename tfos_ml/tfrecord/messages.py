@@ -1,0 +1,73 @@
+"""Example and SequenceExample as Protocol Buffers' own library reads them, without TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tfos_ml.errors import MissingPackageError
+from tfos_ml.tfrecord.columns import EXAMPLE
+
+_PACKAGE = "tensorflow"
+_BYTES, _FLOAT, _INT64, _MESSAGE = 12, 2, 3, 11  # of FieldDescriptorProto.Type
+_STRING, _OPTIONAL, _REPEATED = 9, 1, 3
+_LISTS = {"BytesList": _BYTES, "FloatList": _FLOAT, "Int64List": _INT64}
+
+
+def rewritten(record: bytes, record_type: str) -> bytes | None:
+    """A message, serialised in the usual way; None if it is none."""
+    message = message_class(record_type)()
+    try:
+        message.ParseFromString(record)
+    except Exception as error:  # its DecodeError is another class in each implementation
+        if type(error).__name__ != "DecodeError":
+            raise
+        return None
+    message.DiscardUnknownFields()
+    found: bytes = message.SerializeToString()
+    return found
+
+
+@functools.cache
+def message_class(record_type: str) -> Any:
+    """The class of ``tensorflow.Example`` or ``tensorflow.SequenceExample``, of a pool of its own."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError as error:
+        raise MissingPackageError(
+            "A TFRecord is written in a way that only Protocol Buffers' own library reads, and it is not installed "
+            "here. Run: pip install protobuf.",
+            name="protobuf",
+        ) from error
+    file = descriptor_pb2.FileDescriptorProto(name="tfos_ml_example.proto", package=_PACKAGE, syntax="proto3")
+    for name, kind in _LISTS.items():
+        _field(file.message_type.add(name=name), "value", 1, kind, label=_REPEATED)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, name in enumerate(_LISTS, 1):
+        _field(feature, name.replace("List", "_list").lower(), number, _MESSAGE, name, oneof_index=0)
+    _field(file.message_type.add(name="FeatureList"), "feature", 1, _MESSAGE, "Feature", label=_REPEATED)
+    _map(file.message_type.add(name="Features"), "feature", "Feature")
+    _map(file.message_type.add(name="FeatureLists"), "feature_list", "FeatureList")
+    _field(file.message_type.add(name="Example"), "features", 1, _MESSAGE, "Features")
+    sequence = file.message_type.add(name="SequenceExample")
+    _field(sequence, "context", 1, _MESSAGE, "Features")
+    _field(sequence, "feature_lists", 2, _MESSAGE, "FeatureLists")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    name = "Example" if record_type == EXAMPLE else "SequenceExample"
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+
+
+def _field(message: Any, name: str, number: int, kind: int, of: str = "", **more: Any) -> None:
+    label = more.pop("label", _OPTIONAL)
+    type_name = {"type_name": f".{_PACKAGE}.{of}"} if of else {}
+    message.field.add(name=name, number=number, type=kind, label=label, **type_name, **more)
+
+
+def _map(message: Any, name: str, of: str) -> None:
+    entry = message.nested_type.add(name="".join(part.title() for part in name.split("_")) + "Entry")
+    entry.options.map_entry = True
+    _field(entry, "key", 1, _STRING)
+    _field(entry, "value", 2, _MESSAGE, of)
+    _field(message, name, 1, _MESSAGE, f"{message.name}.{entry.name}", label=_REPEATED)

@@ -1,0 +1,115 @@
+"""The options of the data source, checked."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfos_ml.errors import ParamError
+from tfos_ml.tfrecord.columns import RECORD_TYPES
+
+FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
+_MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
+GZIP, ZLIB, PLAIN = "gzip", "zlib", "none"
+_CODECS = {
+    "gzip": GZIP,
+    "org.apache.hadoop.io.compress.gzipcodec": GZIP,
+    "zlib": ZLIB,
+    "deflate": ZLIB,
+    "org.apache.hadoop.io.compress.deflatecodec": ZLIB,
+    "org.apache.hadoop.io.compress.defaultcodec": ZLIB,
+    "none": PLAIN,
+    "uncompressed": PLAIN,
+}
+_DOUBLES = ("float", "bytes")
+_NAMES = (
+    "path",
+    "paths",
+    "recordType",
+    "codec",
+    "compression",
+    "mode",
+    "columnNameOfCorruptRecord",
+    "binaryFeatures",
+    "sampleRecords",
+    "maxPartitionBytes",
+    "partitionBy",
+    "doubles",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How files are read and written; :func:`parsed` makes them of what users write."""
+
+    record_type: str = ""  # empty: as the file of the schema tells, else Example
+    codec: str | None = None  # None: as the file's first bytes tell; none, for writing
+    mode: str = FAILFAST  # what becomes of a record that cannot be read
+    corrupt_column: str = "_corrupt_record"
+    binary_features: tuple[str, ...] = ()  # of bytes that are no text
+    sample_records: int = 100  # of each file, to tell the columns from
+    max_partition_bytes: int = 128 << 20  # of files that are read by one task
+    partition_by: tuple[str, ...] = ()
+    exact_doubles: bool = False
+
+
+def parsed(options: Mapping[str, str]) -> Options:
+    """Options by name in any case; raises ``ParamError`` if one is not known, or has a value it does not take."""
+    known = {name.lower(): name for name in _NAMES}
+    given: dict[str, str] = {}
+    for key, value in options.items():
+        if key.lower() not in known:
+            near = difflib.get_close_matches(key.lower(), known, 1)
+            hint = f" Did you mean {known[near[0]]}?" if near else ""
+            names = ", ".join(_NAMES[2:])
+            raise ParamError(f"The data source tfrecord has no option '{key}'.{hint} It has: {names}.")
+        given[known[key.lower()]] = value
+    default = Options()
+    codec = given.get("codec", given.get("compression"))
+    return Options(
+        record_type=_one_of("recordType", given["recordType"], RECORD_TYPES) if "recordType" in given else "",
+        codec=_CODECS[_one_of("codec", codec, tuple(_CODECS))] if codec else None,
+        mode=_one_of("mode", given.get("mode", default.mode), _MODES),
+        corrupt_column=given.get("columnNameOfCorruptRecord", default.corrupt_column),
+        binary_features=_names(given.get("binaryFeatures", "")),
+        sample_records=_positive("sampleRecords", given.get("sampleRecords", default.sample_records)),
+        max_partition_bytes=_positive("maxPartitionBytes", given.get("maxPartitionBytes", default.max_partition_bytes)),
+        partition_by=_names(given.get("partitionBy", "")),
+        exact_doubles=_one_of("doubles", given.get("doubles", "float"), _DOUBLES) == "bytes",
+    )
+
+
+def paths_of(options: Mapping[str, str]) -> list[str]:
+    """The paths that were given to ``load`` or ``save``; raises ``ParamError`` if there are none."""
+    given = {key.lower(): value for key, value in options.items()}
+    paths = json.loads(given["paths"]) if "paths" in given else []
+    found = [*paths, *([given["path"]] if "path" in given else [])]
+    if not found:
+        raise ParamError("The data source tfrecord needs a path: load(path), or save(path).")
+    return found
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+    for candidate in known:
+        if candidate.lower() == str(value).lower():
+            return candidate
+    raise ParamError(f"Option {name} is '{value}', and takes one of: {', '.join(known)}.")
+
+
+def _positive(name: str, value: str | int) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ParamError(f"Option {name} is '{value}', and takes a whole number above 0.")
+    return number
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names as a JSON list, or with commas between."""
+    if text.lstrip().startswith("["):
+        return tuple(json.loads(text))
+    return tuple(name.strip() for name in text.split(",") if name.strip())

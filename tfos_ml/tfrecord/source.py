@@ -1,0 +1,92 @@
+"""The data source ``tfrecord`` of Spark's Python data source API, which Spark has since 4.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from tfos_ml.tfrecord.options import parsed, paths_of
+from tfos_ml.tfrecord.plan import ReadPlan, plan_read, plan_write
+from tfos_ml.tfrecord.writing import APPEND, OVERWRITE, Destination, Written, abandon, commit, prepare, write_rows
+
+
+class TFRecordDataSource(DataSource):
+    """``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "tfrecord"
+
+    def schema(self) -> StructType:
+        """The columns, from the file of the schema or a sample of records."""
+        return plan_read(paths_of(self.options), parsed(self.options), None).schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of all files."""
+        return TFRecordReader(plan_read(paths_of(self.options), parsed(self.options), schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """A writer into a directory, which is checked now."""
+        (path,) = paths_of(self.options)
+        destination = plan_write(path, schema, parsed(self.options), overwrite=overwrite)
+        prepare(destination, OVERWRITE if overwrite else APPEND)
+        return TFRecordWriter(destination)
+
+
+class TFRecordReader(DataSourceReader):
+    """Reads files as record batches."""
+
+    def __init__(self, plan: ReadPlan):
+        self._plan = plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to each task: all but the files, of which its partition has its own."""
+        return {"_plan": replace(self._plan, tasks=())}
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The files of each task."""
+        return [InputPartition(files) for files in self._plan.tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task; none if there is no file."""
+        return self._plan.read_files(partition.value or ())
+
+
+@dataclass
+class CommitMessage(WriterCommitMessage):
+    """What a task has written."""
+
+    written: Written
+
+
+class TFRecordWriter(DataSourceArrowWriter):
+    """Writes the rows of a task, and puts the files of all tasks to their place."""
+
+    def __init__(self, destination: Destination):
+        self._destination = destination
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task beside their place."""
+        context = TaskContext.get()
+        return CommitMessage(write_rows(iterator, self._destination, context.partitionId() if context else 0))
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Put all files to their place."""
+        commit(self._destination, [message.written for message in messages])
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """Delete all files."""
+        abandon(self._destination)

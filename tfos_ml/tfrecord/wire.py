@@ -1,0 +1,258 @@
+"""Protocol Buffers' wire format, for all records of a batch at once.
+
+A *span* is a part of the buffer, from a start to an end; spans of many records are two int64 arrays. Functions step
+through all spans together, so that each NumPy call works on as many values as there are records. What they do not
+understand, because it is damaged or written in an unusual way, is told by a mask and never guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Array = np.ndarray[Any, Any]
+
+PADDING = 16
+"""Zero bytes that follow the last span, so that eight bytes can be read from any position."""
+_TOO_FEW = 16  # spans that are left, and are then gone through one by one
+_STOPS, _BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
+_ONE, _SEVEN_BITS, _HIGH_BIT = np.uint64(1), np.uint64(0x7F), np.uint64(0x80)
+_FOLDS = [  # of 7, 14 and 28 bits at a time
+    (np.uint64(0x007F007F007F007F), np.uint64(0x7F007F007F007F00), np.uint64(1)),
+    (np.uint64(0x00003FFF00003FFF), np.uint64(0x3FFF00003FFF0000), np.uint64(2)),
+    (np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
+]
+_LONGEST = 10  # bytes of a varint
+_BLOCK = 1 << 15  # values that the processor's cache holds
+_ENDLESS = 1 << 40  # a length that fits no buffer
+LENGTH_DELIMITED = 2
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Bytes, and the eight bytes from each position as an integer."""
+
+    data: Array  # uint8, ends with ``PADDING`` zeros
+    words: Array  # uint64, unaligned
+
+    @classmethod
+    def of(cls, data: Array) -> Buffer:
+        """A buffer over padded bytes, without a copy."""
+        return cls(data, np.ndarray((len(data) - 7,), "<u8", data.data, 0, (1,)))
+
+
+def tag(field: int) -> int:
+    """The byte before a length-delimited field of a number below 16."""
+    return field << 3 | LENGTH_DELIMITED
+
+
+def lengths_at(buffer: Buffer, position: Array) -> tuple[Array, Array]:
+    """Varints of lengths, and the positions after them; one that is too long is larger than any buffer."""
+    first = buffer.data[position]
+    if not len(first) or first.max() < 0x80:
+        return first.astype(np.int64), position + 1
+    value, size = _varints(buffer.words[position])
+    return np.where(size == 0, _ENDLESS, value).astype(np.int64), position + np.maximum(size, 1)
+
+
+def _varints(word: Array) -> tuple[Array, Array]:
+    """Varints at the beginning of words: values, and their sizes in bytes, 0 for one of more than eight."""
+    stops = ~word & _STOPS
+    lowest = stops & (~stops + _ONE)
+    value = word & (lowest | (lowest - _ONE)) & _BITS
+    for low, high, shift in _FOLDS:
+        value = (value & low) | ((value & high) >> shift)
+    size = (np.log2(lowest.astype(np.float64), where=lowest > 0, out=np.full(len(word), -1.0)) + 1).astype(
+        np.int64
+    ) // 8
+    return value, size
+
+
+def split(buffer: Buffer, start: Array, end: Array, field: int) -> tuple[Array, Array, Array, Array]:
+    """The parts of spans that consist of one repeated length-delimited field.
+
+    Returns the number of the span that each part is of, ascending, the parts' starts and ends, and a mask of the spans
+    that consist of something else, whose parts are left out.
+    """
+    wrong = np.zeros(len(start), bool)
+    found: list[tuple[Array, Array, Array]] = []
+    active = np.flatnonzero(start < end)
+    position = start[active]
+    while len(active) > _TOO_FEW or (len(active) and not found):
+        length, begin = lengths_at(buffer, position + 1)
+        finish = begin + length
+        fits = (buffer.data[position] == tag(field)) & (finish <= end[active])
+        if not fits.all():
+            wrong[active[~fits]] = True
+            active, begin, finish = active[fits], begin[fits], finish[fits]
+        found.append((active, begin, finish))
+        more = finish < end[active]
+        active, position = active[more], finish[more]
+    for span, at in zip(active.tolist(), position.tolist(), strict=True):
+        parts = _split_one(buffer.data, at, int(end[span]), tag(field))
+        wrong[span] = parts is None
+        begins, finishes = parts or ([], [])
+        found.append((np.full(len(begins), span), np.array(begins, np.int64), np.array(finishes, np.int64)))
+    spans, begins_of_all, ends_of_all = _joined(found)
+    if wrong.any():
+        kept = ~wrong[spans]
+        spans, begins_of_all, ends_of_all = spans[kept], begins_of_all[kept], ends_of_all[kept]
+    return spans, begins_of_all, ends_of_all, wrong
+
+
+def _joined(found: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
+    if len(found) == 1:
+        return found[0]
+    empty = np.zeros(0, np.int64)
+    spans, begins, ends = (np.concatenate([empty, *(part[i] for part in found)]) for i in range(3))
+    order = np.argsort(spans, kind="stable")
+    return spans[order], begins[order], ends[order]
+
+
+def _split_one(data: Array, position: int, end: int, wanted: int) -> tuple[list[int], list[int]] | None:
+    """The same for the rest of one span, of which few others are as long; None if it consists of something else."""
+    view = data.data
+    begins, ends = [], []
+    while position < end:
+        if view[position] != wanted:
+            return None
+        length = shift = 0
+        while True:
+            position += 1
+            byte = view[position]
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+            if shift > 56 or position >= end:
+                return None
+        begins.append(position + 1)
+        position += 1 + length
+        ends.append(position)
+    return (begins, ends) if position == end else None
+
+
+def only_part(buffer: Buffer, start: Array, end: Array, field: int) -> tuple[Array, Array, Array]:
+    """Starts and ends of the one length-delimited field that spans consist of, and a mask of those that do not.
+
+    An empty span has an empty part.
+    """
+    is_empty = start == end
+    length, begin = lengths_at(buffer, start + 1)
+    wrong = ((buffer.data[start] != tag(field)) | (begin + length != end)) & ~is_empty
+    if is_empty.any() or wrong.any():
+        return np.where(is_empty | wrong, start, begin), np.where(wrong, start, end), wrong
+    return begin, end, wrong
+
+
+def equals(buffer: Buffer, position: Array, expected: bytes) -> Array:
+    """Whether given bytes stand at positions."""
+    same = np.ones(len(position), bool)
+    for i in range(0, len(expected), 8):
+        part = expected[i : i + 8]
+        mask = np.uint64((1 << 8 * len(part)) - 1)
+        same &= (buffer.words[position + i] & mask) == np.uint64(int.from_bytes(part, "little"))
+    return same
+
+
+def gather(buffer: Buffer, start: Array, end: Array) -> tuple[Array, Array]:
+    """The bytes of spans one after another, uint8, and where each of them begins, with the end of the last."""
+    offsets = np.concatenate([[0], np.cumsum(end - start)])
+    if not offsets[-1]:
+        return np.zeros(0, np.uint8), offsets
+    taken = _as_binary(buffer, start, end)
+    first = np.frombuffer(taken.buffers()[1], np.int64)[taken.offset]
+    return np.frombuffer(taken.buffers()[2], np.uint8)[first : first + offsets[-1]], offsets
+
+
+def _as_binary(buffer: Buffer, start: Array, end: Array) -> pa.LargeBinaryArray:
+    """Spans as an Arrow array, which copies them faster than NumPy: what lies between them is every second value."""
+    bounds = np.empty(2 * len(start) + 1, np.int64)
+    bounds[0:-1:2], bounds[1::2], bounds[-1] = start, end, end[-1]
+    if len(start) > 1 and not (start[1:] >= end[:-1]).all():
+        order = np.argsort(start, kind="stable")
+        sorted_values = _as_binary(buffer, start[order], end[order])
+        return sorted_values.take(pa.array(np.argsort(order)))
+    everything = pa.Array.from_buffers(
+        pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(buffer.data)]
+    )
+    return everything.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
+
+
+def padded(data: Array) -> Array:
+    """A copy of bytes, with room to read eight of them from any position."""
+    found = np.zeros(len(data) + PADDING, np.uint8)
+    found[: len(data)] = data
+    return found
+
+
+def integers(data: Array, offsets: Array) -> tuple[Array, Array, Array]:
+    """The varints in segments of bytes, as int64; where each segment's begin; and a mask of damaged segments.
+
+    In a segment that the mask has, values are of no meaning, and their number may be any.
+    """
+    is_last = data < 0x80
+    last = np.flatnonzero(is_last)
+    if len(last) == len(data):
+        return data.astype(np.int64), offsets, np.zeros(len(offsets) - 1, bool)
+    bounds = np.searchsorted(last, offsets)
+    ends = offsets[1:]
+    wrong = (ends > offsets[:-1]) & ~is_last[np.maximum(ends - 1, 0)]
+    values, is_too_long = np.empty(len(last), np.int64), False
+    for first in range(0, len(last), _BLOCK):
+        block = last[first : first + _BLOCK]
+        begin = int(last[first - 1]) + 1 if first else 0
+        found, longest = _block_of_integers(data[begin : block[-1] + 1], block - begin)
+        values[first : first + len(block)] = found
+        is_too_long |= longest > _LONGEST
+    if is_too_long:
+        too_long = np.diff(last, prepend=-1) > _LONGEST
+        wrong |= np.diff(np.concatenate([[0], np.cumsum(too_long)])[bounds]) > 0
+    return values, bounds, wrong
+
+
+def _block_of_integers(data: Array, last: Array) -> tuple[Array, int]:
+    """The varints that bytes consist of, each of which ends at one of `last`, and the bytes of the longest.
+
+    Each byte has a place in its value. The values are differences of the running sum of all bytes, each shifted to its
+    place; that the sum overflows does not matter.
+    """
+    goes_on = data >= 0x80
+    shift = np.zeros(len(data), np.uint8)
+    within, longest = goes_on[:-1], 1
+    while longest <= _LONGEST and within.any():
+        shift[longest:] += within
+        within = within[1:] & goes_on[: len(within) - 1]
+        longest += 1
+    kind = np.uint32 if longest <= 4 else np.uint64
+    shift *= 7
+    sums = np.cumsum((data & 0x7F).astype(kind) << shift.astype(kind), dtype=kind)[last]
+    sums[1:] -= sums[:-1].copy()
+    return sums.astype(np.int64), longest
+
+
+def single_integers(buffer: Buffer, start: Array, end: Array) -> tuple[Array, Array]:
+    """The varint that each span consists of, as int64, and a mask of the spans that are something else."""
+    size = end - start
+    if len(size) and size.max() == 1 and size.min() == 1:
+        first = buffer.data[start]
+        return first.astype(np.int64), first >= 0x80
+    value, found = _varints(buffer.words[start])
+    wrong = found != size
+    longer = np.flatnonzero((size > 8) & (size <= 10) & (found == 0))
+    if len(longer):
+        data, offsets = gather(buffer, start[longer], end[longer])
+        values, bounds, bad = integers(data, offsets)
+        single = (np.diff(bounds) == 1) & ~bad
+        value[longer[single]] = values[bounds[:-1][single]].view(np.uint64)
+        wrong[longer[single]] = False
+    return value.view(np.int64), wrong
+
+
+def floats_at(buffer: Buffer, position: Array) -> Array:
+    """The float32 that stands at each position."""
+    data = buffer.data
+    return np.ndarray((len(data) - 3,), "<f4", data.data, 0, (1,))[position]
