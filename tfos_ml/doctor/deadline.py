@@ -1,0 +1,53 @@
+"""Time: each check has its own limit, and all of them one together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class OutOfTimeError(Exception):
+    """Something has not ended in time."""
+
+
+class Deadline:
+    """So many seconds from now on."""
+
+    def __init__(self, seconds: float):
+        self._end = time.monotonic() + seconds
+
+    def left(self, at_most: float) -> float:
+        """Seconds that a step of at most so many may take; raises ``OutOfTimeError`` if there are none."""
+        left = min(at_most, self._end - time.monotonic())
+        if left <= 0:
+            raise OutOfTimeError("no time was left")
+        return left
+
+
+def within(seconds: float, action: Callable[[], T]) -> T:
+    """What `action` returns or raises; ``OutOfTimeError`` if that takes longer.
+
+    It runs in a daemon thread, which then is left to itself: name resolution and the JVM cannot be interrupted.
+    """
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append((action(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, name="doctor", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise OutOfTimeError(f"it has not ended within {seconds:.0f} s")
+    value, error = outcome[0]
+    if error is not None:
+        raise error
+    found: T = value
+    return found
