@@ -54,7 +54,7 @@ def run(tmp_path):
             cwd=directory,
             capture_output=True,
             text=True,
-            timeout=SECONDS + 40,
+            timeout=SECONDS + 10,
             check=False,
         )
         assert list(directory.iterdir()) == []

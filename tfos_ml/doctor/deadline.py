@@ -8,10 +8,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+PREFIX = "tfos_ml-doctor"  # of the names of all threads of its own
 
 
 class OutOfTimeError(Exception):
     """Something has not ended in time."""
+
+
+def left_behind() -> bool:
+    """Whether something that had no time left still goes on."""
+    return any(thread.name.startswith(PREFIX) for thread in threading.enumerate())
 
 
 class Deadline:
@@ -41,7 +47,7 @@ def within(seconds: float, action: Callable[[], T]) -> T:
         except BaseException as error:
             outcome.append((None, error))
 
-    thread = threading.Thread(target=run, name="doctor", daemon=True)
+    thread = threading.Thread(target=run, name=PREFIX, daemon=True)
     thread.start()
     thread.join(seconds)
     if not outcome:

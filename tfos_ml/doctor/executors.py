@@ -20,7 +20,7 @@ from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.doctor import storage
-from tfos_ml.doctor.deadline import OutOfTimeError, within
+from tfos_ml.doctor.deadline import PREFIX, OutOfTimeError, within
 from tfos_ml.doctor.finding import Finding, failed, ok, warning
 from tfos_ml.doctor.host import HostFacts, judge_hosts, look_at_host
 from tfos_ml.doctor.network import (
@@ -120,7 +120,7 @@ def _looks(spark: SparkSession, nodes: int, assignment: Assignment, left: Callab
     tasks = nodes if is_local(spark) else tasks  # which are all of one host
     df = spark.range(0, tasks, 1, tasks)
     looks = map_in_arrow(df, partial(look, assignment), "found string", barrier=barrier, profile=None)
-    job = SparkJob(spark, f"tfos_ml-doctor-{uuid.uuid4().hex[:12]}", lambda: [row.found for row in looks.collect()])
+    job = SparkJob(spark, f"{PREFIX}-{uuid.uuid4().hex[:12]}", lambda: [row.found for row in looks.collect()])
     if not job.wait(seconds := left(LOOK_SECONDS)):
         job.cancel(CANCEL_SECONDS)
         raise OutOfTimeError(f"the job has not ended within {seconds:.0f} s")

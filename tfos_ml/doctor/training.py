@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.redact import redact
-from tfos_ml.doctor.deadline import OutOfTimeError
+from tfos_ml.doctor.deadline import PREFIX, OutOfTimeError
 from tfos_ml.doctor.finding import Finding, failed, ok
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import MissingPackageError, ReservationTimeoutError, TfosMlError
@@ -94,7 +94,7 @@ def tiny_model() -> Any:
 
 def _within(spark: SparkSession, seconds: float, action: Callable[[], Any]) -> Any:
     """What `action` returns, with all jobs that it starts; ``OutOfTimeError`` once they are cancelled."""
-    job = SparkJob(spark, f"tfos_ml-doctor-{uuid.uuid4().hex[:12]}", action)
+    job = SparkJob(spark, f"{PREFIX}-{uuid.uuid4().hex[:12]}", action)
     if not job.wait(seconds):
         job.cancel(CANCEL_SECONDS)
         raise OutOfTimeError(f"it has not ended within {seconds:.0f} s")
