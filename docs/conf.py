@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from tfos_ml.common.version import __version__  # noqa: E402
 
-project, author, copyright = "tfos_ml", "The tfos_ml developers", "The tfos_ml developers"  # noqa: A001
+project, author, copyright = "tfos_ml", "The tfos_ml developers", "The tfos_ml developers"
 release = version = __version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest", "sphinx_copybutton"]
 exclude_patterns = ["matrix"]

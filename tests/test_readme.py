@@ -1,4 +1,4 @@
-"""README and the pages that go on from it: their Python, as printed and in order, in one program; and their commands."""
+"""README and the pages that go on from it: their Python as printed, in order, in one program; and their commands."""
 
 from __future__ import annotations
 
