@@ -19,9 +19,11 @@ extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest",
 exclude_patterns = ["matrix"]
 nitpicky = False
 root_doc = "index"
+highlight_language = "none"  # of blocks that do not say
 
 napoleon_google_docstring = False
 napoleon_use_ivar = True
+napoleon_custom_sections = [("All Params", "params_style")]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}

@@ -101,7 +101,7 @@ def examine(arguments: argparse.Namespace, console: Callable[[], str]) -> Iterat
     master = arguments.master or conf.get("spark.master") or "local[*]"
     before = [
         *software.check_python(),
-        *software.check_packages(tensorflow_runs_here=not arguments.remote and master.startswith("local[")),
+        *software.check_packages(tensorflow_runs_here=not arguments.remote and master.startswith("local")),
         *([] if arguments.remote else software.check_java()),
         *host.check_names(conf.get("spark.driver.host")),
         *host.judge_hosts([host.look_at_host()], "this host"),

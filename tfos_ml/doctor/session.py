@@ -26,10 +26,13 @@ DEFAULTS = {
 
 
 def active_session() -> SparkSession | None:
-    """The session of this program, as in a notebook."""
+    """The session of this program, as in a notebook; None if it has none."""
     from pyspark.sql import SparkSession
 
-    return SparkSession.getActiveSession()
+    try:
+        return SparkSession.getActiveSession()
+    except ImportError:  # a client of Spark Connect alone, which has not asked for one yet
+        return None
 
 
 def start(master: str | None, remote: str | None, conf: Mapping[str, str], seconds: float) -> SparkSession:
