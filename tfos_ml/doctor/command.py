@@ -99,10 +99,11 @@ def examine(arguments: argparse.Namespace, console: Callable[[], str]) -> Iterat
     deadline = Deadline(arguments.seconds)
     conf = dict(arguments.conf)
     master = arguments.master or conf.get("spark.master") or "local[*]"
+    present = session.active_session() if software.version_of("pyspark") is not None else None
     before = [
         *software.check_python(),
         *software.check_packages(tensorflow_runs_here=not arguments.remote and master.startswith("local")),
-        *([] if arguments.remote else software.check_java()),
+        *([] if arguments.remote or present is not None else software.check_java()),
         *host.check_names(conf.get("spark.driver.host")),
         *host.judge_hosts([host.look_at_host()], "this host"),
     ]
@@ -110,14 +111,17 @@ def examine(arguments: argparse.Namespace, console: Callable[[], str]) -> Iterat
     if any(one.check == "Java" and one.status == "failed" for one in before) or software.version_of("pyspark") is None:
         yield skipped("Spark session", "there is no Spark without the above; the checks that need one are left out")
         return
-    yield from _with_session(arguments, conf, deadline, console)
+    yield from _with_session(present, arguments, conf, deadline, console)
 
 
 def _with_session(
-    arguments: argparse.Namespace, conf: dict[str, str], deadline: Deadline, console: Callable[[], str]
+    present: SparkSession | None,
+    arguments: argparse.Namespace,
+    conf: dict[str, str],
+    deadline: Deadline,
+    console: Callable[[], str],
 ) -> Iterator[Finding]:
-    """Start a session unless there is one, and stop it if so."""
-    present = session.active_session()
+    """Look at the session that is present; else at one of its own, which it stops."""
     try:
         spark = present or session.start(arguments.master, arguments.remote, conf, deadline.left(session.START_SECONDS))
     except Exception as error:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROBE_SECONDS, LOOK_SECONDS, CANCEL_SECONDS = 20.0, 20.0, 3.0
+STORAGE_SECONDS, CLEANUP_SECONDS = 10.0, 5.0
 ARTIFACT_BYTES = 300 << 10  # more than goes along in a task
 MOST_TASKS = 200
 SAME = ("tfos_ml", "tensorflow", "keras")  # nodes that differ in these are refused, or train apart
@@ -99,11 +100,11 @@ def examine(spark: SparkSession, nodes: int, directory: str | None, left: Callab
     except OutOfTimeError as error:
         return [failed("Executors' Python", f"no task has looked at it: {error}", "Do other jobs hold all slots?")]
     try:
-        with driver_server(spark) as control, _directory(spark, directory or "") as (uri, unwritable):
+        with driver_server(spark) as control, _directory(spark, directory or "", left) as (uri, unwritable):
             content = secrets.token_bytes(ARTIFACT_BYTES)
             artifact = within(left(LOOK_SECONDS), lambda: publish(spark, content))
             looks = _looks(spark, nodes, Assignment(control, node_ports(spark), artifact, content, uri), left)
-            stored = _judge_storage(spark, looks, uri, unwritable, directory is not None)
+            stored = _judge_storage(looks, uri, unwritable, directory is not None, left)
     except ClusterConfigError as error:
         return [failed("Driver's port", error, "Free the port, or set spark.tfos_ml.port to another (0: any).")]
     except OutOfTimeError as error:
@@ -156,19 +157,19 @@ def _read(artifact: Artifact, content: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _directory(spark: SparkSession, directory: str) -> Iterator[tuple[str, str]]:
+def _directory(spark: SparkSession, directory: str, left: Callable[[float], float]) -> Iterator[tuple[str, str]]:
     """A new directory there, and why it cannot be written to, if so; deleted at the end."""
     try:
         uri = storage.directory_for(spark, directory)
-        storage.write_first(uri)
-    except (OSError, DestinationError) as error:
+        within(left(STORAGE_SECONDS), lambda: storage.write_first(uri))
+    except (OSError, DestinationError, OutOfTimeError) as error:
         yield "", f"{redact(directory or os.getcwd())}: {redact(error)}"
         return
     try:
         yield uri, ""
     finally:
-        with contextlib.suppress(OSError):
-            storage.remove(uri)
+        with contextlib.suppress(OSError, OutOfTimeError):
+            within(CLEANUP_SECONDS, lambda: storage.remove(uri))
 
 
 def judge(spark: SparkSession, looks: list[Look]) -> list[Finding]:
@@ -213,7 +214,9 @@ def _same_versions(looks: list[Look]) -> Finding:
     return ok(check, f"{shown} on {len(hosts)} host{'s' * (len(hosts) > 1)}")
 
 
-def _judge_storage(spark: SparkSession, looks: list[Look], uri: str, unwritable: str, is_named: bool) -> list[Finding]:
+def _judge_storage(
+    looks: list[Look], uri: str, unwritable: str, is_named: bool, left: Callable[[float], float]
+) -> list[Finding]:
     """Whether the driver and all tasks wrote to the same directory; one that nobody named need not be shared."""
     check, bad = "Storage", failed if is_named else warning
     advice = (
@@ -228,8 +231,8 @@ def _judge_storage(spark: SparkSession, looks: list[Look], uri: str, unwritable:
         line = _line(check, problems, bad, advice)
         return [Finding(check, line.status, f"{shown}, {line.said}", advice)]
     try:
-        seen = storage.written_by(uri)
-    except OSError as error:
+        seen = within(left(STORAGE_SECONDS), lambda: storage.written_by(uri))
+    except (OSError, OutOfTimeError) as error:
         return [bad(check, f"the driver cannot read {shown}: {redact(error)}", advice)]
     if seen < len(looks):
         return [bad(check, f"{shown}: the driver sees {seen} of {len(looks)} files of the executors", advice)]

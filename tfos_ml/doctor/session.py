@@ -73,7 +73,8 @@ def described(spark: SparkSession) -> Finding:
 def not_started(error: BaseException, console: str, remote: str | None) -> Finding:
     """Why there is no session."""
     lines = [line for line in console.splitlines() if "Exception" in line or "ERROR" in line or "rror:" in line]
-    said = redact("; ".join([f"{type(error).__name__}: {error}".partition("\n")[0], *lines[:2]]))
+    first = "it has not started" if isinstance(error, OutOfTimeError) else type(error).__name__
+    said = redact("; ".join([f"{first}: {error}".partition("\n")[0], *lines[:2]]))
     if remote:
         return failed("Spark session", said, "Check that the Spark Connect server runs at the address of --remote.")
     advice = (
