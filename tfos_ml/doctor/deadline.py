@@ -21,14 +21,15 @@ def left_behind() -> bool:
 
 
 class Deadline:
-    """So many seconds from now on."""
+    """So many seconds from now on. If they are more than the `usual` number, each step may take longer, too."""
 
-    def __init__(self, seconds: float):
+    def __init__(self, seconds: float, usual: float):
         self._end = time.monotonic() + seconds
+        self._factor = max(1.0, seconds / usual)
 
     def left(self, at_most: float) -> float:
-        """Seconds that a step of at most so many may take; raises ``OutOfTimeError`` if there are none."""
-        left = min(at_most, self._end - time.monotonic())
+        """Seconds that a step of usually at most so many may take; raises ``OutOfTimeError`` if there are none."""
+        left = min(at_most * self._factor, self._end - time.monotonic())
         if left <= 0:
             raise OutOfTimeError("no time was left")
         return left
