@@ -6,7 +6,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Else each of the hundreds of processes that tests start compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install java demo test test-fast test-oldest test-matrix chaos soak lint bench clean
+.PHONY: install java demo test test-fast test-oldest test-matrix chaos soak lint docs bench clean
 
 install: java $(VENV)/.installed
 
@@ -64,6 +64,11 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The pages, in build/docs; warnings are errors, and the examples of docstrings are run.
+docs: install
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+	$(BIN)/sphinx-build -W --keep-going -q -b doctest docs build/doctest
 
 bench: install
 	$(BIN)/python benchmarks/feed.py

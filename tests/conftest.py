@@ -388,6 +388,7 @@ LONGEST = [  # files that take longest, in this order, so that no process is lef
     "tests/e2e/test_mlflow.py",
     "tests/test_readme.py",
     "tests/e2e/test_connect.py",
+    "tests/e2e/test_doctor.py",
     "tests/e2e/test_connect_live.py",
     "tests/e2e/test_persistence.py",
     "tests/e2e/test_keras.py",

@@ -1,4 +1,4 @@
-"""README: its Python snippets, as printed and in order, in one program; and what its other blocks name."""
+"""README and the pages that go on from it: their Python as printed, in order, in one program; and their commands."""
 
 from __future__ import annotations
 
@@ -12,37 +12,68 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.rst").read_text()
+PAGES = {  # in the order in which their programs run, in one session
+    name: (ROOT / name).read_text()
+    for name in (
+        "README.rst",
+        "docs/howto/install.rst",
+        "docs/howto/train.rst",
+        "docs/howto/doctor.rst",
+        "docs/howto/gpus.rst",
+        "docs/howto/speed.rst",
+        "docs/howto/tuning.rst",
+        "docs/howto/serving.rst",
+        "docs/howto/mlflow.rst",
+        "docs/howto/tfcluster.rst",
+        "docs/howto/clusters.rst",
+    )
+}
+RUN_ELSEWHERE = {
+    "docs/migration.rst",  # programs before and after: e2e/test_compat_flows.py, differential/
+    "docs/mistakes.rst",  # docs/mistakes.py writes them from what it runs: e2e/test_mistakes.py
+}
 
 
-def blocks(directive):
+def blocks(page, directive):
     """What follows a line of reStructuredText and is indented more than it."""
     found = []
-    for match in re.finditer(rf"^( *){directive}\n\n?((?:\1 +\S.*\n|\n)+)", README, re.MULTILINE):
+    for match in re.finditer(rf"^( *){directive}\n\n?((?:\1 +\S.*\n|\n)+)", page, re.MULTILINE):
         found.append(textwrap.dedent(match[2]).strip() + "\n")
     return found
 
 
 def commands():
-    """The lines of shell blocks, without comments."""
-    lines = "".join(blocks("(?:.*::|::)")).splitlines()
-    return [line.partition("  #")[0].strip() for line in lines if line and not line.startswith("#")]
+    """The lines of shell blocks that are commands of ours, without comments."""
+    text = "".join(block for page in PAGES.values() for block in blocks(page, r"(?:(?!\.\.).*::|::)"))
+    lines = text.replace("\\\n", "").splitlines()
+    return [line.partition("  #")[0].strip() for line in lines if re.match(r"(pip|make|mlflow|python -m) ", line)]
 
 
 @pytest.mark.timeout(900)
 def test_snippets_run_as_printed(tmp_path):
-    snippets = blocks(r"\.\. code-block:: python")
-    assert len(snippets) >= 4
+    snippets = [block for page in PAGES.values() for block in blocks(page, r"\.\. code-block:: python")]
+    assert len(snippets) >= 10
     (tmp_path / "readme.py").write_text("\n".join(snippets))
 
     done = subprocess.run(
         [sys.executable, "readme.py"], cwd=tmp_path, capture_output=True, text=True, timeout=880, check=False
     )
 
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     tables = re.findall(r"^\|label\|\s*prediction\|(\s*probability\|)?$", done.stdout, re.MULTILINE)
-    assert len(tables) == 2, done.stdout
+    assert len(tables) == 3, done.stdout
+    assert float(re.search(r"^accuracy ([\d.]+)$", done.stdout, re.MULTILINE)[1]) > 0.5
+    assert "0 failed, 0 skipped in" in done.stdout
     assert done.stdout.splitlines()[-1] == "333283335000", done.stdout
+
+
+def test_pages_with_programs_are_run():
+    written = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "docs").rglob("*.rst")
+        if ".. code-block:: python" in path.read_text()
+    }
+    assert written <= {*PAGES, *RUN_ELSEWHERE}
 
 
 def test_commands_are_there():
@@ -51,12 +82,26 @@ def test_commands_are_there():
     setup.read(ROOT / "setup.cfg")
     given = commands()
     assert {line.split()[1] for line in given if line.startswith("make ")} <= targets
-    named = {extra for line in given for extras in re.findall(r"\[([\w,]+)\]", line) for extra in extras.split(",")}
-    assert named == set(setup["options.extras_require"]) - {"dev", "docs"}
+    named = {extra for line in given for extras in re.findall(r"\[([\w,]+)\]'", line) for extra in extras.split(",")}
+    assert named >= set(setup["options.extras_require"]) - {"dev", "docs"}
     # `make demo` is run by test_demo.py, `mlflow models serve` by e2e/test_mlflow.py
-    assert {line.split()[0] for line in given} == {"pip", "make", "mlflow"}
+    assert {line.split()[0] for line in given} == {"pip", "make", "mlflow", "python"}
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`[^`]+<([\w./-]+)>`_", README))))
+def test_options_of_the_doctor_are_those_that_it_has():
+    from tfos_ml.doctor.command import _parser
+
+    asked = [line for line in commands() if line.startswith("python -m tfos_ml doctor")]
+    assert len(asked) >= 4
+    for line in asked:
+        arguments = [part.strip("'") for part in line.split()[3:]]
+        assert _parser().parse_args(arguments).command == "doctor"
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`[^`]+<([\w./-]+)>`_", PAGES["README.rst"]))))
 def test_files_that_it_links_to_are_there(path):
     assert (ROOT / path).exists()
+
+
+def test_it_is_a_page_and_a_half():
+    assert len(PAGES["README.rst"].split()) < 1000

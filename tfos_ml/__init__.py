@@ -3,6 +3,7 @@
 Folders are the places where code runs; imports point downwards only (``make lint`` holds that):
 
 ==============  ======================================================================
+``doctor/``     ``python -m tfos_ml doctor``: whether all that is needed is there
 ``mlflow/``     runs and models in MLflow
 ``compat/``     TensorFlowOnSpark's modules, names and arguments over the rest
 ``tfcluster/``  ``TFCluster``, ``TFParallel``: clusters that a program leads itself

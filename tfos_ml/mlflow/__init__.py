@@ -10,17 +10,17 @@
 Examples
 --------
 >>> import mlflow, tfos_ml.mlflow                                       # doctest: +SKIP
->>> tfos_ml.mlflow.autolog()
->>> model = Pipeline(stages=[assembler, KerasEstimator(...)]).fit(df)
->>> run = mlflow.last_active_run()
+>>> tfos_ml.mlflow.autolog()                                              # doctest: +SKIP
+>>> model = Pipeline(stages=[assembler, KerasEstimator(...)]).fit(df)     # doctest: +SKIP
+>>> run = mlflow.last_active_run()                                        # doctest: +SKIP
 
 Or by hand:
 
 >>> with mlflow.start_run():                                            # doctest: +SKIP
 ...     model = estimator.fit(df)
 ...     info = tfos_ml.mlflow.log_model(model, name="model")
->>> tfos_ml.mlflow.load_model(info.model_uri).transform(df)
->>> mlflow.pyfunc.load_model(info.model_uri).predict(pandas_df)
+>>> tfos_ml.mlflow.load_model(info.model_uri).transform(df)               # doctest: +SKIP
+>>> mlflow.pyfunc.load_model(info.model_uri).predict(pandas_df)           # doctest: +SKIP
 """
 
 from __future__ import annotations

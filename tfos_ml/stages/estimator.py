@@ -46,8 +46,9 @@ class TFEstimator(TFEstimatorConstructor, TrainFnParams, ClusterEstimator):
     ...     model.fit(ctx.dataset(epochs=ctx.epochs), shuffle=False, verbose=0)
     ...     ctx.export_saved_model(model)
     >>> estimator = TFEstimator(trainFn=train_fn, epochs=3, batchSize=32)
-    >>> model = estimator.fit(df)                                   # doctest: +SKIP
-    >>> model.transform(df)                                         # doctest: +SKIP
+    >>> model = estimator.fit(df)
+    >>> model.transform(df).count()
+    100
     """
 
     __module__ = "tfos_ml"

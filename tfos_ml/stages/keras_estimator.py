@@ -93,13 +93,15 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     Examples
     --------
-    >>> import keras                                                # doctest: +SKIP
+    >>> import keras
     >>> model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3, activation="softmax")])
     >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     >>> estimator = KerasEstimator(model=model, epochs=5, batchSize=32, clusterSize=2)
     >>> fitted = estimator.fit(df)
-    >>> fitted.history["accuracy"]
-    >>> fitted.transform(df).select("prediction", "probability")
+    >>> len(fitted.history["accuracy"])
+    5
+    >>> fitted.transform(df).select("prediction", "probability").columns
+    ['prediction', 'probability']
     """
 
     __module__ = "tfos_ml"

@@ -27,7 +27,7 @@ class DataFeed:
     Examples
     --------
     >>> feed = ctx.get_data_feed()                                  # doctest: +SKIP
-    >>> while not feed.should_stop():
+    >>> while not feed.should_stop():                               # doctest: +SKIP
     ...     batch = feed.next_batch(64)
     """
 

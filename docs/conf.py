@@ -1,0 +1,70 @@
+"""How Sphinx builds the pages: ``make docs``."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tfos_ml.common.version import __version__  # noqa: E402
+
+project, author, copyright = "tfos_ml", "The tfos_ml developers", "The tfos_ml developers"
+release = version = __version__
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest", "sphinx_copybutton"]
+exclude_patterns = ["matrix"]
+nitpicky = False
+root_doc = "index"
+highlight_language = "none"  # of blocks that do not say
+
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_custom_sections = [("All Params", "params_style")]
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+doctest_global_setup = "import tfos_ml"
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+html_theme = "furo"
+html_title = f"tfos_ml {release}"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+html_theme_options = {
+    "source_repository": "https://github.com/tfos-ml/tfos_ml",
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "light_css_variables": {"color-brand-primary": "#b4540a", "color-brand-content": "#a34a05"},
+    "dark_css_variables": {"color-brand-primary": "#ffb067", "color-brand-content": "#ffb067"},
+}
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+SOURCE = "https://github.com/tfos-ml/tfos_ml/blob/main/"
+
+
+def lead_somewhere(app: Any, doctree: Any, docname: str) -> None:
+    """Links to files, as they work in the repository, lead to the page made of one, or to the repository."""
+    from docutils import nodes
+
+    for node in doctree.findall(nodes.reference):
+        link, _, fragment = node.get("refuri", "").partition("#")
+        if not link or "://" in link or link.startswith("mailto:") or node.get("internal"):
+            continue
+        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(docname), link))
+        page = os.path.splitext(posixpath.relpath(path, "docs"))[0]
+        if path.endswith(".rst") and page in app.env.found_docs:
+            link = app.builder.get_relative_uri(docname, page)
+        elif (ROOT / path).exists():
+            link = SOURCE + path
+        else:
+            raise ValueError(f"docs/{docname}.rst links to {link}, which is not there")
+        node["refuri"] = link + (f"#{fragment}" if fragment else "")
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("doctree-resolved", lead_somewhere)

@@ -1,0 +1,111 @@
+"""The pages: built by Sphinx without a warning, with search, copy buttons, and links that lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+pytest.importorskip("sphinx")
+pytest.importorskip("furo")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(170)]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built pages."""
+    out = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        "-d",
+        out / "trees",
+        ROOT / "docs",
+    ]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [*map(str, command), str(out / "html")],
+        capture_output=True,
+        text=True,
+        timeout=160,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out / "html"
+
+
+def links(page):
+    """Addresses that a page leads to."""
+    found = re.findall(r'<a [^>]*href="([^"]+)"', page.read_text())
+    return [urlsplit(link.replace("&amp;", "&")) for link in found]
+
+
+def test_links_between_pages_lead_to_pages_and_to_places_in_them(site):
+    wrong = []
+    for page in site.rglob("*.html"):
+        for link in links(page):
+            if link.scheme or not (link.path or link.fragment):
+                continue
+            target = (page.parent / unquote(link.path)).resolve() if link.path else page
+            place = f'id="{link.fragment}"' if link.fragment and target.suffix == ".html" else ""
+            if not target.is_file() or place not in target.read_text(errors="replace"):
+                wrong.append((page.name, link.geturl()))
+    assert wrong == []
+
+
+def test_links_to_the_repository_lead_to_its_files(site):
+    named = {
+        link.path.partition("/blob/main/")[2]
+        for page in site.rglob("*.html")
+        for link in links(page)
+        if "/blob/main/" in link.path and link.netloc == "github.com" and "tfos_ml" in link.path
+    }
+    assert len(named) > 20
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_every_page_is_reached_from_the_first_by_one_click(site):
+    first = {(site / link.path).resolve() for link in links(site / "index.html") if link.path and not link.scheme}
+    own = {page.resolve() for page in site.rglob("*.html") if page.stem not in ("genindex", "search", "py-modindex")}
+    assert own - first - {(site / "index.html").resolve()} == set()
+
+
+def test_search_copy_buttons_and_dark_mode_are_there(site):
+    page = (site / "index.html").read_text()
+    assert "copybutton.js" in page
+    assert 'action="search.html"' in page
+    assert "prefers-color-scheme: dark" in "".join(path.read_text() for path in site.rglob("*.css")) + page
+    index = (site / "searchindex.js").read_text()
+    assert all(word in index for word in ("doctor", "optuna", "lease"))
+
+
+def test_all_public_names_are_described(site):
+    import tfos_ml
+    from tfos_ml import errors
+
+    pages = "".join(path.read_text() for path in (site / "api").glob("*.html"))
+    names = [f"tfos_ml.{name}" for name in tfos_ml.__all__]
+    own = [name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__]
+    names += [f"tfos_ml.errors.{name}" for name in own if not name.startswith("_")]
+    assert [name for name in names if f'id="{name}"' not in pages] == []
+
+
+def test_all_settings_of_ours_are_on_their_page(site):
+    page = (ROOT / "docs" / "reference" / "settings.rst").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "tfos_ml").rglob("*.py"))
+    named = set(re.findall(r"spark\.tfos_ml\.[a-zA-Z]+", code))
+    assert len(named) >= 12
+    assert [name for name in sorted(named) if f"``{name}``" not in page] == []
