@@ -142,25 +142,13 @@ class TestBatches:
         assert sorted(rows(dataset(index_store()))) == list(range(TOTAL))
 
 
-def one_smaller(large, small, count):
-    """Sizes of `count` windows of which any one is smaller than the others."""
-    return [[small if i == at else large for i in range(count)] for at in range(count)]
-
-
 class TestSpilledRows:
     def test_are_marked(self, index_store):
         assert not index_store().spilled
         assert index_store(on_disk=True).spilled
 
-    def test_come_exactly_once_window_by_window(self, index_store, monkeypatch):
-        monkeypatch.setattr(dataset_module, "WINDOW_BYTES", 10 * 16)
-        store = index_store(on_disk=True)
-        arrived = rows(make_dataset(index_store(), np.array([TOTAL]), 1, None, 0.0))
-        order = rows(dataset(store, epochs=2))
-        assert sorted(order[:TOTAL]) == sorted(order[TOTAL:]) == arrived
-        assert order[:TOTAL] != order[TOTAL:]
-        windows = store.order(SEED, 0) // 10
-        assert [len(list(group)) for _, group in itertools.groupby(windows)] in one_smaller(10, 7, count=4)
+    def test_come_in_the_order_of_rows_in_memory(self, index_store):
+        assert rows(dataset(index_store(on_disk=True), epochs=2)) == rows(dataset(index_store(), epochs=2))
 
     def test_keep_the_order_of_the_dataframe_without_a_seed(self, index_store):
         assert rows(dataset(index_store(on_disk=True), seed=None)) == list(range(TOTAL))

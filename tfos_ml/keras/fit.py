@@ -208,10 +208,8 @@ class _Training:
                 f"Metrics {metrics.inexact} cannot be put together exactly from the workers' shares: their values are "
                 "averages over workers, weighted by rows."
             )
-        if self._data.spilled and self._seed is not None:
-            self._notices.append(
-                "Rows spilled to disk, where shuffle=True reads them in random order. Use more memory."
-            )
+        if self._data.shuffle_notice:
+            self._notices.append(self._data.shuffle_notice)
 
     def _load(self) -> TrainingState | None:
         state = self._checkpoints.load() if self._checkpoints else None

@@ -136,9 +136,10 @@ class NodeContext:
             Passes over the rows in one iteration; default 1.
         shuffle : bool, optional
             Default the Param ``shuffle``. The order is one seeded permutation of all rows, a new
-            one each pass and the same for every cluster size; where rows have spilled to disk,
-            only windows of 256 MiB are shuffled, and a warning says so. Without it, rows come in
-            the order of the DataFrame.
+            one each pass and the same for every cluster size. Where the rows of all nodes have more
+            bytes than ``spark.tfos_ml.shuffleMemory`` (16g), blocks of 2 MiB are permuted, and the
+            rows within windows of 64 blocks, and a warning says so. Without it, rows come in the
+            order of the DataFrame.
         drop_remainder : bool, default False
             Leave out, on every worker, what does not fill a batch on all of them.
 
@@ -177,12 +178,9 @@ class NodeContext:
         store = self._rows.store("train")
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
         shuffle = self.settings.shuffle if shuffle is None else shuffle
-        if shuffle and store.spilled:
-            warnings.warn(
-                "Rows have spilled to disk: shuffle=True shuffles windows of 256 MiB, not all rows. "
-                "More memory, or more nodes, keep them in shared memory.",
-                stacklevel=2,
-            )
+        notice = self._rows.shuffle_notice() if shuffle else ""
+        if notice:
+            warnings.warn(notice, stacklevel=2)
         return make_dataset(store, sizes, epochs, self.settings.seed if shuffle else None, self.settings.pad_value)
 
     def validation_dataset(self, batch_size: int | None = None) -> tf.data.Dataset:
@@ -268,6 +266,10 @@ class NodeContext:
     def row_store(self, stream: str) -> RowStore:
         """All rows of this node of one stream, ``"train"`` or ``"validation"``; for tfos_ml itself."""
         return self._rows.store(stream)
+
+    def shuffle_notice(self) -> str:
+        """What to say of ``shuffle=True`` on these rows; for tfos_ml itself."""
+        return self._rows.shuffle_notice()
 
     # The cluster
 

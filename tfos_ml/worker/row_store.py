@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from tfos_ml import errors
 from tfos_ml.data.arrow import check_vector_size, fixed_shape, merge_extents
-from tfos_ml.data.order import agree_steps, total_counts, unpack_counts
+from tfos_ml.data.memory_budget import SPOOL_SETTING, MemoryBudget
+from tfos_ml.data.order import (
+    SHUFFLE_SETTING,
+    SHUFFLE_WINDOW_BLOCKS,
+    agree_steps,
+    shuffle_block,
+    total_counts,
+    unpack_counts,
+)
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.messages import Reading, RowCounts, Start
@@ -20,6 +28,7 @@ class NodeRows:
         self._inbox = inbox
         self._channel = channel
         self._label = start.label
+        self._settings = start.settings
         self._labels = {"train": start.feed_labels, "validation": start.validation_labels}
         self._stores: dict[str, RowStore] | None = None
         self.streamed = False  # whether they are being read with ``get_data_feed``, and not held for datasets
@@ -58,6 +67,28 @@ class NodeRows:
         """Number of rows that the policies for nulls and NaN left out, of all nodes."""
         return sum(counted.skipped for counted in self._agreement().values())
 
+    @property
+    def size(self) -> int:
+        """Bytes of the training rows of all nodes."""
+        return sum(counted.size for counted in self._agreement().values())
+
+    def shuffle_notice(self) -> str:
+        """What to say of a shuffle of the training rows: that it is one of blocks, or that it is slow; else empty."""
+        store, size, limit = self.store("train"), self.size, self._settings.shuffle_memory
+        sizes = f"{SHUFFLE_SETTING}={limit / 2**20:,.0f} MiB; the rows of all nodes are {size / 2**20:,.0f} MiB"
+        if store.shuffle_block is not None:
+            return (
+                f"shuffle=True shuffles blocks of {store.shuffle_block:,} rows, and rows within windows of "
+                f"{SHUFFLE_WINDOW_BLOCKS} blocks, not all rows ({sizes})."
+            )
+        if store.spilled:
+            return (
+                f"shuffle=True permutes all rows, of which some are on disk, and writes them there once more each pass "
+                f"({sizes}; {SPOOL_SETTING}={store.budget.size / 2**20:,.0f} MiB). A {SHUFFLE_SETTING} below the size "
+                "of the rows shuffles blocks instead, at the speed of the disk."
+            )
+        return ""
+
     def agreed_steps(self, batch_size: int, drop_remainder: bool) -> int:
         """Number of batches in one pass, the same on every node."""
         rows = self.counts("train")
@@ -78,6 +109,8 @@ class NodeRows:
                 check_vector_size(found, spec)
             shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]
             longest = [tuple(high for _, high in e) for e in extents]
+            block = shuffle_block(sum(self.counts("train").values()), self.size, self._settings.shuffle_memory)
+            budget = MemoryBudget.of_node(self._settings.spool_memory)
             self._stores = {
                 name: RowStore(
                     iter(lambda: self._inbox.next_chunk(name), None),  # noqa: B023
@@ -85,6 +118,8 @@ class NodeRows:
                     shapes,
                     totals,
                     longest,
+                    block,
+                    budget,
                 )
                 for name in self._labels
             }
