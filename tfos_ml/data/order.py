@@ -80,9 +80,9 @@ def shuffled(indices: Int64s, total: int, seed: int, epoch: int, block: int | No
     the rows of each window of ``SHUFFLE_WINDOW_BLOCKS`` blocks. Only seed, epoch, total and block decide, not which
     other indices are given.
     """
-    return (
-        permute(indices, total, seed, epoch) if block is None else _shuffled_blocks(indices, total, seed, epoch, block)
-    )
+    if block is None or not len(indices):
+        return permute(indices, total, seed, epoch)
+    return _shuffled_blocks(indices, total, seed, epoch, block)
 
 
 def _shuffled_blocks(indices: Int64s, total: int, seed: int, epoch: int, block: int) -> Int64s:

@@ -7,6 +7,7 @@ is as fast as data in memory; a generator of single rows is a hundred times slow
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,16 @@ from tfos_ml.data.order import Int64s, global_indices, shuffled
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import Chunk
 from tfos_ml.worker.rows import RowFormat, Rows, View
+from tfos_ml.worker.scattered import MOST_FILES, readings, scattered
 from tfos_ml.worker.stored_batches import StoredBatches
-from tfos_ml.worker.windows import load_rows, windows
+from tfos_ml.worker.windows import load_rows, window_bounds, windows
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 BLOCK_ROWS = 8192
 BLOCK_BYTES = 8 << 20
+MOST_READINGS = 3.0  # of a batch in one pass; sorting rows into files costs as much
 
 
 class RowStore(RowFormat):
@@ -69,7 +72,7 @@ class RowStore(RowFormat):
     @property
     def spilled(self) -> bool:
         """Whether some rows are on disk rather than in shared memory."""
-        return self._batches.on_disk
+        return self._batches.directory is not None
 
     def _views(self, number: int) -> list[View]:
         batch = self._batches[number]
@@ -116,14 +119,17 @@ class RowStore(RowFormat):
         `order` holds positions of rows of this node. Not more than the budget is in memory at a time, unless one piece
         is.
         """
-        if self._rows is None:
-            yield from windows(order, cuts, self.budget.window // self._row_bytes(), self._load)
+        if self._rows is not None:
+            for start, end in pairwise(cuts):
+                yield self._rows, order[start:end]
             return
-        for start, end in pairwise(cuts):
-            yield self._rows, order[start:end]
-
-    def _load(self, positions: Int64s) -> Rows:
-        return load_rows(self, self._views, self._starts, positions)
+        rows = max(self.budget.window // self._row_bytes(), -(-len(self) // MOST_FILES))
+        bounds = window_bounds(cuts, rows)
+        if readings(order, cuts[bounds], self._starts) <= MOST_READINGS:
+            yield from windows(order, cuts, bounds, partial(load_rows, self, self._views, self._starts))
+            return
+        with scattered(self, self._batches, self._starts, order, cuts[bounds]) as load:
+            yield from windows(order, cuts, bounds, load)
 
     def first(self, rows: int) -> tuple[Rows, Int64s]:
         """The first rows that came, at most so many, as :meth:`read` has them."""

@@ -75,7 +75,7 @@ class NodeRows:
     def shuffle_notice(self) -> str:
         """What to say of a shuffle of the training rows: that it is one of blocks, or that it is slow; else empty."""
         store, size, limit = self.store("train"), self.size, self._settings.shuffle_memory
-        sizes = f"{SHUFFLE_SETTING}={limit / 2**20:,.0f} MiB; the rows of all nodes are {size / 2**20:,.0f} MiB"
+        sizes = f"{SHUFFLE_SETTING}={_shown(limit)}; the rows of all nodes are {_shown(size)}"
         if store.shuffle_block is not None:
             return (
                 f"shuffle=True shuffles blocks of {store.shuffle_block:,} rows, and rows within windows of "
@@ -84,7 +84,7 @@ class NodeRows:
         if store.spilled:
             return (
                 f"shuffle=True permutes all rows, of which some are on disk, and writes them there once more each pass "
-                f"({sizes}; {SPOOL_SETTING}={store.budget.size / 2**20:,.0f} MiB). A {SHUFFLE_SETTING} below the size "
+                f"({sizes}; {SPOOL_SETTING}={_shown(store.budget.size)}). A {SHUFFLE_SETTING} below the size "
                 "of the rows shuffles blocks instead, at the speed of the disk."
             )
         return ""
@@ -124,6 +124,10 @@ class NodeRows:
                 for name in self._labels
             }
         return self._stores[stream]
+
+
+def _shown(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:,.1f} MiB"
 
 
 def no_rows(skipped: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -36,12 +37,12 @@ class StoredBatches:
         self._lock = threading.Lock()
         self.nbytes = 0  # of all rows in memory
         self.nbytes_held = 0  # of those in shared memory
-        self.on_disk = False  # whether some are
+        self.directory: str | None = None  # of those on disk; None if there are none
 
     def add(self, chunk: Chunk) -> None:
         """Add the batches of a chunk; of one on disk only the row ids are read."""
         if chunk.on_disk:
-            self.on_disk = True
+            self.directory = os.path.dirname(chunk.path)
             found = list(_ids_on_disk(chunk.path))
             self._batches.extend(_OnDisk(chunk.path, number) for number in range(len(found)))
             self._ids.extend(found)
@@ -77,14 +78,14 @@ class StoredBatches:
         with self._lock:
             reader = self._files.pop(batch.path, None)
             if reader is None:
-                reader = _open(batch.path)
+                reader = open_stored(batch.path)
             self._files[batch.path] = reader  # the last is the latest
             if len(self._files) > OPEN_FILES:
                 self._files.popitem(last=False)
             return reader.get_batch(batch.number)
 
 
-def _open(path: str, **options: Any) -> Any:
+def open_stored(path: str, **options: Any) -> Any:
     """A reader that reads what it is asked for, rather than mapping the file, which would count as memory."""
     return pa.ipc.open_file(pa.OSFile(path), options=pa.ipc.IpcReadOptions(use_threads=False, **options))
 

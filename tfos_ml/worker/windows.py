@@ -23,14 +23,13 @@ ReadBatch = Callable[[int], Sequence[View]]
 
 
 def windows(
-    order: Int64s, cuts: Int64s, rows_in_window: int, load: Callable[[Int64s], Rows]
+    order: Int64s, cuts: Int64s, bounds: Sequence[int], load: Callable[[Int64s], Rows]
 ) -> Iterator[tuple[Rows, Int64s]]:
     """The pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
 
-    `load` makes rows in memory of those at some positions, in ascending order of these. A piece is never divided, so
-    that a window may be larger than `rows_in_window` if a piece is.
+    `bounds` are the numbers of the pieces at which windows begin and the last ends. `load` makes rows in memory of
+    those at some positions, in ascending order of these; it is called for one window after another.
     """
-    bounds = _window_bounds(cuts, rows_in_window)
 
     def loaded(first: int, last: int) -> tuple[Rows, Int64s]:
         positions = order[cuts[first] : cuts[last]]
@@ -51,8 +50,11 @@ def windows(
             del rows, at
 
 
-def _window_bounds(cuts: Int64s, rows_in_window: int) -> list[int]:
-    """Pieces at which windows begin, and the number of pieces."""
+def window_bounds(cuts: Int64s, rows_in_window: int) -> list[int]:
+    """Numbers of the pieces at which windows begin, and the number of pieces.
+
+    A piece is never divided, so that a window has more than `rows_in_window` rows if a piece has.
+    """
     bounds, pieces = [0], len(cuts) - 1
     while bounds[-1] < pieces:
         last = int(np.searchsorted(cuts, cuts[bounds[-1]] + rows_in_window, side="right")) - 1
