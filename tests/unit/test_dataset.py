@@ -195,7 +195,7 @@ class TestSpilledRows:
     def test_files_of_a_pass_that_is_given_up_are_deleted(self, index_store, monkeypatch, tmp_path):
         monkeypatch.setattr(dataset_module, "MOST_READINGS", 0.0)
         store = self.spilled(index_store, "some")
-        pieces = store.read(store.order(SEED, 0), np.arange(TOTAL + 1))
+        pieces = store.read(store.plan(SEED, 0)[0], np.arange(TOTAL + 1), np.zeros(0, int))
         next(pieces)
         assert list(tmp_path.glob("**/pass-*/*"))
         pieces.close()

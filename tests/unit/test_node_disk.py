@@ -88,7 +88,7 @@ def test_rows_beyond_the_budget_that_the_disk_has_no_room_for_are_a_typed_error(
         columns = FeedSchema((ColumnSpec("features", "x", "feature", "int64", 0),))
         task = make_task(schema=columns, payload=program, settings=NodeSettings(spool_memory=0))
         numbers = pa.array(np.random.default_rng(0).integers(0, 2**62, 1 << 17))
-        batches = [pa.RecordBatch.from_arrays([numbers, numbers], ["c0", ROW_COLUMN])] * 40  # 80 MiB
+        batches = [pa.RecordBatch.from_arrays([numbers, pa.array(range(1 << 17))], ["c0", ROW_COLUMN])] * 40  # 80 MiB
         match = rf"no room for 3?[0-9] MiB more rows: {tmp_path}.*has .* MiB free .*spark\.local\.dir"
         with pytest.raises(NodeFailure, match=match) as caught:
             list(supervise(Supervisor(task, OnlyTask()), batches))

@@ -13,7 +13,7 @@ from tfos_ml.data.spool import MEMORY_RESERVE, free_memory
 
 SPOOL_SETTING = "spark.tfos_ml.spoolMemory"
 SHARE = 0.5  # of the free memory, by default: the rest is for training, and for other nodes
-LARGEST_WINDOW = 128 << 20
+LARGEST_WINDOW = 64 << 20  # holds one of a block shuffle
 WINDOWS = 2  # the one that is being read, and the next
 
 
@@ -31,7 +31,7 @@ class MemoryBudget:
     @property
     def window(self) -> int:
         """Bytes of rows to read from disk at a time."""
-        return min(LARGEST_WINDOW, self.size // (2 * WINDOWS))
+        return min(LARGEST_WINDOW, self.size // (WINDOWS + 1))
 
     @property
     def shared(self) -> int:

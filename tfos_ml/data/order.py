@@ -22,7 +22,7 @@ SHUFFLE_BYTES = 16 << 30
 """Of all rows of all nodes: up to it a shuffle permutes all of them, by default."""
 
 SHUFFLE_BLOCK_BYTES = 2 << 20
-SHUFFLE_WINDOW_BLOCKS = 64
+SHUFFLE_WINDOW_BLOCKS = 24
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
@@ -83,6 +83,13 @@ def shuffled(indices: Int64s, total: int, seed: int, epoch: int, block: int | No
     if block is None or not len(indices):
         return permute(indices, total, seed, epoch)
     return _shuffled_blocks(indices, total, seed, epoch, block)
+
+
+def window_edges(places: Int64s, block: int | None) -> Int64s:
+    """Numbers of the rows with which windows of a block shuffle begin, given places in ascending order."""
+    if block is None:
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(np.diff(places // (SHUFFLE_WINDOW_BLOCKS * block))) + 1
 
 
 def _shuffled_blocks(indices: Int64s, total: int, seed: int, epoch: int, block: int) -> Int64s:

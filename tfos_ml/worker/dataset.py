@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tfos_ml.data.arrow import leaves
 from tfos_ml.data.memory_budget import MemoryBudget
-from tfos_ml.data.order import Int64s, global_indices, shuffled
+from tfos_ml.data.order import Int64s, global_indices, shuffled, window_edges
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import Chunk
 from tfos_ml.worker.rows import RowFormat, Rows, View
@@ -78,11 +78,13 @@ class RowStore(RowFormat):
         batch = self._batches[number]
         return [self.view(batch, column) for column in range(len(self.schema.columns))]
 
-    def order(self, seed: int | None, epoch: int) -> Int64s:
-        """Positions of this node's rows in the order of training, shape ``(rows,)``."""
+    def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
+        """Positions of this node's rows in the order of training, shape ``(rows,)``, and edges as of :meth:`read`."""
         if seed is None:
-            return np.argsort(self.indices, kind="stable")
-        return np.argsort(shuffled(self.indices, self.total, seed, epoch, self.shuffle_block), kind="stable")
+            return np.argsort(self.indices, kind="stable"), window_edges(self.indices, None)
+        places = shuffled(self.indices, self.total, seed, epoch, self.shuffle_block)
+        order = np.argsort(places, kind="stable")
+        return order, window_edges(places[order], self.shuffle_block)
 
     def _row_bytes(self) -> int:
         return max(1, self.nbytes // max(1, len(self)))
@@ -113,18 +115,18 @@ class RowStore(RowFormat):
         """Rows to gather at a time: thousands, but no more than a few megabytes."""
         return max(1, min(BLOCK_ROWS, BLOCK_BYTES // self._row_bytes()))
 
-    def read(self, order: Int64s, cuts: Int64s) -> Generator[tuple[Rows, Int64s]]:
+    def read(self, order: Int64s, cuts: Int64s, edges: Int64s) -> Generator[tuple[Rows, Int64s]]:
         """The pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
 
-        `order` holds positions of rows of this node. Not more than the budget is in memory at a time, unless one piece
-        is.
+        `order` holds positions of rows of this node; at the `edges`, places in it, come rows from elsewhere. Not more
+        than the budget is in memory at a time, unless one piece is.
         """
         if self._rows is not None:
             for start, end in pairwise(cuts):
                 yield self._rows, order[start:end]
             return
         rows = max(self.budget.window // self._row_bytes(), -(-len(self) // MOST_FILES))
-        bounds = window_bounds(cuts, rows)
+        bounds = window_bounds(cuts, rows, edges)
         if readings(order, cuts[bounds], self._starts) <= MOST_READINGS:
             yield from windows(order, cuts, bounds, partial(load_rows, self, self._views, self._starts))
             return
@@ -134,7 +136,7 @@ class RowStore(RowFormat):
     def first(self, rows: int) -> tuple[Rows, Int64s]:
         """The first rows that came, at most so many, as :meth:`read` has them."""
         rows = min(rows, len(self))
-        pieces = self.read(np.arange(rows), np.array([0, rows]))
+        pieces = self.read(np.arange(rows), np.array([0, rows]), np.zeros(0, np.int64))
         try:
             return next(pieces)
         finally:
@@ -149,14 +151,17 @@ def _byte_sum(values: pa.Array) -> int:
     return int(np.sum(values.to_numpy(zero_copy_only=False).view(np.uint8), dtype=np.int64))
 
 
-def blocks(store: RowStore, sizes: Int64s, order: Int64s, pad_value: float) -> Iterator[tuple[Array, ...]]:
+def blocks(
+    store: RowStore, sizes: Int64s, seed: int | None, epoch: int, pad_value: float
+) -> Iterator[tuple[Array, ...]]:
     """The rows of one pass in blocks; single batches where rows are padded to the batch's longest."""
+    order, edges = store.plan(seed, epoch)
     total = int(sizes.sum())
     if store.has_ragged:
         cuts = np.concatenate([[0], np.cumsum(sizes)])
     else:
         cuts = np.append(np.arange(0, total, store.block_rows()), total)
-    for rows, at in store.read(order, cuts):
+    for rows, at in store.read(order, cuts, edges):
         yield rows.gather(at, pad_value)
 
 
@@ -173,7 +178,7 @@ def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, 
     def generate() -> Iterator[Any]:
         first = next(iterations) * epochs
         for epoch in range(first, first + epochs):
-            for block in blocks(store, sizes, store.order(seed, epoch), pad_value):
+            for block in blocks(store, sizes, seed, epoch, pad_value):
                 yield _structure(store.schema, block)
 
     dataset = tf.data.Dataset.from_generator(generate, output_signature=_element_spec(store))

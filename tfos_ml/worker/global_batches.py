@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfos_ml.data.order import Int64s, shuffled
+from tfos_ml.data.order import Int64s, shuffled, window_edges
 from tfos_ml.worker.dataset import RowStore, prefetched
 from tfos_ml.worker.rows import Rows
 
@@ -47,8 +47,14 @@ class GlobalBatches:
 
     def epoch(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
         """Positions of this worker's rows in the order of one pass, and how many each step takes of them."""
+        order, sizes, _ = self.plan(seed, epoch)
+        return order, sizes
+
+    def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s, Int64s]:
+        """What :meth:`epoch` gives, and the edges as of :meth:`RowStore.read`."""
         places = self._places_in(seed, epoch)
-        return np.argsort(places, kind="stable"), self._sizes(places)
+        order = np.argsort(places, kind="stable")
+        return order, self._sizes(places), window_edges(places[order], None if seed is None else self._shuffle_block)
 
     def sizes(self, seed: int | None, epoch: int) -> Int64s:
         """How many rows each step of one pass takes of this worker's."""
@@ -112,7 +118,7 @@ def make_global_dataset(
         everything = gather(*store.first(len(store)))
         dataset = _from_memory(everything, lambda: batches.epoch(seed, epoch()))
     else:
-        dataset = _from_blocks(store, lambda: batches.epoch(seed, epoch()), gather, element_spec)
+        dataset = _from_blocks(store, lambda: batches.plan(seed, epoch()), gather, element_spec)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
     return dataset.prefetch(prefetched(store, np.array([batches.batch_size])))
 
@@ -141,17 +147,17 @@ def _from_memory(everything: Any, plan: Callable[[], tuple[Int64s, Int64s]]) -> 
 
 def _from_blocks(
     store: RowStore,
-    plan: Callable[[], tuple[Int64s, Int64s]],
+    plan: Callable[[], tuple[Int64s, Int64s, Int64s]],
     gather: Callable[[Rows, Int64s], Any],
     element_spec: Any,
 ) -> tf.data.Dataset:
     import tensorflow as tf
 
     def generate() -> Iterator[Any]:
-        order, sizes = plan()
+        order, sizes, edges = plan()
         ends = np.concatenate([[0], np.cumsum(sizes)])
         bounds = _block_bounds(ends, 1 if store.has_ragged else store.block_rows())
-        for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds]), strict=True):
+        for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds], edges), strict=True):
             cuts = ends[first : last + 1] - ends[first]
             yield gather(rows, at), cuts[:-1], cuts[1:]
 

@@ -93,9 +93,11 @@ def picks_of(rows: Int64s, starts: Int64s) -> list[tuple[int, Int64s, Int64s]]:
     return [(batch, group, rows[group] - starts[batch]) for batch, group in groups]
 
 
-def is_run(rows: Int64s) -> bool:
-    """Whether positions follow each other without a gap."""
-    return bool((np.diff(rows) == 1).all())
+def as_index(rows: Int64s) -> Int64s | slice:
+    """Positions (at least one) as a slice if they follow each other without a gap, which saves a copy."""
+    first, last = int(rows[0]), int(rows[-1])
+    is_run = last - first == len(rows) - 1 and (np.diff(rows) == 1).all()
+    return slice(first, last + 1) if is_run else rows
 
 
 def _lengths(view: View) -> Array:
@@ -107,10 +109,9 @@ def _lengths(view: View) -> Array:
 
 def _gather_numbers(views: Sequence[Array], picks: list[tuple[int, Int64s, Int64s]], rows: int) -> Array:
     """Rows of fixed shape: a view where they lie side by side, else one copy."""
-    if len(picks) == 1 and is_run(picks[0][2]):
-        batch, _, wanted = picks[0]
-        return views[batch][wanted[0] : wanted[-1] + 1]
+    if len(picks) == 1 and isinstance(at := as_index(picks[0][2]), slice):
+        return views[picks[0][0]][at]
     gathered = np.empty((rows, *views[0].shape[1:]), dtype=views[0].dtype)
     for batch, group, wanted in picks:
-        gathered[group] = views[batch][wanted]
+        gathered[as_index(group)] = views[batch][as_index(wanted)]
     return gathered

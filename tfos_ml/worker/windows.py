@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml.data.order import Int64s
-from tfos_ml.worker.rows import RowFormat, Rows, View, is_run, picks_of
+from tfos_ml.worker.rows import RowFormat, Rows, View, as_index, picks_of
 
 ReadBatch = Callable[[int], Sequence[View]]
 """The columns of a batch, by its number."""
@@ -50,14 +50,19 @@ def windows(
             del rows, at
 
 
-def window_bounds(cuts: Int64s, rows_in_window: int) -> list[int]:
+def window_bounds(cuts: Int64s, rows_in_window: int, edges: Int64s) -> list[int]:
     """Numbers of the pieces at which windows begin, and the number of pieces.
 
-    A piece is never divided, so that a window has more than `rows_in_window` rows if a piece has.
+    Windows end at `edges`, or with the piece that has one within it, and have no more than `rows_in_window` rows unless
+    one piece has.
     """
     bounds, pieces = [0], len(cuts) - 1
     while bounds[-1] < pieces:
-        last = int(np.searchsorted(cuts, cuts[bounds[-1]] + rows_in_window, side="right")) - 1
+        first = cuts[bounds[-1]]
+        last = int(np.searchsorted(cuts, first + rows_in_window, side="right")) - 1
+        edge = int(np.searchsorted(edges, first, side="right"))
+        if edge < len(edges):
+            last = min(last, int(np.searchsorted(cuts, edges[edge])))
         bounds.append(min(pieces, max(bounds[-1] + 1, last)))
     return bounds
 
@@ -73,6 +78,7 @@ def load_rows(form: RowFormat, read: ReadBatch, starts: Int64s, positions: Int64
 
 def _picked(view: View, wanted: Int64s) -> View:
     """Some rows of a batch; a part of it without a copy if they are most of it."""
-    if is_run(wanted) and 2 * len(wanted) >= len(view):
-        return view[int(wanted[0]) : int(wanted[-1]) + 1]
+    at = as_index(wanted)
+    if isinstance(at, slice) and 2 * len(wanted) >= len(view):
+        return view[at]
     return view[wanted] if isinstance(view, np.ndarray) else view.take(pa.array(wanted))
