@@ -126,11 +126,11 @@ class RowStore(RowFormat):
                 yield self._rows, order[start:end]
             return
         rows = max(self.budget.window // self._row_bytes(), -(-len(self) // MOST_FILES))
-        bounds = window_bounds(cuts, rows, edges)
-        if readings(order, cuts[bounds], self._starts) <= MOST_READINGS:
+        bounds = window_bounds(int(cuts[-1]), rows, edges)
+        if readings(order, np.array(bounds), self._starts) <= MOST_READINGS:
             yield from windows(order, cuts, bounds, partial(load_rows, self, self._views, self._starts))
             return
-        with scattered(self, self._batches, self._starts, order, cuts[bounds]) as load:
+        with scattered(self, self._batches, self._starts, order, np.array(bounds)) as load:
             yield from windows(order, cuts, bounds, load)
 
     def first(self, rows: int) -> tuple[Rows, Int64s]:

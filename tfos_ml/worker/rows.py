@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,10 @@ from tfos_ml.data.schema import Array, FeedSchema
 
 View: TypeAlias = Array | pa.Array
 """A column of a batch: NumPy where rows are numbers of one shape, without a copy, Arrow elsewhere."""
+
+
+Part: TypeAlias = tuple[Sequence[View], Int64s]
+"""Columns of a batch, and positions in it."""
 
 
 class RowFormat:
@@ -48,6 +52,11 @@ class Rows:
         self._starts = np.cumsum([0, *sizes])
         self._lengths: dict[int, Int64s] = {}
 
+    @property
+    def only_batch(self) -> list[View]:
+        """The columns of rows that are one batch."""
+        return [views[0] for views in self._views]
+
     def gather(self, rows: Int64s, pad_value: float) -> tuple[Array, ...]:
         """The rows at some positions, one array a column, each of shape ``(len(rows), ...)``."""
         if not len(rows):
@@ -77,6 +86,27 @@ class Rows:
         placed = np.empty_like(joined)
         placed[np.concatenate([group for _, group, _ in picks])] = joined
         return placed
+
+
+def joined(form: RowFormat, rows: int, parts: Iterable[Part]) -> Rows:
+    """So many rows as one batch in memory of its own: of each part, the columns of a batch, those at some positions.
+
+    A batch is copied once, before the next part is asked for.
+    """
+    columns: list[Any] = [[] for _ in form.schema.columns]
+    done = 0
+    for views, wanted in parts:
+        for number, view in enumerate(views):
+            if not isinstance(view, np.ndarray):
+                columns[number].append(view.take(pa.array(wanted)))
+                continue
+            if not done:
+                columns[number] = np.empty((rows, *view.shape[1:]), view.dtype)
+            columns[number][done : done + len(wanted)] = view[as_index(wanted)]
+        done += len(wanted)
+    if not done:
+        return Rows(form, [], [])
+    return Rows(form, [[c if isinstance(c, np.ndarray) else pa.concat_arrays(c) for c in columns]], [done])
 
 
 def picks_of(rows: Int64s, starts: Int64s) -> list[tuple[int, Int64s, Int64s]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import pyarrow as pa
 
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.spool import DISK_CODEC, room_in
-from tfos_ml.worker.rows import RowFormat, Rows
+from tfos_ml.worker.rows import Part, RowFormat, Rows, joined
 from tfos_ml.worker.stored_batches import StoredBatches, open_stored
+from tfos_ml.worker.windows import Load
 
 MOST_FILES = 256  # open at a time
 
@@ -36,7 +38,7 @@ def readings(order: Int64s, bounds: Int64s, starts: Int64s) -> float:
 @contextlib.contextmanager
 def scattered(
     form: RowFormat, batches: StoredBatches, starts: Int64s, order: Int64s, bounds: Int64s
-) -> Generator[Callable[[Int64s], Rows]]:
+) -> Generator[Load]:
     """What loads the windows ``order[bounds[i] : bounds[i + 1]]``, one after another, from files.
 
     They go with the block. Raises ``NoRoomError`` if the disk is full.
@@ -50,12 +52,13 @@ def scattered(
             _scatter(batches, starts, window_of, paths, rows_at_a_time=int(np.diff(bounds).max(initial=1)))
         remaining = iter(paths)
 
-        def load(positions: Int64s) -> Rows:
-            path = next(remaining)
-            found = [] if not len(positions) else _read_all(path)
+        def load(positions: Int64s, carried: Sequence[Part]) -> Rows:
+            path, columns = next(remaining), range(len(form.schema.columns))
+            batches = _read(path) if len(positions) else iter(())
+            parts = (([form.view(b, c) for c in columns], np.arange(b.num_rows)) for b in batches)
+            rows = joined(form, len(positions) + sum(len(at) for _, at in carried), chain(carried, parts))
             path.unlink(missing_ok=True)
-            columns = range(len(form.schema.columns))
-            return Rows(form, [[form.view(b, c) for c in columns] for b in found], [b.num_rows for b in found])
+            return rows
 
         yield load
     finally:
@@ -97,6 +100,6 @@ def _writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
         yield writer
 
 
-def _read_all(path: Path) -> list[pa.RecordBatch]:
+def _read(path: Path) -> Iterator[pa.RecordBatch]:
     reader = open_stored(str(path))
-    return [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    return (reader.get_batch(i) for i in range(reader.num_record_batches))
