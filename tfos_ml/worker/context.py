@@ -121,6 +121,7 @@ class NodeContext:
         epochs: int | None = None,
         shuffle: bool | None = None,
         drop_remainder: bool = False,
+        wait: bool = True,
     ) -> tf.data.Dataset:
         """This node's training rows as batches.
 
@@ -142,6 +143,10 @@ class NodeContext:
             order of the DataFrame.
         drop_remainder : bool, default False
             Leave out, on every worker, what does not fill a batch on all of them.
+        wait : bool, default True
+            Whether to wait for all rows. If not, the first pass begins with the first rows, in the same
+            order: for one node that trains, ``shuffle=False``, and rows of one shape. The number of
+            batches is then not known beforehand.
 
         Returns
         -------
@@ -163,7 +168,9 @@ class NodeContext:
             If some worker would have no row in some step, for instance when there are fewer
             rows than workers.
         CollectiveCallError
-            If this or another worker reads with :meth:`get_data_feed`.
+            If this or another worker reads with :meth:`get_data_feed`, or several train with ``wait=False``.
+        ParamError
+            If rows are to be shuffled with ``wait=False``.
 
         Notes
         -----
@@ -173,11 +180,18 @@ class NodeContext:
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
+        shuffle = self.settings.shuffle if shuffle is None else shuffle
+        if not wait:
+            if shuffle:
+                raise errors.ParamError(
+                    "wait=False needs shuffle=False: where a row comes in a shuffle depends on how many rows there are"
+                )
+            self.reads = "dataset"
+            return self._rows.arriving(batch_size, epochs, drop_remainder)
         steps = self._rows.agreed_steps(batch_size, drop_remainder)
         self.reads = "dataset"
         store = self._rows.store("train")
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
-        shuffle = self.settings.shuffle if shuffle is None else shuffle
         notice = self._rows.shuffle_notice() if shuffle else ""
         if notice:
             warnings.warn(notice, stacklevel=2)

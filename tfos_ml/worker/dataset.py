@@ -113,7 +113,7 @@ class RowStore(RowFormat):
 
     def block_rows(self) -> int:
         """Rows to gather at a time: thousands, but no more than a few megabytes."""
-        return max(1, min(BLOCK_ROWS, BLOCK_BYTES // self._row_bytes()))
+        return rows_of_block(self._row_bytes())
 
     def read(self, order: Int64s, cuts: Int64s, edges: Int64s) -> Generator[tuple[Rows, Int64s]]:
         """The pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
@@ -141,6 +141,11 @@ class RowStore(RowFormat):
             return next(pieces)
         finally:
             pieces.close()
+
+
+def rows_of_block(row_bytes: int) -> int:
+    """Rows of some size to gather at a time."""
+    return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
 
 
 def _byte_sum(values: pa.Array) -> int:
@@ -179,9 +184,9 @@ def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, 
         first = next(iterations) * epochs
         for epoch in range(first, first + epochs):
             for block in blocks(store, sizes, seed, epoch, pad_value):
-                yield _structure(store.schema, block)
+                yield structure(store.schema, block)
 
-    dataset = tf.data.Dataset.from_generator(generate, output_signature=_element_spec(store))
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=element_spec(store))
     if not store.has_ragged:
         dataset = dataset.rebatch(sizes if len(sizes) else 1)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(sizes) * epochs))
@@ -197,7 +202,7 @@ def prefetched(store: RowStore, sizes: Int64s) -> int:
     return max(1, store.block_rows() // max(1, int(sizes.max(initial=1))))
 
 
-def _structure(schema: FeedSchema, values: tuple[Any, ...]) -> Any:
+def structure(schema: FeedSchema, values: tuple[Any, ...]) -> Any:
     """Arrange one value a column as ``features``, ``(features, label)`` or ``(features, label, weight)``."""
     by_role: dict[str, dict[str, Any]] = {"feature": {}, "label": {}, "weight": {}}
     for spec, value in zip(schema.columns, values, strict=True):
@@ -214,10 +219,11 @@ def _one_or_all(values: dict[str, Any], named: bool) -> Any:
     return values if named else next(iter(values.values()))
 
 
-def _element_spec(store: RowStore) -> Any:
+def element_spec(store: RowFormat) -> Any:
+    """Structure, shapes and dtypes of a batch."""
     import tensorflow as tf
 
     def spec(column: ColumnSpec, shape: tuple[int | None, ...]) -> tf.TensorSpec:
         return tf.TensorSpec((None, *shape), tf.string if column.is_text else tf.as_dtype(column.dtype))
 
-    return _structure(store.schema, tuple(map(spec, store.schema.columns, store.shapes)))
+    return structure(store.schema, tuple(map(spec, store.schema.columns, store.shapes)))

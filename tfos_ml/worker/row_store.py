@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from tfos_ml import errors
 from tfos_ml.data.arrow import check_vector_size, fixed_shape, merge_extents
 from tfos_ml.data.memory_budget import SPOOL_SETTING, MemoryBudget
@@ -16,8 +19,12 @@ from tfos_ml.data.order import (
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.messages import Reading, RowCounts, Start
+from tfos_ml.worker.arriving import ChunkLog, arriving_dataset, format_of_first
 from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.inbox import Inbox
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class NodeRows:
@@ -31,12 +38,14 @@ class NodeRows:
         self._settings = start.settings
         self._labels = {"train": start.feed_labels, "validation": start.validation_labels}
         self._stores: dict[str, RowStore] | None = None
+        self._arrive = False  # whether datasets begin before all rows are here
+        self._chunks = {name: ChunkLog(partial(inbox.next_chunk, name)) for name in self._labels}
         self.streamed = False  # whether they are being read with ``get_data_feed``, and not held for datasets
 
     @property
     def are_held(self) -> bool:
-        """Whether all rows are here."""
-        return self._stores is not None
+        """Whether all rows are here, or come to stay."""
+        return self._stores is not None or self._arrive
 
     def keep(self) -> None:
         """Ask for all rows to be spooled."""
@@ -66,6 +75,24 @@ class NodeRows:
     def skipped(self) -> int:
         """Number of rows that the policies for nulls and NaN left out, of all nodes."""
         return sum(counted.skipped for counted in self._agreement().values())
+
+    def arriving(self, batch_size: int, epochs: int, drop_remainder: bool) -> tf.data.Dataset:
+        """Batches in order that begin with the rows that have come; raises as ``NodeContext.dataset`` says."""
+        labels = self._labels["train"]
+        if labels != [self._label]:
+            raise errors.CollectiveCallError(
+                f"wait=False needs one node that trains; {labels} do. How many batches each of them has, and whether "
+                "each has one in every step, follows from all rows of all nodes. Wait for them"
+            )
+        if self.streamed:
+            raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
+        self.keep()
+        self._arrive = True
+        chunks = self._chunks["train"]
+        form = format_of_first(self._schema, chunks)
+        if form is None:
+            raise errors.EmptyDataError(no_rows(self.skipped))
+        return arriving_dataset(form, chunks, lambda: self.store("train"), batch_size, epochs, drop_remainder)
 
     @property
     def size(self) -> int:
@@ -113,7 +140,7 @@ class NodeRows:
             budget = MemoryBudget.of_node(self._settings.spool_memory)
             self._stores = {
                 name: RowStore(
-                    iter(lambda: self._inbox.next_chunk(name), None),  # noqa: B023
+                    self._chunks[name],
                     self._schema,
                     shapes,
                     totals,

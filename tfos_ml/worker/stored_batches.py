@@ -62,16 +62,16 @@ class StoredBatches:
 
     @property
     def sizes(self) -> list[int]:
-        """Rows of each batch."""
+        """Rows of each batch whose ids have not been forgotten."""
         return [len(ids) for ids in self._ids]
 
     @property
     def row_ids(self) -> Int64s:
-        """Of all batches, shape ``(rows,)``."""
+        """Of the same batches, shape ``(rows,)``."""
         return np.concatenate([np.zeros(0, np.int64), *self._ids])
 
     def forget_ids(self) -> None:
-        """Keep the row ids no longer."""
+        """Keep the row ids of the batches so far no longer."""
         self._ids = []
 
     def _read(self, batch: _OnDisk) -> pa.RecordBatch:
