@@ -115,6 +115,23 @@ def read_dataset(df: DataFrame, shuffle: bool) -> float:
     return passes[0]["rows"] / min(p["seconds"] for p in passes[1:])
 
 
+def read_first(args, ctx):
+    """Take the first batch; report the seconds until then."""
+    began = time.perf_counter()
+    dataset = ctx.dataset(shuffle=False, wait=args.wait)
+    next(iter(dataset))
+    ctx.report({"seconds": time.perf_counter() - began, "rows": ctx.row_count})
+    ctx.report({"all": time.perf_counter() - began})
+
+
+def measure_first(df: DataFrame) -> None:
+    """Print when the first batch is there, counted from the begin of the train function, as are all rows."""
+    for wait in (True, False):
+        estimator = TFEstimator(trainFn=read_first, tfArgs={"wait": wait}, batchSize=BATCH, clusterSize=1, verbose=0)
+        first, last = (r["metrics"] for r in estimator.fit(df).summary["nodes"][0]["metrics"])
+        print(f"  wait={wait!s:5}: first batch after {first['seconds']:.2f} s, all rows after {last['all']:.2f} s")
+
+
 def train_keras(df: DataFrame, shuffle: bool) -> float:
     """Rows a second of an epoch of a small perceptron."""
     import keras
@@ -156,6 +173,7 @@ def measure(spark: SparkSession, rows: int, ratio: int, contenders: list[str]) -
     size = rows * ROW_BYTES
     budget = size // ratio
     print(f"{rows:,} rows, {size / 1e6:,.0f} MB; budget {budget / 1e6:,.0f} MB; disk {disk_rate() / 1e6:,.0f} MB/s")
+    measure_first(rows_of(spark, rows))
     for name in contenders:
         contend = CONTENDERS[name]
         contend(rows_of(spark, rows // 100), False)  # the warm-up

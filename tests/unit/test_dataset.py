@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tfos_ml import errors
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import fixed_shape, list_extents
 from tfos_ml.data.memory_budget import MemoryBudget
@@ -201,10 +202,29 @@ class TestSpilledRows:
         pieces.close()
         assert not list(tmp_path.glob("**/pass-*"))
 
+    def test_no_room_for_rows_that_have_to_be_sorted_is_known_before(self, index_store, monkeypatch):
+        some, one = self.spilled(index_store, "some"), self.spilled(index_store, "one window")
+        in_blocks = self.spilled(index_store, "some", shuffle_block=3)
+        some.check_room()
+        monkeypatch.setattr(spool, "DISK_RESERVE", 1 << 60)
+        with pytest.raises(errors.SpoolFullError, match=r"once more.*no room for.*spark\.tfos_ml\.shuffleMemory"):
+            some.check_room()
+        one.check_room()
+        in_blocks.check_room()
+
     def test_rows_that_no_size_asks_for_are_left_out(self, index_store, monkeypatch):
         monkeypatch.setattr(dataset_module, "MOST_READINGS", 0.0)
         short = rows(make_dataset(self.spilled(index_store, "some"), np.array([10, 10]), 1, SEED, 0.0))
         assert short == rows(dataset(index_store()))[:20]
+
+    def test_no_more_than_a_window_is_loaded_at_a_time(self, index_store, monkeypatch):
+        loaded = []
+        real = dataset_module.load_rows
+        monkeypatch.setattr(dataset_module, "load_rows", lambda *args: loaded.append(len(args[3])) or real(*args))
+        store = self.spilled(index_store, "some")
+        assert rows(dataset(store, seed=None)) == list(range(TOTAL))
+        assert sum(loaded) == TOTAL
+        assert max(loaded) * 16 <= store.budget.window
 
     def test_batches_on_disk_are_small(self, make_store, monkeypatch, tmp_path):
         monkeypatch.setattr(spool, "DISK_BATCH_BYTES", 100)

@@ -121,6 +121,8 @@ class TrainingData:
         """One pass over the rows of a stream, in the order of ``current_epoch``."""
         train, store = stream == "train", self._stores[stream]
         shuffled = train and self._ctx.settings.shuffle
+        if shuffled:
+            store.check_room()
         spec = self.element_spec()
         dataset = make_global_dataset(
             store,

@@ -169,6 +169,8 @@ class NodeContext:
             rows than workers.
         CollectiveCallError
             If this or another worker reads with :meth:`get_data_feed`, or several train with ``wait=False``.
+        SpoolFullError
+            If a shuffle of rows on disk would need more room there.
         ParamError
             If rows are to be shuffled with ``wait=False``.
 
@@ -192,6 +194,8 @@ class NodeContext:
         self.reads = "dataset"
         store = self._rows.store("train")
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
+        if shuffle:
+            store.check_room()
         notice = self._rows.shuffle_notice() if shuffle else ""
         if notice:
             warnings.warn(notice, stacklevel=2)

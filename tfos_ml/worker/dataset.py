@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from itertools import count, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +18,10 @@ import pyarrow.compute as pc
 
 from tfos_ml.data.arrow import leaves
 from tfos_ml.data.memory_budget import MemoryBudget
-from tfos_ml.data.order import Int64s, global_indices, shuffled, window_edges
+from tfos_ml.data.order import SHUFFLE_SETTING, Int64s, global_indices, shuffled, window_edges
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
-from tfos_ml.data.spool import Chunk
+from tfos_ml.data.spool import Chunk, NoRoomError, SpoolDirectories
+from tfos_ml.errors import SpoolFullError
 from tfos_ml.worker.rows import RowFormat, Rows, View
 from tfos_ml.worker.scattered import MOST_FILES, readings, scattered
 from tfos_ml.worker.stored_batches import StoredBatches
@@ -125,13 +127,28 @@ class RowStore(RowFormat):
             for start, end in pairwise(cuts):
                 yield self._rows, order[start:end]
             return
-        rows = max(self.budget.window // self._row_bytes(), -(-len(self) // MOST_FILES))
-        bounds = window_bounds(int(cuts[-1]), rows, edges)
+        bounds = window_bounds(int(cuts[-1]), self._rows_in_window(), edges)
         if readings(order, np.array(bounds), self._starts) <= MOST_READINGS:
             yield from windows(order, cuts, bounds, partial(load_rows, self, self._views, self._starts))
             return
         with scattered(self, self._batches, self._starts, order, np.array(bounds)) as load:
             yield from windows(order, cuts, bounds, load)
+
+    def _rows_in_window(self) -> int:
+        return max(1, self.budget.window // self._row_bytes(), -(-len(self) // MOST_FILES))
+
+    def check_room(self) -> None:
+        """Raise ``SpoolFullError`` if all rows are to be permuted, and the disk has no room for them once more."""
+        is_sorted = self.shuffle_block is None and len(self) > MOST_READINGS * self._rows_in_window()
+        if self._batches.directory is None or not is_sorted:
+            return
+        try:
+            SpoolDirectories(None, Path(self._batches.directory)).disk_for(self.nbytes)
+        except NoRoomError as error:
+            raise SpoolFullError(
+                f"a shuffle of rows on disk writes them there once more, but there is {error} Or set {SHUFFLE_SETTING} "
+                "below the size of all rows, which are then shuffled in blocks, where they are"
+            ) from error
 
     def first(self, rows: int) -> tuple[Rows, Int64s]:
         """The first rows that came, at most so many, as :meth:`read` has them."""
