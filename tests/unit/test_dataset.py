@@ -218,6 +218,7 @@ class TestSpilledRows:
         assert short == rows(dataset(index_store()))[:20]
 
     def test_no_more_than_a_window_is_loaded_at_a_time(self, index_store, monkeypatch):
+        monkeypatch.setattr(dataset_module, "MOST_READINGS", 100.0)
         loaded = []
         real = dataset_module.load_rows
         monkeypatch.setattr(dataset_module, "load_rows", lambda *args: loaded.append(len(args[3])) or real(*args))
