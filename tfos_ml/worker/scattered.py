@@ -49,7 +49,7 @@ def scattered(
     try:
         paths = [directory / f"{window:06d}.arrow" for window in range(len(bounds) - 1)]
         with room_in(directory):
-            _scatter(batches, starts, window_of, paths, rows_at_a_time=int(np.diff(bounds).max(initial=1)))
+            _scatter(batches, starts, window_of, paths, rows_at_a_time=int(np.diff(bounds).max(initial=1)) // 2)
         remaining = iter(paths)
 
         def load(positions: Int64s, carried: Sequence[Part]) -> Rows:
