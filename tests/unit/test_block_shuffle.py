@@ -72,6 +72,8 @@ SIZES = {
     "numbers": (pa.array([1.0, 2.0, 3.0]), 24),
     "flags": (pa.array([True, False, True]), 3),
     "text": (pa.array(["a", "bé", ""]), 3 * 4 + 4),
+    "large text": (pa.array(["a", "bé", ""], pa.large_string()), 3 * 4 + 4),
+    "large lists": (pa.array([[1], [], [2, 3]], pa.large_list(pa.int8())), 3 * 4 + 3),
     "bytes": (pa.array([b"abc", b"", b"d"]), 3 * 4 + 4),
     "lists": (pa.array([[1.0], [], [2.0, 3.0]], pa.list_(pa.float32())), 3 * 4 + 12),
     "lists of lists": (NESTED, 3 * 4 + 3 * 4 + 6),

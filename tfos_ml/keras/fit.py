@@ -305,6 +305,9 @@ def _identity(model: Any, ctx: NodeContext) -> str:
     digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
     optimizer = type(model.optimizer).__name__
     order = f"seed {ctx.settings.seed}" if ctx.settings.shuffle else "not shuffled"
+    block = ctx.row_store("train").shuffle_block
+    if ctx.settings.shuffle and block is not None:
+        order += f", in blocks of {block} rows"
     return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
 
 
