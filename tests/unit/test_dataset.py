@@ -13,6 +13,7 @@ from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
 from tfos_ml.worker import dataset as dataset_module
 from tfos_ml.worker.dataset import RowStore, make_dataset
+from tfos_ml.worker.windows import window_bounds
 
 SEED = 11
 TOTALS = [13, 0, 20, 4]
@@ -265,6 +266,21 @@ class TestSpilledRows:
         for one, other in zip(held, spilled, strict=True):
             assert one["t"].tolist() == other["t"].tolist()
             assert one["x"].tolist() == other["x"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("total", "rows", "edges", "bounds"),
+    [
+        (10, 4, [], [0, 4, 8, 10]),
+        (10, 100, [3], [0, 10]),
+        (10, 4, [3, 6, 9], [0, 3, 6, 10]),
+        (10, 7, [3, 6, 9], [0, 6, 10]),
+        (10, 2, [5], [0, 2, 4, 5, 7, 9, 10]),
+        (0, 3, [], [0, 0]),
+    ],
+)
+def test_windows_end_at_edges_they_have_room_for(total, rows, edges, bounds):
+    assert window_bounds(total, rows, np.array(edges, np.int64)) == bounds
 
 
 def spec(name, role, dtype, ndim=0):

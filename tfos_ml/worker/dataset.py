@@ -128,7 +128,8 @@ class RowStore(RowFormat):
                 yield self._rows, order[start:end]
             return
         bounds = window_bounds(int(cuts[-1]), self._rows_in_window(), edges)
-        if readings(order, np.array(bounds), self._starts) <= MOST_READINGS:
+        is_near = readings(order, np.array(bounds), self._starts) <= MOST_READINGS
+        if is_near or len(bounds) > 2 * MOST_FILES:
             yield from windows(order, cuts, bounds, partial(load_rows, self, self._views, self._starts))
             return
         with scattered(self, self._batches, self._starts, order, np.array(bounds)) as load:

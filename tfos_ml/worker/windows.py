@@ -69,11 +69,16 @@ def _loaded(order: Int64s, cuts: Int64s, span: tuple[int, int], load: Load, befo
 
 
 def window_bounds(total: int, rows_in_window: int, edges: Int64s) -> list[int]:
-    """Places at which windows begin, and the number of all rows: at each of the `edges`, and where a window is full."""
+    """Places at which windows begin, and the number of all rows.
+
+    A window ends at the last of the `edges` that it has room for, where it is full if there is none.
+    """
     bounds = [0]
-    for edge in [*edges[edges < total].tolist(), total]:
-        bounds.extend(range(bounds[-1] + rows_in_window, edge, rows_in_window))
-        bounds.append(edge)
+    while bounds[-1] < total or len(bounds) == 1:
+        full = min(bounds[-1] + rows_in_window, total)
+        last = int(np.searchsorted(edges, full, side="right")) - 1
+        ends_at_edge = full < total and last >= 0 and edges[last] > bounds[-1]
+        bounds.append(int(edges[last]) if ends_at_edge else full)
     return bounds
 
 
