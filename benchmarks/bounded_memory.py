@@ -1,7 +1,8 @@
 """Data of ten times a node's memory budget, beside the same data in memory: speed of passes, peak memory of the node.
 
 One node on ``local-cluster[1,2,4096]``, rows of 784 random floats. Each contender runs once with all rows and once with
-a hundredth of them: the difference of the two peaks is what the rows take. Peaks are PSS (anonymous and files) of the
+a hundredth of them: the difference of the two peaks is what the rows take. Nothing else of tfos_ml may run on the
+machine meanwhile, or it is counted, too. Peaks are PSS (anonymous and files) of the
 node's processes and the fork server, plus the files in shared memory. Files on disk may be in the kernel's page cache,
 which is no memory of the node; ``disk`` is what the file system gives a plain sequential reader of the same bytes that
 asks the kernel to forget them first.
