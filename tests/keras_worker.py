@@ -289,6 +289,7 @@ def worker_context(data, rank, size, shuffle, directory):
         schema=schema,
         settings=NodeSettings(shuffle=shuffle, seed=11, validates=bool(validates.any())),
         row_store=stores.__getitem__,
+        shuffle_notice=lambda: "",
         row_count=int((~validates).sum()),
         validation_row_count=int(validates.sum()),
         batch_size=BATCH,

@@ -4,13 +4,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tfos_ml import errors
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import fixed_shape, list_extents
+from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.order import PARTITION_SHIFT, batch_sizes, permute
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
 from tfos_ml.worker import dataset as dataset_module
 from tfos_ml.worker.dataset import RowStore, make_dataset
+from tfos_ml.worker.windows import window_bounds
 
 SEED = 11
 TOTALS = [13, 0, 20, 4]
@@ -25,20 +28,20 @@ def make_store(tmp_path, monkeypatch):
     monkeypatch.setattr(spool, "free_memory", lambda: 1 << 50)
     counter = itertools.count()
 
-    def make_store(schema, columns, row_ids, totals=TOTALS, rows_a_chunk=5, on_disk=False):
+    def make_store(schema, columns, row_ids, totals=TOTALS, rows_a_chunk=5, on_disk=False, held=None, **options):
         names = [f"c{i}" for i in range(len(columns))]
         table = pa.table([*columns, pa.array(row_ids, pa.int64())], names=[*names, ROW_COLUMN])
         memory, disk = tmp_path / f"memory-{next(counter)}", tmp_path / f"disk-{next(counter)}"
         memory.mkdir()
         disk.mkdir()
         chunks = []
-        writer = SpoolWriter(SpoolDirectories(None if on_disk else memory, disk), "train", chunks.append)
+        writer = SpoolWriter(SpoolDirectories(None if on_disk else memory, disk, held), "train", chunks.append)
         for batch in table.to_batches(max_chunksize=rows_a_chunk):
             writer.write(batch)
             writer.flush()
         extents = [list_extents(c, s.ndim) for c, s in zip(columns, schema.columns, strict=True)]
         shapes = [fixed_shape(e, s.ndim) for e, s in zip(extents, schema.columns, strict=True)]
-        return RowStore(chunks, schema, shapes, np.array(totals))
+        return RowStore(chunks, schema, shapes, np.array(totals), **options)
 
     return make_store
 
@@ -142,28 +145,142 @@ class TestBatches:
         assert sorted(rows(dataset(index_store()))) == list(range(TOTAL))
 
 
-def one_smaller(large, small, count):
-    """Sizes of `count` windows of which any one is smaller than the others."""
-    return [[small if i == at else large for i in range(count)] for at in range(count)]
+BUDGETS = {"one window": 1 << 20, "a row a window": 1, "some": 4 * 16 * 8}
 
 
 class TestSpilledRows:
+    """Rows on disk, some or all of them, are what they are in memory."""
+
+    def spilled(self, index_store, budget, **options):
+        return index_store(on_disk=True, budget=MemoryBudget(BUDGETS[budget]), **options)
+
     def test_are_marked(self, index_store):
         assert not index_store().spilled
         assert index_store(on_disk=True).spilled
 
-    def test_come_exactly_once_window_by_window(self, index_store, monkeypatch):
-        monkeypatch.setattr(dataset_module, "WINDOW_BYTES", 10 * 16)
-        store = index_store(on_disk=True)
-        arrived = rows(make_dataset(index_store(), np.array([TOTAL]), 1, None, 0.0))
-        order = rows(dataset(store, epochs=2))
-        assert sorted(order[:TOTAL]) == sorted(order[TOTAL:]) == arrived
-        assert order[:TOTAL] != order[TOTAL:]
-        windows = store.order(SEED, 0) // 10
-        assert [len(list(group)) for _, group in itertools.groupby(windows)] in one_smaller(10, 7, count=4)
+    def test_lie_on_disk_where_the_budget_ends(self, index_store):
+        size = len(index_store()) * 16
+        assert index_store(held=0).spilled
+        assert not index_store(held=100 * size).spilled
 
-    def test_keep_the_order_of_the_dataframe_without_a_seed(self, index_store):
-        assert rows(dataset(index_store(on_disk=True), seed=None)) == list(range(TOTAL))
+    @pytest.mark.parametrize("budget", BUDGETS)
+    @pytest.mark.parametrize("seed", [None, SEED])
+    @pytest.mark.parametrize("block", [None, 1])
+    @pytest.mark.parametrize("batch", [1, 4, 1000])
+    def test_come_in_the_order_of_rows_in_memory(self, index_store, budget, seed, block, batch):
+        expected = batches(dataset(index_store(shuffle_block=block), batch, 2, seed))
+        found = batches(dataset(self.spilled(index_store, budget, shuffle_block=block), batch, 2, seed))
+        assert [b.tolist() for b in found] == [b.tolist() for b in expected]
+        assert sorted(itertools.chain(*found[: len(found) // 2])) == list(range(TOTAL))
+
+    @pytest.mark.parametrize("workers", [2, 3])
+    def test_the_order_of_blocks_is_the_same_for_any_split_over_workers(self, index_store, workers):
+        whole = rows(dataset(index_store(shuffle_block=2), epochs=2))
+        for worker in range(workers):
+            mine = set(range(TOTAL)[worker::workers])
+            store = self.spilled(index_store, "some", worker=worker, workers=workers, shuffle_block=2)
+            assert rows(dataset(store, epochs=2)) == [row for row in whole if row in mine]
+
+    def test_partly_in_memory_come_in_the_same_order(self, index_store, monkeypatch):
+        monkeypatch.setattr(spool, "DISK_BATCH_BYTES", 32)
+        one = index_store(held=3 * 600)
+        assert 0 < one._batches.nbytes_held < one.nbytes
+        assert rows(dataset(one, epochs=2)) == rows(dataset(index_store(), epochs=2))
+
+    @pytest.mark.parametrize("most", [0.0, 100.0], ids=["sorted into files", "window by window"])
+    def test_both_ways_of_reading_give_the_same(self, index_store, monkeypatch, tmp_path, most):
+        monkeypatch.setattr(dataset_module, "MOST_READINGS", most)
+        found = self.spilled(index_store, "some")
+        assert rows(dataset(found, epochs=2)) == rows(dataset(index_store(), epochs=2))
+        assert not list(tmp_path.glob("**/pass-*"))
+
+    def test_files_of_a_pass_that_is_given_up_are_deleted(self, index_store, monkeypatch, tmp_path):
+        monkeypatch.setattr(dataset_module, "MOST_READINGS", 0.0)
+        store = self.spilled(index_store, "some")
+        pieces = store.read(store.plan(SEED, 0)[0], np.arange(TOTAL + 1), np.zeros(0, int))
+        next(pieces)
+        assert list(tmp_path.glob("**/pass-*/*"))
+        pieces.close()
+        assert not list(tmp_path.glob("**/pass-*"))
+
+    def test_no_room_for_rows_that_have_to_be_sorted_is_known_before(self, index_store, monkeypatch):
+        some, one = self.spilled(index_store, "some"), self.spilled(index_store, "one window")
+        in_blocks = self.spilled(index_store, "some", shuffle_block=3)
+        some.check_room()
+        monkeypatch.setattr(spool, "DISK_RESERVE", 1 << 60)
+        with pytest.raises(errors.SpoolFullError, match=r"once more.*no room for.*spark\.tfos_ml\.shuffleMemory"):
+            some.check_room()
+        one.check_room()
+        in_blocks.check_room()
+
+    def test_rows_that_no_size_asks_for_are_left_out(self, index_store, monkeypatch):
+        monkeypatch.setattr(dataset_module, "MOST_READINGS", 0.0)
+        short = rows(make_dataset(self.spilled(index_store, "some"), np.array([10, 10]), 1, SEED, 0.0))
+        assert short == rows(dataset(index_store()))[:20]
+
+    def test_no_more_than_a_window_is_loaded_at_a_time(self, index_store, monkeypatch):
+        monkeypatch.setattr(dataset_module, "MOST_READINGS", 100.0)
+        loaded = []
+        real = dataset_module.load_rows
+        monkeypatch.setattr(dataset_module, "load_rows", lambda *args: loaded.append(len(args[3])) or real(*args))
+        store = self.spilled(index_store, "some")
+        assert rows(dataset(store, seed=None)) == list(range(TOTAL))
+        assert sum(loaded) == TOTAL
+        assert max(loaded) * 16 <= store.budget.window
+
+    def test_batches_on_disk_are_small(self, make_store, monkeypatch, tmp_path):
+        monkeypatch.setattr(spool, "DISK_BATCH_BYTES", 100)
+        store = make_store(INDEX, [pa.array(range(TOTAL))], ROW_IDS, rows_a_chunk=100, on_disk=True)
+        assert len(store._batches) > 4
+        assert rows(dataset(store, seed=None)) == list(range(TOTAL))
+
+    def test_sums_and_bounds_are_those_of_rows_in_memory(self, index_store):
+        spilled, held = index_store(on_disk=True), index_store()
+        assert spilled.byte_sum(0) == held.byte_sum(0)
+        assert spilled.bounds(0) == held.bounds(0) == (0, TOTAL - 1)
+
+    def test_the_first_rows_are_there_without_a_pass(self, index_store):
+        found, at = self.spilled(index_store, "some").first(3)
+        (numbers,) = found.gather(at, 0)
+        assert numbers.tolist() == index_store().first(3)[0].gather(np.arange(3), 0)[0].tolist()
+
+    @pytest.mark.parametrize("ragged", [False, True])
+    @pytest.mark.parametrize("seed", [None, SEED])
+    def test_texts_and_arrays_come_as_from_memory(self, make_store, ragged, seed):
+        columns = (spec("t", "feature", "string"), spec("x", "feature", "float32", 1))
+        lengths = [(i % 3 if ragged else 2) + 1 for i in range(TOTAL)]
+        arrays = [
+            pa.array([f"row {i} é" for i in range(TOTAL)]),
+            pa.array([[float(i)] * n for i, n in enumerate(lengths)], pa.list_(pa.float32())),
+        ]
+        held, spilled = (
+            batches(
+                dataset(
+                    make_store(FeedSchema(columns, True), arrays, ROW_IDS, on_disk=on_disk, budget=MemoryBudget(999)),
+                    seed=seed,
+                    pad_value=-1.0,
+                )
+            )
+            for on_disk in (False, True)
+        )
+        for one, other in zip(held, spilled, strict=True):
+            assert one["t"].tolist() == other["t"].tolist()
+            assert one["x"].tolist() == other["x"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("total", "rows", "edges", "bounds"),
+    [
+        (10, 4, [], [0, 4, 8, 10]),
+        (10, 100, [3], [0, 10]),
+        (10, 4, [3, 6, 9], [0, 3, 6, 10]),
+        (10, 7, [3, 6, 9], [0, 6, 10]),
+        (10, 2, [5], [0, 2, 4, 5, 7, 9, 10]),
+        (0, 3, [], [0, 0]),
+    ],
+)
+def test_windows_end_at_edges_they_have_room_for(total, rows, edges, bounds):
+    assert window_bounds(total, rows, np.array(edges, np.int64)) == bounds
 
 
 def spec(name, role, dtype, ndim=0):

@@ -147,7 +147,7 @@ def pass_of(store, batch=4, seed=None, epoch=0, places=None, pad_value=0):
     batches = GlobalBatches(store.indices if places is None else places, ROWS, batch)
     width = store.shapes[0][0]
     spec = (tf.TensorSpec([None, width], tf.int64), tf.TensorSpec([None], tf.int64))
-    return make_global_dataset(store, batches, seed, lambda: epoch, lambda rows: store.gather(rows, pad_value), spec)
+    return make_global_dataset(store, batches, seed, lambda: epoch, lambda rows, at: rows.gather(at, pad_value), spec)
 
 
 def labels_of(dataset):
@@ -212,7 +212,9 @@ class TestDataset:
         store, epochs = make_store(), []
         spec = (tf.TensorSpec([None, 2], tf.int64), tf.TensorSpec([None], tf.int64))
         batches = GlobalBatches(store.indices, ROWS, 4)
-        found = make_global_dataset(store, batches, SEED, lambda: len(epochs), lambda rows: store.gather(rows, 0), spec)
+        found = make_global_dataset(
+            store, batches, SEED, lambda: len(epochs), lambda rows, at: rows.gather(at, 0), spec
+        )
         for epoch in range(3):
             assert labels_of(found) == labels_of(pass_of(store, seed=SEED, epoch=epoch))
             epochs.append(epoch)

@@ -4,12 +4,19 @@ import os
 import subprocess
 import tempfile
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from node_tasks import make_task
 
 from tfos_ml import errors
 from tfos_ml.agent.supervisor import Supervisor, supervise
+from tfos_ml.data import spool
+from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
+from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.failure import NodeFailure
+from tfos_ml.protocol.pickling import pack_program
+from tfos_ml.protocol.settings import NodeSettings
 
 ROOM_FOR_TWO = "size=1m,nr_inodes=3"  # the root takes one
 
@@ -64,3 +71,28 @@ def test_no_inodes_for_temporary_files_is_a_typed_error(small, monkeypatch):
     with pytest.raises(NodeFailure, match=rf"{small}.* 0 inodes free.*TMPDIR") as caught:
         list(supervise(make_node(), ()))
     assert caught.value.failure.error is errors.SpoolFullError
+
+
+def wait_for_rows(args, ctx):
+    ctx.dataset()
+
+
+def test_rows_beyond_the_budget_that_the_disk_has_no_room_for_are_a_typed_error(tmp_path, monkeypatch):
+    size = spool.DISK_RESERVE + (8 << 20)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(tmp_path)], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    try:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+        program = Artifact("program", pack_program("trainFn", wait_for_rows, (wait_for_rows, {}), {}))
+        columns = FeedSchema((ColumnSpec("features", "x", "feature", "int64", 0),))
+        task = make_task(schema=columns, payload=program, settings=NodeSettings(spool_memory=0))
+        numbers = pa.array(np.random.default_rng(0).integers(0, 2**62, 1 << 17))
+        batches = [pa.RecordBatch.from_arrays([numbers, pa.array(range(1 << 17))], ["c0", ROW_COLUMN])] * 40  # 80 MiB
+        match = rf"no room for 3?[0-9] MiB more rows: {tmp_path}.*has .* MiB free .*spark\.local\.dir"
+        with pytest.raises(NodeFailure, match=match) as caught:
+            list(supervise(Supervisor(task, OnlyTask()), batches))
+        assert caught.value.failure.error is errors.SpoolFullError
+        assert os.listdir(tmp_path) == []
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -374,8 +374,7 @@ class TestFullFilesystems:
         disk = small("size=1m")
         monkeypatch.setattr(spool, "DISK_RESERVE", -PLENTY)
         writer = SpoolWriter(SpoolDirectories(None, disk), "train", published.append)
-        writer.write(batch(*range(100_000)))
         with pytest.raises(NoRoomError, match=rf"{disk} \(No space left on device\).*spark\.local\.dir"):
-            writer.flush()
+            writer.write(batch(*range(100_000)))
         assert published == []
         assert list(disk.iterdir()) == []

@@ -15,6 +15,7 @@ from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
 from tfos_ml.agent.rendezvous import ReservedPort
 from tfos_ml.agent.tensorboard import TensorBoard
 from tfos_ml.data import spool
+from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, NODE_VARIABLE, TENSORBOARD_VARIABLE, ports_of_variable
 from tfos_ml.protocol.channel import HEARTBEAT, QueuedChannel
@@ -31,6 +32,7 @@ class Claimed:
     """What a node has once all of it could be had."""
 
     directories: spool.SpoolDirectories
+    budget: MemoryBudget
     payload: Path  # the pickled train function
     log_dir: str
     port: ReservedPort
@@ -76,7 +78,8 @@ class Claim:
         marker = new_marker()
         scratch = spool.create_scratch()  # what killed processes leave goes with it
         self._directories.append(scratch)
-        directories = spool.create()
+        budget = MemoryBudget.of_node(task.settings.spool_memory)
+        directories = spool.create(budget=budget.shared)
         self._directories += directories.all()
         program = task.payload.read()
         environment = self._environment(marker, scratch, uses_keras=b"keras" in program)
@@ -96,7 +99,7 @@ class Claim:
         if task.settings.tensorboard and self._member.is_chief:
             tensorboard = TensorBoard(log_dir, self._member.host, environment, os.getpid(), self._tensorboard_port())
         self._claimed = Claimed(
-            directories, payload, log_dir, self.port, self.child, channel, self._reaper, tensorboard
+            directories, budget, payload, log_dir, self.port, self.child, channel, self._reaper, tensorboard
         )
         return self._claimed
 

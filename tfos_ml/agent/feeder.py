@@ -19,7 +19,15 @@ import pyarrow.compute as pc
 
 from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import spool
-from tfos_ml.data.arrow import Extents, check_extents, check_vector_size, list_extents, merge_extents, plain
+from tfos_ml.data.arrow import (
+    Extents,
+    check_extents,
+    check_vector_size,
+    list_extents,
+    merge_extents,
+    plain,
+    value_bytes,
+)
 from tfos_ml.data.order import pack_counts, partition_counts, total_counts
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.data.schema import ROW_COLUMN
@@ -57,6 +65,7 @@ class Feeder(RowSource):
         self.size = 0
         self.example: bytes | None = None
         self._reading = Reading("", keeps_rows=False)
+        self._train_bytes = 0
         self._complete = False
 
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
@@ -122,6 +131,8 @@ class Feeder(RowSource):
             check_vector_size(self._extents[i], spec)
         self.rows[stream] += batch.num_rows
         self.size += batch.nbytes
+        if stream == "train":
+            self._train_bytes += sum(map(value_bytes, batch.columns))
         self._writers[stream].write(batch)
 
     def _count(self, batch: pa.RecordBatch) -> None:
@@ -161,7 +172,11 @@ class Feeder(RowSource):
         if not self._complete:
             return None
         return RowCounts(
-            pack_counts(self._counts), rows=self.rows, skipped=self.skipped, extents=[list(e) for e in self._extents]
+            pack_counts(self._counts),
+            rows=self.rows,
+            skipped=self.skipped,
+            extents=[list(e) for e in self._extents],
+            size=self._train_bytes,
         )
 
     def progress(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -173,7 +173,7 @@ class NodeRun:
             tf_config=tf_config(template, role.rank, addresses),
             schema=self._task.schema,
             log_dir=self._claimed.log_dir,
-            settings=self._task.settings,
+            settings=replace(self._task.settings, spool_memory=self._claimed.budget.size),
             secret=node_secret(self._task.control["token"]).hex() if self._task.control else "",
         )
 

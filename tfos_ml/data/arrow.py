@@ -100,6 +100,22 @@ def leaves(array: pa.Array) -> pa.Array:
     return array
 
 
+_TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+
+
+def value_bytes(array: pa.Array) -> int:
+    """Bytes of the values of a column in plain form, and 4 for the length of each list or text.
+
+    Unlike ``nbytes`` it is a sum over the rows, whatever batches they come in.
+    """
+    kind = array.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return 4 * len(array) + value_bytes(array.flatten())
+    if any(is_kind(kind) for is_kind in _TEXTS):
+        return 4 * len(array) + (pc.sum(pc.binary_length(array)).as_py() or 0)
+    return len(array) * max(1, kind.bit_width // 8)
+
+
 def count_nulls(array: pa.Array, ndim: int) -> int:
     """Number of nulls in an array, at all levels of nesting."""
     nulls: int = array.null_count

@@ -17,6 +17,13 @@ import numpy as np
 
 from tfos_ml.errors import UnevenDataError
 
+SHUFFLE_SETTING = "spark.tfos_ml.shuffleMemory"
+SHUFFLE_BYTES = 16 << 30
+"""Of all rows of all nodes: up to it a shuffle permutes all of them, by default."""
+
+SHUFFLE_BLOCK_BYTES = 2 << 20
+SHUFFLE_WINDOW_BLOCKS = 24
+
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -53,15 +60,64 @@ def global_indices(row_ids: Int64s, totals: Int64s) -> Int64s:
     return offsets[row_ids >> PARTITION_SHIFT] + position
 
 
-def permute(indices: Int64s, total: int, seed: int, epoch: int) -> Int64s:
+def shuffle_block(rows: int, size: int, limit: int = SHUFFLE_BYTES) -> int | None:
+    """Rows of one block of a block shuffle; None if rows of `size` bytes are within the `limit`, and all are permuted.
+
+    Rows, bytes and limit are those of all nodes, so that all of them, and any number of them, say the same.
+
+    >>> shuffle_block(rows=100, size=800, limit=1000) is None
+    True
+    >>> shuffle_block(rows=2**20, size=2**30, limit=2**20)
+    2048
+    """
+    return None if size <= limit else max(1, SHUFFLE_BLOCK_BYTES * rows // size)
+
+
+def shuffled(indices: Int64s, total: int, seed: int, epoch: int, block: int | None = None) -> Int64s:
+    """The place of each of some distinct indices in the shuffled order of ``range(total)``.
+
+    Without `block` that is a permutation of all. Else blocks of so many consecutive indices are permuted, and then
+    the rows of each window of ``SHUFFLE_WINDOW_BLOCKS`` blocks. Only seed, epoch, total and block decide, not which
+    other indices are given.
+    """
+    if block is None or not len(indices):
+        return permute(indices, total, seed, epoch)
+    return _shuffled_blocks(indices, total, seed, epoch, block)
+
+
+def window_edges(places: Int64s, block: int | None) -> Int64s:
+    """Numbers of the rows with which windows of a block shuffle begin, given places in ascending order."""
+    if block is None:
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(np.diff(places // (SHUFFLE_WINDOW_BLOCKS * block))) + 1
+
+
+def _shuffled_blocks(indices: Int64s, total: int, seed: int, epoch: int, block: int) -> Int64s:
+    blocks = -(-total // block)
+    order = permute(np.arange(blocks), blocks, seed, epoch)
+    place = order[indices // block]
+    places = place * block + indices % block
+    places[place > order[-1]] -= blocks * block - total  # the last block, wherever it has gone, may be shorter
+    length = SHUFFLE_WINDOW_BLOCKS * block
+    window = places // length
+    by_window = np.argsort(window, kind="stable")
+    numbers, firsts = np.unique(window[by_window], return_index=True)
+    for number, group in zip(numbers.tolist(), np.split(by_window, firsts[1:]), strict=True):
+        first = number * length
+        rows = min(length, total - first)
+        places[group] = first + permute(places[group] - first, rows, seed, epoch, number + 1)
+    return places
+
+
+def permute(indices: Int64s, total: int, seed: int, epoch: int, *more: int) -> Int64s:
     """Where a seeded permutation of ``range(total)`` sends each of some distinct indices, without listing it.
 
     A Feistel network over the next power of four, walked until it falls into the range (Black and Rogaway 2002,
     "Ciphers with Arbitrary Finite Domains", https://doi.org/10.1007/3-540-45760-7_9): every node finds the place of its
-    own rows in one shuffle of all rows, whatever the number of nodes. Seed and epoch select the permutation.
+    own rows in one shuffle of all rows, whatever the number of nodes. Seed, epoch and `more` select the permutation.
     """
     half_bits = max(1, ((total - 1).bit_length() + 1) // 2)
-    keys = np.random.SeedSequence([seed & (2**64 - 1), epoch]).generate_state(4, np.uint64).astype(np.uint64)
+    keys = np.random.SeedSequence([seed & (2**64 - 1), epoch, *more]).generate_state(4, np.uint64).astype(np.uint64)
     places = _feistel(indices.astype(np.uint64), half_bits, keys)
     outside = places >= total
     while outside.any():

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml.agent.scoring import ScoringProcess
 from tfos_ml.common.pids import start_mark
 from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.data.memory_budget import SPOOL_SETTING
+from tfos_ml.data.order import SHUFFLE_BYTES, SHUFFLE_SETTING
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
 from tfos_ml.protocol.graces import (
     EVALUATOR_SETTING,
@@ -122,6 +124,36 @@ def graces(spark: SparkSession) -> Graces:
         server=_seconds(spark, SERVER_SETTING, default.server),
         evaluator=_seconds(spark, EVALUATOR_SETTING, default.evaluator),
     )
+
+
+def spool_memory(spark: SparkSession) -> int | None:
+    """Bytes of rows that a node holds in memory; None for a share of what is free.
+
+    Raises
+    ------
+    ClusterConfigError
+        If the setting is no size.
+    """
+    return _size(spark, SPOOL_SETTING)
+
+
+def shuffle_memory(spark: SparkSession) -> int:
+    """Bytes of all rows up to which a shuffle permutes all of them; raises as :func:`spool_memory`."""
+    size = _size(spark, SHUFFLE_SETTING)
+    return SHUFFLE_BYTES if size is None else size
+
+
+def _size(spark: SparkSession, name: str) -> int | None:
+    value = _conf(spark, name, "")
+    if not value.strip():
+        return None
+    try:
+        size = _bytes(value, default_unit="b")
+    except (ValueError, KeyError):
+        size = -1
+    if size < 0:
+        raise ClusterConfigError(f"{name}={value} must be a size, for instance 4g, 512m, or a number of bytes.")
+    return size
 
 
 def _seconds(spark: SparkSession, name: str, default: float) -> float:

@@ -20,6 +20,7 @@ from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.export import arrange_inputs, fit_inputs, input_specs, tensor_spec
 from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.worker.row_store import no_rows
+from tfos_ml.worker.rows import Rows
 
 if TYPE_CHECKING:
     from tfos_ml.worker.context import NodeContext
@@ -55,7 +56,8 @@ class TrainingData:
         rows = {"train": ctx.row_count, "validation": ctx.validation_row_count}
         self._check_rows(rows)
         places = _places(self._stores, group, rows["train"])
-        self.train = GlobalBatches(places["train"], rows["train"], ctx.batch_size)
+        block = self._stores["train"].shuffle_block
+        self.train = GlobalBatches(places["train"], rows["train"], ctx.batch_size, block)
         self.validation = GlobalBatches(places["validation"], rows["validation"], ctx.batch_size)
 
     def _check_rows(self, rows: Mapping[str, int]) -> None:
@@ -119,13 +121,15 @@ class TrainingData:
         """One pass over the rows of a stream, in the order of ``current_epoch``."""
         train, store = stream == "train", self._stores[stream]
         shuffled = train and self._ctx.settings.shuffle
+        if shuffled:
+            store.check_room()
         spec = self.element_spec()
         dataset = make_global_dataset(
             store,
             self.train if train else self.validation,
             self._ctx.settings.seed if shuffled else None,
             lambda: self.current_epoch,
-            lambda rows: self._gather(store, rows),
+            self._gather,
             (_padded_spec(spec[0]), *spec[1:]),
         )
         if not any(tensor.ragged for tensor in self._inputs.values()):
@@ -134,14 +138,13 @@ class TrainingData:
 
     def first_inputs(self) -> Any:
         """What the model takes, of this worker's first rows, at most a batch of them."""
-        store = self._stores["train"]
-        x = self._gather(store, np.arange(min(len(store), self._ctx.batch_size)))[0]
+        x = self._gather(*self._stores["train"].first(self._ctx.batch_size))[0]
         return _with_ragged(tf.nest.map_structure(tf.constant, x))
 
     @property
-    def spilled(self) -> bool:
-        """Whether training rows are on disk rather than in shared memory."""
-        return self._stores["train"].spilled
+    def shuffle_notice(self) -> str:
+        """What to say of the shuffle, if anything."""
+        return self._ctx.shuffle_notice() if self._ctx.settings.shuffle else ""
 
     def _padded(self, column: int, values: Array) -> Array:
         store = self._stores["train"]
@@ -149,13 +152,13 @@ class TrainingData:
             return values
         return pad_rows(values, store.longest[column], self._schema.columns[column], self._pad_value)
 
-    def _gather(self, store: RowStore, rows: Int64s) -> Any:
-        """The rows at some positions as one element.
+    def _gather(self, rows: Rows, at: Int64s) -> Any:
+        """The rows at some positions of some rows as one element.
 
         Ragged rows are padded to the longest of all nodes: what a model without a mask, or a metric, which
         Keras does not mask, makes of the padding must not depend on how rows are shared out.
         """
-        columns = [self._padded(i, values) for i, values in enumerate(store.gather(rows, self._pad_value))]
+        columns = [self._padded(i, values) for i, values in enumerate(rows.gather(at, self._pad_value))]
         features, labels, weights = (
             {self._schema.columns[i].name: columns[i] for i in self._schema.of(role)}
             for role in ("feature", "label", "weight")
@@ -164,7 +167,7 @@ class TrainingData:
         by_name = {self._schema.columns[i].name: i for i in self._schema.of("feature")}
         for name in (n for n, tensor in self._inputs.items() if tensor.ragged):
             column = by_name.get(name, self._schema.of("feature")[0])
-            inputs[name] = {_VALUES: inputs[name], _LENGTHS: store.lengths(column, rows)}
+            inputs[name] = {_VALUES: inputs[name], _LENGTHS: rows.lengths(column, at)}
         weights = {name: values.astype(np.float32) for name, values in weights.items()}
         if self._class_weight:
             by_class = self._weights_by_class(next(iter(labels.values())))

@@ -218,10 +218,8 @@ class _Training:
                 f"Metrics {metrics.inexact} cannot be put together exactly from the workers' shares: their values are "
                 "averages over workers, weighted by rows."
             )
-        if self._data.spilled and self._seed is not None:
-            self._notices.append(
-                "Rows spilled to disk, where shuffle=True reads them in random order. Use more memory."
-            )
+        if self._data.shuffle_notice:
+            self._notices.append(self._data.shuffle_notice)
 
     def _load(self) -> TrainingState | None:
         state = self._checkpoints.load() if self._checkpoints else None
@@ -317,6 +315,9 @@ def _identity(model: Any, ctx: NodeContext) -> str:
     digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
     optimizer = type(model.optimizer).__name__
     order = f"seed {ctx.settings.seed}" if ctx.settings.shuffle else "not shuffled"
+    block = ctx.row_store("train").shuffle_block
+    if ctx.settings.shuffle and block is not None:
+        order += f", in blocks of {block} rows"
     return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
 
 

@@ -72,6 +72,7 @@ class RowCounts:
     rows: dict[str, int] = field(default_factory=dict)  # by stream, "train" and "validation"
     skipped: int = 0  # left out by the policies for nulls and NaN
     extents: list[Any] = field(default_factory=list)  # for each column the bounds of each dimension
+    size: int = 0  # of the training rows, in bytes that do not depend on how they are batched
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tfos_ml.common.hadoop import default_fs, driver_places
+from tfos_ml.data.order import SHUFFLE_BYTES
 from tfos_ml.protocol.paths import absolute_path
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class NodeSettings:
     queues: list[str] | None = None  # of a TFCluster
     release_port: bool = True  # whether the node's port is freed before the train function is called
     telemetry: Telemetry = Telemetry()
+    spool_memory: int | None = None  # bytes of rows that a node holds in memory; None: a share of what is free
+    shuffle_memory: int = SHUFFLE_BYTES  # bytes of all rows up to which a shuffle permutes all of them
 
     @classmethod
     def of_session(cls, spark: SparkSession) -> NodeSettings:

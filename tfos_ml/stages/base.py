@@ -23,7 +23,7 @@ from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.driver.fit import RunResult, launch
-from tfos_ml.driver.preflight import graces, lease_timeout
+from tfos_ml.driver.preflight import graces, lease_timeout, shuffle_memory, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.inference.archive import Archive
@@ -207,6 +207,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             signature_def_key=self._get("signatureDefKey"),
             files=self._input_files(df),
             feed_timeout=self._get("feedTimeout"),
+            spool_memory=spool_memory(df.sparkSession),
+            shuffle_memory=shuffle_memory(df.sparkSession),
         )
 
     def _input_files(self, df: DataFrame) -> list[str]:

@@ -19,7 +19,7 @@ from tfos_ml.agent.rendezvous import read_infos
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.fit import RunResult
-from tfos_ml.driver.preflight import graces
+from tfos_ml.driver.preflight import graces, shuffle_memory, spool_memory
 from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
 from tfos_ml.driver.progress import OutputPrinter
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run, one_at_a_time
@@ -195,6 +195,8 @@ class TFCluster:
             tensorboard_port=tensorboard_port(spark),
             takes_port_variables=cls._takes_port_variables,
             log_dir=log_dir,
+            spool_memory=spool_memory(spark),
+            shuffle_memory=shuffle_memory(spark),
         )
         task = make_task(
             spark,

@@ -126,6 +126,7 @@ class NodeContext:
         epochs: int | None = None,
         shuffle: bool | None = None,
         drop_remainder: bool = False,
+        wait: bool = True,
     ) -> tf.data.Dataset:
         """This node's training rows as batches.
 
@@ -141,11 +142,16 @@ class NodeContext:
             Passes over the rows in one iteration; default 1.
         shuffle : bool, optional
             Default the Param ``shuffle``. The order is one seeded permutation of all rows, a new
-            one each pass and the same for every cluster size; where rows have spilled to disk,
-            only windows of 256 MiB are shuffled, and a warning says so. Without it, rows come in
-            the order of the DataFrame.
+            one each pass and the same for every cluster size. Where the rows of all nodes have more
+            bytes than ``spark.tfos_ml.shuffleMemory`` (16g), blocks of 2 MiB are permuted, and the
+            rows within windows of 64 blocks, and a warning says so. Without it, rows come in the
+            order of the DataFrame.
         drop_remainder : bool, default False
             Leave out, on every worker, what does not fill a batch on all of them.
+        wait : bool, default True
+            Whether to wait for all rows. If not, the first pass begins with the first rows, in the same
+            order: for one node that trains, ``shuffle=False``, and rows of one shape. The number of
+            batches is then not known beforehand.
 
         Returns
         -------
@@ -167,7 +173,11 @@ class NodeContext:
             If some worker would have no row in some step, for instance when there are fewer
             rows than workers.
         CollectiveCallError
-            If this or another worker reads with :meth:`get_data_feed`.
+            If this or another worker reads with :meth:`get_data_feed`, or several train with ``wait=False``.
+        SpoolFullError
+            If a shuffle of rows on disk would need more room there.
+        ParamError
+            If rows are to be shuffled with ``wait=False``.
 
         Notes
         -----
@@ -177,17 +187,23 @@ class NodeContext:
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
+        shuffle = self.settings.shuffle if shuffle is None else shuffle
+        if not wait:
+            if shuffle:
+                raise errors.ParamError(
+                    "wait=False needs shuffle=False: where a row comes in a shuffle depends on how many rows there are"
+                )
+            self.reads = "dataset"
+            return self._rows.arriving(batch_size, epochs, drop_remainder)
         steps = self._rows.agreed_steps(batch_size, drop_remainder)
         self.reads = "dataset"
         store = self._rows.store("train")
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
-        shuffle = self.settings.shuffle if shuffle is None else shuffle
-        if shuffle and store.spilled:
-            warnings.warn(
-                "Rows have spilled to disk: shuffle=True shuffles windows of 256 MiB, not all rows. "
-                "More memory, or more nodes, keep them in shared memory.",
-                stacklevel=2,
-            )
+        if shuffle:
+            store.check_room()
+        notice = self._rows.shuffle_notice() if shuffle else ""
+        if notice:
+            warnings.warn(notice, stacklevel=2)
         return make_dataset(store, sizes, epochs, self.settings.seed if shuffle else None, self.settings.pad_value)
 
     def validation_dataset(self, batch_size: int | None = None) -> tf.data.Dataset:
@@ -273,6 +289,10 @@ class NodeContext:
     def row_store(self, stream: str) -> RowStore:
         """All rows of this node of one stream, ``"train"`` or ``"validation"``; for tfos_ml itself."""
         return self._rows.store(stream)
+
+    def shuffle_notice(self) -> str:
+        """What to say of ``shuffle=True`` on these rows; for tfos_ml itself."""
+        return self._rows.shuffle_notice()
 
     # The cluster
 

@@ -6,32 +6,41 @@ is as fast as data in memory; a generator of single rows is a hundred times slow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from itertools import count, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.data.arrow import concat_padded, leaves, to_numpy
-from tfos_ml.data.order import Int64s, global_indices, permute
-from tfos_ml.data.schema import ROW_COLUMN, Array, ColumnSpec, FeedSchema
-from tfos_ml.data.spool import Chunk, read_chunk
+from tfos_ml.data.arrow import leaves
+from tfos_ml.data.memory_budget import MemoryBudget
+from tfos_ml.data.order import SHUFFLE_SETTING, Int64s, global_indices, shuffled, window_edges
+from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
+from tfos_ml.data.spool import Chunk, NoRoomError, SpoolDirectories
+from tfos_ml.errors import SpoolFullError
+from tfos_ml.worker.rows import RowFormat, Rows, View
+from tfos_ml.worker.scattered import MOST_FILES, readings, scattered
+from tfos_ml.worker.stored_batches import StoredBatches
+from tfos_ml.worker.windows import load_rows, window_bounds, windows
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 BLOCK_ROWS = 8192
 BLOCK_BYTES = 8 << 20
-WINDOW_BYTES = 256 << 20
+MOST_READINGS = 3.0  # of a batch in one pass; sorting rows into files costs as much
 
 
-class RowStore:
-    """All rows of one node, mapped from the spool; `chunks` are consumed at once.
+class RowStore(RowFormat):
+    """All rows of one node, in its spool; `chunks` are consumed at once.
 
     `shapes` has the shape of one row of each column, None where rows differ; `longest` the shape that holds the longest
-    row of all nodes. `totals` are the rows of all nodes by source partition.
+    row of all nodes. `totals` are the rows of all nodes by source partition. `shuffle_block` is as of
+    :func:`tfos_ml.data.order.shuffled`, `budget` what the rows of this node may take of its memory.
     """
 
     def __init__(
@@ -41,112 +50,120 @@ class RowStore:
         shapes: list[tuple[int | None, ...]],
         totals: Int64s,
         longest: list[tuple[int, ...]] | None = None,
+        shuffle_block: int | None = None,
+        budget: MemoryBudget | None = None,
     ):
-        self.schema = schema
-        self.shapes = shapes
+        super().__init__(schema, shapes)
         self.longest = longest
         self.total = int(totals.sum())
-        self.spilled = False  # whether some rows are on disk rather than in shared memory
-        self._batches: list[pa.RecordBatch] = []
+        self.shuffle_block = shuffle_block
+        self.budget = budget or MemoryBudget.of_node(None)
+        self._batches = StoredBatches()
         for chunk in chunks:
-            self.spilled |= chunk.on_disk
-            self._batches.extend(read_chunk(chunk.path))
-        self._starts = np.cumsum([0] + [len(b) for b in self._batches])
-        ids = [b.column(ROW_COLUMN).to_numpy() for b in self._batches]
-        row_ids = np.concatenate(ids) if ids else np.zeros(0, dtype=np.int64)
+            self._batches.add(chunk)
+        sizes, row_ids = self._batches.sizes, self._batches.row_ids
+        self._batches.forget_ids()
+        self._starts = np.cumsum([0, *sizes])
         self.indices = global_indices(row_ids, totals) if len(row_ids) else row_ids
-        self._lengths: dict[int, Int64s] = {}
-        self._views = [self._view(i) for i in range(len(schema.columns))]
+        numbers = range(len(self._batches))
+        self._rows = None if self.spilled else Rows(self, [self._views(number) for number in numbers], sizes)
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def _view(self, column: int) -> list[Array | pa.Array]:
-        """Zero-copy NumPy views where rows are numbers of one shape, Arrow arrays elsewhere."""
-        spec, arrays = self.schema.columns[column], [b.column(column) for b in self._batches]
-        if spec.is_text or self.is_ragged(column):
-            return arrays
-        return [to_numpy(a, spec) for a in arrays]
-
-    def is_ragged(self, column: int) -> bool:
-        """Whether rows of a column differ in shape."""
-        return None in self.shapes[column]
-
     @property
-    def has_ragged(self) -> bool:
-        """Whether those of any column do."""
-        return any(map(self.is_ragged, range(len(self.shapes))))
+    def spilled(self) -> bool:
+        """Whether some rows are on disk rather than in shared memory."""
+        return self._batches.directory is not None
 
-    def order(self, seed: int | None, epoch: int) -> Int64s:
-        """Positions of this node's rows in the order of training, shape ``(rows,)``."""
+    def _views(self, number: int) -> list[View]:
+        batch = self._batches[number]
+        return [self.view(batch, column) for column in range(len(self.schema.columns))]
+
+    def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
+        """Positions of this node's rows in the order of training, shape ``(rows,)``, and edges as of :meth:`read`."""
         if seed is None:
-            return np.argsort(self.indices, kind="stable")
-        places = permute(self.indices, self.total, seed, epoch)
-        if not self.spilled:
-            return np.argsort(places, kind="stable")
-        windows = np.arange(len(self)) * self._row_bytes() // WINDOW_BYTES
-        shuffled = permute(np.arange(windows[-1] + 1), int(windows[-1]) + 1, seed, epoch)
-        return np.lexsort((places, shuffled[windows]))
+            return np.argsort(self.indices, kind="stable"), window_edges(self.indices, None)
+        places = shuffled(self.indices, self.total, seed, epoch, self.shuffle_block)
+        order = np.argsort(places, kind="stable")
+        return order, window_edges(places[order], self.shuffle_block)
 
     def _row_bytes(self) -> int:
         return max(1, self.nbytes // max(1, len(self)))
 
     @property
     def nbytes(self) -> int:
-        """Size of all rows."""
-        return sum(b.nbytes for b in self._batches)
+        """Size of all rows in memory."""
+        return self._batches.nbytes
 
     def byte_sum(self, column: int) -> Int64s:
         """Sum over the bytes of a column's values, whatever the order of the rows; shape ``(1,)``."""
-        total = sum(_byte_sum(leaves(batch.column(column))) for batch in self._batches)
+        total = sum(_byte_sum(leaves(batch.column(column))) for batch in self._each_batch())
         return np.array([total % 2**62], dtype=np.int64)
 
     def bounds(self, column: int) -> tuple[float, float]:
         """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
         low, high = np.inf, -np.inf
-        for batch in self._batches:
+        for batch in self._each_batch():
             found = pc.min_max(leaves(batch.column(column)))
             if found["min"].is_valid:
                 low, high = min(low, found["min"].as_py()), max(high, found["max"].as_py())
         return low, high
 
+    def _each_batch(self) -> Iterator[pa.RecordBatch]:
+        return (self._batches[number] for number in range(len(self._batches)))
+
     def block_rows(self) -> int:
         """Rows to gather at a time: thousands, but no more than a few megabytes."""
-        return max(1, min(BLOCK_ROWS, BLOCK_BYTES // self._row_bytes()))
+        return rows_of_block(self._row_bytes())
 
-    def gather(self, rows: Int64s, pad_value: float) -> tuple[Array, ...]:
-        """The rows at some positions, one array a column, each of shape ``(len(rows), ...)``."""
-        if not len(rows):
-            return tuple(map(self._no_rows, range(len(self._views))))
-        batch_of = np.searchsorted(self._starts, rows, side="right") - 1
-        by_batch = np.argsort(batch_of, kind="stable")
-        touched, firsts = np.unique(batch_of[by_batch], return_index=True)
-        groups = [(int(t), group) for t, group in zip(touched, np.split(by_batch, firsts[1:]), strict=True)]
-        picks = [(t, group, rows[group] - self._starts[t]) for t, group in groups]
-        return tuple(self._gather_column(i, picks, len(rows), pad_value) for i in range(len(self._views)))
+    def read(self, order: Int64s, cuts: Int64s, edges: Int64s) -> Generator[tuple[Rows, Int64s]]:
+        """The pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
 
-    def lengths(self, column: int, rows: Int64s) -> Int64s:
-        """Lengths of the arrays that a column holds in the rows at some positions, shape ``(len(rows),)``."""
-        if column not in self._lengths:
-            found = [pc.list_value_length(b.column(column)).to_numpy(zero_copy_only=False) for b in self._batches]
-            self._lengths[column] = np.concatenate([np.zeros(0, np.int64), *found]).astype(np.int64)
-        return self._lengths[column][rows]
+        `order` holds positions of rows of this node; at the `edges`, places in it, come rows from elsewhere. Not more
+        than the budget is in memory at a time, unless one piece is.
+        """
+        if self._rows is not None:
+            for start, end in pairwise(cuts):
+                yield self._rows, order[start:end]
+            return
+        bounds = window_bounds(int(cuts[-1]), self._rows_in_window(), edges)
+        is_near = readings(order, np.array(bounds), self._starts) <= MOST_READINGS
+        if is_near or len(bounds) > 2 * MOST_FILES:
+            yield from windows(order, cuts, bounds, partial(load_rows, self, self._views, self._starts))
+            return
+        with scattered(self, self._batches, self._starts, order, np.array(bounds)) as load:
+            yield from windows(order, cuts, bounds, load)
 
-    def _no_rows(self, column: int) -> Array:
-        spec, shape = self.schema.columns[column], [d or 0 for d in self.shapes[column]]
-        return np.empty((0, *shape), dtype=object if spec.is_text else spec.dtype)
+    def _rows_in_window(self) -> int:
+        return max(1, self.budget.window // self._row_bytes(), -(-len(self) // MOST_FILES))
 
-    def _gather_column(
-        self, column: int, picks: list[tuple[int, Int64s, Int64s]], rows: int, pad_value: float
-    ) -> Array:
-        spec, views = self.schema.columns[column], self._views[column]
-        if views and isinstance(views[0], np.ndarray):
-            return _gather_numbers(views, picks, rows)
-        parts = [to_numpy(views[batch].take(pa.array(wanted)), spec, pad_value) for batch, _, wanted in picks]
-        joined = concat_padded(parts, spec, pad_value)
-        placed = np.empty_like(joined)
-        placed[np.concatenate([group for _, group, _ in picks])] = joined
-        return placed
+    def check_room(self) -> None:
+        """Raise ``SpoolFullError`` if all rows are to be permuted, and the disk has no room for them once more."""
+        is_sorted = self.shuffle_block is None and len(self) > MOST_READINGS * self._rows_in_window()
+        if self._batches.directory is None or not is_sorted:
+            return
+        try:
+            SpoolDirectories(None, Path(self._batches.directory)).disk_for(self.nbytes)
+        except NoRoomError as error:
+            raise SpoolFullError(
+                f"a shuffle of rows on disk writes them there once more, but there is {error} Or set {SHUFFLE_SETTING} "
+                "below the size of all rows, which are then shuffled in blocks, where they are"
+            ) from error
+
+    def first(self, rows: int) -> tuple[Rows, Int64s]:
+        """The first rows that came, at most so many, as :meth:`read` has them."""
+        rows = min(rows, len(self))
+        pieces = self.read(np.arange(rows), np.array([0, rows]), np.zeros(0, np.int64))
+        try:
+            return next(pieces)
+        finally:
+            pieces.close()
+
+
+def rows_of_block(row_bytes: int) -> int:
+    """Rows of some size to gather at a time."""
+    return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
 
 
 def _byte_sum(values: pa.Array) -> int:
@@ -157,26 +174,18 @@ def _byte_sum(values: pa.Array) -> int:
     return int(np.sum(values.to_numpy(zero_copy_only=False).view(np.uint8), dtype=np.int64))
 
 
-def _gather_numbers(views: list[Array], picks: list[tuple[int, Int64s, Int64s]], rows: int) -> Array:
-    """Rows of fixed shape: a view where they lie side by side, else one copy."""
-    if len(picks) == 1 and (np.diff(picks[0][2]) == 1).all():
-        batch, _, wanted = picks[0]
-        return views[batch][wanted[0] : wanted[-1] + 1]
-    gathered = np.empty((rows, *views[0].shape[1:]), dtype=views[0].dtype)
-    for batch, group, wanted in picks:
-        gathered[group] = views[batch][wanted]
-    return gathered
-
-
-def blocks(store: RowStore, sizes: Int64s, order: Int64s, pad_value: float) -> Iterator[tuple[Array, ...]]:
+def blocks(
+    store: RowStore, sizes: Int64s, seed: int | None, epoch: int, pad_value: float
+) -> Iterator[tuple[Array, ...]]:
     """The rows of one pass in blocks; single batches where rows are padded to the batch's longest."""
+    order, edges = store.plan(seed, epoch)
     total = int(sizes.sum())
     if store.has_ragged:
         cuts = np.concatenate([[0], np.cumsum(sizes)])
     else:
         cuts = np.append(np.arange(0, total, store.block_rows()), total)
-    for start, end in pairwise(cuts):
-        yield store.gather(order[start:end], pad_value)
+    for rows, at in store.read(order, cuts, edges):
+        yield rows.gather(at, pad_value)
 
 
 def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, pad_value: float) -> tf.data.Dataset:
@@ -192,17 +201,26 @@ def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, 
     def generate() -> Iterator[Any]:
         first = next(iterations) * epochs
         for epoch in range(first, first + epochs):
-            for block in blocks(store, sizes, store.order(seed, epoch), pad_value):
-                yield _structure(store.schema, block)
+            for block in blocks(store, sizes, seed, epoch, pad_value):
+                yield structure(store.schema, block)
 
-    dataset = tf.data.Dataset.from_generator(generate, output_signature=_element_spec(store))
+    dataset = tf.data.Dataset.from_generator(generate, output_signature=element_spec(store))
     if not store.has_ragged:
         dataset = dataset.rebatch(sizes if len(sizes) else 1)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(sizes) * epochs))
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return dataset.prefetch(prefetched(store, sizes))
 
 
-def _structure(schema: FeedSchema, values: tuple[Any, ...]) -> Any:
+def prefetched(store: RowStore, sizes: Int64s) -> int:
+    """How many batches to have ready: as TensorFlow sees fit, but no more than a block where memory is bounded."""
+    import tensorflow as tf
+
+    if not store.spilled:
+        return int(tf.data.AUTOTUNE)
+    return max(1, store.block_rows() // max(1, int(sizes.max(initial=1))))
+
+
+def structure(schema: FeedSchema, values: tuple[Any, ...]) -> Any:
     """Arrange one value a column as ``features``, ``(features, label)`` or ``(features, label, weight)``."""
     by_role: dict[str, dict[str, Any]] = {"feature": {}, "label": {}, "weight": {}}
     for spec, value in zip(schema.columns, values, strict=True):
@@ -219,10 +237,11 @@ def _one_or_all(values: dict[str, Any], named: bool) -> Any:
     return values if named else next(iter(values.values()))
 
 
-def _element_spec(store: RowStore) -> Any:
+def element_spec(store: RowFormat) -> Any:
+    """Structure, shapes and dtypes of a batch."""
     import tensorflow as tf
 
     def spec(column: ColumnSpec, shape: tuple[int | None, ...]) -> tf.TensorSpec:
         return tf.TensorSpec((None, *shape), tf.string if column.is_text else tf.as_dtype(column.dtype))
 
-    return _structure(store.schema, tuple(map(spec, store.schema.columns, store.shapes)))
+    return structure(store.schema, tuple(map(spec, store.schema.columns, store.shapes)))

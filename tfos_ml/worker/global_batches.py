@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfos_ml.data.order import Int64s, permute
-from tfos_ml.data.spool import MEMORY_RESERVE, free_memory
-from tfos_ml.worker.dataset import RowStore
+from tfos_ml.data.order import Int64s, shuffled, window_edges
+from tfos_ml.worker.dataset import RowStore, prefetched
+from tfos_ml.worker.rows import Rows
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -27,7 +27,7 @@ class GlobalBatches:
     """The order and the sizes of one worker's batches, of which the last may have fewer rows.
 
     `places` has the place of each row of this worker among the rows of all, from 0 without gaps, shape ``(rows,)``;
-    `total` and `batch_size` are rows of all workers.
+    `total` and `batch_size` are rows of all workers; `shuffle_block` is as of :func:`tfos_ml.data.order.shuffled`.
 
     >>> batches = GlobalBatches(np.array([0, 2, 4]), total=5, batch_size=2)
     >>> order, sizes = batches.epoch(seed=None, epoch=0)
@@ -35,8 +35,9 @@ class GlobalBatches:
     [1, 1, 1]
     """
 
-    def __init__(self, places: Int64s, total: int, batch_size: int):
+    def __init__(self, places: Int64s, total: int, batch_size: int, shuffle_block: int | None = None):
         self._places = places
+        self._shuffle_block = shuffle_block
         self.total = total
         self.batch_size = batch_size
         self.steps = -(-total // batch_size)
@@ -46,15 +47,23 @@ class GlobalBatches:
 
     def epoch(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
         """Positions of this worker's rows in the order of one pass, and how many each step takes of them."""
+        order, sizes, _ = self.plan(seed, epoch)
+        return order, sizes
+
+    def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s, Int64s]:
+        """What :meth:`epoch` gives, and the edges as of :meth:`RowStore.read`."""
         places = self._places_in(seed, epoch)
-        return np.argsort(places, kind="stable"), self._sizes(places)
+        order = np.argsort(places, kind="stable")
+        return order, self._sizes(places), window_edges(places[order], None if seed is None else self._shuffle_block)
 
     def sizes(self, seed: int | None, epoch: int) -> Int64s:
         """How many rows each step of one pass takes of this worker's."""
         return self._sizes(self._places_in(seed, epoch))
 
     def _places_in(self, seed: int | None, epoch: int) -> Int64s:
-        return self._places if seed is None or not self.total else permute(self._places, self.total, seed, epoch)
+        if seed is None or not self.total:
+            return self._places
+        return shuffled(self._places, self.total, seed, epoch, self._shuffle_block)
 
     def _sizes(self, places: Int64s) -> Int64s:
         return np.bincount(places // self.batch_size, minlength=self.steps).astype(np.int64)
@@ -91,38 +100,33 @@ def make_global_dataset(
     batches: GlobalBatches,
     seed: int | None,
     epoch: Callable[[], int],
-    gather: Callable[[Int64s], Any],
+    gather: Callable[[Rows, Int64s], Any],
     element_spec: Any,
 ) -> tf.data.Dataset:
     """A dataset of one pass: a batch a step, also where this worker has no row in it.
 
-    Rows of fixed shape are taken into TensorFlow's memory once, if there is room, and picked there; Python, whose lock
-    the training loop needs, then has no part in it. Others are gathered block by block as they are needed.
+    Rows of fixed shape are taken into TensorFlow's memory once, if they are within the node's budget, and picked there;
+    Python, whose lock the training loop needs, then has no part in it. Others are gathered block by block as they are
+    needed.
 
     `epoch` is called when an iteration begins; `gather` makes one dataset element, of `element_spec` with the batch
-    dimension None, of the rows at some positions. Without a `seed` rows keep the order of the DataFrame.
+    dimension None, of the rows at some positions of some rows. Without a `seed` rows keep the order of the DataFrame.
     """
     import tensorflow as tf
 
-    if _fits_memory(store):
-        dataset = _from_memory(len(store), lambda: batches.epoch(seed, epoch()), gather)
+    if not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(store.nbytes):
+        everything = gather(*store.first(len(store)))
+        dataset = _from_memory(everything, lambda: batches.epoch(seed, epoch()))
     else:
-        dataset = _from_blocks(store, lambda: batches.epoch(seed, epoch()), gather, element_spec)
+        dataset = _from_blocks(store, lambda: batches.plan(seed, epoch()), gather, element_spec)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    return dataset.prefetch(prefetched(store, np.array([batches.batch_size])))
 
 
-def _fits_memory(store: RowStore) -> bool:
-    """Whether all rows can be copied and a reserve be left."""
-    return not (store.has_ragged or store.spilled) and free_memory() > 2 * store.nbytes + MEMORY_RESERVE
-
-
-def _from_memory(
-    rows_here: int, plan: Callable[[], tuple[Int64s, Int64s]], gather: Callable[[Int64s], Any]
-) -> tf.data.Dataset:
+def _from_memory(everything: Any, plan: Callable[[], tuple[Int64s, Int64s]]) -> tf.data.Dataset:
     import tensorflow as tf
 
-    rows = tf.nest.map_structure(tf.constant, gather(np.arange(rows_here)))
+    rows = tf.nest.map_structure(tf.constant, everything)
 
     def generate() -> Iterator[Any]:
         order, sizes = plan()
@@ -143,19 +147,19 @@ def _from_memory(
 
 def _from_blocks(
     store: RowStore,
-    plan: Callable[[], tuple[Int64s, Int64s]],
-    gather: Callable[[Int64s], Any],
+    plan: Callable[[], tuple[Int64s, Int64s, Int64s]],
+    gather: Callable[[Rows, Int64s], Any],
     element_spec: Any,
 ) -> tf.data.Dataset:
     import tensorflow as tf
 
     def generate() -> Iterator[Any]:
-        order, sizes = plan()
+        order, sizes, edges = plan()
         ends = np.concatenate([[0], np.cumsum(sizes)])
-        for first, last in pairwise(_block_bounds(ends, 1 if store.has_ragged else store.block_rows())):
-            values = gather(order[ends[first] : ends[last]])
+        bounds = _block_bounds(ends, 1 if store.has_ragged else store.block_rows())
+        for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds], edges), strict=True):
             cuts = ends[first : last + 1] - ends[first]
-            yield values, cuts[:-1], cuts[1:]
+            yield gather(rows, at), cuts[:-1], cuts[1:]
 
     @tf.autograph.experimental.do_not_convert
     def steps(values: Any, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:

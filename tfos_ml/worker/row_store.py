@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from tfos_ml import errors
 from tfos_ml.data.arrow import check_vector_size, fixed_shape, merge_extents
-from tfos_ml.data.order import agree_steps, total_counts, unpack_counts
+from tfos_ml.data.memory_budget import SPOOL_SETTING, MemoryBudget
+from tfos_ml.data.order import (
+    SHUFFLE_SETTING,
+    SHUFFLE_WINDOW_BLOCKS,
+    agree_steps,
+    shuffle_block,
+    total_counts,
+    unpack_counts,
+)
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.messages import Reading, RowCounts, Start
+from tfos_ml.worker.arriving import ChunkLog, arriving_dataset, format_of_first
 from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.inbox import Inbox
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class NodeRows:
@@ -20,14 +35,17 @@ class NodeRows:
         self._inbox = inbox
         self._channel = channel
         self._label = start.label
+        self._settings = start.settings
         self._labels = {"train": start.feed_labels, "validation": start.validation_labels}
         self._stores: dict[str, RowStore] | None = None
+        self._arrive = False  # whether datasets begin before all rows are here
+        self._chunks = {name: ChunkLog(partial(inbox.next_chunk, name)) for name in self._labels}
         self.streamed = False  # whether they are being read with ``get_data_feed``, and not held for datasets
 
     @property
     def are_held(self) -> bool:
-        """Whether all rows are here."""
-        return self._stores is not None
+        """Whether all rows are here, or come to stay."""
+        return self._stores is not None or self._arrive
 
     def keep(self) -> None:
         """Ask for all rows to be spooled."""
@@ -58,6 +76,46 @@ class NodeRows:
         """Number of rows that the policies for nulls and NaN left out, of all nodes."""
         return sum(counted.skipped for counted in self._agreement().values())
 
+    def arriving(self, batch_size: int, epochs: int, drop_remainder: bool) -> tf.data.Dataset:
+        """Batches in order that begin with the rows that have come; raises as ``NodeContext.dataset`` says."""
+        labels = self._labels["train"]
+        if labels != [self._label]:
+            raise errors.CollectiveCallError(
+                f"wait=False needs one node that trains; {labels} do. How many batches each of them has, and whether "
+                "each has one in every step, follows from all rows of all nodes. Wait for them"
+            )
+        if self.streamed:
+            raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
+        self.keep()
+        self._arrive = True
+        chunks = self._chunks["train"]
+        form = format_of_first(self._schema, chunks)
+        if form is None:
+            raise errors.EmptyDataError(no_rows(self.skipped))
+        return arriving_dataset(form, chunks, lambda: self.store("train"), batch_size, epochs, drop_remainder)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the training rows of all nodes."""
+        return sum(counted.size for counted in self._agreement().values())
+
+    def shuffle_notice(self) -> str:
+        """What to say of a shuffle of the training rows: that it is one of blocks, or that it is slow; else empty."""
+        store, size, limit = self.store("train"), self.size, self._settings.shuffle_memory
+        sizes = f"{SHUFFLE_SETTING}={_shown(limit)}; the rows of all nodes are {_shown(size)}"
+        if store.shuffle_block is not None:
+            return (
+                f"shuffle=True shuffles blocks of {store.shuffle_block:,} rows, and rows within windows of "
+                f"{SHUFFLE_WINDOW_BLOCKS} blocks, not all rows ({sizes})."
+            )
+        if store.spilled:
+            return (
+                f"shuffle=True permutes all rows, of which some are on disk, and writes them there once more each pass "
+                f"({sizes}; {SPOOL_SETTING}={_shown(store.budget.size)}). A {SHUFFLE_SETTING} below the size "
+                "of the rows shuffles blocks instead, at the speed of the disk."
+            )
+        return ""
+
     def agreed_steps(self, batch_size: int, drop_remainder: bool) -> int:
         """Number of batches in one pass, the same on every node."""
         rows = self.counts("train")
@@ -78,17 +136,25 @@ class NodeRows:
                 check_vector_size(found, spec)
             shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]
             longest = [tuple(high for _, high in e) for e in extents]
+            block = shuffle_block(sum(self.counts("train").values()), self.size, self._settings.shuffle_memory)
+            budget = MemoryBudget.of_node(self._settings.spool_memory)
             self._stores = {
                 name: RowStore(
-                    iter(lambda: self._inbox.next_chunk(name), None),  # noqa: B023
+                    self._chunks[name],
                     self._schema,
                     shapes,
                     totals,
                     longest,
+                    block,
+                    budget,
                 )
                 for name in self._labels
             }
         return self._stores[stream]
+
+
+def _shown(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:,.1f} MiB"
 
 
 def no_rows(skipped: int) -> str:

@@ -1,0 +1,169 @@
+"""Rows beyond ``spark.tfos_ml.spoolMemory``: on disk, in the same order, with the same results, and gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import CLEAN_SECONDS, LOCAL, wait_until
+from pyspark.sql import functions as F
+from settings import setting
+from supervisors import supervisor_of
+from train_functions import write
+
+from tfos_ml import KerasEstimator, TFEstimator, errors
+
+SLOW = r"permutes all rows, of which some are on disk.*shuffleMemory=16.0 GiB.* are 2.9 MiB.*spoolMemory=0.3 MiB"
+ROWS, WIDTH = 2000, 2500  # of 20 kB each, 40 MB
+
+
+def wide_rows(spark):
+    return spark.range(0, ROWS, 1, 5).select(F.array_repeat("id", WIDTH).alias("features"))
+
+
+def spool_files(ctx):
+    """Files with rows of a node, in memory and on disk, and its directories."""
+    from tfos_ml.data import spool
+
+    disk = Path(ctx._directory)
+    memory = list(spool.SHARED_MEMORY.glob(f"tfos_ml-spool-*-{supervisor_of(ctx)}-*"))
+    files = [[f for d in directories for f in d.glob("*.arrow")] for directories in (memory, [disk])]
+    return *files, [str(d) for d in (*memory, disk)]
+
+
+def record(args, ctx):
+    """Record the ids of each pass, and how the rows were held."""
+    dataset = ctx.dataset(shuffle=args.shuffle)
+    in_memory, on_disk, directories = spool_files(ctx)
+    passes = [[int(i) for batch in dataset for i in batch[:, -1]] for _ in range(2)]
+    held = sum(f.stat().st_size for f in in_memory)
+    write(args, ctx, {"passes": passes, "held": held, "on_disk": len(on_disk), "directories": directories})
+
+
+def read(directory: Path) -> list[dict]:
+    return [json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))]
+
+
+def passes_of(spark, directory, workers, budget, shuffle, limit="16g"):
+    directory = directory / f"{workers}-{budget}-{shuffle}-{limit}"
+    directory.mkdir()
+    estimator = TFEstimator(
+        trainFn=record,
+        tfArgs={"directory": str(directory), "shuffle": shuffle},
+        clusterSize=workers,
+        batchSize=60,
+        seed=7,
+        verbose=0,
+    )
+    with setting(spark, "spoolMemory", budget), setting(spark, "shuffleMemory", limit):
+        estimator.fit(wide_rows(spark))
+    return read(directory)
+
+
+@pytest.fixture(scope="module")
+def spark(sessions):
+    return sessions.get(LOCAL)
+
+
+@pytest.fixture(scope="module")
+def alone(spark, tmp_path_factory):
+    """Passes of one worker that has room for all rows: in order, permuted, shuffled in blocks."""
+    directory = tmp_path_factory.mktemp("alone")
+    whole = {}
+    for shuffle, limit in ((False, "16g"), (True, "16g"), (True, "1m")):
+        (seen,) = passes_of(spark, directory, 1, "1g", shuffle, limit)
+        assert (seen["on_disk"], seen["held"] > ROWS * WIDTH * 8) == (0, True)
+        whole[shuffle, limit] = seen["passes"]
+    return whole
+
+
+def test_a_block_shuffle_has_each_row_once_in_an_order_of_its_own(alone):
+    ways = [alone[way][epoch] for way in alone for epoch in (0, 1)]
+    assert all(sorted(ids) == list(range(ROWS)) for ids in ways)
+    assert alone[False, "16g"] == [list(range(ROWS))] * 2
+    assert len({tuple(ids) for ids in ways}) == 5
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(("shuffle", "limit"), [(False, "16g"), (True, "16g"), (True, "1m")])
+def test_order_depends_neither_on_the_budget_nor_on_the_workers(spark, alone, tmp_path, workers, shuffle, limit):
+    seen = passes_of(spark, tmp_path, workers, "4m", shuffle, limit)
+    assert len(seen) == workers
+    for node in seen:
+        assert node["on_disk"] > 0
+        assert node["held"] <= 4 << 20
+        assert not any(map(os.path.exists, node["directories"]))
+    for epoch, whole in enumerate(alone[shuffle, limit]):
+        shares = [node["passes"][epoch] for node in seen]
+        assert sorted(i for share in shares for i in share) == list(range(ROWS))
+        for share in shares:
+            mine = set(share)
+            assert share == [i for i in whole if i in mine]
+
+
+def labelled(spark):
+    """About 3 MB."""
+    x = F.transform(F.sequence(F.lit(1), F.lit(500)), lambda i: F.sin(i * F.col("id")).cast("float"))
+    return spark.range(0, 1500, 1, 4).select(x.alias("features"), F.cos("id").alias("label"))
+
+
+def fitted(spark, workers, budget, **params):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Input((500,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    fixed = {"batchSize": 64, "epochs": 2, "shuffle": False, "verbose": 0}
+    with setting(spark, "spoolMemory", budget):
+        return KerasEstimator(model=model, clusterSize=workers, **{**fixed, **params}).fit(labelled(spark))
+
+
+@pytest.mark.parametrize(
+    ("workers", "params"),
+    [(1, {}), (2, {}), (1, {"shuffle": True}), (2, {"validationSplit": 0.2})],
+    ids=["alone", "two workers", "shuffled", "validation"],
+)
+def test_weights_are_the_same_bit_for_bit_with_a_small_budget(spark, workers, params):
+    told = pytest.warns(UserWarning, match=SLOW) if "shuffle" in params else contextlib.nullcontext()
+    large = fitted(spark, workers, "1g", **params)
+    with told:
+        small = fitted(spark, workers, "300k", **params)
+    assert large.history == small.history
+    rows = labelled(spark).limit(20)
+    one, other = (np.array([r[0] for r in m.transform(rows).select("prediction").collect()]) for m in (large, small))
+    assert one.tolist() == other.tolist()
+
+
+def test_nothing_is_left_of_a_node_that_is_killed_while_it_reads_from_disk(spark, tmp_path):
+    def die(args, ctx):
+        batches = iter(ctx.dataset(shuffle=True))
+        next(batches)
+        _, on_disk, directories = spool_files(ctx)
+        write(args, ctx, {"on_disk": len(on_disk), "directories": directories})
+        os.kill(supervisor_of(ctx), signal.SIGKILL)
+        next(batches)
+        signal.pause()
+
+    estimator = TFEstimator(trainFn=die, tfArgs={"directory": str(tmp_path)}, clusterSize=1, verbose=0)
+    with setting(spark, "spoolMemory", "4m"), pytest.raises(errors.NodeError):
+        estimator.fit(wide_rows(spark))
+    (seen,) = read(tmp_path)
+    assert seen["on_disk"] > 0
+    assert wait_until(lambda: not any(map(os.path.exists, seen["directories"])), CLEAN_SECONDS)
+
+
+@pytest.mark.parametrize("value", ["much", "-1", "1.5.2g"])
+@pytest.mark.parametrize("name", ["spoolMemory", "shuffleMemory"])
+def test_a_size_that_is_none_is_an_error_before_any_job(spark, name, value):
+    estimator = TFEstimator(trainFn=record, clusterSize=1, verbose=0)
+    with (
+        setting(spark, name, value),
+        pytest.raises(errors.ClusterConfigError, match=rf"spark\.tfos_ml\.{name}={value} must be a size"),
+    ):
+        estimator.fit(spark.range(3).withColumnRenamed("id", "features"))

@@ -1,0 +1,86 @@
+"""The order of rows that are shuffled in blocks: which it is, and that nothing but seed, epoch and ids decides it."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tfos_ml.data.arrow import value_bytes
+from tfos_ml.data.order import SHUFFLE_WINDOW_BLOCKS, permute, shuffle_block, shuffled
+
+SEED = 11
+SHAPES = [(1, 1), (7, 3), (1000, 3), (1000, 1), (64 * 3, 3), (64 * 3 + 1, 3), (5000, 7), (10_000, 10_000), (99, 1000)]
+
+
+def places(total, block, seed=SEED, epoch=0):
+    return shuffled(np.arange(total), total, seed, epoch, block)
+
+
+@pytest.mark.parametrize(("total", "block"), SHAPES)
+@pytest.mark.parametrize("epoch", [0, 1, 5])
+def test_every_row_has_a_place_of_its_own(total, block, epoch):
+    assert sorted(places(total, block, epoch=epoch)) == list(range(total))
+
+
+@pytest.mark.parametrize(("total", "block"), SHAPES)
+@pytest.mark.parametrize("workers", [2, 3, 7])
+def test_the_place_of_a_row_does_not_depend_on_which_others_a_node_has(total, block, workers):
+    whole = places(total, block)
+    of = np.random.default_rng(1).integers(0, workers, total)
+    for worker in range(workers):
+        mine = np.random.default_rng(2).permutation(np.flatnonzero(of == worker))
+        assert shuffled(mine, total, SEED, 0, block).tolist() == whole[mine].tolist()
+
+
+def test_a_node_without_rows_has_no_places():
+    assert shuffled(np.zeros(0, np.int64), 100, SEED, 0, 3).tolist() == []
+
+
+def test_seed_and_epoch_decide_the_order():
+    orders = {tuple(places(1000, 3, seed, epoch)) for seed in (1, 2) for epoch in range(3)}
+    assert len(orders) == 6
+    assert places(1000, 3, 2, 1).tolist() == places(1000, 3, 2, 1).tolist()
+
+
+def test_a_window_has_the_rows_of_few_blocks_and_shuffles_them():
+    total, block = 5000, 7
+    order = np.argsort(places(total, block))
+    length = SHUFFLE_WINDOW_BLOCKS * block
+    for first in range(0, total, length):
+        window = order[first : first + length]
+        blocks = np.unique(window // block)
+        assert len(blocks) <= SHUFFLE_WINDOW_BLOCKS + 1  # two may be cut at its ends
+        assert (np.diff(window) == 1).mean() < 0.2
+        assert blocks.max() - blocks.min() > len(blocks)  # from all over
+
+
+def test_without_blocks_all_rows_are_permuted():
+    assert shuffled(np.arange(99), 99, SEED, 3).tolist() == permute(np.arange(99), 99, SEED, 3).tolist()
+
+
+@pytest.mark.parametrize("size", [0, 999, 1000])
+def test_rows_within_the_limit_are_permuted(size):
+    assert shuffle_block(rows=10, size=size, limit=1000) is None
+
+
+def test_rows_beyond_the_limit_are_in_blocks_of_two_mebibytes():
+    assert shuffle_block(rows=1000, size=1000 << 20, limit=1 << 20) == 2
+    assert shuffle_block(rows=10, size=100 << 20, limit=1 << 20) == 1  # of a large row
+
+
+NESTED = pa.array([[[1, 2], []], [[3]], []], pa.list_(pa.list_(pa.int16())))
+SIZES = {
+    "numbers": (pa.array([1.0, 2.0, 3.0]), 24),
+    "flags": (pa.array([True, False, True]), 3),
+    "text": (pa.array(["a", "bé", ""]), 3 * 4 + 4),
+    "large text": (pa.array(["a", "bé", ""], pa.large_string()), 3 * 4 + 4),
+    "large lists": (pa.array([[1], [], [2, 3]], pa.large_list(pa.int8())), 3 * 4 + 3),
+    "bytes": (pa.array([b"abc", b"", b"d"]), 3 * 4 + 4),
+    "lists": (pa.array([[1.0], [], [2.0, 3.0]], pa.list_(pa.float32())), 3 * 4 + 12),
+    "lists of lists": (NESTED, 3 * 4 + 3 * 4 + 6),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_size_of_rows_is_a_sum_over_them(name):
+    array, size = SIZES[name]
+    assert value_bytes(array) == size == sum(value_bytes(array.slice(i, 1)) for i in range(3))

@@ -1,0 +1,147 @@
+"""Rows in memory as a list of batches, and NumPy arrays of any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfos_ml.data.arrow import concat_padded, to_numpy
+from tfos_ml.data.order import Int64s
+from tfos_ml.data.schema import Array, FeedSchema
+
+View: TypeAlias = Array | pa.Array
+"""A column of a batch: NumPy where rows are numbers of one shape, without a copy, Arrow elsewhere."""
+
+
+Part: TypeAlias = tuple[Sequence[View], Int64s]
+"""Columns of a batch, and positions in it."""
+
+
+class RowFormat:
+    """The schema of rows, and the shape of one row of each column, None where rows differ."""
+
+    def __init__(self, schema: FeedSchema, shapes: list[tuple[int | None, ...]]):
+        self.schema = schema
+        self.shapes = shapes
+
+    def is_ragged(self, column: int) -> bool:
+        """Whether rows of a column differ in shape."""
+        return None in self.shapes[column]
+
+    @property
+    def has_ragged(self) -> bool:
+        """Whether those of any column do."""
+        return any(map(self.is_ragged, range(len(self.shapes))))
+
+    def view(self, batch: pa.RecordBatch, column: int) -> View:
+        """A column of a batch."""
+        spec, array = self.schema.columns[column], batch.column(column)
+        return array if spec.is_text or self.is_ragged(column) else to_numpy(array, spec)
+
+
+class Rows:
+    """Some rows: `views` has the columns of each batch, `sizes` the rows of each."""
+
+    def __init__(self, form: RowFormat, views: Sequence[Sequence[View]], sizes: Sequence[int]):
+        self._format = form
+        self._views = list(zip(*views, strict=True)) or [()] * len(form.schema.columns)
+        self._starts = np.cumsum([0, *sizes])
+        self._lengths: dict[int, Int64s] = {}
+
+    @property
+    def only_batch(self) -> list[View]:
+        """The columns of rows that are one batch."""
+        return [views[0] for views in self._views]
+
+    def gather(self, rows: Int64s, pad_value: float) -> tuple[Array, ...]:
+        """The rows at some positions, one array a column, each of shape ``(len(rows), ...)``."""
+        if not len(rows):
+            return tuple(map(self._no_rows, range(len(self._views))))
+        picks = picks_of(rows, self._starts)
+        return tuple(self._gather_column(i, picks, len(rows), pad_value) for i in range(len(self._views)))
+
+    def lengths(self, column: int, rows: Int64s) -> Int64s:
+        """Lengths of the arrays that a column holds in the rows at some positions, shape ``(len(rows),)``."""
+        if column not in self._lengths:
+            found = [_lengths(view) for view in self._views[column]]
+            self._lengths[column] = np.concatenate([np.zeros(0, np.int64), *found]).astype(np.int64)
+        return self._lengths[column][rows]
+
+    def _no_rows(self, column: int) -> Array:
+        spec, shape = self._format.schema.columns[column], [d or 0 for d in self._format.shapes[column]]
+        return np.empty((0, *shape), dtype=object if spec.is_text else spec.dtype)
+
+    def _gather_column(
+        self, column: int, picks: list[tuple[int, Int64s, Int64s]], rows: int, pad_value: float
+    ) -> Array:
+        spec, views = self._format.schema.columns[column], self._views[column]
+        if isinstance(views[0], np.ndarray):
+            return _gather_numbers(views, picks, rows)
+        parts = [to_numpy(views[batch].take(pa.array(wanted)), spec, pad_value) for batch, _, wanted in picks]
+        joined = concat_padded(parts, spec, pad_value)
+        placed = np.empty_like(joined)
+        placed[np.concatenate([group for _, group, _ in picks])] = joined
+        return placed
+
+
+def joined(form: RowFormat, rows: int, parts: Iterable[Part]) -> Rows:
+    """So many rows as one batch in memory of its own: of each part, the columns of a batch, those at some positions.
+
+    A batch is copied once, before the next part is asked for.
+    """
+    columns: list[Any] = [[] for _ in form.schema.columns]
+    done = 0
+    for views, wanted in parts:
+        for number, view in enumerate(views):
+            if not isinstance(view, np.ndarray):
+                columns[number].append(view.take(pa.array(wanted)))
+                continue
+            if not done:
+                columns[number] = np.empty((rows, *view.shape[1:]), view.dtype)
+            columns[number][done : done + len(wanted)] = view[as_index(wanted)]
+        done += len(wanted)
+    if not done:
+        return Rows(form, [], [])
+    return Rows(form, [[c if isinstance(c, np.ndarray) else pa.concat_arrays(c) for c in columns]], [done])
+
+
+def picks_of(rows: Int64s, starts: Int64s) -> list[tuple[int, Int64s, Int64s]]:
+    """For each batch that holds some of the rows: its number, their places in `rows`, their places in the batch.
+
+    `starts` has the position of each batch's first row, and the number of all rows.
+    """
+    if not len(rows):
+        return []
+    batch_of = np.searchsorted(starts, rows, side="right") - 1
+    by_batch = np.argsort(batch_of, kind="stable")
+    touched, firsts = np.unique(batch_of[by_batch], return_index=True)
+    groups = zip(touched.tolist(), np.split(by_batch, firsts[1:]), strict=True)
+    return [(batch, group, rows[group] - starts[batch]) for batch, group in groups]
+
+
+def as_index(rows: Int64s) -> Int64s | slice:
+    """Positions (at least one) as a slice if they follow each other without a gap, which saves a copy."""
+    first, last = int(rows[0]), int(rows[-1])
+    is_run = last - first == len(rows) - 1 and (np.diff(rows) == 1).all()
+    return slice(first, last + 1) if is_run else rows
+
+
+def _lengths(view: View) -> Array:
+    if isinstance(view, np.ndarray):
+        return np.full(len(view), view.shape[1])
+    lengths: Array = pc.list_value_length(view).to_numpy(zero_copy_only=False)
+    return lengths
+
+
+def _gather_numbers(views: Sequence[Array], picks: list[tuple[int, Int64s, Int64s]], rows: int) -> Array:
+    """Rows of fixed shape: a view where they lie side by side, else one copy."""
+    if len(picks) == 1 and isinstance(at := as_index(picks[0][2]), slice):
+        return views[picks[0][0]][at]
+    gathered = np.empty((rows, *views[0].shape[1:]), dtype=views[0].dtype)
+    for batch, group, wanted in picks:
+        gathered[as_index(group)] = views[batch][as_index(wanted)]
+    return gathered
