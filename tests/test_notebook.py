@@ -30,7 +30,7 @@ NOTEBOOKS = {
     "03_text": Shown(r"Accuracy on [\d,]+ held-out docstrings: ([\d.]+)", 0.75, 1.0, 3),
     "06_custom_loop": Shown(r"Accuracy on \d+ held-out digits: ([\d.]+)", 0.95, 1.0, 2),
     "07_streaming": Shown(r"Mean error of the network: +([\d.]+)", 0.3, 1.4, 2),
-    "08_tfrecords_to_served": Shown(r"Largest difference between server and this process: ([\d.e-]+)", 0.0, 1e-4, 1),
+    "08_tfrecords_to_served": Shown(r"Largest difference between server and this process: ([\d.e+-]+)", 0.0, 1e-4, 1),
 }
 
 
