@@ -16,6 +16,7 @@ from tfos_ml.protocol.pickling import pickle_value
 from tfos_ml.worker.datafeed import DataFeed
 from tfos_ml.worker.dataset import make_dataset
 from tfos_ml.worker.inbox import Inbox
+from tfos_ml.worker.log_upload import LogUpload
 from tfos_ml.worker.row_store import NodeRows
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ class NodeContext:
     checkpoint_dir : str or None
         ``modelDir``, absolute.
     log_dir : str
-        For TensorBoard's event files; unless set, a directory that goes with the node, and with ``tensorboard=True``
-        one that stays.
+        For TensorBoard's event files: ``logDir``; unless set, a directory that goes with the node, and with
+        ``tensorboard=True`` one that stays. Where ``logDir`` is on a store that TensorFlow cannot write (all but local
+        paths and ``gs://``), a local directory, which is copied there at the end, and by ``KerasEstimator`` after each
+        epoch.
     restart_count : int
         How many times this fit has been restarted.
     run_id : str
@@ -101,6 +104,8 @@ class NodeContext:
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
         self._checkpoints = 0  # sent
+        store = self.settings.log_store
+        self._log_upload = LogUpload(self.log_dir, store) if store else None
         # For tfos_ml itself: what training rows are read with; where the nodes that get them are, by rank, and what
         # only they know; and ways to work together that TensorFlow does not know of.
         self.reads = ""
@@ -414,6 +419,15 @@ class NodeContext:
         ...     ctx.log(f"{ctx.row_count:,} rows")
         """
         self._channel.send(messages.LogLine(str(message)))
+
+    def upload_logs(self) -> None:
+        """Copy new event files to ``logDir``, where TensorFlow cannot write it; called by tfos_ml."""
+        if self._log_upload is not None and not self._log_upload.run():
+            self._channel.send(messages.LogLine(self._log_upload.problem))
+
+    def log_problem(self) -> str:
+        """Why event files are not in ``logDir``, empty if they are; for tfos_ml itself."""
+        return self._log_upload.problem if self._log_upload is not None else ""
 
     def summarize(self, facts: dict[str, Any]) -> None:
         """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serialisable."""
