@@ -69,13 +69,15 @@ def test_what_pyarrow_does_not_know_is_opened_by_fsspec(tmp_path, scheme):
     uri = f"{scheme}://{tmp_path}/state"
     check_model_dir(uri)
     source = tmp_path / "source"
-    source.mkdir()
+    (source / "variables").mkdir(parents=True)
+    (source / "variables" / "index").write_bytes(b"index")
     (source / "saved_model.pb").write_bytes(b"model")
     stage(str(source), uri, "run")
     commit(uri, "run")
-    assert len(listing(uri)) == 1
+    assert len(listing(uri)) == 2
     fetch(uri, str(tmp_path / "fetched"))
     assert (tmp_path / "fetched" / "saved_model.pb").read_bytes() == b"model"
+    assert (tmp_path / "fetched" / "variables" / "index").read_bytes() == b"index"
     assert "not empty" in check_destination(uri)
     filesystem, path = filesystems.open_uri(uri)
     filesystem.delete_dir(path)

@@ -24,6 +24,7 @@ def stage(directory: str, uri: str, run_id: str) -> None:
     """
     filesystem, path = filesystems.open_uri(uri)
     try:
+        filesystem.create_dir(_staged(path, run_id), recursive=True)
         fs.copy_files(directory, _staged(path, run_id), fs.LocalFileSystem(), filesystem)
     except BaseException:
         with contextlib.suppress(OSError):  # of a store that is gone; what is left is under a name that is no model's

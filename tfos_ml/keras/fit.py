@@ -252,7 +252,7 @@ class _Training:
         self._seconds.append(seconds)
         if self._ctx.is_chief:
             self._ctx.report(logs, epoch=epoch)
-            self._ctx.upload_logs()
+            self._ctx.log_upload.run()
             self._log_checkpoint(epoch, logs)
         if self._checkpoints is None:
             return

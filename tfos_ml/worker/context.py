@@ -104,10 +104,9 @@ class NodeContext:
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
         self._checkpoints = 0  # sent
-        store = self.settings.log_store
-        self._log_upload = LogUpload(self.log_dir, store) if store else None
-        # For tfos_ml itself: what training rows are read with; where the nodes that get them are, by rank, and what
-        # only they know; and ways to work together that TensorFlow does not know of.
+        # For tfos_ml itself: event files that are to be copied; what training rows are read with; where the nodes that
+        # get them are, by rank, and what only they know; and ways to work together that TensorFlow does not know of.
+        self.log_upload = LogUpload(self.log_dir, self.settings.log_store)
         self.reads = ""
         self.worker_addresses = [_address(label, start.cluster_spec) for label in self._feed_labels]
         self.secret = bytes.fromhex(start.secret)
@@ -419,15 +418,6 @@ class NodeContext:
         ...     ctx.log(f"{ctx.row_count:,} rows")
         """
         self._channel.send(messages.LogLine(str(message)))
-
-    def upload_logs(self) -> None:
-        """Copy new event files to ``logDir``, where TensorFlow cannot write it; called by tfos_ml."""
-        if self._log_upload is not None and not self._log_upload.run():
-            self._channel.send(messages.LogLine(self._log_upload.problem))
-
-    def log_problem(self) -> str:
-        """Why event files are not in ``logDir``, empty if they are; for tfos_ml itself."""
-        return self._log_upload.problem if self._log_upload is not None else ""
 
     def summarize(self, facts: dict[str, Any]) -> None:
         """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serialisable."""

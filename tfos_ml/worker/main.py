@@ -115,8 +115,8 @@ def _run(channel: Channel) -> None:
     try:
         value, ending = _call(train_fn, args, context)
     finally:
-        context.upload_logs()
-    context.summarize({**outcome(context, ending), "log_problem": context.log_problem()})
+        context.log_upload.run()
+    context.summarize({**outcome(context, ending), "log_problem": context.log_upload.problem})
     context.close(value)
 
 
