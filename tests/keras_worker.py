@@ -301,7 +301,7 @@ def worker_context(data, rank, size, shuffle, directory):
         logs=logs,
         report=lambda values, epoch: logs.append(values),
         summarize=lambda facts: None,
-        log_upload=LogUpload(directory, None),
+        log_upload=LogUpload("", None),
         export_checkpoint=lambda model, epoch: None,
     )
 
