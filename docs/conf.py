@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,20 @@ doctest_global_setup = "import tfos_ml"
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 html_theme = "furo"
-html_title = f"tfos_ml {release}"
+html_title = "tfos_ml"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/versions.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 html_theme_options = {
     "source_repository": "https://github.com/tfos-ml/tfos_ml",
     "source_branch": "main",
@@ -43,7 +55,26 @@ html_theme_options = {
 }
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
-SOURCE = "https://github.com/tfos-ml/tfos_ml/blob/main/"
+REPOSITORY = "https://github.com/tfos-ml/tfos_ml"
+SOURCE = f"{REPOSITORY}/blob/main/"
+
+
+def versions(changelog: str) -> list[tuple[str, bool]]:
+    """Versions that the changelog has, the newest first, and whether each has been released."""
+    headings = re.findall(r"^(\d+\.\d+\.\d+)(?: \((.*)\))?\n-+$", changelog, re.MULTILINE)
+    return [(name, note != "unreleased") for name, note in headings]
+
+
+VERSIONS = versions((ROOT / "CHANGELOG.rst").read_text())
+html_context = {
+    "released": dict(VERSIONS).get(release, False),
+    "other_versions": [
+        *((name, f"{REPOSITORY}/tree/v{name}/docs") for name, done in VERSIONS if done and name != release),
+        ("newest, in the repository", f"{REPOSITORY}/tree/main/docs"),
+        ("all releases", f"{REPOSITORY}/releases"),
+        ("what has changed", f"{SOURCE}CHANGELOG.rst"),
+    ],
+}
 
 
 def lead_somewhere(app: Any, doctree: Any, docname: str) -> None:

@@ -105,5 +105,20 @@ def test_files_that_it_links_to_are_there(path):
     assert (ROOT / path).exists()
 
 
+def test_the_table_beside_others_names_its_tests_and_its_sources():
+    page = PAGES["README.rst"]
+    rows = re.findall(r"^   \* - (.*)\n((?:     -.*\n)+)", page, re.MULTILINE)[1:]
+    assert len(rows) >= 5
+    notes = dict(re.findall(r"^\.\. \[(\d)\] ((?:.|\n(?=   ))*)", page, re.MULTILINE))
+    for row, cells in rows:
+        assert re.fullmatch(r"`[^`]+ <tests/[\w/]+\.py>`__", row), row
+        filled = [cell for cell in re.findall(r"^     -[ ]?(.*)$", cells, re.MULTILINE) if cell]
+        assert filled, row
+        for cell in filled:
+            note = re.fullmatch(r"(?:yes|no) \[(\d)\]_", cell)
+            assert note or re.fullmatch(r"`(?:yes|no) <https://\S+>`__", cell), cell
+            assert not note or "https://" in notes[note[1]]
+
+
 def test_it_is_a_page_and_a_half():
     assert len(PAGES["README.rst"].split()) < 1000

@@ -83,6 +83,49 @@ def test_every_page_is_reached_from_the_first_by_one_click(site):
     assert own - first - {(site / "index.html").resolve()} == set()
 
 
+def article_links(page):
+    """Pages that the text of a page leads to, without sidebars."""
+    article = re.search(r"<article.*?</article>", page.read_text(), re.DOTALL)[0]
+    found = re.findall(r'href="([^"#:]+\.html)[^"]*"', article)
+    return {(page.parent / unquote(link)).resolve() for link in found}
+
+
+def test_questions_of_new_users_are_answered_within_two_clicks(site):
+    questions = re.findall(
+        r"^(\S.*\?.*)\n    \S((?:.|\n(?=    |\n))*)", (ROOT / "docs" / "questions.rst").read_text(), re.M
+    )
+    assert len(questions) == 10
+    assert [question for question, answer in questions if ":doc:`" not in answer] == []
+
+    page = (site / "questions.html").resolve()
+    assert page in article_links(site / "index.html")
+    answers = article_links(page)
+    assert len(answers) >= 15
+    assert [answer for answer in answers if not answer.is_file()] == []
+
+
+def test_the_version_and_the_way_to_others_are_on_every_page(site):
+    from tfos_ml import __version__
+
+    changelog = (ROOT / "CHANGELOG.rst").read_text()
+    released = re.findall(r"^(\d+\.\d+\.\d+) \(\d", changelog, re.MULTILINE)
+    for page in (site / "index.html", site / "howto" / "train.html", site / "api" / "index.html"):
+        shown = re.search(r'<details class="versions">.*?</details>', page.read_text(), re.DOTALL)[0]
+        assert f"Version {__version__}" in shown
+        assert ("unreleased" in shown) is (__version__ not in released)
+        assert "/tree/main/docs" in shown
+        assert [name for name in released if name != __version__ and f"/tree/v{name}/docs" not in shown] == []
+
+
+def test_files_that_pages_name_are_there():
+    pages = [ROOT / "README.rst", ROOT / "CONTRIBUTING.rst", *(ROOT / "docs").rglob("*.rst")]
+    pages += (ROOT / "notebooks").glob("*.ipynb")
+    named = re.compile(r"`{1,2}((?:tfos_ml|tests|docs|examples|benchmarks|notebooks|tools)/[\w./-]*\w)`{1,2}")
+    found = {path for page in pages for path in named.findall(page.read_text())}
+    assert len(found) > 10
+    assert [path for path in sorted(found) if not (ROOT / path).exists()] == []
+
+
 def test_search_copy_buttons_and_dark_mode_are_there(site):
     page = (site / "index.html").read_text()
     assert "copybutton.js" in page
