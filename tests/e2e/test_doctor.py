@@ -1,6 +1,6 @@
 """``python -m tfos_ml doctor``, as users run it: on good set-ups, and on broken ones, each of which it names.
 
-A good set-up and five broken ones are in ``make test``, the others in ``make chaos``: each run starts a Spark of its own.
+A good set-up and five broken ones are in ``make test``, the others in ``make chaos``: each starts a Spark of its own.
 In a session that is there already, the program of docs/howto/doctor.rst runs it (tests/test_readme.py).
 """
 

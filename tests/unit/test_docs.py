@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -133,6 +137,29 @@ def test_search_copy_buttons_and_dark_mode_are_there(site):
     assert "prefers-color-scheme: dark" in "".join(path.read_text() for path in site.rglob("*.css")) + page
     index = (site / "searchindex.js").read_text()
     assert all(word in index for word in ("doctor", "optuna", "lease"))
+
+
+@pytest.mark.chaos  # needs Chromium; what it searches in is looked at above
+def test_search_in_a_browser_finds_pages(site):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("needs Chromium")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with sync_api.sync_playwright() as playwright:
+                chromium = playwright.chromium.launch(executable_path=browser, chromium_sandbox=os.geteuid() != 0)
+                page = chromium.new_page()
+                for word, title in (("nodePorts", "A node stands still"), ("Optuna", "Hyperparameters")):
+                    page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+                    page.get_by_role("searchbox").fill(word)
+                    page.get_by_role("searchbox").press("Enter")
+                    page.locator("#search-results li").filter(has_text=title).first.wait_for(timeout=30_000)
+                chromium.close()
+        finally:
+            server.shutdown()
 
 
 def test_all_public_names_are_described(site):
