@@ -12,7 +12,7 @@ import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
-CELL_TIMEOUT = 300
+CELL_TIMEOUT = 400
 
 
 class Shown(NamedTuple):
@@ -42,7 +42,7 @@ def name(request):
 
 
 @pytest.mark.chaos  # each fits as what e2e/ has does, and its outputs are looked at as they are kept
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_notebook_runs_from_start_to_end(name, tmp_path):
     notebook = read(name)
     for cell in code_cells(notebook):
