@@ -21,6 +21,7 @@ from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
+from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.job_errors import adapt_rows_error
 from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
@@ -308,6 +309,14 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if columns.null_policy == "skip":
             rows = rows.where(schema.no_nulls(rows, specs))
         return rows.where(schema.all_finite(rows, specs)) if columns.nan_policy == "skip" else rows
+
+    def _columns_of(self, df: DataFrame) -> schema.FeedSchema:
+        return self._feed_columns(df.schema, df.sparkSession)
+
+    def _validation_column(self) -> str | None:
+        if self._get("validationSplit"):
+            raise NotDirectError("Spark draws the rows of validationSplit")
+        return super()._validation_column()
 
     def _validation_condition(self, df: DataFrame) -> Column | None:
         split = self._get("validationSplit")
