@@ -1,11 +1,9 @@
-"""Nodes that read Parquet files themselves: the rows, their order and the weights are those of rows that Spark feeds."""
+"""Nodes that read Parquet files themselves: rows, order and weights are those of rows that Spark feeds."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import LOCAL
-from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 from train_functions import write
 
@@ -117,7 +114,11 @@ def test_positions_of_rows_in_partitions_are_those_of_spark(spark, files, size):
     assert partitions > (1 if size < 1 << 20 else 0)
     schema = FeedSchema((column_spec(df.schema, "id", "id", "feature"),))
     shares = [
-        [pair for b in read_share(plan, schema, make_template(3), rank) for pair in zip(*b.to_pydict().values())]
+        [
+            pair
+            for b in read_share(plan, schema, make_template(3), rank)
+            for pair in zip(*b.to_pydict().values(), strict=True)
+        ]
         for rank in range(3)
     ]
     found = sorted((row, value) for share in shares for value, row in share)
@@ -166,12 +167,14 @@ def fit_keras(df, directory: Path, path: str, workers: int = 2, **params):
         return fitted, [saved[name].tobytes() for name in saved.files]
 
 
-
-
 @pytest.mark.parametrize(
     "params",
-    [{}, {"shuffle": False}, {"validationIndicatorCol": "held"}, {"weightCol": "weight", "batchSize": 7}],
-    ids=["shuffled", "in order", "validation", "weights"],
+    [
+        {"validationSplit": 0.25},
+        {"shuffle": False, "weightCol": "weight", "batchSize": 7},
+        {"validationIndicatorCol": "held", "nullPolicy": "skip"},
+    ],
+    ids=["a split, shuffled", "weighted, in order", "validation column"],
 )
 def test_weights_of_keras_are_the_same_bit_for_bit_both_ways(spark, files, tmp_path, params):
     with partition_bytes(spark, 4000):
@@ -180,4 +183,6 @@ def test_weights_of_keras_are_the_same_bit_for_bit_both_ways(spark, files, tmp_p
         direct, others = fit_keras(df, tmp_path, "direct", **params)
     assert others == weights
     assert direct.history == fed.history
-    assert direct.summary["rows"] == fed.summary["rows"] == (TOTAL - 98 if "validationIndicatorCol" in params else TOTAL)
+    assert (
+        direct.summary["rows"] == fed.summary["rows"] == (TOTAL - 98 if "validationIndicatorCol" in params else TOTAL)
+    )

@@ -63,9 +63,7 @@ class _Share:
     def of(self, batch: pa.RecordBatch, first_id: int) -> pa.RecordBatch:
         """The rows of the node in a batch of consecutive rows."""
         ids = first_id + np.arange(batch.num_rows)
-        validates = None
-        if self._plan.validation is not None:
-            validates = pc.fill_null(batch.column(self._plan.validation), False).to_numpy(zero_copy_only=False)
+        validates = self._validates(batch, ids)
         mine = self._mine(ids, validates)
         if len(mine) < batch.num_rows:
             batch = batch.take(pa.array(mine))
@@ -76,6 +74,13 @@ class _Share:
             columns.append(pa.array(validates[mine]))
             names.append(VALIDATION_COLUMN)
         return pa.RecordBatch.from_arrays(columns, names)
+
+    def _validates(self, batch: pa.RecordBatch, ids: Int64s) -> Any:
+        """Which rows are for validation; None if none are."""
+        rule = self._plan.validation
+        if isinstance(rule, str):
+            return pc.fill_null(batch.column(rule), False).to_numpy(zero_copy_only=False)
+        return None if rule is None else rule.of(ids)
 
     def _mine(self, ids: Int64s, validates: Any) -> Int64s:
         ranks = dealt_ranks(ids, self._template.feed_ranks)
@@ -119,7 +124,7 @@ class _OpenFile:
 def _batches(opened: _OpenFile, plan: FilePlan, piece: FilePiece) -> Iterator[pa.RecordBatch]:
     """All rows of a piece of a file, some megabytes at a time."""
     file = plan.files[piece.file]
-    columns = list(dict.fromkeys([*plan.columns, *([plan.validation] if plan.validation else [])]))
+    columns = plan.read_columns
     rows = 0
     try:
         _check_unchanged(file)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tfos_ml.data.validation_draw import ValidationDraw
+
 
 @dataclass(frozen=True)
 class PlannedFile:
@@ -31,7 +33,13 @@ class FilePlan:
     files: tuple[PlannedFile, ...]
     pieces: tuple[FilePiece, ...]
     columns: tuple[str, ...]  # in the files, by position of the columns that are fed
-    validation: str | None = None  # boolean column of the files, true for rows to validate on
+    validation: str | ValidationDraw | None = None  # boolean column of the files, or a draw: rows to validate on
+
+    @property
+    def read_columns(self) -> list[str]:
+        """All columns of the files that are needed, each once."""
+        marks = [self.validation] if isinstance(self.validation, str) else []
+        return list(dict.fromkeys([*self.columns, *marks]))
 
     @property
     def rows(self) -> int:

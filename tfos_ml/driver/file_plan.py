@@ -1,4 +1,4 @@
-"""The plan by which nodes read Parquet files themselves: Spark's splits, and from the footers the row groups of each."""
+"""The plan by which nodes read Parquet files themselves: Spark's splits, and the row groups of each."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact
 from tfos_ml.data.file_plan import FilePiece, FilePlan, PlannedFile
 from tfos_ml.data.parquet_types import same_values, spark_arrow_type
+from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.file_scan import FileSplit, NotDirectError, file_columns, splits
 
 if TYPE_CHECKING:
@@ -34,15 +35,19 @@ class _Footer:
 
 
 def make_plan(
-    df: DataFrame, columns: Sequence[str], validation: str | None, numbered: Callable[[], DataFrame]
+    df: DataFrame,
+    columns: Sequence[str],
+    validation: str | ValidationDraw | None,
+    numbered: Callable[[], DataFrame],
 ) -> FilePlan:
-    """Plan how nodes read some columns of a DataFrame, and whether a row is for validation, from its files.
+    """Plan how nodes read some columns of a DataFrame from its files.
 
-    `numbered` makes the DataFrame that Spark would feed. Raises ``NotDirectError`` if rows might not be the same, or
-    not in the same order, as Spark has them.
+    `validation` says which rows are for validation: a boolean column, or a draw. `numbered` makes the DataFrame that
+    Spark would feed. Raises ``NotDirectError`` if rows might not be the same, or not in the same order, as Spark has
+    them.
     """
     stored = file_columns(df)
-    wanted = list(columns) + ([validation] if validation else [])
+    wanted = [*columns, *([validation] if isinstance(validation, str) else [])]
     kinds = {name: _kind(df, name, stored) for name in wanted}
     found = splits(numbered())
     footers = _footers(found)
@@ -54,7 +59,7 @@ def make_plan(
         tuple(footer.file for footer in footers.values()),
         tuple(piece for piece in pieces if piece.rows),
         tuple(stored[name] for name in columns),
-        stored[validation] if validation else None,
+        stored[validation] if isinstance(validation, str) else validation,
     )
 
 

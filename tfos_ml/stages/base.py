@@ -22,6 +22,7 @@ from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.order import PARTITION_SHIFT
+from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.file_plan import make_plan
 from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.fit import RunResult, launch
@@ -270,9 +271,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         def plan() -> FilePlan:
             if not columns.columns:
                 raise NotDirectError("inputMode=TENSORFLOW has train functions read the files (ctx.files())")
-            indicator = self._validation_column()
             names = [spec.column for spec in columns.columns]
-            return make_plan(df, names, indicator, lambda: self._numbered_rows(df, columns))
+            return make_plan(df, names, self._validation_rule(), lambda: self._numbered_rows(df, columns))
 
         return choose_input(path, len({*template.feed_ranks, *template.validation_ranks}), plan)
 
@@ -280,8 +280,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         """The columns to feed, before a look at the model."""
         return self._feed_schema(df.schema)
 
-    def _validation_column(self) -> str | None:
-        """The column that marks validation rows; raises ``NotDirectError`` if something else does."""
+    def _validation_rule(self) -> str | ValidationDraw | None:
+        """What says which rows are for validation: a boolean column, or a draw; None if none are."""
         indicator: str | None = self._get("validationIndicatorCol")
         return indicator
 
@@ -317,8 +317,10 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _validation_condition(self, df: DataFrame) -> Column | None:
         """Which rows are for validation; None if none are."""
-        indicator = self._get("validationIndicatorCol")
-        return F.coalesce(df[f"`{indicator}`"], F.lit(False)) if indicator else None
+        rule = self._validation_rule()
+        if isinstance(rule, ValidationDraw):
+            return rule.column()
+        return F.coalesce(df[f"`{rule}`"], F.lit(False)) if rule else None
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = self._with_params(TFModel._from_run(result, self._label_names(given)))
