@@ -116,12 +116,12 @@ def test_positions_of_rows_in_partitions_are_those_of_spark(spark, files, size):
     shares = [
         [
             pair
-            for b in read_share(plan, schema, make_template(3), rank)
-            for pair in zip(*b.to_pydict().values(), strict=True)
+            for batch in read_share(plan, schema, make_template(3), rank)
+            for pair in zip(*batch.columns, strict=True)
         ]
         for rank in range(3)
     ]
-    found = sorted((row, value) for share in shares for value, row in share)
+    found = sorted((row.as_py(), value.as_py()) for share in shares for value, row in share)
     assert found == expected
     assert max(map(len, shares)) - min(map(len, shares)) <= partitions
 
@@ -183,6 +183,165 @@ def test_weights_of_keras_are_the_same_bit_for_bit_both_ways(spark, files, tmp_p
         direct, others = fit_keras(df, tmp_path, "direct", **params)
     assert others == weights
     assert direct.history == fed.history
-    assert (
-        direct.summary["rows"] == fed.summary["rows"] == (TOTAL - 98 if "validationIndicatorCol" in params else TOTAL)
-    )
+    for name in ("rows", "validation_rows", "skipped_rows"):
+        assert direct.summary[name] == fed.summary[name]
+    assert direct.summary["rows"] + direct.summary["validation_rows"] == TOTAL
+
+
+def test_vectors_dense_and_sparse_become_the_same_floats(spark, tmp_path):
+    rows = [(Vectors.dense(np.sin(np.arange(WIDTH) * i + 0.1)), float(i)) for i in range(40)]
+    rows += [(Vectors.sparse(WIDTH, {1: 1 / 3, 4: -i / 7}), float(i)) for i in range(40)]
+    spark.createDataFrame(rows, ["features", "label"]).write.parquet(str(tmp_path / "vectors"))
+    df = spark.read.parquet(str(tmp_path / "vectors"))
+    _, weights = fit_keras(df, tmp_path, "spark")
+    _, others = fit_keras(df, tmp_path, "direct")
+    assert others == weights
+
+
+def with_nulls(directory: Path) -> Path:
+    """Rows of which some hold a null or NaN, at several levels."""
+    directory.mkdir()
+    rows = table(0, 60).to_pylist()
+    rows[3]["features"] = None
+    rows[17]["features"][2] = None
+    rows[40]["features"][0] = float("nan")
+    rows[41]["held"] = None
+    pq.write_table(pa.Table.from_pylist(rows, table(0, 1).schema), directory / "nulls.parquet", row_group_size=9)
+    return directory
+
+
+def test_rows_with_nulls_and_nan_are_left_out_both_ways(spark, tmp_path):
+    df = spark.read.parquet(str(with_nulls(tmp_path / "nulls")))
+    policies = {"nullPolicy": "skip", "nanPolicy": "skip", "validationIndicatorCol": "held"}
+    found = []
+    for path in ("spark", "direct"):
+        with pytest.warns(UserWarning, match="left out 3 of 60 rows"):
+            found.append(fit_keras(df, tmp_path, path, **policies)[1])
+    assert found[0] == found[1]
+
+
+def test_a_null_is_an_error_both_ways(spark, tmp_path):
+    df = spark.read.parquet(str(with_nulls(tmp_path / "nulls")))
+    for path in ("spark", "direct"):
+        with pytest.raises(errors.NullValueError, match="Column 'features' has"):
+            fit_keras(df, tmp_path, path)
+
+
+def test_files_without_rows_are_an_error(spark, tmp_path):
+    pq.write_table(table(0, 0), tmp_path / "empty.parquet")
+    with pytest.raises(errors.EmptyDataError, match="no rows"):
+        fit_keras(spark.read.parquet(str(tmp_path / "empty.parquet")), tmp_path, "direct")
+
+
+class Change:
+    """Changes a file when it is pickled: when the fit has been planned, and before nodes read."""
+
+    def __init__(self, change):
+        self._change = change
+
+    def __reduce__(self):
+        self._change()
+        return str, ("changed",)
+
+
+CHANGES = {
+    "other rows": (lambda path: pq.write_table(table(5, 50), path), "has changed since"),
+    "touched": (lambda path: os.utime(path, (time.time() + 5, time.time() + 5)), "has changed since"),
+    "gone": (os.unlink, "has changed since: is gone"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_file_that_changes_after_planning_is_an_error(spark, tmp_path, name):
+    path = tmp_path / "one.parquet"
+    pq.write_table(table(0, 50), path)
+    change, told = CHANGES[name]
+    arguments = {"directory": str(tmp_path), "change": Change(lambda: change(path))}
+    estimator = TFEstimator(trainFn=record, tfArgs=arguments, clusterSize=1, verbose=0, inputPath="direct")
+    with pytest.raises(errors.FilesChangedError, match=rf"one\.parquet had .* bytes .*{told}"):
+        estimator.fit(spark.read.parquet(str(path)))
+
+
+def test_a_file_that_is_damaged_is_an_error_of_the_node(spark, tmp_path):
+    path = tmp_path / "one.parquet"
+    pq.write_table(table(0, 50), path, compression="gzip")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + bytes(len(whole) // 4) + whole[4 + len(whole) // 4 :])
+    estimator = TFEstimator(trainFn=record, clusterSize=1, verbose=0, inputPath="direct")
+    with pytest.raises(errors.FileReadError, match=r"one\.parquet cannot be read"):
+        estimator.fit(spark.read.parquet(str(path)))
+
+
+def estimator_of(path: str = "auto", **params) -> TFEstimator:
+    return TFEstimator(trainFn=record, inputPath=path, **{"clusterSize": 2, "verbose": 0, **params})
+
+
+def cases(spark, files, directory):
+    """DataFrames, and why Spark feeds them."""
+    df = spark.read.parquet(str(files))
+    df.select("label", F.col("features").cast("array<double>")).write.json(str(directory / "json"))
+    df.select("label", F.current_date().alias("features")).write.parquet(str(directory / "dates"))
+    double = "label double, features array<double>"
+    return [
+        (df.filter("id > 3"), r"the DataFrame filters rows \(Filter\)"),
+        (df.withColumn("label", F.col("label") * 2), "column 'label' is computed: "),
+        (df.limit(5), r"more than a selection of columns \(\w*Limit\)"),
+        (df.orderBy("id"), r"more than a selection of columns \(Sort\)"),
+        (df.union(df), r"more than a selection of columns \(Union\)"),
+        (df.filter("id < 10").persist(), r"the DataFrame is cached \(InMemoryRelation\)"),
+        (spark.range(9).selectExpr("id features", "id label"), r"is no scan of files \(Range\)"),
+        (spark.read.schema(double).json(str(directory / "json")), r"not plain Parquet \(JsonFileFormat\)"),
+        (spark.read.schema(double).parquet(str(files)), r"'features' is list<.*float> in .*array<double> to Spark"),
+        (spark.read.parquet(str(directory / "dates")), "converts column 'features' of type date"),
+        (spark.read.option("ignoreCorruptFiles", "true").parquet(str(files)), "ignoreCorruptFiles=true"),
+    ]
+
+
+def test_why_spark_feeds_what_is_no_plain_scan(spark, files, tmp_path):
+    for df, reason in cases(spark, files, tmp_path):
+        text = estimator_of().explainInput(df)
+        assert text.startswith("spark: "), text
+        assert re.search(reason, text), text
+        with pytest.raises(errors.InputPathError, match=reason):
+            estimator_of("direct").fit(df)
+        df.unpersist()
+
+
+def test_columns_that_directories_tell_are_no_hindrance_unless_they_are_needed(spark, files, tmp_path):
+    spark.read.parquet(str(files)).write.partitionBy("held").parquet(str(tmp_path / "partitioned"))
+    df = spark.read.parquet(str(tmp_path / "partitioned"))
+    needed = estimator_of(validationIndicatorCol="held").explainInput(df)
+    assert needed == "spark: column 'held' is told by directories of partitions, and not in the files"
+    with partition_bytes(spark, 6000):
+        fed, direct = (passes_of(df, tmp_path, path) for path in ("spark", "direct"))
+    assert direct == fed
+
+
+def test_what_is_told_of_files_that_nodes_read(spark, files):
+    renamed = spark.read.parquet(str(files)).select(F.col("features").alias("x"), F.col("label").alias("features"))
+    text = "direct: a plain scan of 5 Parquet file(s) with 49 row group(s) and 488 row(s); each node reads them and "
+    assert estimator_of().explainInput(renamed) == text + "keeps one row of 2"
+    assert estimator_of(clusterSize=1).explainInput(renamed) == text + "keeps all rows"
+    assert estimator_of("spark").explainInput(renamed) == "spark: inputPath='spark'"
+    many = "spark: inputPath='auto' has at most 4 nodes read all files, and 5 take rows"
+    assert estimator_of(clusterSize=5).explainInput(renamed) == many
+    assert estimator_of("direct", clusterSize=5).explainInput(renamed) == text + "keeps one row of 5"
+    by_program = estimator_of(inputMode="TENSORFLOW").explainInput(renamed)
+    assert by_program == "spark: inputMode=TENSORFLOW has train functions read the files (ctx.files())"
+
+
+def test_no_file_that_has_changed_since_spark_listed_it_is_planned(spark, tmp_path):
+    path = tmp_path / "one.parquet"
+    pq.write_table(table(0, 50), path)
+    df = spark.read.parquet(str(path))
+    pq.write_table(table(0, 51), path)
+    assert "has changed since Spark listed the files; read" in estimator_of().explainInput(df)
+
+
+def test_nothing_is_cached_for_several_fits_that_read_files(spark, files, tmp_path):
+    df = spark.read.parquet(str(files))
+    estimator = estimator_of("direct", tfArgs={"directory": str(tmp_path)}, inputMapping={"id": "id", "features": "x"})
+    found = estimator.fitMultiple(df, [{estimator.seed: 1}])
+    assert not df.storageLevel.useMemory
+    with pytest.warns(errors.TfosMlWarning):
+        assert [number for number, _ in found] == [0]
