@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import LOCAL
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 from train_functions import write
 
@@ -113,17 +117,12 @@ def test_positions_of_rows_in_partitions_are_those_of_spark(spark, files, size):
         partitions = numbered.rdd.getNumPartitions()
     assert partitions > (1 if size < 1 << 20 else 0)
     schema = FeedSchema((column_spec(df.schema, "id", "id", "feature"),))
-    shares = [
-        [
-            pair
-            for batch in read_share(plan, schema, make_template(3), rank)
-            for pair in zip(*batch.columns, strict=True)
-        ]
-        for rank in range(3)
-    ]
-    found = sorted((row.as_py(), value.as_py()) for share in shares for value, row in share)
+    shares = [pa.Table.from_batches(read_share(plan, schema, make_template(3), rank)) for rank in range(3)]
+    found = sorted(
+        pair for share in shares for pair in zip(*share.select(["row", "c0"]).to_pydict().values(), strict=True)
+    )
     assert found == expected
-    assert max(map(len, shares)) - min(map(len, shares)) <= partitions
+    assert max(len(s) for s in shares) - min(len(s) for s in shares) <= partitions
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
