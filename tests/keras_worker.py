@@ -259,6 +259,7 @@ def worker_context(data, rank, size, shuffle, directory):
     from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
     from tfos_ml.protocol.settings import NodeSettings
     from tfos_ml.worker.dataset import RowStore
+    from tfos_ml.worker.log_upload import LogUpload
 
     columns = columns_of(data)
     specs, shapes, longest = [], [], []
@@ -300,6 +301,7 @@ def worker_context(data, rank, size, shuffle, directory):
         logs=logs,
         report=lambda values, epoch: logs.append(values),
         summarize=lambda facts: None,
+        log_upload=LogUpload(str(directory.disk), None),
         export_checkpoint=lambda model, epoch: None,
     )
 

@@ -23,6 +23,8 @@ PAGES = {  # in the order in which their programs run, in one session
         "docs/howto/speed.rst",
         "docs/howto/tuning.rst",
         "docs/howto/serving.rst",
+        "docs/howto/elephas.rst",
+        "docs/howto/horovod.rst",
         "docs/howto/mlflow.rst",
         "docs/howto/tfcluster.rst",
         "docs/howto/clusters.rst",

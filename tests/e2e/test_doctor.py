@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -84,6 +85,7 @@ def test_a_good_session_is_all_green(run):
     assert " 0 failed, 0 skipped in " in summary
 
 
+@pytest.mark.chaos
 def test_several_executors_are_looked_at(report):
     found = report("--master", "local-cluster[2,1,1024]", "--conf", "spark.driver.host=127.0.0.1", *PATIENT)
     assert found.failed() == [], found.stdout
@@ -136,7 +138,7 @@ def test_a_python_of_the_executors_without_packages(report, tmp_path):
     bare = str(tmp_path / "bare" / "bin" / "python")
     one = report(*LOCAL, PYSPARK_PYTHON=bare, PYSPARK_DRIVER_PYTHON=sys.executable).only_failure()
     assert one["check"] == "Executors' Python"
-    assert "has no package tensorflow" in one["said"]
+    assert re.search(r"has no package .*\btensorflow\b", one["said"])
     assert "PYSPARK_PYTHON" in one["said"]
 
 
@@ -169,6 +171,7 @@ def test_a_directory_for_models_that_cannot_be_written_to(report, tmp_path):
     assert found.findings["Fit and transform"]["status"] == "skipped"
 
 
+@pytest.mark.chaos
 def test_an_older_package(report, tmp_path):
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(tmp_path), "tqdm==4.60.0"]
     subprocess.run(install, check=True, timeout=100)
@@ -196,6 +199,7 @@ def test_a_local_directory_without_room(report, tmp_path):
     assert "SPARK_LOCAL_DIRS" in one["advice"]
 
 
+@pytest.mark.chaos
 def test_little_shared_memory(report):
     found = report(*LOCAL, *PATIENT, before=in_small_filesystem("/dev/shm", "64m"))  # as Docker has it
     one = found.findings["Shared memory, this host"]
@@ -207,6 +211,7 @@ def test_little_shared_memory(report):
     assert found.failed() == [], found.stdout
 
 
+@pytest.mark.chaos
 def test_a_master_that_does_not_answer(report):
     found = report("--master", "spark://127.0.0.1:1", "--seconds", "20")
     one = found.only_failure()

@@ -65,9 +65,10 @@ def trained(tmp_path_factory):
     return Trained(tmp_path_factory)
 
 
-def train(cases_by_size, out):
+def train(cases_by_size, out, communication="auto"):
     """Train in worker processes; returns where their weights and logs are."""
     environment = {**child_environment(NO_MARKER, 1, {}), USES_KERAS: "1"}
+    environment["TFOS_ML_TEST_COMMUNICATION"] = communication
     forking = Forking(os.getpid(), idle_seconds=300)
     for size, cases in cases_by_size.items():
         ports = free_ports(size)
@@ -138,6 +139,15 @@ def test_every_number_of_workers_ends_like_plain_keras(trained, reference, case)
 @cases_of(True)
 def test_more_cases_end_like_plain_keras(trained, reference, case):
     check(trained[True], TRAINED[True], reference, case)
+
+
+@pytest.mark.timeout(900)
+def test_with_tensorflows_own_operations(reference, tmp_path):
+    """As with GPUs."""
+    cases_by_size = {2: ["ragged_input", "two_outputs"]}
+    train(cases_by_size, tmp_path, communication="ring")
+    for case in cases_by_size[2]:
+        check(tmp_path, cases_by_size, reference, case)
 
 
 def check(trained, cases_by_size, reference, case):

@@ -111,11 +111,11 @@ class Claim:
         return child_environment(marker, self._placement.cpus, {**gpus, **own, **task.environment})
 
     def _find_log_dir(self, scratch: str) -> str:
-        """Those of a TensorBoard that the run starts stay, unlike all else in `scratch`."""
+        """Those of a TensorBoard that the run starts stay, unlike all else in `scratch`, but for what is uploaded."""
         settings = self._member.task.settings
-        if settings.log_dir:
+        if settings.log_dir and settings.log_store is None:
             return settings.absolute_path(settings.log_dir)
-        if settings.tensorboard and os.access(".", os.W_OK):
+        if settings.log_store is None and settings.tensorboard and os.access(".", os.W_OK):
             return os.path.abspath(f"{LOG_DIR}_{self._member.task.run_id}")
         return f"{scratch}/{LOG_DIR}"
 

@@ -1,14 +1,22 @@
-"""Filesystems by URI: requests with a deadline, and errors that say what to check and no password."""
+"""Filesystems by URI: requests with a deadline, and errors that say what to check and no password.
+
+A URI carries all that opens it, also on hosts that know nothing of the store: region, endpoint and credentials, with
+``session_token`` among the parameters, which pyarrow's own URIs lack. It is pickled to executors and never shown whole.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs
 
+from tfos_ml.common.hadoop import HADOOP_S3 as _HADOOP_S3
 from tfos_ml.common.hadoop import s3_advice
 from tfos_ml.common.redact import redact, secrets_of_uri
 
@@ -16,7 +24,10 @@ DEADLINE = 30.0
 """Seconds that a filesystem may take to answer."""
 ANSWER_SECONDS, ATTEMPTS = 5.0, 3
 """Of S3: seconds for one request, and how often it is tried; pyarrow's own retries take minutes."""
+SILENT_SECONDS = 30.0
+"""Of S3, while data is read or written: seconds for which nothing may come."""
 _SHOWN_CHARACTERS = 500
+_TOKEN = re.compile(r"([?&])session_token=([^&#]*)&?")
 _CHECK = {
     "s3": "the credentials (in the URI or as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), the bucket, the region "
     "(?region=), the endpoint (?endpoint_override=) and the network",
@@ -34,17 +45,76 @@ class StorageError(OSError):
     """A request to a filesystem failed; the text holds no password."""
 
 
-def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
-    """A filesystem and a path in it; raises ``StorageError`` if there is none."""
+def open_uri(uri: str, silent_seconds: float | None = None) -> tuple[fs.FileSystem, str]:
+    """A filesystem of pyarrow's, else of fsspec's, and a path in it; raises ``StorageError`` if there is none.
+
+    One of S3 gives up, and raises ``OSError``, after `silent_seconds` without an answer, ``ATTEMPTS`` times.
+    """
+    pyarrows, token = _without_token(uri)
     try:
-        filesystem, path = fs.FileSystem.from_uri(uri)
+        filesystem, path = fs.FileSystem.from_uri(pyarrows)
     except (pa.ArrowException, ValueError) as error:
+        found = _open_by_fsspec(uri)
+        if found is not None:
+            return found
         raise StorageError(
             f"it is no absolute path and no URI that pyarrow.fs understands ({_shown(error, uri)}). {_advice(uri)}"
         ) from None
     except OSError as error:
         raise _failure(error, uri) from None
+    if filesystem.type_name == "s3":
+        filesystem = _impatient(filesystem, silent_seconds or SILENT_SECONDS, token)
     return filesystem, path
+
+
+def _without_token(uri: str) -> tuple[str, str]:
+    """A URI as pyarrow knows it, and the session token that it had."""
+    found = _TOKEN.search(uri) if _scheme(uri) == "s3" else None
+    if found is None:
+        return uri, ""
+    return _TOKEN.sub(r"\1", uri).rstrip("?&"), unquote(found[2])
+
+
+def _impatient(filesystem: fs.FileSystem, silent_seconds: float, token: str) -> fs.FileSystem:
+    """The same filesystem of S3, which gives up in time."""
+    _, (options,) = filesystem.__reduce__()  # as it is pickled: the arguments of its constructor
+    options.update(
+        connect_timeout=ANSWER_SECONDS,
+        request_timeout=silent_seconds,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+    )
+    if token:
+        options["session_token"] = token
+    return fs.S3FileSystem(**options)
+
+
+def _open_by_fsspec(uri: str) -> tuple[fs.FileSystem, str] | None:
+    """A filesystem of fsspec's and a path in it; None if it is not installed, or knows no such URI."""
+    if _scheme(uri) in (*_HADOOP_S3, *_CHECK):  # of pyarrow's, in which something else is wrong
+        return None
+    try:
+        import fsspec
+    except ImportError:
+        return None
+    scheme = _scheme(uri)
+    if "://" not in uri or scheme not in fsspec.available_protocols():
+        return None
+    try:
+        filesystem, path = fsspec.core.url_to_fs(uri)
+    except Exception as error:  # each of its filesystems has errors of its own
+        raise StorageError(f"fsspec cannot open it: {_shown(error, uri)}") from None
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path
+
+
+@contextlib.contextmanager
+def storage_errors(uri: str) -> Iterator[None]:
+    """Errors of a filesystem within as ``StorageError``, which says what to check."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise _failure(error, uri) from None
 
 
 def request(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
@@ -54,15 +124,35 @@ def request(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
     """
 
     def run() -> T:
-        filesystem, path = open_uri(uri)
-        try:
-            return operation(_impatient(filesystem), path)
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise _failure(error, uri) from None
+        filesystem, path = open_uri(uri, ANSWER_SECONDS)
+        with storage_errors(uri):
+            return operation(filesystem, path)
 
     return _within_deadline(run, uri) if _scheme(uri) in _CHECK else run()
+
+
+def write_and_delete(filesystem: fs.FileSystem, path: str) -> None:
+    """Write a file, and delete it and the directories that were not there, unless others use them by now.
+
+    Raises what the filesystem raises.
+    """
+    directory = path.rpartition("/")[0]
+    missing = list(_missing(filesystem, directory))
+    filesystem.create_dir(directory, recursive=True)
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(b"tfos_ml")
+    filesystem.delete_file(path)
+    for made in missing:
+        if filesystem.get_file_info(fs.FileSelector(made)):
+            return
+        filesystem.delete_dir(made)
+
+
+def _missing(filesystem: fs.FileSystem, directory: str) -> Iterator[str]:
+    """A directory and those above it, as far as they are not there."""
+    while directory and filesystem.get_file_info(directory).type == fs.FileType.NotFound:
+        yield directory
+        directory = directory.rpartition("/")[0]
 
 
 def _within_deadline(run: Callable[[], T], uri: str) -> T:
@@ -86,19 +176,6 @@ def _within_deadline(run: Callable[[], T], uri: str) -> T:
     return value
 
 
-def _impatient(filesystem: fs.FileSystem) -> fs.FileSystem:
-    """The same filesystem, which gives up within the deadline if it is S3."""
-    if filesystem.type_name != "s3":
-        return filesystem
-    _, (options,) = filesystem.__reduce__()  # as it is pickled: the arguments of its constructor
-    options.update(
-        connect_timeout=ANSWER_SECONDS,
-        request_timeout=ANSWER_SECONDS,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
-    )
-    return fs.S3FileSystem(**options)
-
-
 def _failure(error: Exception, uri: str) -> StorageError:
     scheme = _scheme(uri)
     hint = f". Check {_CHECK[scheme]}" if scheme in _CHECK else ""
@@ -106,9 +183,12 @@ def _failure(error: Exception, uri: str) -> StorageError:
 
 
 def _advice(uri: str) -> str:
-    if _scheme(uri) in ("s3a", "s3n"):
+    if _scheme(uri) in _HADOOP_S3:
         return s3_advice(uri).rstrip(".")
-    return "Write an absolute path, or a URI as s3://bucket/path, hdfs://host:port/path or gs://bucket/path"
+    return (
+        "Write an absolute path, or a URI as s3://bucket/path, hdfs://host:port/path or gs://bucket/path; "
+        "other stores are opened by fsspec, if that and what it needs for them are installed"
+    )
 
 
 def _shown(error: Exception, uri: str) -> str:

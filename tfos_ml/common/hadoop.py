@@ -1,4 +1,4 @@
-"""What Hadoop's configuration says that pyarrow does not know: where the driver's paths lead, and ``s3a://``."""
+"""What Hadoop's configuration says that pyarrow does not know: where the driver's paths lead, and stores of S3."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from tfos_ml.errors import DestinationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_HADOOP_S3 = ("s3a", "s3n")
+HADOOP_S3 = ("s3a", "s3n")
+"""Hadoop's names for S3."""
 _PREFIX = "fs.s3a."
 _PROVIDER, _TOKEN = "aws.credentials.provider", "session.token"
 _KEYS = "access.key", "secret.key"
-_OF_KEYS = ("SimpleAWSCredentialsProvider",)
+_READ = (*_KEYS, _TOKEN, _PROVIDER, "endpoint", "endpoint.region", "connection.ssl.enabled")
+_OF_TOKENS = "TemporaryAWSCredentialsProvider"
+_OF_KEYS = ("SimpleAWSCredentialsProvider", _OF_TOKENS)
 _OF_AMAZON = (  # what pyarrow finds by itself, as Amazon's libraries do
     "EnvironmentVariableCredentialsProvider",
     "IAMInstanceCredentialsProvider",
@@ -50,45 +53,83 @@ def driver_places(spark: SparkSession) -> dict[str, Any]:
     return {"working_dir": os.getcwd(), "user": user, "home": os.path.expanduser("~")}
 
 
-def pyarrow_uri(uri: str) -> str:
-    """A URI as ``pyarrow.fs`` understands it: ``s3a://`` with the settings of the SparkContext; others as they are.
+def pyarrow_uri(uri: str, settings: Settings | None = None) -> str:
+    """A URI as :func:`tfos_ml.common.filesystems.open_uri` takes it on any host; only those of S3 change.
 
-    Without a SparkContext, as on Spark Connect, there are no settings, and the URI stays as it is. Raises
-    ``DestinationError`` if the settings name something that pyarrow does not have.
+    They get region, endpoint and keys of Hadoop's `settings`, by default of the SparkContext; without one, as on Spark
+    Connect, there are none, and the URI stays as it is. Raises ``DestinationError`` if settings for ``s3a://`` name
+    something that pyarrow does not have.
     """
-    if urlsplit(uri).scheme.lower() not in _HADOOP_S3:
+    if not _is_s3(uri):
         return uri
+    settings = settings or _settings_of_context()
+    return uri if settings is None else s3_uri(uri, settings)
+
+
+def _settings_of_context() -> Settings | None:
     try:
         from pyspark import SparkContext
     except ImportError:  # a client of Spark Connect alone
-        return uri
+        return None
     context = SparkContext._active_spark_context
     if context is None:
-        return uri
+        return None
     hadoop = context._jsc.hadoopConfiguration()
 
     def setting(name: str) -> str | None:
         value = hadoop.getPassword(name)  # of a credential file, too
         return None if value is None else "".join(value)
 
-    return s3_uri(uri, setting)
+    return setting
+
+
+def store_settings() -> dict[str, str]:
+    """Settings of the SparkContext that :func:`pyarrow_uri` reads, for processes that have none.
+
+    Those of single buckets are there if they are no secrets of a credential file.
+    """
+    settings = _settings_of_context()
+    if settings is None:
+        return {}
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    given = context._jsc.hadoopConfiguration().getPropsWithPrefix(_PREFIX)
+    names = [_PREFIX + name for name in _READ]
+    names += [_PREFIX + name for name in given if name.startswith("bucket.") and name.endswith(_READ)]
+    found = {name: settings(name) for name in names}
+    return {name: value for name, value in found.items() if value}
 
 
 def s3_uri(uri: str, setting: Settings) -> str:
-    """An ``s3a://`` URI as ``s3://`` with region, endpoint and keys of Hadoop's settings; others as they are.
+    """A URI of S3 as ``s3://`` with region, endpoint and keys of Hadoop's settings; others as they are.
 
-    Raises ``DestinationError`` if the settings name credentials that pyarrow cannot get; says what to write instead.
+    A ``s3://`` that has keys or parameters of its own stays as it is. Raises ``DestinationError`` for ``s3a://`` if the
+    settings name credentials that pyarrow cannot get; says what to write instead. With ``s3://`` it searches itself.
     """
+    if not _is_s3(uri):
+        return uri
     parts = urlsplit(uri)
-    if parts.scheme.lower() not in _HADOOP_S3:
+    is_hadoops = parts.scheme.lower() in HADOOP_S3
+    if not is_hadoops and ("@" in parts.netloc or parts.query):
         return uri
 
     def of_bucket(name: str) -> str | None:
         return setting(f"{_PREFIX}bucket.{parts.netloc}.{name}") or setting(_PREFIX + name)
 
-    options = {"region": of_bucket("endpoint.region"), **_endpoint(of_bucket)}
+    try:
+        user, token = _credentials(uri, of_bucket)
+    except DestinationError:
+        if is_hadoops:
+            raise
+        user, token = "", None
+    options = {"region": of_bucket("endpoint.region"), **_endpoint(of_bucket), "session_token": token}
     query = urlencode({name: value for name, value in options.items() if value})
-    return f"s3://{_keys(uri, of_bucket)}{parts.netloc}{parts.path}" + f"?{query}" * bool(query)
+    return f"s3://{user}{parts.netloc}{parts.path}" + f"?{query}" * bool(query)
+
+
+def _is_s3(uri: str) -> bool:
+    return uri.partition(":")[0].lower() in (*HADOOP_S3, "s3")
 
 
 def _endpoint(setting: Settings) -> dict[str, str]:
@@ -99,22 +140,19 @@ def _endpoint(setting: Settings) -> dict[str, str]:
     return {"endpoint_override": host.rstrip("/"), "scheme": scheme or ("https" if encrypted else "http")}
 
 
-def _keys(uri: str, setting: Settings) -> str:
-    """User and password of the URI, empty if Amazon's own search is to find them."""
+def _credentials(uri: str, setting: Settings) -> tuple[str, str | None]:
+    """User and password for the URI, empty if Amazon's own search is to find them, and a session token."""
     named = [name.strip() for name in (setting(_PROVIDER) or "").split(",") if name.strip()]
-    kinds = [name.rpartition(".")[2] for name in named]
-    if setting(_TOKEN):
-        raise _unknown(
-            uri, f"{_PREFIX}{_TOKEN} is set, which has no place in a URI: set AWS_SESSION_TOKEN on all hosts"
-        )
+    kinds = {name.rpartition(".")[2] for name in named}
     access, secret = map(setting, _KEYS)
-    if access and (not kinds or set(kinds) & set(_OF_KEYS)):
+    if access and (not kinds or kinds & set(_OF_KEYS)):
         if not secret:
             raise _unknown(uri, f"{_PREFIX}access.key is set, and {_PREFIX}secret.key is not set")
-        return f"{quote(access, safe='')}:{quote(secret, safe='')}@"
-    if kinds and not set(kinds) & {*_OF_AMAZON, *_OF_KEYS}:
+        token = setting(_TOKEN) if not kinds or _OF_TOKENS in kinds else None
+        return f"{quote(access, safe='')}:{quote(secret, safe='')}@", token
+    if kinds and not kinds & {*_OF_AMAZON, *_OF_KEYS}:
         raise _unknown(uri, f"{_PREFIX}{_PROVIDER}={','.join(named)} is known to Hadoop alone")
-    return ""
+    return "", None
 
 
 def _unknown(uri: str, why: str) -> DestinationError:

@@ -34,8 +34,12 @@ def redact(text: object, *, secrets: Iterable[str] = (), mark: str = HIDDEN + "@
 
 
 def _without_value(found: re.Match[str]) -> str:
-    name = unquote(found[2])
-    return f"{found[1]}{found[2]}={HIDDEN}" if is_secret(name) or _QUERY_SECRET.search(name) else found[0]
+    return f"{found[1]}{found[2]}={HIDDEN}" if _is_secret_parameter(found[2]) else found[0]
+
+
+def _is_secret_parameter(quoted: str) -> bool:
+    name = unquote(quoted)
+    return is_secret(name) or _QUERY_SECRET.search(name) is not None
 
 
 def is_secret(name: str) -> bool:
@@ -44,12 +48,12 @@ def is_secret(name: str) -> bool:
 
 
 def secrets_of_uri(uri: str) -> set[str]:
-    """User, password and both as they stand in a URI, for errors of libraries that show parts of it."""
+    """User, password, both, and secret parameters as they stand in a URI, for errors that show parts of it."""
+    parts = {value for _, name, value in _QUERY.findall(uri) if _is_secret_parameter(name)}
     found = _USER.search(uri)
-    if found is None:
-        return set()
-    whole = found[2] or found[3] or ""
-    parts = {whole, *whole.split(":", 1)}
+    if found is not None:
+        whole = found[2] or found[3] or ""
+        parts |= {whole, *whole.split(":", 1)}
     return {p for part in parts for p in (part, unquote(part)) if len(p) >= _SHORTEST_SECRET}
 
 

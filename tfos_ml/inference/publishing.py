@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +24,11 @@ def stage(directory: str, uri: str, run_id: str) -> None:
     """
     filesystem, path = filesystems.open_uri(uri)
     try:
+        filesystem.create_dir(_staged(path, run_id), recursive=True)
         fs.copy_files(directory, _staged(path, run_id), fs.LocalFileSystem(), filesystem)
     except BaseException:
-        discard(uri, run_id)
+        with contextlib.suppress(OSError):  # of a store that is gone; what is left is under a name that is no model's
+            discard(uri, run_id)
         raise
 
 
@@ -75,7 +78,8 @@ def _copy(filesystem: fs.FileSystem, source: str, target: str) -> None:
             filesystem.create_dir(copy.rpartition("/")[0], recursive=True)
             filesystem.copy_file(path, copy)
     except BaseException:
-        filesystem.delete_dir(target)
+        with contextlib.suppress(OSError):  # of a store that is gone; what is left is no SavedModel
+            filesystem.delete_dir(target)
         raise
 
 
@@ -149,6 +153,18 @@ def check_destination(uri: str) -> str | None:
         return filesystems.request(uri, _obstacle)
     except filesystems.StorageError as error:
         return str(error)
+
+
+def check_log_dir(uri: str) -> None:
+    """Raise ``DestinationError`` if event files cannot be copied to a URI, as seen from here."""
+    name = f".preflight-{uuid.uuid4().hex[:12]}"
+    try:
+        filesystems.request(uri, lambda found, path: filesystems.write_and_delete(found, f"{path.rstrip('/')}/{name}"))
+    except filesystems.StorageError as error:
+        raise DestinationError(
+            f"logDir={redact(uri)!r} cannot be written: {error}. TensorFlow writes only local paths and gs:// by "
+            "itself; event files for other stores are copied through pyarrow.fs. Choose such a URI, or a local path."
+        ) from None
 
 
 def _obstacle(filesystem: fs.FileSystem, path: str) -> str | None:

@@ -24,6 +24,7 @@ import keras
 import numpy as np
 from pyarrow import fs
 
+from tfos_ml.common.filesystems import open_uri, storage_errors
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives import Array, WorkerGroup
@@ -49,12 +50,16 @@ class TrainingState:
     own: dict[str, Any] = field(default_factory=dict)  # this worker's: other variables, random generators, callbacks
 
 
+class DamagedError(ValueError):
+    """A file of a checkpoint is not as it was written."""
+
+
 class Checkpoints:
     """The checkpoints of one ``modelDir``, which all workers must reach; the chief writes what all share."""
 
     def __init__(self, uri: str, run_id: str, group: WorkerGroup, is_chief: bool):
         self._uri = uri
-        self._fs, path = fs.FileSystem.from_uri(uri)
+        self._fs, path = open_uri(uri)
         self._root = f"{path.rstrip('/')}/{FOLDER}"
         self._run_id = run_id
         self._group = group
@@ -64,8 +69,13 @@ class Checkpoints:
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint; called by all workers together.
 
-        On the chief, raises ``SupersededError`` if a later attempt has taken over the directory.
+        On the chief, raises ``SupersededError`` if a later attempt has taken over the directory. Raises
+        ``StorageError`` if the store fails; what is written by then does not count.
         """
+        with storage_errors(self._uri):
+            self._save(state)
+
+    def _save(self, state: TrainingState) -> None:
         name = f"epoch-{state.epoch:05d}-{self._run_id}"
         self._fs.create_dir(f"{self._root}/{name}", recursive=True)
         files = [*(_own_file(rank) for rank in range(self._group.size)), _SHARED]
@@ -120,11 +130,14 @@ class Checkpoints:
         """The newest whole checkpoint, the same on all workers; None if there is none.
 
         Raises ``ModelError`` if some worker cannot read what the chief can, and on the chief ``SupersededError`` if a
-        later attempt comes meanwhile.
+        later attempt comes meanwhile, and ``StorageError`` if the store fails.
         """
+        text = ""
         if self._is_chief:
-            self._taken()
-        text = self._group.broadcast_text(self._newest() if self._is_chief else "", self._is_chief)
+            with storage_errors(self._uri):
+                self._taken()
+                text = self._newest()
+        text = self._group.broadcast_text(text, self._is_chief)
         if not text:
             return None
         about = json.loads(text)
@@ -135,7 +148,7 @@ class Checkpoints:
             mine = _own_file(self._group.rank)
             own = _unpickle(self._read(f"{name}/{mine}", files[mine])) if mine in files else {}
             state = TrainingState(**about, shared=shared, own=own)
-        except OSError as error:
+        except (OSError, DamagedError) as error:
             problem = redact(error)
         if self._group.largest(0.0 if state is not None else 1.0):
             raise ModelError(
@@ -152,7 +165,7 @@ class Checkpoints:
                 for file, checksum in about["files"].items():
                     self._read(f"{name}/{file}", checksum)
                 return json.dumps({**about, "name": name})
-            except (OSError, ValueError, KeyError) as error:
+            except (FileNotFoundError, ValueError, KeyError) as error:  # and no error of a store that fails
                 warnings.warn(
                     f"Checkpoint {name} in {redact(self._uri)} is not whole and is passed over: {redact(error)}",
                     stacklevel=2,
@@ -163,7 +176,7 @@ class Checkpoints:
         with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
             data: bytes = stream.read()
         if _checksum(data) != checksum:
-            raise OSError(f"{path} is damaged")
+            raise DamagedError(f"{path} is damaged")
         return data
 
 

@@ -166,7 +166,8 @@ class _Training:
         self._checkpoints: Checkpoints | None = None
         self._identity = self._fingerprint = ""
         if ctx.checkpoint_dir:
-            self._checkpoints = Checkpoints(ctx.checkpoint_dir, ctx.run_id, group, ctx.is_chief)
+            store = ctx.settings.model_store or ctx.checkpoint_dir
+            self._checkpoints = Checkpoints(store, ctx.run_id, group, ctx.is_chief)
             self._identity = _identity(model, ctx)
             self._fingerprint = fingerprint({n: ctx.row_store(n) for n in ("train", "validation")}, ctx.schema, group)
 
@@ -251,6 +252,7 @@ class _Training:
         self._seconds.append(seconds)
         if self._ctx.is_chief:
             self._ctx.report(logs, epoch=epoch)
+            self._ctx.log_upload.run()
             self._log_checkpoint(epoch, logs)
         if self._checkpoints is None:
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from pyarrow import fs
 
 from tfos_ml.common import filesystems
@@ -20,6 +22,15 @@ def check_model_dir(uri: str) -> None:
     if names is None or (names and FOLDER not in names):
         what = "is a file" if names is None else f"holds other things: {names[:5]}"
         raise DestinationError(f"modelDir={redact(uri)!r} {what}. Choose a new directory, or one of an earlier fit.")
+    try:
+        filesystems.request(uri, _write)
+    except filesystems.StorageError as error:
+        raise DestinationError(f"modelDir={redact(uri)!r} cannot be written: {error}.") from None
+
+
+def _write(filesystem: fs.FileSystem, path: str) -> None:
+    """Write where checkpoints will be, and delete it; others may do the same in this directory."""
+    filesystems.write_and_delete(filesystem, f"{path.rstrip('/')}/{FOLDER}/.preflight-{uuid.uuid4().hex[:12]}")
 
 
 def _names(filesystem: fs.FileSystem, path: str) -> list[str] | None:

@@ -124,7 +124,7 @@ class FitRun(FitListener):
         describe = getattr(self._estimator, "_describe", None)
         if describe is not None and not self._has_overview:
             self._has_overview = True
-            self._writer.do(lambda: self._log_overview(describe().overview))
+            self._writer.do(lambda: self._log_overview(describe(self._dataset.sparkSession).overview))
 
     def _log_overview(self, overview: ModelOverview) -> None:
         self._client.log_batch(self._run.run_id, params=self._unknown(overview.settings))

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 LOG_DIR = "tensorboard"
 """Of a node: in its temporary directory, or with the run's id in the working directory, where it stays."""
+WRITTEN_BY_TENSORFLOW = ("", "file", "gs")
+"""Schemes that TensorFlow writes by itself; for all others, S3 and HDFS too, it needs a package of its own."""
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
 _WITH_HOMES = ("hdfs", "viewfs", "webhdfs", "swebhdfs")
 
@@ -42,6 +44,15 @@ def absolute_path(
         return _joined(local_home if at_home else working_dir, below)
     start = f"/user/{user or getpass.getuser()}" if scheme in _WITH_HOMES else "/"
     return f"{scheme}://{host}{root.rstrip('/')}{_joined(start, below)}"
+
+
+def is_remote(path: str) -> bool:
+    """Whether event files for an absolute path are to be written elsewhere, and copied there.
+
+    >>> is_remote("s3://bucket/logs"), is_remote("/logs"), is_remote("file:///logs")
+    (True, False, False)
+    """
+    return urlsplit(path).scheme.lower() not in WRITTEN_BY_TENSORFLOW
 
 
 def _joined(directory: str, path: str) -> str:

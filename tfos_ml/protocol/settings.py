@@ -39,8 +39,10 @@ class NodeSettings:
     pad_value: float = 0
     communication: str = "auto"  # implementation of TensorFlow's collectives
     protocol: str = "grpc"  # of TensorFlow's servers
-    model_dir: str | None = field(default=None, repr=False)  # may hold a password, as may the next two
+    model_dir: str | None = field(default=None, repr=False)  # may hold a password, as may the next four
     log_dir: str | None = field(default=None, repr=False)
+    model_store: str | None = field(default=None, repr=False)  # modelDir for filesystems.open_uri, with credentials
+    log_store: str | None = field(default=None, repr=False)  # logDir for it, where TensorFlow cannot write by itself
     files: list[str] = field(default_factory=list, repr=False)  # that nodes read by themselves
     tensorboard: bool = False
     tensorboard_port: int = 0  # 0 is any

@@ -30,10 +30,11 @@ from tfos_ml.driver.preflight import graces, lease_timeout, shuffle_memory, spoo
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.inference.archive import Archive
-from tfos_ml.inference.publishing import check_destination
+from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.paths import is_remote
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.template import ClusterTemplate, make_template
 from tfos_ml.stages.fit_iterator import FitIterator
@@ -197,6 +198,15 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             raise errors.DestinationError(
                 f"exportDir={redact(uri)!r} cannot be published to: {problem}. Choose a new directory."
             )
+        store = self._log_store(spark)
+        if store:
+            check_log_dir(store)
+
+    def _log_store(self, spark: SparkSession) -> str | None:
+        """``logDir`` with what Spark's settings say of its store, if TensorFlow cannot write there by itself."""
+        given = self._get("logDir")
+        path = NodeSettings.of_session(spark).absolute_path(given) if given else ""
+        return pyarrow_uri(path) if is_remote(path) else None
 
     def _settings(self, df: DataFrame) -> NodeSettings:
         settings = NodeSettings.of_session(df.sparkSession)
@@ -211,6 +221,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             protocol=self._get("protocol") or settings.protocol,
             model_dir=self._get("modelDir"),
             log_dir=self._get("logDir"),
+            log_store=self._log_store(df.sparkSession),
             tensorboard=self._get("tensorboard"),
             tensorboard_port=tensorboard_port(df.sparkSession),
             signature_def_key=self._get("signatureDefKey"),

@@ -61,6 +61,8 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
 def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
     """Warn of nodes that were ended at work, workers without each other, and a chief that exported nothing."""
     warn_of_ended(result.reports)
+    for problem in filter(None, (report.get("log_problem") for report in result.reports)):
+        warn(problem)
     chief = result.reports[template.chief_rank]
     if result.model is not None or chief.get("staged"):
         problem = independence(result.reports, template)

@@ -15,6 +15,7 @@ from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.agent.forkserver import Forking
 from tfos_ml.common.arguments import check_model_function
+from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.spark_api import arrow_table
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
@@ -183,7 +184,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             columns, description = self._fit_to_model(dataset.schema, spark)
         source = self._complete_source()
         given = self._get("initialModel")
-        initial = read_weights(given) if given else None
+        initial = read_weights(pyarrow_uri(given)) if given else None
         self._check_for_several(description)
         adapted, layers = None, self._get("adaptLayers")
         if layers:
@@ -357,7 +358,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _settings(self, df: DataFrame) -> NodeSettings:
         validates = bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
-        return dataclasses.replace(super()._settings(df), validates=validates)
+        model_store = self._model_store(df.sparkSession)
+        return dataclasses.replace(super()._settings(df), validates=validates, model_store=model_store)
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = super()._make_model(result, given)
@@ -377,7 +379,12 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if self._get("modelDir"):
             from tfos_ml.keras.model_dir import check_model_dir
 
-            check_model_dir(NodeSettings.of_session(spark).absolute_path(self._get("modelDir")))
+            check_model_dir(str(self._model_store(spark)))
+
+    def _model_store(self, spark: SparkSession) -> str | None:
+        """``modelDir`` with what Spark's settings say of its store."""
+        given = self._get("modelDir")
+        return pyarrow_uri(NodeSettings.of_session(spark).absolute_path(given)) if given else None
 
 
 def _train(task: dict[str, Any], ctx: Any) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 import uuid
 import warnings
@@ -27,6 +28,7 @@ from pyspark.errors import AnalysisException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as F
 
+from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import dataframe_of, reader_context
 from tfos_ml.errors import ClusterConfigError, DestinationError, ModelError
@@ -39,6 +41,13 @@ ROW_GROUP_PARTS = 16
 _VERSION = "tfosMlVersion"
 _MARK = "save.id"  # on Spark Connect, in the data of each save
 _LIMITS = {"spark.driver.maxResultSize": "1g", "spark.rpc.message.maxSize": "128"}
+_NO_FILESYSTEM = re.compile(r"ClassNotFoundException: .*|No FileSystem for scheme .*")
+_ADVICE = (
+    "{path} cannot be opened: stages are saved and loaded by Spark, whose JVM has no filesystem for it ({problem}). "
+    "Start the session with one (for s3a:// spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, of Spark's own "
+    "version of Hadoop), or name a place that Spark reaches. A SavedModel alone needs no JVM: fit with exportDir, and "
+    "load it as TFModel(exportDir=...)."
+)
 _EXISTS = "{} exists already. Choose another path, or save with write().overwrite().save()."
 
 
@@ -134,6 +143,8 @@ class StageReader(MLReader[Any]):
         stage of another class.
         """
         spark = self.sparkSession
+        if not is_connect(spark):
+            _HadoopFiles(spark, path)
         metadata = DefaultParamsReader.loadMetadata(path, reader_context(spark))
         if metadata["class"].rpartition(".")[2] != self._cls.__name__:  # where it lay in the package does not matter
             raise ModelError(f"{path} holds a {metadata['class']}, not a {self._cls.__name__}. Load it with its class.")
@@ -243,7 +254,13 @@ class _HadoopFiles:
     def __init__(self, spark: SparkSession, path: str):
         jvm: Any = spark._jvm
         self._path = jvm.org.apache.hadoop.fs.Path
-        self._fs = self._path(path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        try:
+            self._fs = self._path(path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        except Exception as error:  # py4j's, or what pyspark makes of it
+            problem = _NO_FILESYSTEM.search(str(error))
+            if problem is None:
+                raise
+            raise DestinationError(_ADVICE.format(path=redact(path), problem=problem[0])) from None
 
     def exists(self, path: str) -> bool:
         return bool(self._fs.exists(self._path(path)))

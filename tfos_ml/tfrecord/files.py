@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
 from tfos_ml.common import filesystems
+from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
-from tfos_ml.errors import EmptyDataError, ShapeError
+from tfos_ml.errors import DataError, EmptyDataError, ShapeError, TfosMlError
 
 SCHEMA_FILE = "_tfrecord_schema.json"
 SUCCESS, TEMPORARY = "_SUCCESS", "_temporary"
+COMMITTING = "_committing"
+"""In the temporary directory of a job while its files are put to their place, one after another."""
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PATTERN = re.compile(r"[*?\[{]")
 _UNSAFE = re.compile("[\x00-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")  # in names of directories, as Hive has it
@@ -28,7 +32,7 @@ _UNSAFE = re.compile("[\x00-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")  # in names of dir
 class DataFile:
     """A file of records."""
 
-    root: str  # URI or path that ``filesystems.open_uri`` opens
+    root: str = field(repr=False)  # path, or URI that ``filesystems.open_uri`` opens, with credentials
     path: str  # in the filesystem of `root`
     size: int  # bytes
     partition: tuple[tuple[str, str | None], ...] = ()  # columns and values that its directories tell
@@ -37,7 +41,10 @@ class DataFile:
     def shown(self) -> str:
         """What to call it in messages."""
         scheme, host, *_ = urlsplit(self.root)
-        return redact(f"{scheme}://{host}/{self.path}") if scheme not in ("", "file") else self.path
+        if scheme in ("", "file"):
+            return self.path
+        bucket, path = host.rpartition("@")[2], self.path.lstrip("/")
+        return redact(f"{scheme}://{path if path.startswith(f'{bucket}/') else f'{host}/{path}'}")
 
 
 @dataclass(frozen=True)
@@ -60,23 +67,60 @@ class DataSet:
         return list(next(iter(found), ()))
 
 
-def located(path: str) -> str:
-    """A path or URI as it means the same to all processes of a host."""
+def located(path: str, stores: Mapping[str, str] | None = None) -> str:
+    """A path or URI as it means the same to all processes of all hosts.
+
+    Settings of `stores` are Hadoop's for S3; None for those of the SparkContext.
+    """
     if path.startswith("file:"):
         return unquote("/" + path.removeprefix("file:").lstrip("/"))
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    if "://" in path:
+        return pyarrow_uri(path, None if stores is None else stores.get)
+    return os.path.abspath(os.path.expanduser(path))
 
 
-def find(paths: Sequence[str]) -> DataSet:
-    """All files at paths, directories or patterns; raises ``EmptyDataError`` if there is nothing at one."""
+@contextlib.contextmanager
+def storage_errors(uri: str, kind: type[TfosMlError], what: str) -> Iterator[None]:
+    """Errors of a filesystem within as errors of ours, which say what to check and tell no password."""
+    try:
+        with filesystems.storage_errors(uri):
+            yield
+    except filesystems.StorageError as error:
+        raise kind(f"TFRecords at {redact(uri)!r} cannot be {what}: {error}.") from None
+
+
+def find(paths: Sequence[str], stores: Mapping[str, str] | None = None) -> DataSet:
+    """All files at paths, directories or patterns.
+
+    Raises ``EmptyDataError`` if there is nothing at one, and ``DataError`` if one cannot be read, or its files are not
+    all in place; `stores` as for :func:`located`.
+    """
     files: list[DataFile] = []
     schemas = []
     for path in paths:
-        uri = located(path)
-        for root, filesystem, place in _expanded(uri):
-            files += _files_at(root, filesystem, place)
-            schemas.append(read_schema(filesystem, place))
+        uri = located(path, stores)
+        with storage_errors(uri, DataError, "read"):
+            for root, filesystem, place in _expanded(uri):
+                _check_committed(filesystem, place, uri)
+                files += _files_at(root, filesystem, place)
+                schemas.append(read_schema(filesystem, place))
     return DataSet(tuple(sorted(files, key=lambda file: (file.root, file.path))), tuple(schemas))
+
+
+def unfinished(filesystem: fs.FileSystem, directory: str) -> list[str]:
+    """Temporary directories of jobs whose files are being put to their place, or were when they failed."""
+    jobs = filesystem.get_file_info(fs.FileSelector(f"{directory}/{TEMPORARY}", allow_not_found=True))
+    marks = filesystem.get_file_info([f"{job.path}/{COMMITTING}" for job in jobs])
+    return [mark.path.rpartition("/")[0] for mark in marks if mark.type == fs.FileType.File]
+
+
+def _check_committed(filesystem: fs.FileSystem, place: str, uri: str) -> None:
+    found = unfinished(filesystem, place)
+    if found:
+        raise DataError(
+            f"The files of a job are not all at {redact(uri)!r}: it puts them there now, or was interrupted when it "
+            f"did ({found[0]}). If no such job runs, write the TFRecords again with mode 'overwrite', or elsewhere."
+        )
 
 
 def _expanded(uri: str) -> Iterable[tuple[str, fs.FileSystem, str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,8 +13,19 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml import errors
+from tfos_ml.common.filesystems import StorageError
+from tfos_ml.common.hadoop import store_settings
+from tfos_ml.common.redact import redact
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import arrow_schema_of, register_data_source, struct_of
-from tfos_ml.errors import ClusterConfigError, ColumnTypeError, CorruptRecordError, ParamError, TfosMlError
+from tfos_ml.errors import (
+    ClusterConfigError,
+    ColumnTypeError,
+    CorruptRecordError,
+    DestinationError,
+    ParamError,
+    TfosMlError,
+)
 from tfos_ml.tfrecord.columns import EXAMPLE, columns_of
 from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode
@@ -37,10 +50,11 @@ if TYPE_CHECKING:
 
 _MODES = {ERROR: ERROR, "errorifexists": ERROR, APPEND: APPEND, OVERWRITE: OVERWRITE, IGNORE: IGNORE}
 EXAMPLE_COLUMN = "example"
+_STORE_FAILED = re.compile(rf"{StorageError.__name__}: (.*)")
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tfrecord")`` known to a session.
+    """Make ``format("tfrecord")`` known to a session, with its settings ``fs.s3a.*`` as they are now.
 
     Parameters
     ----------
@@ -63,9 +77,9 @@ def register(spark: SparkSession) -> None:
     """
 
     def source() -> Any:
-        from tfos_ml.tfrecord.source import TFRecordDataSource
+        from tfos_ml.tfrecord.source import with_stores
 
-        return TFRecordDataSource
+        return with_stores({} if is_connect(spark) else store_settings())
 
     if not register_data_source(spark, source):
         raise ClusterConfigError(
@@ -104,6 +118,8 @@ def save_as_tfrecords(
         there is something at `path`, ``ParamError`` if an option is wrong.
     NullValueError
         If there is a null within an array. Nothing is written then.
+    DestinationError
+        If the store fails.
 
     Examples
     --------
@@ -122,7 +138,10 @@ def save_as_tfrecords(
 
 
 def write(df: DataFrame, destination: Destination) -> None:
-    """Write the rows of a DataFrame by a job of its own; after an error nothing is there that was not before."""
+    """Write the rows of a DataFrame by a job of its own; after an error nothing is there that was not before.
+
+    Raises ``DestinationError`` if the store fails; if that cannot delete what is there by then, readers are told.
+    """
 
     def run_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -141,9 +160,13 @@ def write(df: DataFrame, destination: Destination) -> None:
             if "error" in report:
                 raise getattr(errors, report["error"])(report["message"])
         commit(destination, [Written(tuple(map(tuple, report["files"])), report["rows"]) for report in reports])
-    except BaseException:
-        abandon(destination)
-        raise
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # of a store that is gone
+            abandon(destination)
+        failed = _STORE_FAILED.search(str(error))
+        if failed is None or isinstance(error, TfosMlError):
+            raise
+        raise DestinationError(f"TFRecords cannot be written to {redact(destination.uri)!r}: {failed[1]}") from None
 
 
 def load_tfrecords(
@@ -182,6 +205,8 @@ def load_tfrecords(
         If there is nothing at `path`, or no record to tell the columns from.
     ColumnTypeError
         If features are bytes in some records and numbers in others, or a column is of a type that no record holds.
+    DataError
+        If the store fails, or the job that writes there is not done, or was interrupted.
 
     Examples
     --------

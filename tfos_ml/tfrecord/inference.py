@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.common import filesystems
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError, EmptyDataError
 from tfos_ml.tfrecord.columns import BYTES, FLOAT, INT64, LIST_NAMES, Column
 from tfos_ml.tfrecord.decoding import Decoder, Problems, Spans, named_spans, usual
 from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.framing import damaged
 from tfos_ml.tfrecord.options import FAILFAST, Options
-from tfos_ml.tfrecord.reading import chunks
+from tfos_ml.tfrecord.reading import chunks_of
 from tfos_ml.tfrecord.wire import Array, Buffer
 
 _THREADS, _SAMPLE_BYTES = 16, 1 << 20
@@ -63,8 +62,7 @@ def infer(files: Sequence[DataFile], options: Options) -> pa.Schema:
 
 def _seen_in(file: DataFile, options: Options) -> tuple[int, dict[str, Seen]]:
     """The number of records in a sample of a file, and what their features are."""
-    filesystem, _ = filesystems.open_uri(file.root)
-    for chunk in chunks(filesystem, file, options.codec, _SAMPLE_BYTES):
+    for chunk in chunks_of(file, options.codec, _SAMPLE_BYTES):
         good = np.flatnonzero(~damaged(chunk.data, chunk.frames))[: options.sample_records]
         if len(good):
             start, end = chunk.frames.start[good], chunk.frames.end[good]

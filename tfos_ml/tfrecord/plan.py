@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +60,15 @@ def _constant(name: str, value: str | None, kind: pa.DataType, file: DataFile) -
         ) from error
 
 
-def plan_read(paths: Sequence[str], options: Options, schema: StructType | None) -> ReadPlan:
+def plan_read(
+    paths: Sequence[str], options: Options, schema: StructType | None, stores: Mapping[str, str] | None = None
+) -> ReadPlan:
     """Find the files at paths, and their columns, which `schema` tells, the file of the schema, or a sample of records.
 
-    Raises ``EmptyDataError`` if there is nothing, ``ColumnTypeError`` if columns are of types that no record holds.
+    Raises ``EmptyDataError`` if there is nothing, ``ColumnTypeError`` if columns are of types that no record holds,
+    ``DataError`` if files cannot be read. `stores` as for :func:`tfos_ml.tfrecord.files.located`.
     """
-    data_set = find(paths)
+    data_set = find(paths, stores)
     kept = _kept(data_set)
     options = replace(options, record_type=options.record_type or (kept or {}).get("recordType", EXAMPLE))
     if schema is None:
@@ -148,9 +151,16 @@ def _dealt(files: Sequence[DataFile], most: int) -> tuple[tuple[DataFile, ...], 
     return tuple(map(tuple, tasks))
 
 
-def plan_write(path: str, schema: StructType, options: Options, *, overwrite: bool) -> Destination:
+def plan_write(
+    path: str,
+    schema: StructType,
+    options: Options,
+    *,
+    overwrite: bool,
+    stores: Mapping[str, str] | None = None,
+) -> Destination:
     """Where rows are written; raises an ``InvalidInputError`` if their columns cannot be."""
     options = replace(options, record_type=options.record_type or EXAMPLE)
     check_columns(arrow_schema_of(schema), options)
     kept = schema_text(schema.json(), options.record_type, options.partition_by)
-    return Destination(located(path), options, overwrite=overwrite, schema=kept)
+    return Destination(located(path, stores), options, overwrite=overwrite, schema=kept)

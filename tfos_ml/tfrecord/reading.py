@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tfos_ml.common import filesystems
-from tfos_ml.errors import CorruptRecordError
+from tfos_ml.errors import CorruptRecordError, DataError
 from tfos_ml.tfrecord.columns import BYTE_ARRAY, Column
 from tfos_ml.tfrecord.decoding import decode
-from tfos_ml.tfrecord.files import DataFile
+from tfos_ml.tfrecord.files import DataFile, storage_errors
 from tfos_ml.tfrecord.framing import FOOTER, HEADER, Frames, damaged, find_frames
 from tfos_ml.tfrecord.options import DROPMALFORMED, FAILFAST, GZIP, PERMISSIVE, PLAIN, ZLIB, Options
 from tfos_ml.tfrecord.wire import PADDING, Array, Buffer, gather
@@ -136,17 +136,24 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """A file's records as batches of a schema, whose columns are `columns`, `constants` and that of corrupt records.
 
-    Raises ``CorruptRecordError`` in mode ``FAILFAST`` if a record is damaged or does not fit the columns.
+    Raises ``CorruptRecordError`` in mode ``FAILFAST`` if a record is damaged or does not fit the columns, and
+    ``DataError`` if the store fails.
     """
-    filesystem, _ = filesystems.open_uri(file.root)
     dropped = 0
-    for chunk in chunks(filesystem, file, options.codec):
+    for chunk in chunks_of(file, options.codec):
         batch, lost = _batch(chunk, file, schema, columns, options, constants)
         dropped += lost
         if batch.num_rows:
             yield batch
     if dropped and options.mode == DROPMALFORMED:
         _log.warning("%s: %d corrupt records were dropped (mode=DROPMALFORMED)", file.shown, dropped)
+
+
+def chunks_of(file: DataFile, codec: str | None, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """As :func:`chunks`; raises ``DataError`` if the store fails."""
+    with storage_errors(file.root, DataError, f"read, from {file.shown}"):
+        filesystem, _ = filesystems.open_uri(file.root)
+        yield from chunks(filesystem, file, codec, size)
 
 
 def _batch(

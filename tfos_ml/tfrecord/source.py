@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,13 @@ from tfos_ml.tfrecord.writing import APPEND, OVERWRITE, Destination, Written, ab
 
 
 class TFRecordDataSource(DataSource):
-    """``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``."""
+    """``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``.
+
+    Spark runs it in processes that have no SparkContext.
+    """
+
+    stores: Mapping[str, str] = MappingProxyType({})
+    """Hadoop's settings for S3, of the session that knows the format."""
 
     @classmethod
     def name(cls) -> str:
@@ -32,18 +39,27 @@ class TFRecordDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns, from the file of the schema or a sample of records."""
-        return plan_read(paths_of(self.options), parsed(self.options), None).schema
+        return plan_read(paths_of(self.options), parsed(self.options), None, self.stores).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of all files."""
-        return TFRecordReader(plan_read(paths_of(self.options), parsed(self.options), schema))
+        return TFRecordReader(plan_read(paths_of(self.options), parsed(self.options), schema, self.stores))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer into a directory, which is checked now."""
         (path,) = paths_of(self.options)
-        destination = plan_write(path, schema, parsed(self.options), overwrite=overwrite)
+        destination = plan_write(path, schema, parsed(self.options), overwrite=overwrite, stores=self.stores)
         prepare(destination, OVERWRITE if overwrite else APPEND)
         return TFRecordWriter(destination)
+
+
+def with_stores(settings: Mapping[str, str]) -> type[TFRecordDataSource]:
+    """The data source of a session with Hadoop's settings for S3, which are pickled with it."""
+
+    class TFRecordDataSourceOfSession(TFRecordDataSource):
+        stores = MappingProxyType(dict(settings))
+
+    return TFRecordDataSourceOfSession
 
 
 class TFRecordReader(DataSourceReader):

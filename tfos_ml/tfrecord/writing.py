@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 import uuid
@@ -16,15 +17,19 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from tfos_ml.common import filesystems
+from tfos_ml.common.redact import redact
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, DestinationError, NullValueError
 from tfos_ml.tfrecord.columns import BYTE_ARRAY, Column, columns_of
 from tfos_ml.tfrecord.encoding import encode
 from tfos_ml.tfrecord.files import (
+    COMMITTING,
     SCHEMA_FILE,
     SUCCESS,
     TEMPORARY,
     partition_directory,
     read_schema,
+    storage_errors,
+    unfinished,
 )
 from tfos_ml.tfrecord.framing import framed
 from tfos_ml.tfrecord.options import GZIP, PLAIN, ZLIB, Options
@@ -40,7 +45,7 @@ _ROWS_BYTES = 16 << 20  # of a batch that are encoded at once
 class Destination:
     """Where and how a data set is written."""
 
-    uri: str
+    uri: str = field(repr=False)  # as ``filesystems.open_uri`` takes it, with credentials
     options: Options
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
     overwrite: bool = False
@@ -97,22 +102,29 @@ def check_columns(schema: pa.Schema, options: Options) -> list[Column]:
 def prepare(destination: Destination, mode: str) -> bool:
     """See on the driver whether a directory can be written to, and change nothing; False if it is to stay as it is.
 
-    Raises ``DestinationError`` if it exists already, with mode ``error``, or holds other columns, with ``append``.
+    Raises ``DestinationError`` if it exists already, with mode ``error``, or holds other columns, with ``append``, or
+    cannot be written.
     """
+    with storage_errors(destination.uri, DestinationError, "written"):
+        return _prepare(destination, mode)
+
+
+def _prepare(destination: Destination, mode: str) -> bool:
     filesystem, path = filesystems.open_uri(destination.uri)
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.File:
-        raise DestinationError(f"{destination.uri} is a file; expected a directory, or nothing.")
+        raise DestinationError(f"{redact(destination.uri)} is a file; expected a directory, or nothing.")
     there = info.type == fs.FileType.Directory and bool(filesystem.get_file_info(fs.FileSelector(path)))
     if there and mode == IGNORE:
         return False
     if there and mode == ERROR:
         raise DestinationError(
-            f"{destination.uri} exists already. Choose a new directory for the TFRecords, or mode 'append' "
+            f"{redact(destination.uri)} exists already. Choose a new directory for the TFRecords, or mode 'append' "
             "or 'overwrite'."
         )
     if there and mode == APPEND:
         _check_same(destination, read_schema(filesystem, path))
+    filesystems.write_and_delete(filesystem, f"{path}/{TEMPORARY}/.preflight-{destination.job}")
     return True
 
 
@@ -120,7 +132,7 @@ def _check_same(destination: Destination, found: dict[str, Any] | None) -> None:
     if destination.schema is None or found is None or _without_nullable(found) == _without_nullable(destination.schema):
         return
     raise DestinationError(
-        f"{destination.uri} holds other columns or records: {json.dumps(found['schema'])[:500]} "
+        f"{redact(destination.uri)} holds other columns or records: {json.dumps(found['schema'])[:500]} "
         f"({found['recordType']}, partitioned by {found['partitionBy']}), and the rows to be appended have "
         f"{json.dumps(destination.schema['schema'])[:500]}. Write them to another directory, or use mode 'overwrite'."
     )
@@ -134,7 +146,12 @@ def _without_nullable(value: Any) -> Any:
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], destination: Destination, task: int) -> Written:
-    """Write the rows of a task beside their place."""
+    """Write the rows of a task beside their place; raises ``StorageError`` if the store fails."""
+    with filesystems.storage_errors(destination.uri):
+        return _write_rows(batches, destination, task)
+
+
+def _write_rows(batches: Iterable[pa.RecordBatch], destination: Destination, task: int) -> Written:
     filesystem, path = filesystems.open_uri(destination.uri)
     attempt = uuid.uuid4().hex
     files = _TaskFiles(filesystem, f"{destination.temporary(path)}/{attempt}", destination, task)
@@ -148,7 +165,8 @@ def write_rows(batches: Iterable[pa.RecordBatch], destination: Destination, task
             rows += batch.num_rows
         files.close()
     except BaseException:
-        files.abandon()
+        with contextlib.suppress(OSError):  # of a store that is gone; what is left is no one's
+            files.abandon()
         raise
     return Written(tuple((f"{attempt}/{name}", name) for name in files.names), rows)
 
@@ -250,33 +268,63 @@ class _File:
 def commit(destination: Destination, written: Sequence[Written]) -> None:
     """Put the files of all tasks to their place, then the file of the schema, and ``_SUCCESS`` last.
 
-    With `overwrite` what was there before is deleted first; ``_SUCCESS``, if there is one, is missing meanwhile.
+    With `overwrite` what was there before is deleted first; ``_SUCCESS``, if there is one, is missing meanwhile. Raises
+    ``DestinationError`` if the store fails; files of this job are deleted then, and where that fails, too, a mark stays
+    that readers see.
     """
-    filesystem, path = filesystems.open_uri(destination.uri)
-    filesystem.create_dir(path, recursive=True)
-    before = [
-        info
-        for info in filesystem.get_file_info(fs.FileSelector(path))
-        if info.base_name not in (TEMPORARY, *(() if destination.overwrite else (SCHEMA_FILE,)))
-    ]
-    has_schema = filesystem.get_file_info(f"{path}/{SCHEMA_FILE}").type == fs.FileType.File
-    has_others = any(not info.base_name.startswith(("_", ".")) for info in before)
-    success = [info for info in before if info.base_name == SUCCESS]
-    for info in success if not destination.overwrite else sorted(before, key=lambda i: i.base_name != SUCCESS):
+    with storage_errors(destination.uri, DestinationError, "written"):
+        filesystem, path = filesystems.open_uri(destination.uri)
+        filesystem.create_dir(path, recursive=True)
+        before = [info for info in filesystem.get_file_info(fs.FileSelector(path)) if info.base_name != TEMPORARY]
+        scratch = destination.temporary(path)
+        filesystem.create_dir(scratch, recursive=True)
+        _write_whole(filesystem, f"{scratch}/{COMMITTING}", b"")
+        if destination.overwrite:
+            _delete_all(filesystem, path, scratch, before)
+            before = []
+        _place(filesystem, path, destination, written, {info.base_name for info in before})
+        _delete_scratch(filesystem, path, destination)
+        _write_whole(filesystem, f"{path}/{SUCCESS}", b"")
+
+
+def _delete_all(filesystem: fs.FileSystem, path: str, scratch: str, before: Sequence[fs.FileInfo]) -> None:
+    """Delete what was there, ``_SUCCESS`` first, and what interrupted jobs have left."""
+    for info in sorted(before, key=lambda info: info.base_name != SUCCESS):
         delete = filesystem.delete_dir if info.type == fs.FileType.Directory else filesystem.delete_file
         delete(info.path)
-    scratch = destination.temporary(path)
+    for other in unfinished(filesystem, path):
+        if other != scratch:
+            filesystem.delete_dir(other)
+
+
+def _place(
+    filesystem: fs.FileSystem, path: str, destination: Destination, written: Sequence[Written], before: set[str]
+) -> None:
+    """Move all files, and write the schema; `before` has the names of what was there. After an error all is as then."""
+    keeps_schema = SCHEMA_FILE in before or not any(not name.startswith(("_", ".")) for name in before)
+    if SUCCESS in before:
+        filesystem.delete_file(f"{path}/{SUCCESS}")
+    placed: list[str] = []
     made: set[str] = set()
-    for source, name in (file for task in written for file in task.files):
-        target = f"{path}/{name}"
-        if posixpath.dirname(target) not in made:
-            filesystem.create_dir(posixpath.dirname(target), recursive=True)
-            made.add(posixpath.dirname(target))
-        filesystem.move(f"{scratch}/{source}", target)
-    if destination.schema is not None and (destination.overwrite or has_schema or not has_others):
-        _write_whole(filesystem, f"{path}/{SCHEMA_FILE}", json.dumps(destination.schema).encode())
-    _delete_scratch(filesystem, path, destination)
-    _write_whole(filesystem, f"{path}/{SUCCESS}", b"")
+    try:
+        for source, name in (file for task in written for file in task.files):
+            target = f"{path}/{name}"
+            if posixpath.dirname(target) not in made:
+                filesystem.create_dir(posixpath.dirname(target), recursive=True)
+                made.add(posixpath.dirname(target))
+            placed.append(target)
+            filesystem.move(f"{destination.temporary(path)}/{source}", target)
+        if destination.schema is not None and keeps_schema:
+            _write_whole(filesystem, f"{path}/{SCHEMA_FILE}", json.dumps(destination.schema).encode())
+    except BaseException:
+        with contextlib.suppress(OSError):  # then the mark stays
+            for target in placed:
+                if filesystem.get_file_info(target).type == fs.FileType.File:
+                    filesystem.delete_file(target)
+            if SUCCESS in before:
+                _write_whole(filesystem, f"{path}/{SUCCESS}", b"")
+            filesystem.delete_file(f"{destination.temporary(path)}/{COMMITTING}")
+        raise
 
 
 def _write_whole(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
@@ -285,9 +333,10 @@ def _write_whole(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
 
 
 def abandon(destination: Destination) -> None:
-    """Delete what tasks have written that was not committed."""
+    """Delete what tasks have written that was not committed, unless some of it is at its place by now."""
     filesystem, path = filesystems.open_uri(destination.uri)
-    _delete_scratch(filesystem, path, destination)
+    if filesystem.get_file_info(f"{destination.temporary(path)}/{COMMITTING}").type == fs.FileType.NotFound:
+        _delete_scratch(filesystem, path, destination)
 
 
 def _delete_scratch(filesystem: fs.FileSystem, path: str, destination: Destination) -> None:

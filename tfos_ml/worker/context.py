@@ -16,6 +16,7 @@ from tfos_ml.protocol.pickling import pickle_value
 from tfos_ml.worker.datafeed import DataFeed
 from tfos_ml.worker.dataset import make_dataset
 from tfos_ml.worker.inbox import Inbox
+from tfos_ml.worker.log_upload import LogUpload
 from tfos_ml.worker.row_store import NodeRows
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ class NodeContext:
     checkpoint_dir : str or None
         ``modelDir``, absolute.
     log_dir : str
-        For TensorBoard's event files; unless set, a directory that goes with the node, and with ``tensorboard=True``
-        one that stays.
+        For TensorBoard's event files: ``logDir``; unless set, a directory that goes with the node, and with
+        ``tensorboard=True`` one that stays. Where ``logDir`` is on a store that TensorFlow cannot write (all but local
+        paths and ``gs://``), a local directory, which is copied there at the end, and by ``KerasEstimator`` after each
+        epoch.
     restart_count : int
         How many times this fit has been restarted.
     run_id : str
@@ -101,8 +104,9 @@ class NodeContext:
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
         self._checkpoints = 0  # sent
-        # For tfos_ml itself: what training rows are read with; where the nodes that get them are, by rank, and what
-        # only they know; and ways to work together that TensorFlow does not know of.
+        # For tfos_ml itself: event files that are to be copied; what training rows are read with; where the nodes that
+        # get them are, by rank, and what only they know; and ways to work together that TensorFlow does not know of.
+        self.log_upload = LogUpload(self.log_dir, self.settings.log_store)
         self.reads = ""
         self.worker_addresses = [_address(label, start.cluster_spec) for label in self._feed_labels]
         self.secret = bytes.fromhex(start.secret)

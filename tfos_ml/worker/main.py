@@ -112,8 +112,11 @@ def _run(channel: Channel) -> None:
     context = NodeContext(start, channel, inbox)
     if context.settings.release_port:
         context.release_port()
-    value, ending = _call(train_fn, args, context)
-    context.summarize(outcome(context, ending))
+    try:
+        value, ending = _call(train_fn, args, context)
+    finally:
+        context.log_upload.run()
+    context.summarize({**outcome(context, ending), "log_problem": context.log_upload.problem})
     context.close(value)
 
 

@@ -1,0 +1,395 @@
+"""Directories in an object store, over the API of S3: they are whole or not there, and secrets stay secret."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pyspark
+import pytest
+from conftest import jobs_of
+from object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
+from pyspark.sql import functions as F
+
+from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors, tfrecord
+
+ROWS, TIME_LIMIT = 300, 60.0
+HAS_SOURCES = int(pyspark.__version__.split(".")[0]) >= 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keras():
+    """Keras on the driver; it changes the environment when it is imported, which is not ours to undo."""
+    import keras
+
+    return keras
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = ObjectStore()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def store(server):
+    server.heal()
+    yield server
+    server.heal()
+
+
+@pytest.fixture
+def spark(sessions, server):
+    """A session whose settings for s3a:// are those of the store; the environment knows nothing of it."""
+    return sessions.get(
+        "local[2]",
+        spark_hadoop_fs_s3a_endpoint=server.endpoint,
+        spark_hadoop_fs_s3a_endpoint_region="us-east-1",
+        spark_hadoop_fs_s3a_access_key=ACCESS_KEY,
+        spark_hadoop_fs_s3a_secret_key=SECRET_KEY,
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_secret_is_shown(capfd, caplog):
+    """Nothing that is printed or logged, by nodes neither, tells the keys."""
+    yield
+    printed = capfd.readouterr()
+    for text in (printed.out, printed.err, caplog.text):
+        assert_no_secret(text)
+
+
+def assert_no_secret(*things):
+    for thing in things:
+        for text in (str(thing), repr(thing)):
+            assert ACCESS_KEY not in text
+            assert SECRET_KEY not in text
+            assert "wJalr" not in text
+
+
+def rows(spark):
+    return spark.range(ROWS).select(
+        F.array((F.col("id") / ROWS).cast("float"), (F.col("id") % 7).cast("float")).alias("features"),
+        (F.col("id") % 2).cast("float").alias("label"),
+    )
+
+
+def model():
+    import keras
+
+    keras.utils.set_random_seed(1)
+    network = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+    network.compile(keras.optimizers.Adam(0.01), "mse")
+    return network
+
+
+def estimator(**params):
+    return KerasEstimator(model=model, **{"clusterSize": 2, "batchSize": 50, "epochs": 2, "verbose": 0, **params})
+
+
+def predictions(fitted, df):
+    return np.array([row.prediction for row in fitted.transform(df).select("prediction").collect()])
+
+
+def test_a_fit_keeps_everything_in_the_store(spark, store):
+    df = rows(spark)
+    places = {"modelDir": "s3a://bucket/all/state", "logDir": "s3://bucket/all/logs"}
+    first = estimator(exportDir="s3://bucket/all/export", **places, verbose=2)
+    fitted = first.fit(df)
+    loaded = TFModel(exportDir="s3a://bucket/all/export")
+    np.testing.assert_array_equal(predictions(loaded, df), predictions(fitted, df))
+    assert store.names("all/export").count("saved_model.pb") == 1
+    state = store.names("all/state/tfos_ml")
+    assert sum(name.endswith("COMPLETE.json") for name in state) == 2
+    assert not [name for name in [*state, *store.names("all/export")] if "partial" in name or "preflight" in name]
+    assert epochs_logged(store, "all/logs") == [0, 1]
+    assert store.keys == {ACCESS_KEY}
+
+    undisturbed = estimator(epochs=4).fit(df)
+    second = estimator(epochs=4, exportDir="s3a://bucket/all/second", **places)
+    resumed = second.fit(df)
+    assert resumed.history == undisturbed.history
+    assert resumed.summary["steps"] == 2 * ROWS // 50
+    np.testing.assert_array_equal(predictions(resumed, df), predictions(undisturbed, df))
+    warm = estimator(initialModel="s3a://bucket/all/second", epochs=1).fit(df)
+    assert warm.history["loss"][0] < undisturbed.history["loss"][0]
+    assert_no_secret(first, second, fitted, resumed, loaded, first.explainParams(), fitted.summary, fitted.history)
+
+
+def epochs_logged(store, directory):
+    """Steps of the loss in the event files of a directory."""
+    import tensorflow as tf
+    from tensorflow.core.util.event_pb2 import Event
+
+    steps = []
+    for name in store.names(directory):
+        with store.files.open_input_stream(f"{BUCKET}/{directory}/{name}") as stream:
+            content = stream.read()
+        with tf.io.gfile.GFile("ram://events", "wb") as file:
+            file.write(content)
+        for record in tf.data.TFRecordDataset("ram://events").as_numpy_iterator():
+            event = Event.FromString(record)
+            steps += [event.step for value in event.summary.value if value.tag == "epoch_loss"]
+    return sorted(steps)
+
+
+def test_train_functions_write_event_files_to_their_node(spark, store):
+    def train(args, ctx):
+        import keras
+        import tensorflow as tf
+
+        with tf.summary.create_file_writer(ctx.log_dir).as_default():
+            tf.summary.scalar("epoch_loss", 0.5, step=7)
+        print(ctx.settings, ctx.log_dir, ctx.checkpoint_dir)
+        ctx.export_saved_model(keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)]))
+
+    TFEstimator(trainFn=train, logDir="s3a://bucket/own/logs", modelDir="s3a://bucket/own/m", verbose=2).fit(
+        rows(spark)
+    )
+    assert len(store.names("own/logs")) == 1
+
+
+def test_event_files_that_cannot_be_copied_are_a_warning(spark, store):
+    store.fail(lambda method, path: method in ("PUT", "POST") and "events.out" in path, 403)
+    with pytest.warns(
+        UserWarning, match=r"Event files could not be copied to logDir='s3://\*\*\*@bucket/lost"
+    ) as caught:
+        fitted = estimator(logDir="s3a://bucket/lost", clusterSize=1, epochs=1).fit(rows(spark))
+    assert len(fitted.history["loss"]) == 1
+    assert_no_secret(*[warning.message for warning in caught])
+
+
+@pytest.mark.parametrize("param", ["exportDir", "modelDir", "logDir"])
+@pytest.mark.parametrize("how", ["no bucket", "forbidden"])
+def test_a_place_that_cannot_be_written_is_told_before_any_job(spark, store, param, how):
+    bucket = "missing" if how == "no bucket" else "bucket"
+    if how == "forbidden":
+        store.fail(lambda method, path: method in ("PUT", "POST"), 403)
+    before, began = jobs_of(spark), time.monotonic()
+    with pytest.raises(errors.DestinationError, match=f"^{param}='s3.*{bucket}/place.*credentials") as caught:
+        estimator(**{param: f"s3a://{bucket}/place"}).fit(rows(spark))
+    assert time.monotonic() - began < TIME_LIMIT
+    assert jobs_of(spark) == before
+    assert_no_secret(caught.value)
+    store.heal()
+    assert store.names("place") == []
+
+
+def test_an_export_that_is_refused_while_it_is_staged(spark, store):
+    written = []
+
+    def after_two(method, path):
+        if method in ("PUT", "POST") and ".partial-" in path and not path.endswith("/"):
+            written.append(path)
+        return len(written) > 2
+
+    store.fail(after_two, 403)
+    began = time.monotonic()
+    with pytest.raises(
+        errors.DestinationError, match="exportDir='s3://.*staged' cannot be written from|cannot be writ"
+    ) as e:
+        estimator(exportDir="s3a://bucket/staged", clusterSize=1).fit(rows(spark))
+    assert time.monotonic() - began < TIME_LIMIT
+    assert len(written) > 2
+    store.heal()
+    check_no_model(store, "staged", e.value)
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_an_export_that_is_refused_while_it_is_published(spark, store, status):
+    """And what has been copied by then cannot be deleted either."""
+    place = f"published-{status}"
+    copied = []
+
+    def after_two(method, path):
+        if method == "PUT" and path.startswith(f"/bucket/{place}/") and not path.endswith("/"):
+            copied.append(path)
+        return len(copied) > 2
+
+    store.fail(after_two, status)
+    began = time.monotonic()
+    with pytest.raises(errors.DestinationError, match="cannot be published to by the driver") as caught:
+        estimator(exportDir=f"s3a://bucket/{place}", clusterSize=1).fit(rows(spark))
+    assert time.monotonic() - began < TIME_LIMIT
+    store.heal()
+    assert "saved_model.pb" not in store.names(place)
+    check_no_model(store, place, caught.value)
+
+
+def check_no_model(store, place, error):
+    assert_no_secret(error)
+    with pytest.raises(errors.ModelError) as caught:
+        TFModel(exportDir=f"s3a://bucket/{place}").signature()
+    assert_no_secret(caught.value)
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_a_checkpoint_that_is_refused_does_not_count(spark, store, status):
+    df, place = rows(spark), f"state-{status}"
+    store.fail(lambda method, path: method in ("PUT", "POST") and f"{place}/tfos_ml/epoch-00002" in path, status)
+    began = time.monotonic()
+    with pytest.raises(errors.TrainFnError, match="StorageError: .*credentials") as caught:
+        estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df)
+    assert time.monotonic() - began < TIME_LIMIT
+    assert_no_secret(caught.value, caught.value.__dict__)
+    store.heal()
+    assert sum(name.endswith("COMPLETE.json") for name in store.names(f"{place}/tfos_ml")) == 1
+    resumed, whole = estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df), estimator(epochs=3).fit(df)
+    assert resumed.history == whole.history
+    assert resumed.summary["steps"] == 2 * ROWS // 50
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(spark, store):
+    df = rows(spark)
+    estimator(modelDir="s3a://bucket/unread", epochs=1, clusterSize=1).fit(df)
+    store.fail(lambda method, path: method == "GET" and path.endswith("/COMPLETE.json"), 403)
+    with pytest.raises(errors.TrainFnError, match="StorageError") as caught:
+        estimator(modelDir="s3a://bucket/unread", clusterSize=1).fit(df)
+    assert_no_secret(caught.value)
+    store.heal()
+    again = estimator(modelDir="s3a://bucket/unread", clusterSize=1).fit(df)
+    assert again.summary["steps"] == ROWS // 50  # the second epoch's
+
+
+def test_stages_are_saved_by_spark_which_says_what_it_lacks(spark, store):
+    job = estimator()
+    for place in ("s3a://bucket/stage", "s3://bucket/stage"):
+        with pytest.raises(
+            errors.DestinationError, match=f"{place} cannot be opened: .*hadoop-aws.*exportDir"
+        ) as caught:
+            job.save(place)
+        with pytest.raises(errors.DestinationError, match="cannot be opened"):
+            TFModel.load(place)
+        assert_no_secret(caught.value)
+
+
+# TFRecords
+
+
+def numbers(spark, count=1000):
+    return spark.range(count).select("id", (F.col("id") % 3).alias("part"), F.col("id").cast("string").alias("text"))
+
+
+def by_functions(spark):
+    return tfrecord.save_as_tfrecords, lambda path: tfrecord.load_tfrecords(spark, path)
+
+
+def by_format(spark):
+    tfrecord.register(spark)
+
+    def save(df, path, mode="append"):
+        df.write.format("tfrecord").mode(mode).save(path)
+
+    return save, lambda path: spark.read.format("tfrecord").load(path)
+
+
+WAYS = [by_functions, pytest.param(by_format, marks=pytest.mark.skipif(not HAS_SOURCES, reason="Spark 3.5 has none"))]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+@pytest.mark.parametrize("way", WAYS)
+def test_tfrecords(spark, store, way, scheme):
+    save, load = way(spark)
+    path = f"{scheme}://bucket/records/{way.__name__}-{scheme}"
+    df = numbers(spark).repartition(3)
+    save(df, path, mode="overwrite")
+    save(numbers(spark, 5), path, mode="append")
+    found = load(path)
+    assert sorted(found.collect()) == sorted([*df.collect(), *numbers(spark, 5).collect()])
+    names = store.names(path.partition("bucket/")[2])
+    assert "_SUCCESS" in names
+    assert not [name for name in names if "_temporary" in name]
+    assert load(f"{path}/part-*").count() == 1005
+    assert_no_secret(found, found._jdf.queryExecution().toString())
+    save(numbers(spark, 2), path, mode="overwrite")
+    assert load(path).count() == 2
+
+
+def test_partitioned_tfrecords_and_their_schema(spark, store):
+    path = "s3a://bucket/records/partitioned"
+    tfrecord.save_as_tfrecords(numbers(spark), path, partition_by="part", codec="gzip")
+    assert tfrecord.infer_schema(path).names == ["id", "part", "text"]
+    assert tfrecord.load_tfrecords(spark, path).where("part = 1").count() == 333
+    with pytest.raises(errors.DestinationError, match="exists already") as caught:
+        tfrecord.save_as_tfrecords(numbers(spark), path)
+    assert_no_secret(caught.value)
+
+
+@pytest.mark.parametrize("status", [403, 503])
+def test_tfrecords_that_are_refused_are_not_taken_for_whole(spark, store, status):
+    """Neither can what has been put to its place be deleted."""
+    place = f"records/refused-{status}"
+    path, copied = f"s3a://bucket/{place}", []
+
+    def after_one(method, request):
+        if method == "PUT" and request.startswith(f"/bucket/{place}/part-"):
+            copied.append(request)
+        return len(copied) > 1
+
+    store.fail(after_one, status)
+    began = time.monotonic()
+    with pytest.raises(errors.DestinationError, match="cannot be written.*credentials") as caught:
+        tfrecord.save_as_tfrecords(numbers(spark).repartition(4), path)
+    assert time.monotonic() - began < TIME_LIMIT
+    assert_no_secret(caught.value)
+    store.heal()
+    assert len([name for name in store.names(place) if name.startswith("part-")]) == 1
+    with pytest.raises(errors.DataError, match="was interrupted.*mode 'overwrite'") as caught:
+        tfrecord.load_tfrecords(spark, path)
+    assert_no_secret(caught.value)
+    tfrecord.save_as_tfrecords(numbers(spark, 7), path, mode="overwrite")
+    assert tfrecord.load_tfrecords(spark, path).count() == 7
+
+
+def test_tfrecords_that_are_refused_in_append_leave_what_was_there(spark, store):
+    path = "s3a://bucket/records/appended"
+    tfrecord.save_as_tfrecords(numbers(spark, 10), path)
+    before, copied = store.names("records/appended"), []
+
+    def second(method, request):
+        if method == "PUT" and request.startswith("/bucket/records/appended/part-"):
+            copied.append(request)
+            return len(set(copied)) > 1
+        return False
+
+    store.fail(second, 403)
+    with pytest.raises(errors.DestinationError, match="cannot be written"):
+        tfrecord.save_as_tfrecords(numbers(spark).repartition(3), path, mode="append")
+    store.heal()
+    assert store.names("records/appended") == before
+    assert tfrecord.load_tfrecords(spark, path).count() == 10
+
+
+def test_tfrecords_that_tasks_cannot_write_or_read(spark, store):
+    path = "s3a://bucket/records/tasks"
+    store.fail(lambda method, request: method in ("PUT", "POST") and request.endswith(".tfrecord"), 403)
+    with pytest.raises(errors.DestinationError, match="cannot be written.*credentials") as caught:
+        tfrecord.save_as_tfrecords(numbers(spark), path)
+    assert_no_secret(caught.value)
+    store.heal()
+    assert store.names("records/tasks") == []
+    tfrecord.save_as_tfrecords(numbers(spark), path)
+    found = tfrecord.load_tfrecords(spark, path)
+    store.fail(lambda method, request: method == "GET" and request.endswith(".tfrecord"), 403)
+    with pytest.raises(
+        Exception, match="DataError: TFRecords at .* cannot be read, from s3://.*part-.*credentials"
+    ) as error:
+        found.collect()
+    assert_no_secret(error.value)
+    store.fail(lambda method, request: True, 403)
+    with pytest.raises(errors.DataError, match="cannot be read: .*credentials") as caught:
+        tfrecord.load_tfrecords(spark, path)
+    assert_no_secret(caught.value)
+
+
+def test_a_uri_that_says_it_all_needs_no_settings(spark, store):
+    """As on Spark Connect, whose client has none."""
+    host = store.endpoint.removeprefix("http://")
+    secret = SECRET_KEY.replace("/", "%2F").replace("+", "%2B")
+    query = f"scheme=http&endpoint_override={host}&region=us-east-1"
+    uri = f"s3://OTHERKEYOFSTORES:{secret}@bucket/whole?{query}"
+    fitted = estimator(exportDir=uri, clusterSize=1, epochs=1).fit(rows(spark))
+    assert "saved_model.pb" in store.names("whole")
+    assert "OTHERKEYOFSTORES" in store.keys
+    assert fitted.transform(rows(spark)).count() == ROWS
