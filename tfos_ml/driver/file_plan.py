@@ -100,10 +100,17 @@ def _footer(split: FileSplit) -> _Footer:
     except (OSError, pa.ArrowException) as error:
         shown = redact(split.uri)
         raise NotDirectError(f"the driver cannot read the footer of {shown}: {redact(error)}") from None
-    mtime = footer.file.mtime_ns
-    if footer.file.size != split.file_size or (mtime is not None and mtime // 10**6 != split.modified):
+    if footer.file.size != split.file_size or not _is_time(footer.file.mtime_ns, split.modified):
         raise NotDirectError(f"{redact(split.uri)} has changed since Spark listed the files; read the DataFrame anew")
     return footer
+
+
+def _is_time(nanoseconds: int | None, milliseconds: int) -> bool:
+    """Whether two times of one file are the same; some filesystems tell whole seconds, some none."""
+    if nanoseconds is None:
+        return True
+    whole = nanoseconds % 10**9 == 0
+    return nanoseconds // 10**9 == milliseconds // 1000 if whole else nanoseconds // 10**6 == milliseconds
 
 
 def _middle(group: Any) -> int:
