@@ -236,10 +236,11 @@ class Change:
     """Changes a file when it is pickled: when the fit has been planned, and before nodes read."""
 
     def __init__(self, change):
-        self._change = change
+        self._changes = [change]
 
     def __reduce__(self):
-        self._change()
+        while self._changes:
+            self._changes.pop()()
         return str, ("changed",)
 
 
@@ -266,7 +267,8 @@ def test_a_file_that_is_damaged_is_an_error_of_the_node(spark, tmp_path):
     pq.write_table(table(0, 50), path, compression="gzip")
     whole = path.read_bytes()
     path.write_bytes(whole[:4] + bytes(60) + whole[64:])
-    estimator = TFEstimator(trainFn=record, clusterSize=1, verbose=0, inputPath="direct")
+    columns = {"id": "id", "features": "x"}  # of which the first is damaged
+    estimator = estimator_of("direct", clusterSize=1, inputMapping=columns)
     with pytest.raises(errors.FileReadError, match=r"one\.parquet cannot be read"):
         estimator.fit(spark.read.parquet(str(path)))
 
@@ -307,10 +309,11 @@ def test_why_spark_feeds_what_is_no_plain_scan(spark, files, tmp_path):
 
 
 def test_columns_that_directories_tell_are_no_hindrance_unless_they_are_needed(spark, files, tmp_path):
-    spark.read.parquet(str(files)).write.partitionBy("held").parquet(str(tmp_path / "partitioned"))
+    halves = spark.read.parquet(str(files)).withColumn("half", F.col("id") % 2)
+    halves.write.partitionBy("half").parquet(str(tmp_path / "partitioned"))
     df = spark.read.parquet(str(tmp_path / "partitioned"))
-    needed = estimator_of(validationIndicatorCol="held").explainInput(df)
-    assert needed == "spark: column 'held' is told by directories of partitions, and not in the files"
+    needed = estimator_of(labelCol="half").explainInput(df)
+    assert needed == "spark: column 'half' is told by directories of partitions, and not in the files"
     with partition_bytes(spark, 6000):
         fed, direct = (passes_of(df, tmp_path, path) for path in ("spark", "direct"))
     assert direct == fed

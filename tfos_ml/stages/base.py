@@ -265,7 +265,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
         Examples
         --------
-        >>> TFEstimator(trainFn=train_fn).explainInput(df)
+        >>> TFEstimator(trainFn=lambda args, ctx: None).explainInput(df)
         "spark: inputPath='spark'"
         """
         check_dataframe(dataset, f"{type(self).__name__}.explainInput")
