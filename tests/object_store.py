@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow.fs as fs
-from moto.server import ThreadedMotoServer
 
 ACCESS_KEY, SECRET_KEY = "AKIATESTOFSTORES", "wJalr/Secret+Key99"
 BUCKET = "bucket"
@@ -23,6 +22,8 @@ class ObjectStore:
     """moto's server, and a filesystem of pyarrow's that knows its keys."""
 
     def __init__(self) -> None:
+        from moto.server import ThreadedMotoServer  # not where the lowest versions are tested, which have no such tests
+
         self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self._moto.start()
         self.endpoint = f"http://127.0.0.1:{self._moto.get_host_and_port()[1]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -235,9 +234,10 @@ def test_unpacked_model_goes_with_the_session(sessions, spark, models):
     TFModel(exportDir=str(models / "double")).transform(
         spark.range(0, 3, 1, 1).selectExpr("float(id) features")
     ).collect()
-    assert unpacked_models()
+    files = Path(spark.sparkContext._temp_dir).parent
+    assert unpacked_models(files)
     sessions.stop()
-    assert wait_until(lambda: not unpacked_models(), CLEAN_SECONDS)
+    assert wait_until(lambda: not unpacked_models(files), CLEAN_SECONDS)
 
 
 def test_model_that_is_transformed_with_often_is_one_artifact_and_one_copy(sessions, models):
@@ -250,12 +250,12 @@ def test_model_that_is_transformed_with_often_is_one_artifact_and_one_copy(sessi
         model = model if number < 4 else TFModel(exportDir=str(models / "double"))
         assert [row.prediction for row in model.transform(df).collect()] == [0.0, 2.0, 4.0]
     assert len(list(Path(spark.sparkContext._temp_dir).glob("tfos_ml-*"))) == 1
-    assert len(unpacked_models()) == 1
+    assert len(unpacked_models(Path(spark.sparkContext._temp_dir).parent)) == 1
 
 
-def unpacked_models() -> list[Path]:
-    """Of executors in this process, whose directory is below that for temporary files."""
-    folders = Path(tempfile.gettempdir()).glob(f"spark-*/*/{archive.FOLDER}")
+def unpacked_models(files: Path) -> list[Path]:
+    """Of executors in the process whose temporary files are there."""
+    folders = files.glob(f"*/{archive.FOLDER}")
     return [path for folder in folders for path in folder.iterdir() if path.is_dir()]
 
 

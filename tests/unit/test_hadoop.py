@@ -112,7 +112,9 @@ def test_the_name_of_amazon_gets_the_same_settings():
     assert translated("s3://bucket/x", **KEYS, **unknown) == "s3://bucket/x?region=eu-west-3"
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/x?region=us-east-1", "s3://key:secret@bucket/x"])
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/x?region=us-east-1", "s3://key:secret@bucket/x", "s3://key:sec/ret@bucket/x"]
+)
 def test_what_a_uri_says_itself_wins(uri):
     assert translated(uri, **KEYS) == uri
 

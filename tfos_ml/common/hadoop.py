@@ -111,14 +111,15 @@ def s3_uri(uri: str, setting: Settings) -> str:
         return uri
     parts = urlsplit(uri)
     is_hadoops = parts.scheme.lower() in HADOOP_S3
-    if not is_hadoops and ("@" in parts.netloc or parts.query):
+    has_keys = redact(uri) != uri
+    if not is_hadoops and (has_keys or "@" in parts.netloc or parts.query):
         return uri
 
     def of_bucket(name: str) -> str | None:
         return setting(f"{_PREFIX}bucket.{parts.netloc}.{name}") or setting(_PREFIX + name)
 
     try:
-        user, token = _credentials(uri, of_bucket)
+        user, token = ("", None) if has_keys else _credentials(uri, of_bucket)
     except DestinationError:
         if is_hadoops:
             raise

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import cloudpickle
 import pyarrow as pa
 
 from tfos_ml.agent.forkserver import Forking, start_process
@@ -23,7 +22,7 @@ from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.keras import inspection
 from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.keras.model_source import ModelSource
-from tfos_ml.protocol.pickling import pickle_function
+from tfos_ml.protocol.pickling import dumps, pickle_function
 from tfos_ml.worker.forkserver import NO_MARKER
 
 TIMEOUT = 600.0
@@ -106,7 +105,7 @@ def _ask(
     check_installed("tensorflow", "KerasEstimator, which looks at the model before any job starts,")
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         folder = Path(directory)
-        (folder / inspection.REQUEST).write_bytes(cloudpickle.dumps((source, layers, schema)))
+        (folder / inspection.REQUEST).write_bytes(dumps((source, layers, schema)))
         if rows is not None:
             with pa.OSFile(str(folder / inspection.ROWS), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows)

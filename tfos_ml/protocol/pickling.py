@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import io
 import linecache
 import types
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
@@ -16,6 +18,29 @@ PROGRAM_FILE = "program.pkl"
 Sources = dict[str, list[str]]
 
 
+def dumps(value: Any) -> bytes:
+    """Pickle a value by cloudpickle, with the names of the files that its functions are from.
+
+    AutoGraph and tracebacks find lines by them; cloudpickle drops them since 3.1.3.
+    """
+    with io.BytesIO() as file:
+        _Pickler(file).dump(value)
+        return file.getvalue()
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    make, arguments, *_ = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return _make_code, (make, arguments, code.co_filename)
+
+
+def _make_code(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], filename: str) -> types.CodeType:
+    return make(*arguments).replace(co_filename=filename)
+
+
+class _Pickler(cloudpickle.Pickler):
+    dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+
+
 def pack_program(what: str, function: Any, value: Any, others: Mapping[str, Any]) -> bytes:
     """Pickle a value that holds a function, with the source lines of that.
 
@@ -23,14 +48,14 @@ def pack_program(what: str, function: Any, value: Any, others: Mapping[str, Any]
     name, are what else is in it.
     """
     pickled = pickle_function(what, function, value, others)
-    program: bytes = cloudpickle.dumps((_collect_sources(function), pickled))
+    program: bytes = dumps((_collect_sources(function), pickled))
     return program
 
 
 def pickle_function(what: str, function: Any, value: Any, others: Mapping[str, Any]) -> bytes:
     """Pickle a value that holds a function; parameters and errors as of :func:`pack_program`."""
     try:
-        pickled: bytes = cloudpickle.dumps(value)
+        pickled: bytes = dumps(value)
     except Exception as error:
         guilty = _culprit(function, others)
         raise TrainFnPickleError(
@@ -50,7 +75,7 @@ def unpack_program(program: bytes) -> Any:
 def pickle_value(value: Any) -> bytes:
     """What a function returned, pickled; raises ``TrainFnPickleError``."""
     try:
-        pickled: bytes = cloudpickle.dumps(value)
+        pickled: bytes = dumps(value)
     except Exception as error:
         raise TrainFnPickleError(
             f"the returned {type(value).__module__}.{type(value).__qualname__} cannot be pickled "
@@ -70,7 +95,7 @@ def _culprit(function: Any, others: Mapping[str, Any]) -> str:
         captured.update({f"default argument {i}": v for i, v in enumerate(function.__defaults__ or ())})
     for name, value in captured.items():
         try:
-            cloudpickle.dumps(value)
+            dumps(value)
         except Exception:
             return f"{name} (a {type(value).__module__}.{type(value).__qualname__})"
     return f"something in {function!r}"
