@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import LOCAL
+from conftest import LOCAL, ON_CONNECT, on
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 from train_functions import write
@@ -23,11 +23,6 @@ from tfos_ml import KerasEstimator, TFEstimator, errors
 ROWS = [130, 1, 0, 57, 300]  # of each file
 GROUPS = [40, 1, 1, 57, 7]  # rows of each of its row groups, at most
 TOTAL, WIDTH = sum(ROWS), 6
-
-
-@pytest.fixture(scope="module")
-def spark(sessions):
-    return sessions.get(LOCAL)
 
 
 def table(first: int, rows: int) -> pa.Table:
@@ -125,17 +120,29 @@ def test_positions_of_rows_in_partitions_are_those_of_spark(spark, files, size):
     assert max(len(s) for s in shares) - min(len(s) for s in shares) <= partitions
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_each_node_has_the_same_rows_in_the_same_order_both_ways(spark, files, tmp_path, workers, shuffle):
-    with partition_bytes(spark, 4000):
-        df = spark.read.parquet(str(files)).select("id", "features", "label")
+COMBINATIONS = [(workers, shuffle) for workers in (1, 2, 3) for shuffle in (False, True)]
+
+
+@pytest.mark.corner("Nodes read Parquet files themselves: each has the rows that Spark feeds, in the same order")
+@pytest.mark.parametrize(
+    ("workers", "shuffle"),
+    [pytest.param(*c, marks=() if c == (3, True) else pytest.mark.chaos) for c in COMBINATIONS],
+)
+@on(LOCAL)
+def test_each_node_has_the_same_rows_in_the_same_order_both_ways(any_spark, files, tmp_path, workers, shuffle):
+    with partition_bytes(any_spark, 4000):
+        df = any_spark.read.parquet(str(files)).select("id", "features", "label")
+        if ON_CONNECT:
+            with pytest.raises(errors.InputPathError, match="a client of Spark Connect does not see Spark's plan"):
+                estimator_of("direct").fit(df)
+            return
         fed, direct = (passes_of(df, tmp_path, path, workers, shuffle=shuffle) for path in ("spark", "direct"))
     assert direct == fed
     for epoch in (0, 1):
         assert sorted(i for node in direct for i in node["passes"][epoch]) == list(range(TOTAL))
 
 
+@pytest.mark.chaos
 def test_more_nodes_than_row_groups(spark, tmp_path):
     directory = tmp_path / "one group"
     directory.mkdir()
@@ -170,8 +177,8 @@ def fit_keras(df, directory: Path, path: str, workers: int = 2, **params):
     "params",
     [
         {"validationSplit": 0.25},
-        {"shuffle": False, "weightCol": "weight", "batchSize": 7},
-        {"validationIndicatorCol": "held", "nullPolicy": "skip"},
+        pytest.param({"shuffle": False, "weightCol": "weight", "batchSize": 7}, marks=pytest.mark.chaos),
+        pytest.param({"validationIndicatorCol": "held", "nullPolicy": "skip"}, marks=pytest.mark.chaos),
     ],
     ids=["a split, shuffled", "weighted, in order", "validation column"],
 )
@@ -188,13 +195,13 @@ def test_weights_of_keras_are_the_same_bit_for_bit_both_ways(spark, files, tmp_p
 
 
 def test_vectors_dense_and_sparse_become_the_same_floats(spark, tmp_path):
-    rows = [(Vectors.dense(np.sin(np.arange(WIDTH) * i + 0.1)), float(i)) for i in range(40)]
-    rows += [(Vectors.sparse(WIDTH, {1: 1 / 3, 4: -i / 7}), float(i)) for i in range(40)]
-    spark.createDataFrame(rows, ["features", "label"]).write.parquet(str(tmp_path / "vectors"))
+    rows = [(i, Vectors.dense(np.sin(np.arange(WIDTH) * i + 0.1)), float(i)) for i in range(40)]
+    rows += [(40 + i, Vectors.sparse(WIDTH, {1: 1 / 3, 4: -i / 7}), float(i)) for i in range(40)]
+    spark.createDataFrame(rows, ["id", "features", "label"]).write.parquet(str(tmp_path / "vectors"))
     df = spark.read.parquet(str(tmp_path / "vectors"))
-    _, weights = fit_keras(df, tmp_path, "spark")
-    _, others = fit_keras(df, tmp_path, "direct")
-    assert others == weights
+    fed, direct = (passes_of(df, tmp_path, path) for path in ("spark", "direct"))
+    assert direct == fed
+    assert sorted(i for node in direct for i in node["passes"][0]) == list(range(80))
 
 
 def with_nulls(directory: Path) -> Path:
@@ -211,25 +218,27 @@ def with_nulls(directory: Path) -> Path:
 
 def test_rows_with_nulls_and_nan_are_left_out_both_ways(spark, tmp_path):
     df = spark.read.parquet(str(with_nulls(tmp_path / "nulls")))
-    policies = {"nullPolicy": "skip", "nanPolicy": "skip", "validationIndicatorCol": "held"}
     found = []
     for path in ("spark", "direct"):
         with pytest.warns(UserWarning, match="left out 3 of 60 rows"):
-            found.append(fit_keras(df, tmp_path, path, **policies)[1])
+            found.append(passes_of(df, tmp_path, path, nullPolicy="skip", nanPolicy="skip"))
     assert found[0] == found[1]
+    left_out = {3, 17, 40}
+    assert sorted(i for node in found[1] for i in node["passes"][0]) == [i for i in range(60) if i not in left_out]
 
 
 def test_a_null_is_an_error_both_ways(spark, tmp_path):
     df = spark.read.parquet(str(with_nulls(tmp_path / "nulls")))
     for path in ("spark", "direct"):
+        estimator = estimator_of(path, nanPolicy="keep")  # NaN, of another node, might be found first
         with pytest.raises(errors.NullValueError, match="Column 'features' has"):
-            fit_keras(df, tmp_path, path, nanPolicy="keep")  # NaN, of another node, might be found first
+            estimator.fit(df)
 
 
 def test_files_without_rows_are_an_error(spark, tmp_path):
     pq.write_table(table(0, 0), tmp_path / "empty.parquet")
     with pytest.raises(errors.EmptyDataError, match="no rows"):
-        fit_keras(spark.read.parquet(str(tmp_path / "empty.parquet")), tmp_path, "direct")
+        estimator_of("direct").fit(spark.read.parquet(str(tmp_path / "empty.parquet")))
 
 
 class Change:
