@@ -27,7 +27,7 @@ def knows_enough(wants_example: bool, facts: Mapping[str, Any]) -> bool:
 
 
 class KeptSource(RowSource):
-    """Announces kept rows to the TensorFlow process; see :class:`RowSource`. What Spark has for the node stays unread."""
+    """Announces kept rows to the TensorFlow process; see :class:`RowSource`. Spark has none for the node."""
 
     location: str | None = None
 

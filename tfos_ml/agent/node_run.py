@@ -95,7 +95,7 @@ class NodeRun:
         kept = kept_rows.take(task.kept_rows, self._member.rank, directories, partial(knows_enough, wants_example))
         if kept is None:
             raise errors.KeptRowsLostError(
-                f"{self._member.host} does not have the rows that an earlier fit had left on the hosts for the next ones."
+                f"{self._member.host} does not have the rows that an earlier fit had left on the hosts of its nodes."
             )
         return KeptSource(kept, self._send)
 
@@ -283,6 +283,12 @@ class NodeRun:
                 if not self._source.take_up(message):
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
 
+    @property
+    def _rows_from(self) -> str:
+        if self._task.rows_are_kept:
+            return "host"
+        return "spark" if self._task.file_plan is None else "files"
+
     def _judge_exit(self) -> None:
         """Raise the failure of the process, later if another node's failure may have caused it."""
         failure = self._monitor.failure
@@ -329,7 +335,7 @@ class NodeRun:
             "validation_rows": source.rows["validation"],
             "skipped_rows": source.skipped,
             "bytes": source.size,
-            "rows_from": "host" if self._task.rows_are_kept else "spark",
+            "rows_from": self._rows_from,
             "keeps_rows": self._keeps,
             "seconds": time.monotonic() - self._started,
             "timeline": self._timeline.seconds,

@@ -64,10 +64,11 @@ def one_row_a_host(spark: SparkSession, hosts: Sequence[str]) -> DataFrame:
     if is_connect(spark) or is_local(spark):
         return spark.range(0, len(hosts), 1, len(hosts))
     jvm: Any = spark.sparkContext._jvm
+    gateway: Any = spark.sparkContext._gateway
     to_seq, row_factory = jvm.PythonUtils.toSeq, jvm.org.apache.spark.sql.RowFactory
     rows = []
     for number, host in enumerate(hosts):
-        values = spark.sparkContext._gateway.new_array(jvm.Object, 1)
+        values = gateway.new_array(jvm.Object, 1)
         values[0] = number
         rows.append(jvm.scala.Tuple2(row_factory.create(values), to_seq([host])))
     tag = jvm.scala.reflect.ClassTag.apply(jvm.Class.forName("org.apache.spark.sql.Row"))

@@ -56,9 +56,7 @@ def keep(key: str, rank: int, owner: int, rows: KeptRows) -> bool:
     return True
 
 
-def take(
-    key: str, rank: int, spool: SpoolDirectories, will_do: Callable[[Mapping[str, Any]], bool]
-) -> KeptRows | None:
+def take(key: str, rank: int, spool: SpoolDirectories, will_do: Callable[[Mapping[str, Any]], bool]) -> KeptRows | None:
     """The rows of the node of a rank, linked into a spool; None if this host does not have them whole.
 
     `will_do` says whether what is known of them is all that the node is to know.
