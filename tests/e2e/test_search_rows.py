@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import CLUSTER, LOCAL, on, our_files
+from conftest import CLUSTER, on, our_files
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.tuning import TrainValidationSplit
 from pyspark.sql import functions as F
@@ -20,6 +20,7 @@ def rows(spark):
         F.array(F.rand(1), F.rand(2)).alias("features"),
         F.when(F.col("id") == 7, None).when(F.col("id") == 8, float("nan")).otherwise(F.rand(3)).alias("label"),
         (F.col("id") % 9 == 0).alias("held_out"),
+        (F.col("id") % 2 == 1).alias("odd"),
     )
     return df.repartition(3).cache()
 
@@ -45,7 +46,7 @@ def kept_places():
     return [path for path in our_files() if Path(path).name.startswith("tfos_ml-rows-")]
 
 
-@on(LOCAL, CLUSTER)
+@on(CLUSTER)
 @pytest.mark.filterwarnings("ignore:.*left out")
 @pytest.mark.corner("rows kept on hosts between the fits of a search")
 def test_later_fits_take_no_rows_from_spark_and_learn_the_same_on_several_executors(any_spark):
@@ -68,7 +69,7 @@ def test_later_fits_take_no_rows_from_spark_and_learn_the_same_on_several_execut
 def test_rows_by_other_columns_or_on_more_nodes_are_others(spark):
     df = rows(spark)
     one = estimator()
-    maps = [{one.clusterSize: 1}, {one.clusterSize: 2}, {one.padValue: 1.0}, {one.validationIndicatorCol: None}]
+    maps = [{one.clusterSize: 1}, {one.clusterSize: 2}, {one.padValue: 1.0}, {one.validationIndicatorCol: "odd"}]
     found = [sources(model) for _, model in sorted(one.fitMultiple(df, maps))]
     assert found == [{"spark"}, {"spark"}, {"host"}, {"spark"}]
     df.unpersist()
