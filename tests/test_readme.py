@@ -21,6 +21,7 @@ PAGES = {  # in the order in which their programs run, in one session
         "docs/howto/doctor.rst",
         "docs/howto/gpus.rst",
         "docs/howto/speed.rst",
+        "docs/input.rst",
         "docs/howto/tuning.rst",
         "docs/howto/serving.rst",
         "docs/howto/elephas.rst",

@@ -12,6 +12,7 @@
     │   ├── ClusterConfigError       a Spark setting that would break the run
     │   ├── RemovedError             a function of TensorFlowOnSpark that has no counterpart
     │   ├── NotEnoughSlotsError      more nodes than Spark has task slots
+    │   ├── InputPathError           files that nodes cannot read themselves, where they must
     │   └── DestinationError         a directory that cannot be written or is in use
     ├── DataError                    found in the data
     │   ├── EmptyDataError           no rows at all
@@ -19,6 +20,7 @@
     │   ├── NonFiniteValueError      NaN or infinity where none is allowed
     │   ├── LabelRangeError          labels that the model's loss cannot take
     │   ├── CorruptRecordError       a TFRecord that is damaged, or does not fit the columns
+    │   ├── FilesChangedError        files that have changed since the fit was planned
     │   ├── ShapeError               rows that do not have the expected shape or dtype
     │   └── UnevenDataError          too few rows to give every worker a batch in every step
     ├── ModelError                   a SavedModel that is missing or does not fit
@@ -36,6 +38,7 @@
         ├── NodeExitError            the TensorFlow process died: exit code or signal
         ├── NodeLostError            the node's Spark task, Python worker or host is gone
         ├── InputLostError           Spark could not read all of the node's rows
+        ├── FileReadError            a node could not read a file of its input
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
         ├── NonFiniteLossError       the loss became NaN or infinite
@@ -123,6 +126,10 @@ class NotEnoughSlotsError(InvalidInputError):
     """The cluster has more nodes than Spark has task slots."""
 
 
+class InputPathError(InvalidInputError):
+    """``inputPath="direct"``, but nodes cannot read the files of the DataFrame themselves; says why."""
+
+
 class DestinationError(InvalidInputError):
     """A directory to be written to is in use or cannot be written."""
 
@@ -165,6 +172,10 @@ class CorruptRecordError(DataError):
 
     def __reduce__(self) -> Any:
         return type(self), (*self.args, self.file, self.offset)
+
+
+class FilesChangedError(DataError):
+    """A file that nodes read themselves is not as it was when the fit was planned."""
 
 
 class ShapeError(DataError):
@@ -303,6 +314,14 @@ class NodeLostError(NodeError):
 
 class InputLostError(NodeError):
     """Spark could not read all of a node's rows, so none of what was trained on them counts."""
+
+
+class KeptRowsLostError(NodeError):
+    """Rows that an earlier fit of a search had left on a host are not there; the fit then takes them from Spark."""
+
+
+class FileReadError(NodeError):
+    """A node could not read a file of its input."""
 
 
 class SupersededError(NodeError):

@@ -39,6 +39,7 @@ VALUES = {  # one that differs from the default, by Param
     "exportDir": "/e",
     "modelDir": "/m",
     "logDir": "/t",
+    "inputPath": "auto",
     "tensorboard": True,
     "signatureDefKey": "k",
     "tagSet": "t",

@@ -35,6 +35,7 @@ VALUES = {
     **dict.fromkeys(["reservationTimeout", "feedTimeout"], SECONDS),
     "communication": (["auto", "ring", "nccl"], ["", "RING", 1]),
     "masterNode": (["chief", "master"], ["", "worker", "Chief", 1, ["chief"]]),
+    "inputPath": (["spark", "direct", "auto"], ["", "SPARK", "Direct", None.__class__]),
     "inputMode": ([InputMode.SPARK, InputMode.TENSORFLOW], ["spark", "", 0, None.__class__]),
     "seed": ([0, -1, 2**62, np.int64(3)], ["1", True]),
     "nodeEnv": ([{}, {"A": "1"}, {"A": ""}], [{"A": 1}, {"": "x"}, {1: "x"}, "A=1", [("A", "1")]]),

@@ -17,6 +17,7 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claim
+from tfos_ml.agent.file_rows import read_share
 from tfos_ml.agent.graceful_end import log_failure
 from tfos_ml.agent.identity import identity_of
 from tfos_ml.agent.node_output import NodeOutput
@@ -53,7 +54,6 @@ FROZEN = (
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function of the job: rows in, result rows out."""
-    arriving = as_they_come(whole(batches)) if task.schema.columns else ()
     from pyspark import BarrierTaskContext, TaskContext
 
     if task.barrier:
@@ -61,14 +61,24 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         if task.is_driver_far and task.control is not None:
             is_reached = reaches_driver(task.control, context.partitionId(), task.template.size)
             task = task if is_reached else replace(task, control=None)
-        yield from supervise(Supervisor(task, BarrierPlacement(context, task.control)), arriving)
+        rows = _arriving(task, context.partitionId(), batches)
+        yield from supervise(Supervisor(task, BarrierPlacement(context, task.control)), rows)
         return
     assert task.control is not None
     check_driver(task.control)
     plain: Any = TaskContext.get()
     info = task_info_of(plain, task.first_rank + plain.partitionId(), task.control)
     placement = GatherPlacement(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-    yield from supervise(Supervisor(task, placement), arriving)
+    yield from supervise(Supervisor(task, placement), _arriving(task, info.rank, batches))
+
+
+def _arriving(task: NodeTask, rank: int, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch | None]:
+    """The rows of a node, from Spark or from the files of the plan."""
+    if not task.schema.columns:
+        return ()
+    if task.file_plan is None:
+        return as_they_come(whole(batches))
+    return as_they_come(read_share(task.file_plan, task.schema, task.template, rank))
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:

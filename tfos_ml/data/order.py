@@ -30,6 +30,16 @@ UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
 PARTITION_SHIFT = 33  # of Spark's monotonically_increasing_id
 
 
+def dealt_ranks(row_ids: Int64s, ranks: Sequence[int]) -> Int64s:
+    """The node, of those of some ranks, that each row goes to; as ``stages/base.py`` has Spark deal rows.
+
+    >>> dealt_ranks(np.array([0, 1, 2, 1 << PARTITION_SHIFT]), [4, 5]).tolist()
+    [4, 5, 4, 5]
+    """
+    dealt = (row_ids >> PARTITION_SHIFT) + (row_ids & ((1 << PARTITION_SHIFT) - 1))
+    return np.asarray(ranks, np.int64)[dealt % len(ranks)]
+
+
 def partition_counts(row_ids: Int64s) -> Int64s:
     """Rows by source partition, shape ``(largest partition + 1,)``."""
     return np.bincount(row_ids >> PARTITION_SHIFT).astype(np.int64)

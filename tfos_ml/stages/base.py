@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -22,10 +24,14 @@ from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.order import PARTITION_SHIFT
+from tfos_ml.data.validation_draw import ValidationDraw
+from tfos_ml.driver.file_plan import make_plan
+from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.fit import RunResult, launch
-from tfos_ml.driver.preflight import graces, lease_timeout, shuffle_memory, spool_memory
+from tfos_ml.driver.preflight import graces, idle_seconds, lease_timeout, shuffle_memory, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
+from tfos_ml.driver.row_keeping import RowKeeping
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
@@ -38,6 +44,7 @@ from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
 from tfos_ml.stages.fit_outcome import timeline_of, warn_of_outcome
 from tfos_ml.stages.input_mode import InputMode
+from tfos_ml.stages.input_path import InputChoice, choose_input
 from tfos_ml.stages.model import TFModel
 from tfos_ml.stages.params import TrainingParams
 from tfos_ml.stages.persistence import Saveable
@@ -47,12 +54,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from tfos_ml.data.file_plan import FilePlan
+
 
 class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     """An estimator that trains on a cluster of TensorFlow nodes."""
 
     parent_run: Any = None
     """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
+    _row_keeping: RowKeeping | None = None
+    """What fits of one call of fitMultiple share; kept by copies."""
 
     @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
@@ -76,19 +87,23 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
                 "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
             )
         self._check_directories(spark)
+        chosen = self._choose_input(dataset, template)
         columns, payload = self._prepare(dataset)
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
         timeline.end("checks")
-        result = launch(
+        run = partial(
+            launch,
             spark,
-            lambda: self._rows_by_node(dataset, columns, template),
-            self._task(spark, template, columns, payload, settings),
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
             reported=listener.reported,
             driver_program=payload if first else None,
         )
+        task = self._task(spark, template, columns, payload, settings, chosen)
+        rows = partial(self._rows_by_node, dataset, columns, template, chosen)
+        keeping = self._row_keeping if columns.columns and chosen.plan is None else None
+        result = run(rows, task) if keeping is None else keeping.launch(rows, task, run)
         timeline.end("run")
         warn_of_outcome(result, template)
         listener.trained(result)
@@ -106,6 +121,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         columns: schema.FeedSchema,
         payload: bytes,
         settings: NodeSettings,
+        chosen: InputChoice,
     ) -> NodeTask:
         """What all nodes are told; each attempt adds its id and its server."""
         export_dir = self._get("exportDir")
@@ -119,6 +135,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             reservation_timeout=self._get("reservationTimeout"),
             export_dir=pyarrow_uri(export_dir) if export_dir else None,
             control=None,
+            file_plan=chosen.plan,
             lease=lease_timeout(spark),
             first_rank=self._first_rank(),
             graces=graces(spark),
@@ -233,10 +250,69 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             )
         return files
 
-    def _rows_by_node(self, df: DataFrame, columns: schema.FeedSchema, template: ClusterTemplate) -> DataFrame:
-        """The plan whose partition *i* holds the rows of node *i*, each with its row id; without columns, any rows."""
+    def explainInput(self, dataset: DataFrame) -> str:
+        """Say how the rows of a DataFrame would come to the nodes, and why; no job runs.
+
+        Parameters
+        ----------
+        dataset : pyspark.sql.DataFrame
+            The rows that ``fit`` would train on.
+
+        Returns
+        -------
+        str
+            ``"direct: ..."`` if the nodes read its files themselves, ``"spark: ..."`` if Spark feeds them; then the
+            reason.
+
+        Raises
+        ------
+        InputPathError
+            If ``inputPath="direct"``, and nodes cannot read the files themselves.
+        InvalidInputError
+            If Params or columns are wrong.
+
+        Examples
+        --------
+        >>> TFEstimator(trainFn=lambda args, ctx: None).explainInput(df)
+        "spark: inputPath='spark'"
+        """
+        check_dataframe(dataset, f"{type(self).__name__}.explainInput")
+        self.check_params()
+        return str(self._choose_input(dataset, self._template()))
+
+    def _choose_input(self, df: DataFrame, template: ClusterTemplate) -> InputChoice:
+        """How rows come to the nodes; raises ``InputPathError`` if it cannot be as ``inputPath`` says."""
+        path = self._get("inputPath")
+        if path == "spark":
+            return InputChoice(None, "inputPath='spark'")
+        columns = self._columns_of(df)
+
+        def plan() -> FilePlan:
+            if not columns.columns:
+                raise NotDirectError("inputMode=TENSORFLOW has train functions read the files (ctx.files())")
+            names = [spec.column for spec in columns.columns]
+            return make_plan(df, names, self._validation_rule(), lambda: self._numbered_rows(df, columns))
+
+        return choose_input(path, len({*template.feed_ranks, *template.validation_ranks}), plan)
+
+    def _columns_of(self, df: DataFrame) -> schema.FeedSchema:
+        """The columns to feed, before a look at the model."""
+        return self._feed_schema(df.schema)
+
+    def _validation_rule(self) -> str | ValidationDraw | None:
+        """What says which rows are for validation: a boolean column, or a draw; None if none are."""
+        indicator: str | None = self._get("validationIndicatorCol")
+        return indicator
+
+    def _rows_by_node(
+        self, df: DataFrame, columns: schema.FeedSchema, template: ClusterTemplate, chosen: InputChoice
+    ) -> DataFrame:
+        """The plan whose partition *i* holds the rows of node *i*, each with its row id.
+
+        Any rows, one a node, where nodes do not take theirs from Spark.
+        """
         first = self._first_rank()
-        if not columns.columns:
+        if not columns.columns or chosen.plan is not None:
             return df.sparkSession.range(0, template.size - first, 1, template.size - first)
         rows = self._numbered_rows(df, columns)
         # Dealing from a partition's own number on spreads the rows of many small partitions, too.
@@ -260,8 +336,10 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _validation_condition(self, df: DataFrame) -> Column | None:
         """Which rows are for validation; None if none are."""
-        indicator = self._get("validationIndicatorCol")
-        return F.coalesce(df[f"`{indicator}`"], F.lit(False)) if indicator else None
+        rule = self._validation_rule()
+        if isinstance(rule, ValidationDraw):
+            return rule.column()
+        return F.coalesce(df[f"`{rule}`"], F.lit(False)) if rule else None
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = self._with_params(TFModel._from_run(result, self._label_names(given)))
@@ -301,7 +379,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         Parameters
         ----------
         dataset : pyspark.sql.DataFrame
-            The rows; cached until the last model is fitted, unless it is already.
+            The rows; cached until the last model is fitted, unless it is already. Nodes keep theirs on their hosts
+            as long, so that only the first of the fits that run on the same rows, by the same columns on as many
+            nodes, takes them from Spark (``model.summary["nodes"]``, ``"rows_from"``).
         paramMaps : sequence of dict
             Params by param.
 
@@ -311,15 +391,21 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             Index of a param map and its model, as they are done. Several threads may share it, as
             those of ``CrossValidator`` do.
         """
-        estimator = self.copy()
+        estimator, shared = self.copy(), ExitStack()
         listening().adopt(estimator)
         if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan
-            return FitIterator(estimator, dataset, paramMaps, lambda: None)
+            return FitIterator(estimator, dataset, paramMaps, shared.close)
         level = dataset.storageLevel
-        if level.useMemory or level.useDisk:
-            return FitIterator(estimator, dataset, paramMaps, lambda: None)
-        cached = dataset.persist()
-        return FitIterator(estimator, cached, paramMaps, cached.unpersist)
+        if self._get("inputPath") != "spark" and self._choose_input(dataset, self._template()).plan is not None:
+            return FitIterator(estimator, dataset, paramMaps, shared.close)  # a cache is no file
+        if not (level.useMemory or level.useDisk):
+            dataset = dataset.persist()
+            shared.callback(dataset.unpersist)
+        spark = dataset.sparkSession
+        if len(paramMaps) > 1 and idle_seconds(spark):  # fork servers see to it that nothing is kept for ever
+            estimator._row_keeping = RowKeeping(spark)
+            shared.callback(estimator._row_keeping.release)
+        return FitIterator(estimator, dataset, paramMaps, shared.close)
 
 
 def _pick(ranks: Sequence[int], number: Column) -> Column:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +21,7 @@ from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
+from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.job_errors import adapt_rows_error
 from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
@@ -40,7 +40,7 @@ from tfos_ml.stages.params import KerasParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
     from tfos_ml.driver.fit import RunResult
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from tfos_ml.stages.model import TFModel
 
 _MODEL_FILE = "model.keras"
-_SPLIT_BITS = 53
 _NO_SERVERS: tuple[type[errors.TfosMlError], str] = (
     errors.ClusterConfigError,
     "KerasEstimator cannot train with parameter servers (numPS): Keras 3 does not support ParameterServerStrategy. "
@@ -310,12 +309,12 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             rows = rows.where(schema.no_nulls(rows, specs))
         return rows.where(schema.all_finite(rows, specs)) if columns.nan_policy == "skip" else rows
 
-    def _validation_condition(self, df: DataFrame) -> Column | None:
+    def _columns_of(self, df: DataFrame) -> schema.FeedSchema:
+        return self._feed_columns(df.schema, df.sparkSession)
+
+    def _validation_rule(self) -> str | ValidationDraw | None:
         split = self._get("validationSplit")
-        if not split:
-            return super()._validation_condition(df)
-        draw = F.xxhash64(F.monotonically_increasing_id(), F.lit(self._get("seed")))
-        return F.shiftrightunsigned(draw, 64 - _SPLIT_BITS) < F.lit(math.ceil(split * 2**_SPLIT_BITS))
+        return ValidationDraw(split, self._get("seed")) if split else super()._validation_rule()
 
     def _pickle(
         self,

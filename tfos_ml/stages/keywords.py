@@ -91,6 +91,7 @@ class TrainingKeywords(TypedDict, total=False):
     modelDir: str | None
     logDir: str | None
     tensorboard: bool
+    inputPath: str
     reservationTimeout: float
     feedTimeout: float
     maxRestarts: int
@@ -128,6 +129,8 @@ class TrainingAccessors(ParamsBase):
     def getLogDir(self) -> str: """Value of ``logDir``."""; return self.getOrDefault("logDir")
     def setTensorboard(self, value: bool) -> Self: """Set ``tensorboard``: whether the chief starts TensorBoard for the time of the fit."""; return self._set_checked(tensorboard=value)
     def getTensorboard(self) -> bool: """Value of ``tensorboard``."""; return self.getOrDefault("tensorboard")
+    def setInputPath(self, value: str) -> Self: """Set ``inputPath``: how rows come from plain Parquet files: 'spark' feeds them, 'direct' has the nodes read the files, 'auto' chooses (explainInput)."""; return self._set_checked(inputPath=value)
+    def getInputPath(self) -> str: """Value of ``inputPath``."""; return self.getOrDefault("inputPath")
     def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds the nodes may take to start and meet."""; return self._set_checked(reservationTimeout=value)
     def getReservationTimeout(self) -> float: """Value of ``reservationTimeout``."""; return self.getOrDefault("reservationTimeout")
     def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)

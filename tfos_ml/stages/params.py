@@ -117,6 +117,12 @@ class TrainingParams(
         TEXT,
     )
     tensorboard = Param("whether the chief starts TensorBoard for the time of the fit", FLAG, False)
+    inputPath = Param(
+        "how rows come from plain Parquet files: 'spark' feeds them, 'direct' has the nodes read the files, 'auto' "
+        "chooses (explainInput)",
+        choice("spark", "direct", "auto"),
+        "spark",
+    )
     reservationTimeout = Param("seconds the nodes may take to start and meet", SECONDS, 600.0)
     feedTimeout = Param("seconds a node may wait for rows, or rows for a node", SECONDS, 600.0)
     maxRestarts = Param(

@@ -1,0 +1,52 @@
+"""Row groups by Spark's splits, from the footers of files, without Spark."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+
+from tfos_ml.driver.file_plan import _footer, _is_time, _piece
+from tfos_ml.driver.file_scan import FileSplit, NotDirectError
+
+
+@pytest.fixture
+def path(tmp_path):
+    pq.write_table(pa.table({"id": np.arange(100), "x": np.ones(100)}), tmp_path / "a.parquet", row_group_size=7)
+    return tmp_path / "a.parquet"
+
+
+def split_of(path, start, length, size=None, later=0):
+    info = fs.LocalFileSystem().get_file_info(str(path))
+    return FileSplit(start, str(path), start, length, size or info.size, info.mtime_ns // 10**6 + later)
+
+
+@pytest.mark.parametrize("length", [1, 64, 300, 1000, 1 << 20])
+def test_each_row_group_is_in_one_split_in_order(path, length):
+    size = path.stat().st_size
+    footer = _footer(split_of(path, 0, size))
+    pieces = [_piece(split_of(path, start, length), footer, 0) for start in range(0, size, length)]
+    assert [number for piece in pieces for number in piece.row_groups] == list(range(15))
+    assert sum(piece.rows for piece in pieces) == 100
+
+
+@pytest.mark.parametrize("other", [{"size": 5}, {"later": 1}])
+def test_a_file_that_is_not_as_spark_listed_it_is_not_planned(path, other):
+    with pytest.raises(NotDirectError, match=r"a\.parquet has changed since Spark listed the files"):
+        _footer(split_of(path, 0, 100, **other))
+
+
+def test_a_file_without_a_footer_is_not_planned(path):
+    path.write_bytes(b"PAR1 no footer")
+    with pytest.raises(NotDirectError, match=r"the driver cannot read the footer of .*a\.parquet: "):
+        _footer(split_of(path, 0, 100))
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "milliseconds", "same"),
+    [(5_123_456_789, 5123, True), (5_123_456_789, 5124, False), (5 * 10**9, 5999, True), (None, 1, True)],
+)
+def test_times_are_compared_as_exactly_as_the_filesystem_tells_them(nanoseconds, milliseconds, same):
+    assert _is_time(nanoseconds, milliseconds) is same

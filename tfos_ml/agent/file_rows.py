@@ -1,0 +1,169 @@
+"""Rows that a node reads itself from Parquet files: the same Arrow batches as Spark would hand to its task.
+
+Spark deals rows one by one, so that every step has rows of every node. Each node therefore reads all row groups, and
+keeps every *n*-th row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from tfos_ml import errors
+from tfos_ml.agent.feeder import VALIDATION_COLUMN
+from tfos_ml.common import filesystems
+from tfos_ml.common.redact import redact
+from tfos_ml.data.arrow import plain
+from tfos_ml.data.file_plan import FilePiece, FilePlan, PlannedFile
+from tfos_ml.data.order import PARTITION_SHIFT, Int64s, dealt_ranks
+from tfos_ml.data.parquet_types import fed_type
+from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
+from tfos_ml.protocol.template import ClusterTemplate
+
+BATCH_BYTES = 16 << 20
+"""Of decoded rows of all nodes, about, in one batch."""
+
+
+def read_share(plan: FilePlan, schema: FeedSchema, template: ClusterTemplate, rank: int) -> Iterator[pa.RecordBatch]:
+    """The rows of one node, with their ids, as :class:`~tfos_ml.agent.feeder.Feeder` takes them.
+
+    Raises ``FilesChangedError`` if a file is not as it was planned, ``FileReadError`` if it cannot be read.
+    """
+    if rank not in (*template.feed_ranks, *template.validation_ranks):
+        return
+    share = _Share(plan, schema, template, rank)
+    opened = _OpenFile()
+    partition, position = -1, 0
+    with contextlib.closing(opened):
+        for piece in plan.pieces:
+            position = position if piece.partition == partition else 0
+            partition = piece.partition
+            for batch in _batches(opened, plan, piece):
+                mine = share.of(batch, (partition << PARTITION_SHIFT) + position)
+                position += batch.num_rows
+                if mine.num_rows:
+                    yield mine
+
+
+class _Share:
+    """Picks the rows of a node, and brings their columns into the form of rows that are fed."""
+
+    def __init__(self, plan: FilePlan, schema: FeedSchema, template: ClusterTemplate, rank: int):
+        self._plan = plan
+        self._types = [fed_type(spec) for spec in schema.columns]
+        self._template, self._rank = template, rank
+
+    def of(self, batch: pa.RecordBatch, first_id: int) -> pa.RecordBatch:
+        """The rows of the node in a batch of consecutive rows."""
+        ids = first_id + np.arange(batch.num_rows)
+        validates = self._validates(batch, ids)
+        mine = self._mine(ids, validates)
+        if len(mine) < batch.num_rows:
+            batch = batch.take(pa.array(mine))
+        columns = [self._fed(batch.column(n), kind) for n, kind in zip(self._plan.columns, self._types, strict=True)]
+        names = [f"c{i}" for i in range(len(columns))] + [ROW_COLUMN]
+        columns.append(pa.array(ids[mine]))
+        if validates is not None:
+            columns.append(pa.array(validates[mine]))
+            names.append(VALIDATION_COLUMN)
+        return pa.RecordBatch.from_arrays(columns, names)
+
+    def _validates(self, batch: pa.RecordBatch, ids: Int64s) -> Any:
+        """Which rows are for validation; None if none are."""
+        rule = self._plan.validation
+        if isinstance(rule, str):
+            return pc.fill_null(batch.column(rule), False).to_numpy(zero_copy_only=False)
+        return None if rule is None else rule.of(ids)
+
+    def _mine(self, ids: Int64s, validates: Any) -> Int64s:
+        ranks = dealt_ranks(ids, self._template.feed_ranks)
+        if validates is not None:
+            ranks = np.where(validates, dealt_ranks(ids, self._template.validation_ranks), ranks)
+        return np.flatnonzero(ranks == self._rank)
+
+    def _fed(self, column: pa.Array, kind: pa.DataType) -> pa.Array:
+        """A column as Spark feeds it; doubles of vectors become floats as they do in Java, rounded or infinite."""
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        column = plain(column)
+        return column if column.type == kind else column.cast(kind, safe=False)
+
+
+class _OpenFile:
+    """The file that was read last; row groups of a large one are in several partitions."""
+
+    def __init__(self) -> None:
+        self._file: PlannedFile | None = None
+        self._parquet: pq.ParquetFile | None = None
+        self._source: pa.NativeFile | None = None
+
+    def parquet(self, file: PlannedFile) -> pq.ParquetFile:
+        """A file, opened."""
+        if file is not self._file:
+            self.close()
+            filesystem, path = filesystems.open_uri(file.uri)
+            self._source = filesystem.open_input_file(path)
+            self._parquet = pq.ParquetFile(self._source, pre_buffer=not isinstance(filesystem, fs.LocalFileSystem))
+            self._file = file
+        return self._parquet
+
+    def close(self) -> None:
+        """Close it."""
+        if self._source is not None:
+            self._source.close()
+        self._file = self._parquet = self._source = None
+
+
+def _batches(opened: _OpenFile, plan: FilePlan, piece: FilePiece) -> Iterator[pa.RecordBatch]:
+    """All rows of a piece of a file, some megabytes at a time."""
+    file = plan.files[piece.file]
+    columns = plan.read_columns
+    rows = 0
+    try:
+        _check_unchanged(file)
+        parquet = opened.parquet(file)
+        for group in piece.row_groups:
+            size = _batch_rows(parquet.metadata.row_group(group), columns)
+            for batch in parquet.iter_batches(size, row_groups=[group], columns=columns):
+                rows += batch.num_rows
+                yield batch
+        _check_unchanged(file)
+    except (OSError, pa.ArrowException) as error:
+        _check_unchanged(file)
+        raise errors.FileReadError(f"{redact(file.uri)} cannot be read: {redact(error)}") from error
+    if rows != piece.rows:
+        raise errors.FilesChangedError(_changed(file, f"row groups of {rows} rows instead of {piece.rows}"))
+
+
+def _batch_rows(group: Any, columns: list[str]) -> int:
+    """Rows of a row group that are about ``BATCH_BYTES`` when they are decoded."""
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    wanted = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns]
+    size = sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in wanted)
+    return max(1, min(group.num_rows, BATCH_BYTES * group.num_rows // max(1, size)))
+
+
+def _check_unchanged(file: PlannedFile) -> None:
+    """Raise ``FilesChangedError`` if a file has another size or modification time than planned, or is gone."""
+    try:
+        info = filesystems.request(file.uri, lambda filesystem, path: filesystem.get_file_info(path))
+    except filesystems.StorageError as error:
+        raise errors.FileReadError(f"{redact(file.uri)} cannot be reached: {error}") from error
+    if info.type == fs.FileType.NotFound:
+        raise errors.FilesChangedError(_changed(file, "is gone"))
+    if (info.size, info.mtime_ns) != (file.size, file.mtime_ns):
+        raise errors.FilesChangedError(_changed(file, f"has {info.size:,} bytes of {info.mtime}"))
+
+
+def _changed(file: PlannedFile, found: str) -> str:
+    return (
+        f"{redact(file.uri)} had {file.size:,} bytes when the fit was planned, and has changed since: {found}. Leave "
+        "files alone while they are read, and read the DataFrame anew (spark.read.parquet)"
+    )

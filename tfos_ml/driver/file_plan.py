@@ -1,0 +1,141 @@
+"""The plan by which nodes read Parquet files themselves: Spark's splits, and the row groups of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from tfos_ml.common import filesystems
+from tfos_ml.common.redact import redact
+from tfos_ml.data.file_plan import FilePiece, FilePlan, PlannedFile
+from tfos_ml.data.parquet_types import same_values, spark_arrow_type
+from tfos_ml.data.validation_draw import ValidationDraw
+from tfos_ml.driver.file_scan import FileSplit, NotDirectError, file_columns, splits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+MOST_FILES = 10_000
+"""Whose footers the driver reads."""
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class _Footer:
+    file: PlannedFile
+    types: pa.Schema
+    row_groups: list[tuple[int, int]]  # of each: the byte by which it belongs to a split, and its rows
+
+
+def make_plan(
+    df: DataFrame,
+    columns: Sequence[str],
+    validation: str | ValidationDraw | None,
+    numbered: Callable[[], DataFrame],
+) -> FilePlan:
+    """Plan how nodes read some columns of a DataFrame from its files.
+
+    `validation` says which rows are for validation: a boolean column, or a draw. `numbered` makes the DataFrame that
+    Spark would feed. Raises ``NotDirectError`` if rows might not be the same, or not in the same order, as Spark has
+    them.
+    """
+    stored = file_columns(df)
+    wanted = [*columns, *([validation] if isinstance(validation, str) else [])]
+    kinds = {name: _kind(df, name, stored) for name in wanted}
+    found = splits(numbered())
+    footers = _footers(found)
+    for footer in footers.values():
+        _check_types(footer, {stored[name]: kind for name, kind in kinds.items()})
+    numbers = {uri: number for number, uri in enumerate(footers)}
+    pieces = (_piece(split, footers[split.uri], numbers[split.uri]) for split in found)
+    return FilePlan(
+        tuple(footer.file for footer in footers.values()),
+        tuple(piece for piece in pieces if piece.rows),
+        tuple(stored[name] for name in columns),
+        stored[validation] if isinstance(validation, str) else validation,
+    )
+
+
+def _kind(df: DataFrame, name: str, stored: Mapping[str, str]) -> tuple[DataType, pa.DataType]:
+    """The types of a column to Spark and to Arrow."""
+    found = [field.dataType for field in df.schema.fields if field.name == name]
+    if len(found) != 1:
+        raise NotDirectError(f"'{name}' is a field of a struct")
+    if name not in stored:
+        raise NotDirectError(f"column '{name}' is told by directories of partitions, and not in the files")
+    if "." in stored[name]:
+        raise NotDirectError(f"the name of column '{stored[name]}' has a dot in it")
+    kind = spark_arrow_type(found[0])
+    if kind is None:
+        raise NotDirectError(f"Spark converts column '{name}' of type {found[0].simpleString()} as it reads it")
+    return found[0], kind
+
+
+def _footers(found: Sequence[FileSplit]) -> dict[str, _Footer]:
+    listed = {split.uri: split for split in found}
+    if len(listed) > MOST_FILES:
+        raise NotDirectError(f"there are {len(listed):,} files, more than {MOST_FILES:,}")
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="footers") as pool:
+        return dict(zip(listed, pool.map(_footer, listed.values()), strict=True))
+
+
+def _footer(split: FileSplit) -> _Footer:
+    def read(filesystem: fs.FileSystem, path: str) -> _Footer:
+        info = filesystem.get_file_info(path)
+        with filesystem.open_input_file(path) as source:
+            parquet = pq.ParquetFile(source)
+            groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
+            places = [(_middle(group), group.num_rows) for group in groups]
+            return _Footer(PlannedFile(split.uri, info.size, info.mtime_ns), parquet.schema_arrow, places)
+
+    try:
+        footer = filesystems.request(split.uri, read)
+    except (OSError, pa.ArrowException) as error:
+        shown = redact(split.uri)
+        raise NotDirectError(f"the driver cannot read the footer of {shown}: {redact(error)}") from None
+    if footer.file.size != split.file_size or not _is_time(footer.file.mtime_ns, split.modified):
+        raise NotDirectError(f"{redact(split.uri)} has changed since Spark listed the files; read the DataFrame anew")
+    return footer
+
+
+def _is_time(nanoseconds: int | None, milliseconds: int) -> bool:
+    """Whether two times of one file are the same; some filesystems tell whole seconds, some none."""
+    if nanoseconds is None:
+        return True
+    whole = nanoseconds % 10**9 == 0
+    return nanoseconds // 10**9 == milliseconds // 1000 if whole else nanoseconds // 10**6 == milliseconds
+
+
+def _middle(group: Any) -> int:
+    """The byte of a file that decides to which split a row group belongs, as parquet-mr has it."""
+    first = group.column(0)
+    start = first.data_page_offset
+    if first.has_dictionary_page and first.dictionary_page_offset < start:
+        start = first.dictionary_page_offset
+    size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+    middle: int = start + size // 2
+    return middle
+
+
+def _check_types(footer: _Footer, kinds: Mapping[str, tuple[DataType, pa.DataType]]) -> None:
+    for name, (spark_type, kind) in kinds.items():
+        places = [i for i, other in enumerate(footer.types.names) if other.lower() == name.lower()]
+        shown = redact(footer.file.uri)
+        if len(places) != 1 or footer.types.names[places[0]] != name:
+            raise NotDirectError(f"{shown} has no column '{name}', or several of that name")
+        found = footer.types.field(places[0]).type
+        if not same_values(found, kind):
+            raise NotDirectError(f"column '{name}' is {found} in {shown}, and {spark_type.simpleString()} to Spark")
+
+
+def _piece(split: FileSplit, footer: _Footer, number: int) -> FilePiece:
+    end = split.start + split.length
+    groups = [(i, rows) for i, (middle, rows) in enumerate(footer.row_groups) if split.start <= middle < end]
+    return FilePiece(split.partition, number, tuple(i for i, _ in groups), sum(rows for _, rows in groups))
