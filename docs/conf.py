@@ -33,6 +33,7 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 html_theme = "furo"
 html_title = "tfos_ml"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 templates_path = ["_templates"]

@@ -1,7 +1,7 @@
 """``python -m tfos_ml doctor``, as users run it: on good set-ups, and on broken ones, each of which it names.
 
-A good set-up and five broken ones are in ``make test``, the others in ``make chaos``: each starts a Spark of its own.
-In a session that is there already, the program of docs/howto/doctor.rst runs it (tests/test_readme.py).
+A good set-up and five broken ones are in ``make test``, the others in ``make chaos``: nearly each starts a Spark of its
+own. The program of docs/howto/doctor.rst runs it in a session that is there already, too (tests/test_readme.py).
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ def test_several_executors_are_looked_at(report):
     assert found.findings["Local directories, executors"]["status"] == "ok"
 
 
+@pytest.mark.chaos
 @needs_connect_server
 def test_a_client_of_spark_connect(report, connect_server):
     # An address of the documentation's own network, which nobody has: executors cannot reach it.
@@ -124,11 +125,6 @@ def test_no_java(report):
 def test_no_java_on_path_either(report, tmp_path):
     found = report(*LOCAL, JAVA_HOME=None, PATH=str(tmp_path))
     assert "there is no java on PATH" in found.only_failure()["said"]
-
-
-def test_too_few_slots(report):
-    one = report("--master", "local[2]", "--nodes", "3").only_failure()
-    assert (one["check"], "--nodes=3 needs 3 task slots" in one["said"]) == ("Task slots", True)
 
 
 def test_a_driver_host_that_does_not_resolve(report):
@@ -258,6 +254,19 @@ def test_arguments_that_are_none(arguments, capsys):
         main(["doctor", *arguments])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("usage: python -m tfos_ml doctor")
+
+
+# In a program that has a session
+
+
+def test_too_few_slots(spark, capsys):
+    from tfos_ml.doctor.command import main
+
+    assert main(["doctor", "--json", "--nodes", "5"]) == 1
+    (one,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["status"] == "failed"]
+    assert (one["check"], "--nodes=5 needs 5 task slots" in one["said"]) == ("Task slots", True)
+    assert one["advice"]
+    assert spark.range(3).count() == 3
 
 
 @pytest.mark.chaos
