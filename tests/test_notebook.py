@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
 CELL_TIMEOUT = 400
+END_SECONDS = 20.0  # of a kernel: it gets a signal after half of them, and is killed after all
 
 
 class Shown(NamedTuple):
@@ -52,6 +53,7 @@ def test_notebook_runs_from_start_to_end(name, tmp_path):
     client = NotebookClient(
         notebook, timeout=CELL_TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
+    client.create_kernel_manager().shutdown_wait_time = END_SECONDS  # 5 s are too few for its exit handlers
     client.execute(env=outside_pytest())
 
     # Assert
