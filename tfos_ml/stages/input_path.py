@@ -46,5 +46,5 @@ def choose_input(path: str, readers: int, make_plan: Callable[[], FilePlan]) -> 
     return InputChoice(
         plan,
         f"a plain scan of {len(plan.files):,} Parquet file(s) with {plan.row_groups:,} row group(s) and {plan.rows:,} "
-        f"row(s); each node reads them and {share}",
+        f"row(s){' before the filter' * (plan.condition is not None)}; each node reads them and {share}",
     )
