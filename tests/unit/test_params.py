@@ -25,7 +25,7 @@ def integers(least):
 
 VALUES = {
     **dict.fromkeys(["featuresCol", "labelCol", "predictionCol", "weightCol", "validationIndicatorCol"], TEXTS),
-    **dict.fromkeys(["modelDir", "exportDir", "logDir", "initialModel"], TEXTS),
+    **dict.fromkeys(["modelDir", "exportDir", "logDir", "initialModel", "cacheDir"], TEXTS),
     **dict.fromkeys(["signatureDefKey", "tagSet", "protocol"], TEXTS),
     **dict.fromkeys(["rawPredictionCol", "probabilityCol"], (["x", ""], [1, b"x", ["x"]])),
     **dict.fromkeys(["inputMapping", "labelMapping", "weightMapping", "outputMapping"], MAPPINGS),

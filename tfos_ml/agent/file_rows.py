@@ -64,6 +64,8 @@ class _Share:
     def of(self, batch: pa.RecordBatch, first_id: int) -> pa.RecordBatch:
         """The rows of the node in a batch of consecutive rows of a partition."""
         ids = first_id + np.arange(batch.num_rows)
+        if self._plan.row_ids is not None:
+            ids = batch.column(self._plan.row_ids).to_numpy()
         validates = self._validates(batch, ids)
         mine = self._mine(ids, validates)
         if len(mine) < batch.num_rows:

@@ -39,6 +39,7 @@ class FilePlan:
     validation: str | ValidationDraw | None = None  # a boolean column, or a draw: rows to validate on
     condition: Condition | None = None  # of rows that are kept; the others have no position in their partition
     constants: tuple[tuple[str, str], ...] = ()  # columns that directories tell, and their Arrow types by name
+    row_ids: str | None = None  # a column that holds the ids of rows; None: they follow from partitions and positions
 
     @property
     def read_columns(self) -> list[str]:
@@ -46,7 +47,8 @@ class FilePlan:
         marks = [self.validation] if isinstance(self.validation, str) else []
         tested = [] if self.condition is None else sorted(columns_of(self.condition))
         told = {name for name, _ in self.constants}
-        return [name for name in dict.fromkeys([*self.columns, *marks, *tested]) if name not in told]
+        ids = [] if self.row_ids is None else [self.row_ids]
+        return [name for name in dict.fromkeys([*self.columns, *marks, *tested, *ids]) if name not in told]
 
     @property
     def rows(self) -> int:
