@@ -150,5 +150,5 @@ def _settings(spark: SparkSession) -> list[tuple[str, str]]:
     found = {pair._1(): pair._2() for pair in items(given)}
     kept = {name: value for name, value in found.items() if name.startswith("spark.sql.")}
     kept.pop("spark.sql.warehouse.dir", None)
-    kept["spark.sql.session.timeZone"] = spark.conf.get("spark.sql.session.timeZone", "") or ""
+    kept["spark.sql.session.timeZone"] = spark.conf.get("spark.sql.session.timeZone") or ""
     return sorted(kept.items())
