@@ -231,18 +231,25 @@ def test_keys_are_the_same_in_programs_of_the_same_settings(files, tmp_path):
     assert texts[0] == texts[1]
 
 
-def test_files_that_change_while_rows_are_written_are_an_error(spark, tmp_path):
+TOUCHED = {
+    "time": lambda path: os.utime(path, (time.time() + 5, time.time() + 5)),
+    "size": lambda path: pq.write_table(table(0, 60), path),
+}
+
+
+@pytest.mark.parametrize("change", TOUCHED)
+def test_files_that_change_while_rows_are_written_are_an_error(spark, tmp_path, change):
     path, cache = tmp_path / "one.parquet", tmp_path / "cache"
     pq.write_table(table(0, 50), path)
     df = spark.read.parquet(str(path)).withColumn("label", F.col("label") * 2)
     chosen = estimator_of(cacheDir=str(cache))._choose_input(df, estimator_of()._template())
-    os.utime(path, (time.time() + 5, time.time() + 5))
+    TOUCHED[change](path)
     with pytest.raises(errors.FilesChangedError, match="have changed while its rows were written"):
         chosen.ready()
     assert not list(cache.iterdir())
 
 
-def test_validation_is_drawn_and_types_are_kept_from_cached_rows(spark, files, tmp_path):
+def test_dates_are_the_same_from_cached_rows(spark, files, tmp_path):
     df = spark.read.parquet(str(files)).selectExpr("id", "features", "date_add(date'2024-01-01', int(id)) AS label")
     fed = passes_of(df, tmp_path, "spark", validationIndicatorCol=None)
     cached, told, _ = fit(df, tmp_path / "cached", tmp_path / "cache")
@@ -266,7 +273,7 @@ def test_weights_of_keras_from_cached_rows_are_those_of_fed_ones(spark, files, t
             assert model.summary["cache"]["reused"] is reused
 
 
-def test_a_train_function_sees_nothing_of_a_cache_that_was_deleted_before(spark, files, tmp_path):
+def test_rows_that_are_deleted_before_nodes_read_them_are_an_error(spark, files, tmp_path):
     cache = tmp_path / "cache"
     df = spark.read.parquet(str(files)).withColumn("label", F.col("label") * 2)
     arguments = {"tfArgs": {"directory": str(tmp_path)}, "inputMapping": {"id": "id", "features": "x"}}

@@ -19,14 +19,14 @@ from tfos_ml.driver.file_plan import make_plan
 from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.protocol.template import make_template
 
-ROWS, GROUP = 240, 12
+ROWS, GROUP = 240, 24
 FLOATS = [None, math.nan, -0.0, 0.0, math.inf, -math.inf, 0.1, 2.5, -7.25, 1e30]
 
 
 def mixed(first: int) -> pa.Table:
     """Rows with nulls, NaN and both zeros; some row groups hold one value only, one has a NaN beside it."""
     ids = range(first, first + ROWS)
-    floats = [2.5 if i % ROWS < 3 * GROUP else FLOATS[i % len(FLOATS)] for i in ids]
+    floats = [2.5 if i % ROWS < 2 * GROUP else FLOATS[i % len(FLOATS)] for i in ids]
     floats[GROUP] = math.nan
     names = [None, "", "a", "é", "\U0001f600", "z\uffff", "b"]
     columns = {
@@ -102,7 +102,7 @@ KEPT = [
 
 @pytest.mark.parametrize("condition", KEPT)
 def test_a_filter_keeps_the_rows_that_spark_keeps_in_the_same_places(spark, files, condition):
-    with partition_bytes(spark, 3000):
+    with partition_bytes(spark, 9000):
         expected, found = rows_both_ways(spark.read.parquet(str(files)).filter(condition).select("s", "id"), ["id"])
     assert found == expected
     assert bool(found) == (condition != "id > 10000")
@@ -146,7 +146,7 @@ PRUNED = [
 
 @pytest.mark.parametrize("condition", PRUNED)
 def test_columns_that_directories_tell_are_those_of_spark(spark, partitioned, condition):
-    with partition_bytes(spark, 3000):
+    with partition_bytes(spark, 9000):
         df = spark.read.parquet(str(partitioned)).filter(condition)
         expected, found = rows_both_ways(df, ["k", "id", "s"])
     assert found == expected
@@ -164,7 +164,7 @@ def test_directories_alone_may_tell_all_that_is_needed(spark, partitioned):
 @pytest.mark.parametrize("path", ["part", pytest.param("whole", marks=pytest.mark.chaos)])
 def test_fits_have_the_filtered_rows_in_the_same_order_both_ways(spark, partitioned, tmp_path, path):
     condition = "k is not null and weight <= 1.5 and not held" if path == "part" else "k = 2"
-    with partition_bytes(spark, 3000):
+    with partition_bytes(spark, 9000):
         df = spark.read.parquet(str(partitioned)).filter(condition)
         fed, direct = (passes_of(df, tmp_path, way, labelCol="k") for way in ("spark", "direct"))
     assert direct == fed

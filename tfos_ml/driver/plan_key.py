@@ -111,8 +111,8 @@ def _source(leaf: Any) -> list[Any]:
     location, file_format = relation.location(), class_name(relation.fileFormat())
     if not (class_name(location).startswith(_SPARK) and file_format.startswith("org.apache.spark.")):
         raise _no_key(f"reads files in a way that Spark does not tell ({file_format.rpartition('.')[2]})")
-    files = [_place(uri) for uri in location.inputFiles()]
-    stats = _stats(files)
+    files = list(location.inputFiles())
+    stats = _stats([_place(uri) for uri in files])  # places may hold keys of a store, which change
     if class_name(location) == _LISTING and location.sizeInBytes() != sum(size for size, _ in stats):
         raise NotDirectError("files have changed since Spark listed them; read the DataFrame anew")
     options = sorted((pair._1(), pair._2()) for pair in items(relation.options().toSeq()))

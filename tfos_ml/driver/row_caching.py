@@ -16,6 +16,7 @@ from tfos_ml.common.redact import redact
 from tfos_ml.data import row_cache
 from tfos_ml.data.row_cache import CachedRows, WrittenFile
 from tfos_ml.data.schema import FeedSchema
+from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.plan_key import plan_key
 from tfos_ml.errors import DestinationError, FilesChangedError
 
@@ -68,17 +69,26 @@ class RowCache:
         filesystems.request(directory, lambda filesystem, path: filesystem.create_dir(path, recursive=True))
         try:
             copy = CachedRows(key, directory, self._files(directory), time.time())
-            if self.key() != key:
+            if not self._has_key(key):
                 raise FilesChangedError("Files of the DataFrame have changed while its rows were written to cacheDir.")
             published = row_cache.publish(self.directory, copy)
             if published is None:
-                raise self._failure("has lost files while rows were written: others delete what is there")
+                raise self._failure(
+                    "lacks files that tasks have written: it is another directory to them, or is emptied"
+                )
         except BaseException:
             with contextlib.suppress(filesystems.StorageError):
                 row_cache.discard(directory)
             raise
         row_cache.delete(self.directory, self.expiry)
         return published
+
+    def _has_key(self, key: str) -> bool:
+        """Whether the rows still have a key."""
+        try:
+            return self.key() == key
+        except NotDirectError:
+            return False
 
     def _files(self, directory: str) -> tuple[WrittenFile, ...]:
         writer = CacheWriter(directory, self.schema)
