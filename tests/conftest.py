@@ -140,11 +140,14 @@ def of_another_session(path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_ctime < STARTED:
             return True
-    owner = {"spool": 3, "node": 2}.get(path.name.split("-")[1])  # where in the name its process stands
+    owner = {"spool": 3, "rows": 3, "node": 2}.get(path.name.split("-")[1])  # where in the name its process stands
     if owner is None:
         return False
+    pid = int(path.name.split("-")[owner])
+    if pid == os.getpid():  # whose environment, as the kernel has it, is that of its start
+        return False
     try:
-        return psutil.Process(int(path.name.split("-")[owner])).environ().get("TFOS_ML_TEST_SESSION") != SESSION
+        return psutil.Process(pid).environ().get("TFOS_ML_TEST_SESSION") != SESSION
     except psutil.Error:
         return False
 

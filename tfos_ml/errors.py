@@ -316,6 +316,10 @@ class InputLostError(NodeError):
     """Spark could not read all of a node's rows, so none of what was trained on them counts."""
 
 
+class KeptRowsLostError(NodeError):
+    """Rows that an earlier fit of a search had left on a host are not there; the fit then takes them from Spark."""
+
+
 class FileReadError(NodeError):
     """A node could not read a file of its input."""
 

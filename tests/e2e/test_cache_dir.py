@@ -1,4 +1,4 @@
-"""Rows that are written once and read by the nodes of several fits: those that Spark feeds, reused while none changes."""
+"""Rows that are written once and read by the nodes of several fits: those that Spark feeds, reused until some change."""
 
 from __future__ import annotations
 
@@ -195,12 +195,15 @@ def test_fits_at_once_have_the_same_rows_and_mix_nothing(spark, files, tmp_path)
     def run(name):
         found[name] = fit_unwatched(computed(spark, files), tmp_path / name, cache, 1)
 
-    threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "other")]
-    with pytest.warns(errors.TfosMlWarning):
+    def run_both():
+        threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "other")]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(120)
+
+    with pytest.warns(errors.TfosMlWarning):
+        run_both()
     assert found["one"][0] == found["other"][0]
     assert sorted(found[name][1]["reused"] for name in found) == [False, True]
     assert len(list(cache.glob("*.json"))) == 1

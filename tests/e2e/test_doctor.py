@@ -1,4 +1,8 @@
-"""``python -m tfos_ml doctor``, as users run it: on good set-ups, and on broken ones, each of which it names."""
+"""``python -m tfos_ml doctor``, as users run it: on good set-ups, and on broken ones, each of which it names.
+
+A good set-up and five broken ones are in ``make test``, the others in ``make chaos``: each run starts a Spark of its own. In
+a session that is there already, the program of docs/howto/doctor.rst runs it (tests/test_readme.py).
+"""
 
 from __future__ import annotations
 
@@ -116,6 +120,7 @@ def test_no_java(report):
     assert found.findings["Spark session"]["status"] == "skipped"
 
 
+@pytest.mark.chaos
 def test_no_java_on_path_either(report, tmp_path):
     found = report(*LOCAL, JAVA_HOME=None, PATH=str(tmp_path))
     assert "there is no java on PATH" in found.only_failure()["said"]
@@ -142,6 +147,7 @@ def test_a_python_of_the_executors_without_packages(report, tmp_path):
     assert "PYSPARK_PYTHON" in one["said"]
 
 
+@pytest.mark.chaos
 def test_a_python_of_the_executors_that_is_not_there(report):
     one = report(*LOCAL, PYSPARK_PYTHON="/nowhere/python", PYSPARK_DRIVER_PYTHON=sys.executable).only_failure()
     assert "/nowhere/python" in one["said"]
@@ -157,15 +163,17 @@ def test_a_port_that_is_taken(report):
     assert f"127.0.0.1:{port} cannot be listened on: [Errno 98] Address already in use" in one["said"]
 
 
+@pytest.mark.chaos
 def test_a_setting_that_would_break_fits(report):
     one = report(*LOCAL, "--conf", "spark.io.encryption.enabled=true").only_failure()
     assert (one["check"], "spark.io.encryption.enabled=true" in one["said"]) == ("Spark settings", True)
 
 
+@pytest.mark.chaos
 def test_a_directory_for_models_that_cannot_be_written_to(report, tmp_path):
     file = tmp_path / "file"
     file.touch()
-    found = report(*LOCAL, "--dir", str(file / "models"))
+    found = report(*LOCAL, *PATIENT, "--dir", str(file / "models"))
     one = found.only_failure()
     assert (one["check"], "the driver cannot write to" in one["said"]) == ("Storage", True)
     assert found.findings["Fit and transform"]["status"] == "skipped"
@@ -189,6 +197,7 @@ def in_small_filesystem(directory, size):
     return command
 
 
+@pytest.mark.chaos
 def test_a_local_directory_without_room(report, tmp_path):
     (tmp_path / "small").mkdir()
     small = str(tmp_path / "small")
@@ -219,6 +228,7 @@ def test_a_master_that_does_not_answer(report):
     assert "--master" in one["advice"]
 
 
+@pytest.mark.chaos
 def test_a_connect_server_that_is_not_there(report):
     one = report("--remote", "sc://127.0.0.1:1", "--seconds", "20").only_failure()
     assert (one["check"], "--remote" in one["advice"]) == ("Spark session", True)
@@ -241,12 +251,16 @@ def test_colors_on_a_terminal_only(run, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [["--conf", "spark.cores"], ["--nodes", "0"], ["--master", "a", "--remote", "b"]])
-def test_arguments_that_are_none(run, arguments):
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: python -m tfos_ml doctor")
+def test_arguments_that_are_none(arguments, capsys):
+    from tfos_ml.doctor.command import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *arguments])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: python -m tfos_ml doctor")
 
 
+@pytest.mark.chaos
 def test_the_session_of_a_program_goes_on(spark, capsys):
     from tfos_ml.doctor.command import main
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.agent.kept_source import facts_of
 from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import (
@@ -28,6 +29,7 @@ from tfos_ml.data.arrow import (
     plain,
     value_bytes,
 )
+from tfos_ml.data.kept_rows import KeptRows
 from tfos_ml.data.order import pack_counts, partition_counts, total_counts
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.data.schema import ROW_COLUMN
@@ -57,6 +59,7 @@ class Feeder(RowSource):
             for name in ("train", "validation")
         }
         self._outstanding: dict[str, int] = {}
+        self._chunks: list[tuple[str, spool.Chunk]] = []  # by stream, in order
         self._counts = np.zeros(0, dtype=np.int64)
         self._checks = RowChecks(schema)
         self._extents: list[Extents] = [[] for _ in schema.columns]
@@ -144,6 +147,7 @@ class Feeder(RowSource):
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size
+        self._chunks.append((stream, chunk))
         self._send(ChunkReady(stream, chunk))
 
     def take_up(self, message: Message) -> bool:
@@ -165,12 +169,19 @@ class Feeder(RowSource):
         self._complete = True
         self._send(EndOfInput())
 
+    def kept(self) -> KeptRows | None:
+        """All rows, to be kept for another fit; None if they have not all come, or some have gone."""
+        if not self._complete or self._is_terminated or len(self._outstanding) < len(self._chunks):
+            return None
+        return KeptRows(self._chunks, facts_of(self._counted(), self.size, self.example))
+
     def counts(self) -> RowCounts | None:
         """See :class:`RowSource`."""
         if self._reading.how == "get_data_feed":
             return RowCounts(why="reads with ctx.get_data_feed()")
-        if not self._complete:
-            return None
+        return self._counted() if self._complete else None
+
+    def _counted(self) -> RowCounts:
         return RowCounts(
             pack_counts(self._counts),
             rows=self.rows,

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,17 +15,20 @@ from tfos_ml import errors
 from tfos_ml.agent.claim import Claimed
 from tfos_ml.agent.consensus import Consensus
 from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.forkserver import executor
 from tfos_ml.agent.grace_period import GracePeriod
 from tfos_ml.agent.identity import NodeIdentity
+from tfos_ml.agent.kept_source import KeptSource, knows_enough
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.outcome import Outcome
 from tfos_ml.agent.placement import NodePlacement
 from tfos_ml.agent.process_monitor import ProcessFailure, ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_infos
-from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource
+from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource, RowSource
 from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.common.timeline import Timeline
+from tfos_ml.data import kept_rows
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
 from tfos_ml.protocol.control_client import ControlClient
@@ -72,14 +76,28 @@ class NodeRun:
         self._grace = GracePeriod(member, waits_for_program=detachment is not None)
         has_peers = member.template.size > 1
         self._monitor = ProcessMonitor(claimed.child, claimed.channel, self._task.heartbeat_timeout, has_peers)
-        make_source = Feeder if detachment is None else detachment.make_source
-        self._source = make_source(self._task, claimed.directories, self._send)
+        self._source = self._row_source()
         self._outcome = Outcome()
         self._link: ProgressLink | None = None
         self._infos: list[NodeInfo] = []  # of all nodes, once they have met
         self._ended = False  # the process, in whichever way that is no failure
         self._peers_live = False
+        self._keeps = False  # its rows stay on this host
         self._started = time.monotonic()
+
+    def _row_source(self) -> RowSource:
+        task, directories = self._task, self._claimed.directories
+        if self._detachment is not None:
+            return self._detachment.make_source(task, directories, self._send)
+        if not task.rows_are_kept:
+            return Feeder(task, directories, self._send)
+        wants_example = bool(task.settings.telemetry.example_rows) and self._member.gives_example
+        kept = kept_rows.take(task.kept_rows, self._member.rank, directories, partial(knows_enough, wants_example))
+        if kept is None:
+            raise errors.KeptRowsLostError(
+                f"{self._member.host} does not have the rows that an earlier fit had left on the hosts of its nodes."
+            )
+        return KeptSource(kept, self._send)
 
     @property
     def is_over(self) -> bool:
@@ -192,12 +210,20 @@ class NodeRun:
             self._source.close()
         else:
             self._source.finish()
+            self._keep_rows()
         self._timeline.end("rows")
         while not (self._ended and self.is_over):
             self._pump(POLL_SECONDS)
             if not (self._member.is_active or self._ended):
                 self._end_passive()
         self._timeline.end("training")
+
+    def _keep_rows(self) -> None:
+        """Leave the rows on this host for the next fit that needs them."""
+        task = self._task
+        if task.kept_rows and isinstance(self._source, Feeder):
+            rows, owner = self._source.kept(), task.fork_owner or executor()
+            self._keeps = rows is not None and kept_rows.keep(task.kept_rows, self._member.rank, owner, rows)
 
     def _end_passive(self) -> None:
         """End a passive process that only serves, or whose grace is over."""
@@ -257,6 +283,12 @@ class NodeRun:
                 if not self._source.take_up(message):
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
 
+    @property
+    def _rows_from(self) -> str:
+        if self._task.rows_are_kept:
+            return "host"
+        return "spark" if self._task.file_plan is None else "files"
+
     def _judge_exit(self) -> None:
         """Raise the failure of the process, later if another node's failure may have caused it."""
         failure = self._monitor.failure
@@ -303,6 +335,8 @@ class NodeRun:
             "validation_rows": source.rows["validation"],
             "skipped_rows": source.skipped,
             "bytes": source.size,
+            "rows_from": self._rows_from,
+            "keeps_rows": self._keeps,
             "seconds": time.monotonic() - self._started,
             "timeline": self._timeline.seconds,
             **self._telemetry.facts(),

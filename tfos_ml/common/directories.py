@@ -35,13 +35,21 @@ def _namespace(kind: str) -> str:
         return ""
 
 
-def create_owned(kind: str, root: Path) -> Path:
-    """Make a directory that belongs to this process, and that nobody else may read.
+def create_owned(kind: str, root: Path, owner: int | None = None, label: str = "") -> Path:
+    """Make a directory that belongs to a process, by default this one, and that no other user may read.
 
-    `kind`, lower case letters, is what it is for, and part of its name.
+    `kind`, lower case letters, is what it is for, and part of its name, as is `label`, by which :func:`find` finds it.
     """
-    prefix = f"tfos_ml-{kind}-{_host()}-{os.getpid()}-{start_mark(os.getpid())}-"
+    pid = owner or os.getpid()
+    prefix = f"tfos_ml-{kind}-{_host()}-{pid}-{start_mark(pid)}-{label}"
     return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+
+
+def find(kind: str, root: Path, label: str) -> list[Path]:
+    """Directories of this user and this host that :func:`create_owned` has made in `root`, by kind and label."""
+    pattern = re.compile(rf"tfos_ml-{kind}-{_host()}-\d+-[0-9a-f]{{8}}-{re.escape(label)}")
+    named = [path for path in _subdirectories(root) if pattern.match(os.path.basename(path))]
+    return [Path(path) for path in named if _is_ours(path)]
 
 
 def sweep(roots: Iterable[Path]) -> list[str]:
@@ -63,13 +71,16 @@ def _subdirectories(root: Path) -> list[str]:
 
 def _is_abandoned(path: str) -> bool:
     name = _OWNED.match(os.path.basename(path))
-    if name is None or name["host"] != _host():
+    if name is None or name["host"] != _host() or not _is_ours(path):
         return False
+    start = start_mark(int(name["pid"]))
+    return not exists(int(name["pid"])) if start is None else start != name["start"]
+
+
+def _is_ours(path: str) -> bool:
+    """Whether it is a directory of this user."""
     try:
         status = os.lstat(path)
     except OSError:
         return False
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        return False
-    start = start_mark(int(name["pid"]))
-    return not exists(int(name["pid"])) if start is None else start != name["start"]
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

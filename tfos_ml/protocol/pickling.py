@@ -8,7 +8,7 @@ import linecache
 import types
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -38,7 +38,7 @@ def _make_code(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], 
 
 
 class _Pickler(cloudpickle.Pickler):
-    dispatch_table = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
 
 
 def pack_program(what: str, function: Any, value: Any, others: Mapping[str, Any]) -> bytes:

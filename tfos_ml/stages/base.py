@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -26,10 +28,11 @@ from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.file_plan import make_plan
 from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.fit import RunResult, launch
-from tfos_ml.driver.preflight import cache_expiry, graces, lease_timeout, shuffle_memory, spool_memory
+from tfos_ml.driver.preflight import cache_expiry, graces, idle_seconds, lease_timeout, shuffle_memory, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.row_caching import RowCache
+from tfos_ml.driver.row_keeping import RowKeeping
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
@@ -60,6 +63,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     parent_run: Any = None
     """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
+    _row_keeping: RowKeeping | None = None
+    """What fits of one call of fitMultiple share; kept by copies."""
 
     @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
@@ -88,16 +93,19 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
         chosen = chosen.ready()
         timeline.end("checks")
-        result = launch(
+        run = partial(
+            launch,
             spark,
-            lambda: self._rows_by_node(dataset, columns, template, chosen),
-            self._task(spark, template, columns, payload, settings, chosen),
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
             reported=listener.reported,
             driver_program=payload if first else None,
         )
+        task = self._task(spark, template, columns, payload, settings, chosen)
+        rows = partial(self._rows_by_node, dataset, columns, template, chosen)
+        keeping = self._row_keeping if columns.columns and chosen.plan is None else None
+        result = run(rows, task) if keeping is None else keeping.launch(rows, task, run)
         timeline.end("run")
         warn_of_outcome(result, template)
         listener.trained(result)
@@ -390,7 +398,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         Parameters
         ----------
         dataset : pyspark.sql.DataFrame
-            The rows; cached until the last model is fitted, unless it is already.
+            The rows; cached until the last model is fitted, unless it is already. Nodes keep theirs on their hosts
+            as long, so that only the first of the fits that run on the same rows, by the same columns on as many
+            nodes, takes them from Spark (``model.summary["nodes"]``, ``"rows_from"``).
         paramMaps : sequence of dict
             Params by param.
 
@@ -400,17 +410,21 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             Index of a param map and its model, as they are done. Several threads may share it, as
             those of ``CrossValidator`` do.
         """
-        estimator = self.copy()
+        estimator, shared = self.copy(), ExitStack()
         listening().adopt(estimator)
         if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan
-            return FitIterator(estimator, dataset, paramMaps, lambda: None)
+            return FitIterator(estimator, dataset, paramMaps, shared.close)
         level = dataset.storageLevel
-        if level.useMemory or level.useDisk:
-            return FitIterator(estimator, dataset, paramMaps, lambda: None)
         if not self._choose_input(dataset, self._template()).is_fed:
-            return FitIterator(estimator, dataset, paramMaps, lambda: None)  # what Spark caches is no file
-        cached = dataset.persist()
-        return FitIterator(estimator, cached, paramMaps, cached.unpersist)
+            return FitIterator(estimator, dataset, paramMaps, shared.close)  # what Spark caches is no file
+        if not (level.useMemory or level.useDisk):
+            dataset = dataset.persist()
+            shared.callback(dataset.unpersist)
+        spark = dataset.sparkSession
+        if len(paramMaps) > 1 and idle_seconds(spark):  # fork servers see to it that nothing is kept for ever
+            estimator._row_keeping = RowKeeping(spark)
+            shared.callback(estimator._row_keeping.release)
+        return FitIterator(estimator, dataset, paramMaps, shared.close)
 
 
 def _pick(ranks: Sequence[int], number: Column) -> Column:

@@ -32,6 +32,7 @@ class FitIterator(Iterator[tuple[int, Any]]):
         self._begun = self._ended = 0
         self._lock = threading.Lock()
         self._release = weakref.finalize(self, release)
+        self._release.atexit = False  # Spark ends with the program, too
 
     def __next__(self) -> tuple[int, Any]:
         with self._lock:
