@@ -1,4 +1,4 @@
-"""Rows that are written once and read by the nodes of several fits: those that Spark feeds, reused until some change."""
+"""Rows that are written once and read by the nodes of several fits: those that Spark feeds, until some change."""
 
 from __future__ import annotations
 
