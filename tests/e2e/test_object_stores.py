@@ -102,6 +102,9 @@ def test_rows_are_cached_in_the_store_and_read_by_the_nodes(spark, store):
         fitted = cached.fit(df)
         assert fitted.summary["cache"]["reused"] is reused
         assert fitted.history == fed.history
+    store.fail(lambda method, path: method in ("PUT", "POST"), 403)
+    assert cached.fit(df).summary["cache"]["reused"]  # where nothing can be noted
+    store.heal()
     names = store.names("cached")
     assert sum(name.endswith(".json") for name in names) == 1
     assert not [name for name in names if "partial" in name or "preflight" in name]

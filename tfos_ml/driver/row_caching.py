@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tfos_ml.agent.cache_writer import RESULT, CacheWriter
@@ -57,10 +57,15 @@ class RowCache:
         with _writing:
             try:
                 found = self.find(key)
-                used = None if found is None else row_cache.publish(self.directory, _used_now(found))
-                return (self._written(key), False) if used is None else (used, True)
+                return (self._written(key), False) if found is None else (self._used(found), True)
             except filesystems.StorageError as error:
                 raise self._failure(f"cannot be written: {error}") from None
+
+    def _used(self, found: CachedRows) -> CachedRows:
+        """Note that rows are used, where the directory may be written."""
+        with contextlib.suppress(filesystems.StorageError):
+            row_cache.publish(self.directory, replace(found, used=time.time()))
+        return found
 
     def _written(self, key: str) -> CachedRows:
         name = f".preflight-{uuid.uuid4().hex[:12]}"
@@ -80,7 +85,8 @@ class RowCache:
             with contextlib.suppress(filesystems.StorageError):
                 row_cache.discard(directory)
             raise
-        row_cache.delete(self.directory, self.expiry)
+        with contextlib.suppress(filesystems.StorageError):  # the next fit that writes has another go
+            row_cache.delete(self.directory, self.expiry)
         return published
 
     def _has_key(self, key: str) -> bool:
@@ -103,7 +109,3 @@ class RowCache:
             f"cacheDir={redact(self.directory)!r} {why}. Choose a directory that this host and all executors reach, "
             "or unset cacheDir."
         )
-
-
-def _used_now(found: CachedRows) -> CachedRows:
-    return CachedRows(found.key, found.directory, found.files, time.time())
