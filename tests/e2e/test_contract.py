@@ -40,6 +40,7 @@ VALUES = {  # one that differs from the default, by Param
     "modelDir": "/m",
     "logDir": "/t",
     "inputPath": "auto",
+    "cacheDir": "/c",
     "tensorboard": True,
     "signatureDefKey": "k",
     "tagSet": "t",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import time
@@ -14,86 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import LOCAL, ON_CONNECT, on
+from direct_rows import TOTAL, WIDTH, estimator_of, partition_bytes, passes_of, record, table, write_files
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
-from train_functions import write
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
-
-ROWS = [130, 1, 0, 57, 300]  # of each file
-GROUPS = [40, 1, 1, 57, 7]  # rows of each of its row groups, at most
-TOTAL, WIDTH = sum(ROWS), 6
-
-
-def table(first: int, rows: int) -> pa.Table:
-    ids = np.arange(first, first + rows)
-    x = np.sin(np.outer(ids + 1, np.arange(1, WIDTH + 1))).astype(np.float32)
-    lists = pa.ListArray.from_arrays(pa.array(np.arange(0, rows * WIDTH + 1, WIDTH), pa.int32()), pa.array(x.ravel()))
-    columns = {"id": ids, "features": lists, "label": np.cos(ids * 0.1), "weight": 1 + ids % 3 * 0.5}
-    return pa.table({**columns, "held": ids % 5 == 0, "name": [f"row {i} é" for i in ids]})
-
-
-def write_files(directory: Path) -> Path:
-    """Files of very different sizes, with row groups of different numbers of rows, one of them without a row."""
-    directory.mkdir()
-    first = 0
-    for number, (rows, group) in enumerate(zip(ROWS, GROUPS, strict=True)):
-        # a name that paths must quote
-        path = directory / f"part {number}%.parquet"
-        pq.write_table(table(first, rows), path, row_group_size=group, compression="snappy")
-        first += rows
-    return directory
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("direct") / "some files")
-
-
-@contextlib.contextmanager
-def partition_bytes(spark, size):
-    """Has Spark split files into partitions of at most so many bytes."""
-    names = ["spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes"]
-    try:
-        for name in names:
-            spark.conf.set(name, str(size))
-        yield
-    finally:
-        for name in names:
-            spark.conf.unset(name)
-
-
-def record(args, ctx):
-    """Record the ids of each pass, and the weights of a line fitted to them step by step."""
-    weights = np.zeros(WIDTH, np.float32)
-    passes = []
-    for _ in range(2):
-        ids: list[int] = []
-        for batch, label in ctx.dataset():
-            ids += [int(i) for i in batch["id"]]
-            x = np.asarray(batch["x"])
-            weights -= np.float32(0.05) * (x.T @ (x @ weights - np.asarray(label, np.float32))) / len(x)
-        passes.append(ids)
-    write(args, ctx, {"passes": passes, "weights": weights.view(np.int32).tolist(), "counts": [ctx.row_count]})
-
-
-def passes_of(df, directory: Path, path: str, workers: int = 2, **params) -> list[dict]:
-    directory = directory / f"{path}-{workers}"
-    directory.mkdir()
-    estimator = TFEstimator(
-        trainFn=record,
-        tfArgs={"directory": str(directory)},
-        inputMapping={"id": "id", "features": "x"},
-        clusterSize=workers,
-        batchSize=32,
-        seed=3,
-        verbose=0,
-        inputPath=path,
-        **params,
-    )
-    with pytest.warns(errors.TfosMlWarning):
-        estimator.fit(df)
-    return [json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))]
 
 
 @pytest.mark.parametrize("size", [2000, 5000, 128 << 20])
@@ -282,10 +210,6 @@ def test_a_file_that_is_damaged_is_an_error_of_the_node(spark, tmp_path):
         estimator.fit(spark.read.parquet(str(path)))
 
 
-def estimator_of(path: str = "auto", **params) -> TFEstimator:
-    return TFEstimator(trainFn=record, inputPath=path, **{"clusterSize": 2, "verbose": 0, **params})
-
-
 def cases(spark, files, directory):
     """DataFrames, and why Spark feeds them."""
     df = spark.read.parquet(str(files))
@@ -293,7 +217,6 @@ def cases(spark, files, directory):
     df.select("label", F.current_date().alias("features")).write.parquet(str(directory / "dates"))
     double = "label double, features array<double>"
     return [
-        (df.filter("id > 3"), r"the DataFrame filters rows \(Filter\)"),
         (df.withColumn("label", F.col("label") * 2), "column 'label' is computed: "),
         (df.limit(5), r"more than a selection of columns \(\w*Limit\)"),
         (df.orderBy("id"), r"more than a selection of columns \(Sort\)"),
@@ -315,17 +238,6 @@ def test_why_spark_feeds_what_is_no_plain_scan(spark, files, tmp_path):
         with pytest.raises(errors.InputPathError, match=reason):
             estimator_of("direct").fit(df)
         df.unpersist()
-
-
-def test_columns_that_directories_tell_are_no_hindrance_unless_they_are_needed(spark, files, tmp_path):
-    halves = spark.read.parquet(str(files)).withColumn("half", F.col("id") % 2)
-    halves.write.partitionBy("half").parquet(str(tmp_path / "partitioned"))
-    df = spark.read.parquet(str(tmp_path / "partitioned"))
-    needed = estimator_of(labelCol="half").explainInput(df)
-    assert needed == "spark: column 'half' is told by directories of partitions, and not in the files"
-    with partition_bytes(spark, 6000):
-        fed, direct = (passes_of(df, tmp_path, path) for path in ("spark", "direct"))
-    assert direct == fed
 
 
 def test_what_is_told_of_files_that_nodes_read(spark, files):

@@ -25,7 +25,7 @@ def integers(least):
 
 VALUES = {
     **dict.fromkeys(["featuresCol", "labelCol", "predictionCol", "weightCol", "validationIndicatorCol"], TEXTS),
-    **dict.fromkeys(["modelDir", "exportDir", "logDir", "initialModel"], TEXTS),
+    **dict.fromkeys(["modelDir", "exportDir", "logDir", "initialModel", "cacheDir"], TEXTS),
     **dict.fromkeys(["signatureDefKey", "tagSet", "protocol"], TEXTS),
     **dict.fromkeys(["rawPredictionCol", "probabilityCol"], (["x", ""], [1, b"x", ["x"]])),
     **dict.fromkeys(["inputMapping", "labelMapping", "weightMapping", "outputMapping"], MAPPINGS),
@@ -198,11 +198,11 @@ def test_neither_import_nor_construction_loads_tensorflow():
     assert json.loads(output.stdout) == []
 
 
-CLASSES = sorted({*tfos_ml.__all__} - {"__version__"})
+NAMES = sorted({*tfos_ml.__all__} - {"__version__"})
 
 
 def test_public_names():
-    assert CLASSES == [
+    assert NAMES == [
         "DataFeed",
         "InputMode",
         "KerasEstimator",
@@ -212,11 +212,12 @@ def test_public_names():
         "TFEstimator",
         "TFModel",
         "TFParallel",
+        "delete_cache",
     ]
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_public_name_is_a_documented_class(name):
+@pytest.mark.parametrize("name", NAMES)
+def test_public_name_is_documented(name):
     assert getattr(tfos_ml, name).__name__ == name
     assert getattr(tfos_ml, name).__doc__
     assert name in dir(tfos_ml)

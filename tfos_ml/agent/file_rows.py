@@ -24,6 +24,7 @@ from tfos_ml.data.arrow import plain
 from tfos_ml.data.file_plan import FilePiece, FilePlan, PlannedFile
 from tfos_ml.data.order import PARTITION_SHIFT, Int64s, dealt_ranks
 from tfos_ml.data.parquet_types import fed_type
+from tfos_ml.data.row_condition import Condition, columns_of, evaluate
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.protocol.template import ClusterTemplate
 
@@ -61,8 +62,10 @@ class _Share:
         self._template, self._rank = template, rank
 
     def of(self, batch: pa.RecordBatch, first_id: int) -> pa.RecordBatch:
-        """The rows of the node in a batch of consecutive rows."""
+        """The rows of the node in a batch of consecutive rows of a partition."""
         ids = first_id + np.arange(batch.num_rows)
+        if self._plan.row_ids is not None:
+            ids = batch.column(self._plan.row_ids).to_numpy()
         validates = self._validates(batch, ids)
         mine = self._mine(ids, validates)
         if len(mine) < batch.num_rows:
@@ -90,10 +93,27 @@ class _Share:
 
     def _fed(self, column: pa.Array, kind: pa.DataType) -> pa.Array:
         """A column as Spark feeds it; doubles of vectors become floats as they do in Java, rounded or infinite."""
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        column = plain(column)
+        column = plain(_decoded(column))
         return column if column.type == kind else column.cast(kind, safe=False)
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _kept(batch: pa.RecordBatch, condition: Condition | None) -> pa.RecordBatch:
+    """The rows that a filter keeps."""
+    if condition is None:
+        return batch
+    columns = {name: _decoded(batch.column(name)) for name in columns_of(condition)}
+    mask = evaluate(condition, {name: _small(column) for name, column in columns.items()})
+    return batch.filter(mask)
+
+
+def _small(column: pa.Array) -> pa.Array:
+    """Strings with offsets as Spark has them, so that they are compared with such."""
+    is_string = pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type)
+    return column.cast(pa.string()) if is_string else column
 
 
 class _OpenFile:
@@ -122,7 +142,7 @@ class _OpenFile:
 
 
 def _batches(opened: _OpenFile, plan: FilePlan, piece: FilePiece) -> Iterator[pa.RecordBatch]:
-    """All rows of a piece of a file, some megabytes at a time."""
+    """The rows of a piece of a file that are kept, of some megabytes at a time."""
     file = plan.files[piece.file]
     columns = plan.read_columns
     rows = 0
@@ -133,13 +153,21 @@ def _batches(opened: _OpenFile, plan: FilePlan, piece: FilePiece) -> Iterator[pa
             size = _batch_rows(parquet.metadata.row_group(group), columns)
             for batch in parquet.iter_batches(size, row_groups=[group], columns=columns):
                 rows += batch.num_rows
-                yield batch
+                yield _kept(_with_constants(batch, plan, file), plan.condition)
         _check_unchanged(file)
     except (OSError, pa.ArrowException) as error:
         _check_unchanged(file)
         raise errors.FileReadError(f"{redact(file.uri)} cannot be read: {redact(error)}") from error
     if rows != piece.rows:
         raise errors.FilesChangedError(_changed(file, f"row groups of {rows} rows instead of {piece.rows}"))
+
+
+def _with_constants(batch: pa.RecordBatch, plan: FilePlan, file: PlannedFile) -> pa.RecordBatch:
+    """A batch with the columns that directories tell."""
+    told = zip(plan.constants, file.constants, strict=True)
+    constants = {name: pa.repeat(pa.scalar(value, kind), batch.num_rows) for (name, kind), value in told}
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True)) | constants
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
 def _batch_rows(group: Any, columns: list[str]) -> int:

@@ -67,6 +67,12 @@ def open_uri(uri: str, silent_seconds: float | None = None) -> tuple[fs.FileSyst
     return filesystem, path
 
 
+def child_uri(uri: str, name: str) -> str:
+    """The URI of something in a directory, with all parameters that the directory's has."""
+    address, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
+    return f"{address.rstrip('/')}/{name}{mark}{query}"
+
+
 def _without_token(uri: str) -> tuple[str, str]:
     """A URI as pyarrow knows it, and the session token that it had."""
     found = _TOKEN.search(uri) if _scheme(uri) == "s3" else None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from tfos_ml.data.row_condition import Condition, columns_of
 from tfos_ml.data.validation_draw import ValidationDraw
 
 
@@ -14,6 +16,7 @@ class PlannedFile:
     uri: str = field(repr=False)  # absolute path or URI, as ``filesystems.open_uri`` takes it; may hold a password
     size: int  # bytes
     mtime_ns: int | None  # None where the filesystem does not tell
+    constants: tuple[Any, ...] = ()  # values that its directories tell, by the plan's ``constants``
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class FilePiece:
     partition: int
     file: int  # its number in the plan
     row_groups: tuple[int, ...]
-    rows: int
+    rows: int  # before any are left out
 
 
 @dataclass(frozen=True)
@@ -32,18 +35,24 @@ class FilePlan:
 
     files: tuple[PlannedFile, ...]
     pieces: tuple[FilePiece, ...]
-    columns: tuple[str, ...]  # in the files, by position of the columns that are fed
-    validation: str | ValidationDraw | None = None  # boolean column of the files, or a draw: rows to validate on
+    columns: tuple[str, ...]  # by position of the columns that are fed
+    validation: str | ValidationDraw | None = None  # a boolean column, or a draw: rows to validate on
+    condition: Condition | None = None  # of rows that are kept; the others have no position in their partition
+    constants: tuple[tuple[str, str], ...] = ()  # columns that directories tell, and their Arrow types by name
+    row_ids: str | None = None  # a column that holds the ids of rows; None: they follow from partitions and positions
 
     @property
     def read_columns(self) -> list[str]:
-        """All columns of the files that are needed, each once."""
+        """All columns that are needed of the files, each once."""
         marks = [self.validation] if isinstance(self.validation, str) else []
-        return list(dict.fromkeys([*self.columns, *marks]))
+        tested = [] if self.condition is None else sorted(columns_of(self.condition))
+        told = {name for name, _ in self.constants}
+        ids = [] if self.row_ids is None else [self.row_ids]
+        return [name for name in dict.fromkeys([*self.columns, *marks, *tested, *ids]) if name not in told]
 
     @property
     def rows(self) -> int:
-        """Number of all rows."""
+        """Number of all rows, before any are left out."""
         return sum(piece.rows for piece in self.pieces)
 
     @property

@@ -15,16 +15,23 @@ from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact
 from tfos_ml.data.file_plan import FilePiece, FilePlan, PlannedFile
 from tfos_ml.data.parquet_types import same_values, spark_arrow_type
+from tfos_ml.data.row_condition import Condition, columns_of
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.file_scan import FileSplit, NotDirectError, file_columns, splits
+from tfos_ml.driver.file_filter import ARROW_TYPES, row_condition
+from tfos_ml.driver.file_scan import FileScan, FileSplit, NotDirectError, file_scan, splits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
 
 MOST_FILES = 10_000
 """Whose footers the driver reads."""
 _THREADS = 16
+
+
+@dataclass(frozen=True)
+class _Kind:
+    spark: str
+    arrow: pa.DataType | None  # None: any
 
 
 @dataclass(frozen=True)
@@ -46,36 +53,53 @@ def make_plan(
     Spark would feed. Raises ``NotDirectError`` if rows might not be the same, or not in the same order, as Spark has
     them.
     """
-    stored = file_columns(df)
+    scan = file_scan(df)
     wanted = [*columns, *([validation] if isinstance(validation, str) else [])]
-    kinds = {name: _kind(df, name, stored) for name in wanted}
-    found = splits(numbered())
+    kinds = {scan.columns[name]: _kind(df, name, scan) for name in wanted if name in scan.columns}
+    fields = [name for name in wanted if name not in scan.columns]
+    if fields:
+        raise NotDirectError(f"'{fields[0]}' is a field of a struct")
+    condition = row_condition(scan)
+    kinds |= _tested_kinds(scan, condition, kinds)
+    constants = [name for name in kinds if name in scan.partitions]
+    found = splits(numbered(), [(list(scan.partitions).index(name), scan.partitions[name]) for name in constants])
     footers = _footers(found)
     for footer in footers.values():
-        _check_types(footer, {stored[name]: kind for name, kind in kinds.items()})
+        _check_types(footer, {name: kind for name, kind in kinds.items() if name not in scan.partitions})
     numbers = {uri: number for number, uri in enumerate(footers)}
     pieces = (_piece(split, footers[split.uri], numbers[split.uri]) for split in found)
     return FilePlan(
         tuple(footer.file for footer in footers.values()),
         tuple(piece for piece in pieces if piece.rows),
-        tuple(stored[name] for name in columns),
-        stored[validation] if isinstance(validation, str) else validation,
+        tuple(scan.columns[name] for name in columns),
+        scan.columns[validation] if isinstance(validation, str) else validation,
+        condition,
+        tuple((name, ARROW_TYPES[scan.partitions[name]]) for name in constants),
     )
 
 
-def _kind(df: DataFrame, name: str, stored: Mapping[str, str]) -> tuple[DataType, pa.DataType]:
-    """The types of a column to Spark and to Arrow."""
-    found = [field.dataType for field in df.schema.fields if field.name == name]
-    if len(found) != 1:
-        raise NotDirectError(f"'{name}' is a field of a struct")
-    if name not in stored:
-        raise NotDirectError(f"column '{name}' is told by directories of partitions, and not in the files")
-    if "." in stored[name]:
-        raise NotDirectError(f"the name of column '{stored[name]}' has a dot in it")
-    kind = spark_arrow_type(found[0])
-    if kind is None:
-        raise NotDirectError(f"Spark converts column '{name}' of type {found[0].simpleString()} as it reads it")
-    return found[0], kind
+def _kind(df: DataFrame, name: str, scan: FileScan) -> _Kind:
+    """The type of a column of the DataFrame to Spark and to Arrow."""
+    stored = scan.columns[name]
+    if "." in stored:
+        raise NotDirectError(f"the name of column '{stored}' has a dot in it")
+    (found,) = [field.dataType for field in df.schema.fields if field.name == name]
+    kind = spark_arrow_type(found)
+    if kind is None or (stored in scan.partitions and scan.partitions[stored] not in ARROW_TYPES):
+        raise NotDirectError(f"Spark converts column '{name}' of type {found.simpleString()} as it reads it")
+    return _Kind(found.simpleString(), kind)
+
+
+def _tested_kinds(scan: FileScan, condition: Condition | None, known: Mapping[str, _Kind]) -> dict[str, _Kind]:
+    """The types of columns in a filter that are not `known`; of those tested for null alone any type will do."""
+    types = dict(scan.attributes.values())
+    found = {}
+    for name in columns_of(condition) - set(known) if condition is not None else ():
+        alias = ARROW_TYPES.get(types[name])
+        if "." in name or (alias is None and name in scan.partitions):
+            raise NotDirectError(f"the DataFrame is filtered by column '{name}' of type {types[name]}")
+        found[name] = _Kind(types[name], pa.type_for_alias(alias) if alias else None)
+    return found
 
 
 def _footers(found: Sequence[FileSplit]) -> dict[str, _Footer]:
@@ -93,7 +117,9 @@ def _footer(split: FileSplit) -> _Footer:
             parquet = pq.ParquetFile(source)
             groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
             places = [(_middle(group), group.num_rows) for group in groups]
-            return _Footer(PlannedFile(split.uri, info.size, info.mtime_ns), parquet.schema_arrow, places)
+            return _Footer(
+                PlannedFile(split.uri, info.size, info.mtime_ns, split.constants), parquet.schema_arrow, places
+            )
 
     try:
         footer = filesystems.request(split.uri, read)
@@ -124,15 +150,15 @@ def _middle(group: Any) -> int:
     return middle
 
 
-def _check_types(footer: _Footer, kinds: Mapping[str, tuple[DataType, pa.DataType]]) -> None:
-    for name, (spark_type, kind) in kinds.items():
+def _check_types(footer: _Footer, kinds: Mapping[str, _Kind]) -> None:
+    for name, kind in kinds.items():
         places = [i for i, other in enumerate(footer.types.names) if other.lower() == name.lower()]
         shown = redact(footer.file.uri)
         if len(places) != 1 or footer.types.names[places[0]] != name:
             raise NotDirectError(f"{shown} has no column '{name}', or several of that name")
         found = footer.types.field(places[0]).type
-        if not same_values(found, kind):
-            raise NotDirectError(f"column '{name}' is {found} in {shown}, and {spark_type.simpleString()} to Spark")
+        if kind.arrow is not None and not same_values(found, kind.arrow):
+            raise NotDirectError(f"column '{name}' is {found} in {shown}, and {kind.spark} to Spark")
 
 
 def _piece(split: FileSplit, footer: _Footer, number: int) -> FilePiece:

@@ -1,12 +1,13 @@
 """Whether Spark's plan of a DataFrame is a plain scan of Parquet files, and how Spark would split the files.
 
 It is looked at through the JVM of a classic session; no job runs. What is not known to give the same rows, in the same
-order, is none: filters, joins, expressions, caches, other formats, plugins that read in another way.
+order, is none: joins, expressions, caches, other formats, plugins that read in another way. ``driver/file_filter.py``
+knows which filters nodes can apply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,10 @@ _CATALYST = "org.apache.spark.sql.catalyst."
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 _RELATION, _FILES = f"{_SOURCES}LogicalRelation", f"{_SOURCES}HadoopFsRelation"
 _PARQUET, _PARTITION = f"{_SOURCES}parquet.ParquetFileFormat", f"{_SOURCES}FilePartition"
-_PROJECT = f"{_CATALYST}plans.logical.Project"
+_PROJECT, _FILTER = f"{_CATALYST}plans.logical.Project", f"{_CATALYST}plans.logical.Filter"
 _ATTRIBUTE, _ALIAS = f"{_CATALYST}expressions.AttributeReference", f"{_CATALYST}expressions.Alias"
 _SCAN = "org.apache.spark.sql.execution.FileSourceScanExec"
 _KINDS = {
-    "Filter": "filters rows",
     "InMemoryRelation": "is cached",
     "LogicalRDD": "is no scan of files",
     "LocalRelation": "is no scan of files",
@@ -32,6 +32,17 @@ _KINDS = {
     "DataSourceV2ScanRelation": "is read through a data source of version 2",
     "HiveTableRelation": "is a Hive table",
 }
+CONSTANTS = {
+    "tinyint": "getByte",
+    "smallint": "getShort",
+    "int": "getInt",
+    "bigint": "getLong",
+    "float": "getFloat",
+    "double": "getDouble",
+    "boolean": "getBoolean",
+    "string": "getUTF8String",
+}
+"""Types of what directories may tell, and how Spark's rows give it."""
 _TOLERANT = ("ignoreCorruptFiles", "ignoreMissingFiles")
 _SETTINGS = {  # under which Spark does not read what is in the files, or not by name
     **{f"spark.sql.files.{name}": "false" for name in _TOLERANT},
@@ -45,6 +56,16 @@ class NotDirectError(Exception):
 
 
 @dataclass(frozen=True)
+class FileScan:
+    """A scan of Parquet files, as Spark's plan tells it."""
+
+    columns: dict[str, str]  # in the files, or told by their directories, by the DataFrame's columns
+    partitions: dict[str, str]  # Spark's types of what directories tell, in Spark's order
+    conditions: list[Any]  # expressions of Catalyst of which each row kept fulfils all; no pruning of directories
+    attributes: dict[Any, tuple[str, str]]  # name and Spark's type of the columns that these name by id
+
+
+@dataclass(frozen=True)
 class FileSplit:
     """A range of bytes of a file that is in one partition of Spark's scan."""
 
@@ -54,10 +75,11 @@ class FileSplit:
     length: int
     file_size: int  # as Spark has listed the file
     modified: int  # the same, in milliseconds since 1970
+    constants: tuple[Any, ...] = ()  # what directories tell, as far as it was asked for
 
 
-def file_columns(df: DataFrame) -> dict[str, str]:
-    """The column in the files for each column of a plain scan of Parquet files.
+def file_scan(df: DataFrame) -> FileScan:
+    """The scan of Parquet files that a DataFrame is.
 
     Raises ``NotDirectError`` if the DataFrame is anything else.
     """
@@ -66,19 +88,39 @@ def file_columns(df: DataFrame) -> dict[str, str]:
     _check_settings(df.sparkSession)
     plan = df._jdf.queryExecution().optimizedPlan()
     renamed: dict[Any, tuple[Any, str]] | None = None  # by id of a column of the DataFrame: that below, and its name
-    while _name(plan) == _PROJECT:
-        renamed = _through(plan, renamed)
+    conditions: list[Any] = []
+    while class_name(plan) in (_PROJECT, _FILTER):
+        if class_name(plan) == _PROJECT:
+            renamed = _through(plan, renamed)
+        else:
+            conditions += _conjuncts(plan.condition())
         plan = plan.child()
     relation = _relation(plan)
-    stored = {a.exprId().id(): a.name() for a in _items(plan.output())}
-    partitioned = {f.name() for f in relation.partitionSchema().fields()}
-    by_name: dict[str, str] = {}
-    for wanted, name in (renamed or {i: (i, n) for i, n in stored.items()}).values():
-        if wanted not in stored:
+    attributes = {a.exprId().id(): (a.name(), a.dataType().simpleString()) for a in items(plan.output())}
+    partitions = {f.name(): f.dataType().simpleString() for f in items(relation.partitionSchema().toSeq())}
+    columns: dict[str, str] = {}
+    for wanted, name in (renamed or {i: (i, n) for i, (n, _) in attributes.items()}).values():
+        if wanted not in attributes:
             raise NotDirectError(f"column '{name}' tells of files (_metadata), and is not in them")
-        if stored[wanted] not in partitioned:
-            by_name[name] = stored[wanted]
-    return by_name
+        columns[name] = attributes[wanted][0]
+    conditions = [c for c in conditions if not _prunes(c, {i for i, (n, _) in attributes.items() if n in partitions})]
+    return FileScan(columns, partitions, conditions, attributes)
+
+
+def _conjuncts(condition: Any) -> list[Any]:
+    if class_name(condition) != f"{_CATALYST}expressions.And":
+        return [condition]
+    return [*_conjuncts(condition.left()), *_conjuncts(condition.right())]
+
+
+def _prunes(condition: Any, partitions: set[Any]) -> bool:
+    """Whether a condition is about directories alone: Spark then leaves out files before it splits them."""
+    named = {a.exprId().id() for a in items(condition.references().toSeq())}
+    return bool(named) and named <= partitions and condition.deterministic() and not _has_query(condition)
+
+
+def _has_query(expression: Any) -> bool:
+    return "Subquery" in class_name(expression) or any(map(_has_query, items(expression.children())))
 
 
 def _check_settings(spark: SparkSession) -> None:
@@ -92,9 +134,9 @@ def _through(project: Any, above: dict[Any, tuple[Any, str]] | None) -> dict[Any
     """Columns of the DataFrame by the columns below a projection, which may do no more than select and rename."""
     below: dict[Any, Any] = {}
     names: dict[Any, str] = {}
-    for expression in _items(project.projectList()):
-        source = expression.child() if _name(expression) == _ALIAS else expression
-        if _name(source) != _ATTRIBUTE:
+    for expression in items(project.projectList()):
+        source = expression.child() if class_name(expression) == _ALIAS else expression
+        if class_name(source) != _ATTRIBUTE:
             raise NotDirectError(f"column '{expression.name()}' is computed: {source.sql()}")
         below[expression.exprId().id()] = source.exprId().id()
         names[expression.exprId().id()] = expression.name()
@@ -105,50 +147,64 @@ def _through(project: Any, above: dict[Any, tuple[Any, str]] | None) -> dict[Any
 
 def _relation(plan: Any) -> Any:
     """The files of a leaf of a plan."""
-    kind = _name(plan).rpartition(".")[2]
-    if _name(plan) != _RELATION:
+    kind = class_name(plan).rpartition(".")[2]
+    if class_name(plan) != _RELATION:
         raise NotDirectError(f"the DataFrame {_KINDS.get(kind, 'is more than a selection of columns')} ({kind})")
     relation = plan.relation()
-    if _name(relation) != _FILES:
+    if class_name(relation) != _FILES:
         raise NotDirectError("the DataFrame is no scan of files")
-    if _name(relation.fileFormat()) != _PARQUET:
-        raise NotDirectError(f"the files are not plain Parquet ({_name(relation.fileFormat()).rpartition('.')[2]})")
+    if class_name(relation.fileFormat()) != _PARQUET:
+        raise NotDirectError(
+            f"the files are not plain Parquet ({class_name(relation.fileFormat()).rpartition('.')[2]})"
+        )
     if relation.bucketSpec().isDefined():
         raise NotDirectError("the table is bucketed")
-    options = {pair._1().lower(): pair._2() for pair in _items(relation.options().toSeq())}
+    options = {pair._1().lower(): pair._2() for pair in items(relation.options().toSeq())}
     for name in _TOLERANT:
         if options.get(name.lower(), "false").lower() != "false":
             raise NotDirectError(f"the files are read with {name}={options[name.lower()]}")
     return relation
 
 
-def splits(rows: DataFrame) -> list[FileSplit]:
+def splits(rows: DataFrame, constants: Sequence[tuple[int, str]] = ()) -> list[FileSplit]:
     """How Spark splits the files of a plain scan, in the order of partitions, and of files within one; no job runs.
 
-    Raises ``NotDirectError`` if Spark reads them otherwise.
+    `constants` are the numbers and types of the columns told by directories whose values are wanted. Raises
+    ``NotDirectError`` if Spark reads them otherwise.
     """
     execution = rows._jdf.queryExecution()
-    leaves = [_name(leaf) for leaf in _items(execution.executedPlan().collectLeaves())]
+    leaves = [class_name(leaf) for leaf in items(execution.executedPlan().collectLeaves())]
     if leaves != [_SCAN]:
         raise NotDirectError(f"Spark reads the files with {' and '.join(n.rpartition('.')[2] for n in leaves)}")
     found = []
     for partition in execution.toRdd().partitions():
-        if _name(partition) != _PARTITION:
-            raise NotDirectError(f"Spark reads the files by {_name(partition).rpartition('.')[2]}")
-        found += [_split(partition.index(), file) for file in partition.files()]
+        if class_name(partition) != _PARTITION:
+            raise NotDirectError(f"Spark reads the files by {class_name(partition).rpartition('.')[2]}")
+        found += [_split(partition.index(), file, constants) for file in partition.files()]
     return found
 
 
-def _split(partition: int, file: Any) -> FileSplit:
+def _split(partition: int, file: Any, constants: Sequence[tuple[int, str]]) -> FileSplit:
     uri = file.filePath().toPath().toUri()
     place = uri.getPath() if uri.getScheme() in (None, "file") else pyarrow_uri(uri.toString())
-    return FileSplit(partition, place, file.start(), file.length(), file.fileSize(), file.modificationTime())
+    told = tuple(_constant(file.partitionValues(), number, kind) for number, kind in constants)
+    return FileSplit(partition, place, file.start(), file.length(), file.fileSize(), file.modificationTime(), told)
 
 
-def _name(thing: Any) -> str:
+def _constant(row: Any, number: int, kind: str) -> Any:
+    """A value of a row of Spark's own, of one of ``CONSTANTS``."""
+    if row.isNullAt(number):
+        return None
+    value = getattr(row, CONSTANTS[kind])(number)
+    return value.toString() if kind == "string" else value
+
+
+def class_name(thing: Any) -> str:
+    """The class of a Java object."""
     name: str = thing.getClass().getName()
     return name
 
 
-def _items(sequence: Any) -> Iterator[Any]:
+def items(sequence: Any) -> Iterator[Any]:
+    """Of a Scala sequence."""
     return (sequence.apply(i) for i in range(sequence.size()))

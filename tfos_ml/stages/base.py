@@ -28,9 +28,10 @@ from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.file_plan import make_plan
 from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.fit import RunResult, launch
-from tfos_ml.driver.preflight import graces, idle_seconds, lease_timeout, shuffle_memory, spool_memory
+from tfos_ml.driver.preflight import cache_expiry, graces, idle_seconds, lease_timeout, shuffle_memory, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
+from tfos_ml.driver.row_caching import RowCache
 from tfos_ml.driver.row_keeping import RowKeeping
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
@@ -44,7 +45,7 @@ from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
 from tfos_ml.stages.fit_outcome import timeline_of, warn_of_outcome
 from tfos_ml.stages.input_mode import InputMode
-from tfos_ml.stages.input_path import InputChoice, choose_input
+from tfos_ml.stages.input_path import InputChoice, InputWays, check_cache_dir, choose_input
 from tfos_ml.stages.model import TFModel
 from tfos_ml.stages.params import TrainingParams
 from tfos_ml.stages.persistence import Saveable
@@ -90,6 +91,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         chosen = self._choose_input(dataset, template)
         columns, payload = self._prepare(dataset)
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
+        chosen = chosen.ready()
         timeline.end("checks")
         run = partial(
             launch,
@@ -109,6 +111,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         listener.trained(result)
         model = self._make_model(result, dataset.schema)
         timeline.end("model")
+        model.summary |= chosen.facts()
         model.summary["timeline"] = timeline_of(timeline.seconds, result)
         if self._get("verbose") > 1:
             write_lines([f"{type(self).__name__}.fit: {line(model.summary['timeline'])}"])
@@ -261,15 +264,15 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         Returns
         -------
         str
-            ``"direct: ..."`` if the nodes read its files themselves, ``"spark: ..."`` if Spark feeds them; then the
-            reason.
+            ``"direct: ..."`` if the nodes read its files themselves, ``"cache: ..."`` if they read rows of
+            ``cacheDir``, ``"spark: ..."`` if Spark feeds them; then the reason.
 
         Raises
         ------
         InputPathError
             If ``inputPath="direct"``, and nodes cannot read the files themselves.
         InvalidInputError
-            If Params or columns are wrong.
+            If Params or columns are wrong, or ``cacheDir`` cannot be reached.
 
         Examples
         --------
@@ -283,17 +286,34 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     def _choose_input(self, df: DataFrame, template: ClusterTemplate) -> InputChoice:
         """How rows come to the nodes; raises ``InputPathError`` if it cannot be as ``inputPath`` says."""
         path = self._get("inputPath")
+        check_cache_dir(path, self._get("cacheDir"))
         if path == "spark":
             return InputChoice(None, "inputPath='spark'")
-        columns = self._columns_of(df)
+        columns, rule = self._columns_of(df), self._validation_rule()
 
         def plan() -> FilePlan:
             if not columns.columns:
                 raise NotDirectError("inputMode=TENSORFLOW has train functions read the files (ctx.files())")
             names = [spec.column for spec in columns.columns]
-            return make_plan(df, names, self._validation_rule(), lambda: self._numbered_rows(df, columns))
+            return make_plan(df, names, rule, lambda: self._numbered_rows(df, columns, self._validation_condition(df)))
 
-        return choose_input(path, len({*template.feed_ranks, *template.validation_ranks}), plan)
+        cache = self._cache(df, columns) if self._get("cacheDir") and columns.columns else None
+        ways = InputWays(plan, cache, VALIDATION_COLUMN if isinstance(rule, str) else rule)
+        return choose_input(path, len({*template.feed_ranks, *template.validation_ranks}), ways)
+
+    def _cache(self, df: DataFrame, columns: schema.FeedSchema) -> RowCache:
+        """Where the rows of a DataFrame are cached: any draw of rows for validation is made where they are read."""
+        specs = [replace(spec, dtype="float64") if spec.is_vector else spec for spec in columns.columns]
+        wide = replace(columns, columns=tuple(specs))
+        marked = None if isinstance(self._validation_rule(), ValidationDraw) else self._validation_condition(df)
+        used = [schema.spark_column(spec, df).alias(f"c{i}") for i, spec in enumerate(specs)]
+        return RowCache(
+            pyarrow_uri(NodeSettings.of_session(df.sparkSession).absolute_path(self._get("cacheDir"))),
+            cache_expiry(df.sparkSession),
+            wide,
+            df.select(*used, *([] if marked is None else [marked.alias(VALIDATION_COLUMN)])),
+            lambda: self._numbered_rows(df, wide, marked),
+        )
 
     def _columns_of(self, df: DataFrame) -> schema.FeedSchema:
         """The columns to feed, before a look at the model."""
@@ -314,7 +334,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         first = self._first_rank()
         if not columns.columns or chosen.plan is not None:
             return df.sparkSession.range(0, template.size - first, 1, template.size - first)
-        rows = self._numbered_rows(df, columns)
+        rows = self._numbered_rows(df, columns, self._validation_condition(df))
         # Dealing from a partition's own number on spreads the rows of many small partitions, too.
         row = F.col(schema.ROW_COLUMN)
         dealt = F.shiftright(row, PARTITION_SHIFT) + row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
@@ -323,13 +343,12 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
         return repartition_by_id(rows, template.size - first, rank - F.lit(first))
 
-    def _numbered_rows(self, df: DataFrame, columns: schema.FeedSchema) -> DataFrame:
+    def _numbered_rows(self, df: DataFrame, columns: schema.FeedSchema, validates: Column | None) -> DataFrame:
         """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""
         expressions = [
             schema.spark_column(spec, df, spec.dtype).alias(f"c{i}") for i, spec in enumerate(columns.columns)
         ]
         expressions.append(F.monotonically_increasing_id().alias(schema.ROW_COLUMN))
-        validates = self._validation_condition(df)
         if validates is not None:
             expressions.append(validates.alias(VALIDATION_COLUMN))
         return df.select(*expressions)
@@ -396,8 +415,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan
             return FitIterator(estimator, dataset, paramMaps, shared.close)
         level = dataset.storageLevel
-        if self._get("inputPath") != "spark" and self._choose_input(dataset, self._template()).plan is not None:
-            return FitIterator(estimator, dataset, paramMaps, shared.close)  # a cache is no file
+        if not self._choose_input(dataset, self._template()).is_fed:
+            return FitIterator(estimator, dataset, paramMaps, shared.close)  # what Spark caches is no file
         if not (level.useMemory or level.useDisk):
             dataset = dataset.persist()
             shared.callback(dataset.unpersist)

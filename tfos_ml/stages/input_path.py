@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from tfos_ml.common.filesystems import StorageError
+from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.redact import redact
+from tfos_ml.data import row_cache
 from tfos_ml.data.file_plan import FilePlan
+from tfos_ml.data.row_cache import CachedRows
+from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.file_scan import NotDirectError
-from tfos_ml.errors import InputPathError
+from tfos_ml.driver.row_caching import RowCache
+from tfos_ml.errors import DestinationError, InputPathError, ParamError
 
 MOST_READERS = 4
 """Nodes up to which "auto" has them read files: each reads all of them, and keeps its share of the rows."""
@@ -17,24 +27,72 @@ MOST_READERS = 4
 class InputChoice:
     """The way that rows take, and why."""
 
-    plan: FilePlan | None  # None: Spark feeds the rows
+    plan: FilePlan | None  # None: Spark feeds the rows, or they are to be cached
     reason: str
+    cache: RowCache | None = None  # where the nodes' rows are, or will be
+    key: str = ""  # of the cached rows
+    validation: str | ValidationDraw | None = None  # of the cached rows
+    reused: bool = False  # whether they were there before
 
     def __str__(self) -> str:
+        if self.cache is not None:
+            return f"cache: {self.reason}"
         return f"{'spark' if self.plan is None else 'direct'}: {self.reason}"
 
+    @property
+    def is_fed(self) -> bool:
+        """Whether Spark feeds the rows."""
+        return self.plan is None and self.cache is None
 
-def choose_input(path: str, readers: int, make_plan: Callable[[], FilePlan]) -> InputChoice:
+    def ready(self) -> InputChoice:
+        """The same with a plan, if nodes read files; rows are written to the cache by a job if they are not there."""
+        if self.cache is None:
+            return self
+        found, reused = self.cache.take(self.key)
+        plan = found.plan(len(self.cache.schema.columns), self.validation)
+        return InputChoice(plan, self.reason, self.cache, self.key, self.validation, reused)
+
+    def facts(self) -> dict[str, Any]:
+        """What a fitted model tells of cached rows."""
+        if self.cache is None or self.plan is None:
+            return {}
+        return {"cache": {"key": self.key, "reused": self.reused, "rows": self.plan.rows}}
+
+
+@dataclass(frozen=True)
+class InputWays:
+    """The ways that there may be; each raises ``NotDirectError`` if it cannot be taken."""
+
+    plan: Callable[[], FilePlan]
+    cache: RowCache | None
+    validation: str | ValidationDraw | None  # of cached rows
+
+    def best(self, readers: int) -> InputChoice:
+        """The files themselves, else cached rows."""
+        try:
+            return _direct(self.plan(), readers)
+        except NotDirectError as error:
+            if self.cache is None:
+                raise
+            why = str(error)
+        try:
+            return _cached(self.cache, self.validation, why)
+        except NotDirectError as error:
+            raise NotDirectError(f"{why}; {error}") from None
+
+
+def choose_input(path: str, readers: int, ways: InputWays) -> InputChoice:
     """The way of the rows by the Param ``inputPath``, "direct" or "auto", with so many nodes that take rows.
 
-    `make_plan` raises ``NotDirectError`` if files cannot be read by nodes. Raises ``InputPathError`` if they must be.
+    Raises ``InputPathError`` if nodes must read files and cannot, ``DestinationError`` if cached rows cannot be looked
+    for.
     """
     if path == "auto" and readers > MOST_READERS:
         return InputChoice(
             None, f"inputPath='auto' has at most {MOST_READERS} nodes read all files, and {readers} take rows"
         )
     try:
-        plan = make_plan()
+        return ways.best(readers)
     except NotDirectError as error:
         if path == "direct":
             raise InputPathError(
@@ -42,9 +100,70 @@ def choose_input(path: str, readers: int, make_plan: Callable[[], FilePlan]) -> 
                 "inputPath='auto' or 'spark', or write the rows to Parquet files and read those (spark.read.parquet)."
             ) from None
         return InputChoice(None, str(error))
+
+
+def _direct(plan: FilePlan, readers: int) -> InputChoice:
     share = "keeps all rows" if readers == 1 else f"keeps one row of {readers}"
     return InputChoice(
         plan,
         f"a plain scan of {len(plan.files):,} Parquet file(s) with {plan.row_groups:,} row group(s) and {plan.rows:,} "
-        f"row(s); each node reads them and {share}",
+        f"row(s){' before the filter' * (plan.condition is not None)}; each node reads them and {share}",
     )
+
+
+def _cached(cache: RowCache, validation: str | ValidationDraw | None, why: str) -> InputChoice:
+    key = cache.key()
+    found = cache.find(key)
+    told = "a job writes them to cacheDir first" if found is None else _told(found)
+    return InputChoice(None, f"nodes read rows of key {key}: {told} ({why})", cache, key, validation)
+
+
+def _told(found: CachedRows) -> str:
+    used = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.used))
+    return f"{found.rows:,} row(s) in {len(found.files):,} file(s) of cacheDir, last used at {used}"
+
+
+def check_cache_dir(path: str, cache_dir: str | None) -> None:
+    """Raise ``ParamError`` if ``cacheDir`` is set and ``inputPath`` has Spark feed all rows."""
+    if cache_dir and path == "spark":
+        raise ParamError(
+            "cacheDir is set, and inputPath='spark' has Spark feed all rows: nodes would not read the cache. Set "
+            "inputPath='auto', or 'direct', or unset cacheDir."
+        )
+
+
+def delete_cache(cacheDir: str, unusedSeconds: float = 0.0) -> int:
+    """Delete the rows that fits have written to a ``cacheDir``.
+
+    Rows that a fit reads at the moment are deleted, too: it then ends with ``FilesChangedError``. Anything else in the
+    directory stays.
+
+    Parameters
+    ----------
+    cacheDir : str
+        The directory: a path, or a URI of ``pyarrow.fs``.
+    unusedSeconds : float, default 0.0
+        Only rows that no fit has begun to use for so many seconds.
+
+    Returns
+    -------
+    int
+        Number of copies of rows that were deleted.
+
+    Raises
+    ------
+    DestinationError
+        If the directory cannot be reached.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tfos_ml import delete_cache
+    >>> delete_cache(tempfile.mkdtemp(), unusedSeconds=7 * 86400)
+    0
+    """
+    uri = pyarrow_uri(cacheDir) if "://" in cacheDir else os.path.abspath(cacheDir)
+    try:
+        return row_cache.delete(uri, unusedSeconds)
+    except StorageError as error:
+        raise DestinationError(f"cacheDir={redact(cacheDir)!r} cannot be reached: {error}.") from None

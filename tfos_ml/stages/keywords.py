@@ -92,6 +92,7 @@ class TrainingKeywords(TypedDict, total=False):
     logDir: str | None
     tensorboard: bool
     inputPath: str
+    cacheDir: str | None
     reservationTimeout: float
     feedTimeout: float
     maxRestarts: int
@@ -131,6 +132,8 @@ class TrainingAccessors(ParamsBase):
     def getTensorboard(self) -> bool: """Value of ``tensorboard``."""; return self.getOrDefault("tensorboard")
     def setInputPath(self, value: str) -> Self: """Set ``inputPath``: how rows come from plain Parquet files: 'spark' feeds them, 'direct' has the nodes read the files, 'auto' chooses (explainInput)."""; return self._set_checked(inputPath=value)
     def getInputPath(self) -> str: """Value of ``inputPath``."""; return self.getOrDefault("inputPath")
+    def setCacheDir(self, value: str) -> Self: """Set ``cacheDir``: directory on storage that all nodes reach: rows of other DataFrames are written there once, and read by the nodes of this fit and of later ones; with inputPath 'auto' or 'direct'."""; return self._set_checked(cacheDir=value)
+    def getCacheDir(self) -> str: """Value of ``cacheDir``."""; return self.getOrDefault("cacheDir")
     def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds the nodes may take to start and meet."""; return self._set_checked(reservationTimeout=value)
     def getReservationTimeout(self) -> float: """Value of ``reservationTimeout``."""; return self.getOrDefault("reservationTimeout")
     def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)

@@ -66,7 +66,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         (before the job), "job" (Spark's scheduling), "process" (the chief's starts), "meeting"
         (of the nodes), "rows" (until the last has arrived), "tracing" (of a Keras model's step
         by TensorFlow), "training" (the rest), "export" and "return". They add up to the time
-        that ``fit`` took; seconds of each epoch are among the node's.
+        that ``fit`` took; seconds of each epoch are among the node's. With ``cacheDir``
+        ``summary["cache"]`` has the key of the cached rows, their number, and whether they were
+        there before.
 
     Examples
     --------

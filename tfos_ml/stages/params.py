@@ -123,6 +123,11 @@ class TrainingParams(
         choice("spark", "direct", "auto"),
         "spark",
     )
+    cacheDir = Param(
+        "directory on storage that all nodes reach: rows of other DataFrames are written there once, and read by the "
+        "nodes of this fit and of later ones; with inputPath 'auto' or 'direct'",
+        TEXT,
+    )
     reservationTimeout = Param("seconds the nodes may take to start and meet", SECONDS, 600.0)
     feedTimeout = Param("seconds a node may wait for rows, or rows for a node", SECONDS, 600.0)
     maxRestarts = Param(

@@ -1,0 +1,89 @@
+"""Parquet files, and fits that record which rows they had, for tests of nodes that read files themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from train_functions import write
+
+from tfos_ml import TFEstimator, errors
+
+ROWS = [130, 1, 0, 57, 300]  # of each file
+GROUPS = [40, 1, 1, 57, 7]  # rows of each of its row groups, at most
+TOTAL, WIDTH = sum(ROWS), 6
+
+
+def table(first: int, rows: int) -> pa.Table:
+    ids = np.arange(first, first + rows)
+    x = np.sin(np.outer(ids + 1, np.arange(1, WIDTH + 1))).astype(np.float32)
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(0, rows * WIDTH + 1, WIDTH), pa.int32()), pa.array(x.ravel()))
+    columns = {"id": ids, "features": lists, "label": np.cos(ids * 0.1), "weight": 1 + ids % 3 * 0.5}
+    return pa.table({**columns, "held": ids % 5 == 0, "name": [f"row {i} é" for i in ids]})
+
+
+def write_files(directory: Path) -> Path:
+    """Files of very different sizes, with row groups of different numbers of rows, one of them without a row."""
+    directory.mkdir()
+    first = 0
+    for number, (rows, group) in enumerate(zip(ROWS, GROUPS, strict=True)):
+        # a name that paths must quote
+        path = directory / f"part {number}%.parquet"
+        pq.write_table(table(first, rows), path, row_group_size=group, compression="snappy")
+        first += rows
+    return directory
+
+
+@contextlib.contextmanager
+def partition_bytes(spark, size):
+    """Has Spark split files into partitions of at most so many bytes."""
+    names = ["spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes"]
+    try:
+        for name in names:
+            spark.conf.set(name, str(size))
+        yield
+    finally:
+        for name in names:
+            spark.conf.unset(name)
+
+
+def record(args, ctx):
+    """Record the ids of each pass, and the weights of a line fitted to them step by step."""
+    weights = np.zeros(WIDTH, np.float32)
+    passes = []
+    for _ in range(2):
+        ids: list[int] = []
+        for batch, label in ctx.dataset():
+            ids += [int(i) for i in batch["id"]]
+            x = np.asarray(batch["x"])
+            weights -= np.float32(0.05) * (x.T @ (x @ weights - np.asarray(label, np.float32))) / len(x)
+        passes.append(ids)
+    write(args, ctx, {"passes": passes, "weights": weights.view(np.int32).tolist(), "counts": [ctx.row_count]})
+
+
+def passes_of(df, directory: Path, path: str, workers: int = 2, **params) -> list[dict]:
+    directory = directory / f"{path}-{workers}"
+    directory.mkdir()
+    estimator = TFEstimator(
+        trainFn=record,
+        tfArgs={"directory": str(directory)},
+        inputMapping={"id": "id", "features": "x"},
+        clusterSize=workers,
+        batchSize=32,
+        seed=3,
+        verbose=0,
+        inputPath=path,
+        **params,
+    )
+    with pytest.warns(errors.TfosMlWarning):
+        estimator.fit(df)
+    return [json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))]
+
+
+def estimator_of(path: str = "auto", **params) -> TFEstimator:
+    return TFEstimator(trainFn=record, inputPath=path, **{"clusterSize": 2, "verbose": 0, **params})
