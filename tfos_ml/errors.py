@@ -38,6 +38,7 @@
         ├── NodeExitError            the TensorFlow process died: exit code or signal
         ├── NodeLostError            the node's Spark task, Python worker or host is gone
         ├── InputLostError           Spark could not read all of the node's rows
+        ├── KeptRowsLostError        rows that an earlier fit of a search left on a host are gone; never raised by fit
         ├── FileReadError            a node could not read a file of its input
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import cloudpickle
 import psutil
 import pytest
 from conftest import ends, lives, wait_until
@@ -221,7 +222,7 @@ class TestServer:
         assert is_forked(start("end", "0", application="one"))
         (tmp_path / "elsewhere").mkdir()
         (tmp_path / "elsewhere" / "forked.py").write_text("def main(arguments):\n    raise SystemExit(9)\n")
-        (tmp_path / "elsewhere" / "cloudpickle.py").write_text("")
+        (tmp_path / "elsewhere" / "cloudpickle").symlink_to(Path(cloudpickle.__file__).parent)
         path = os.pathsep.join([str(tmp_path / "elsewhere"), child_environment(NO_MARKER, 1, {})["PYTHONPATH"]])
         process = start("end", "0", application="one", environment={"PYTHONPATH": path})
         assert process.wait(DEADLINE) == 9
