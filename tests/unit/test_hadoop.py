@@ -120,7 +120,8 @@ def test_what_a_uri_says_itself_wins(uri):
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/x", "/models", "hdfs:///x", "s3ab://x/y"])
-def test_other_uris_stay(uri):
+def test_other_uris_stay(uri, monkeypatch):
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)  # of tests before, with a store's settings
     assert hadoop.s3_uri(uri, {}.get) == hadoop.pyarrow_uri(uri) == uri
 
 
