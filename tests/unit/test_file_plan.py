@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from tfos_ml.driver.file_plan import _footer, _is_time, _piece
+from tfos_ml.driver.file_plan import _footer, _is_time, _pieces
 from tfos_ml.driver.file_scan import FileSplit, NotDirectError
 
 
@@ -27,7 +27,7 @@ def split_of(path, start, length, size=None, later=0):
 def test_each_row_group_is_in_one_split_in_order(path, length):
     size = path.stat().st_size
     footer = _footer(split_of(path, 0, size))
-    pieces = [_piece(split_of(path, start, length), footer, 0) for start in range(0, size, length)]
+    pieces = [p for start in range(0, size, length) for p in _pieces(split_of(path, start, length), footer, 0)]
     assert [number for piece in pieces for number in piece.row_groups] == list(range(15))
     assert sum(piece.rows for piece in pieces) == 100
 

@@ -98,6 +98,32 @@ class Feeder(RowSource):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add the rows of one batch; raises as :meth:`RowChecks.kept`, or ``ShapeError`` or ``NoRoomError``."""
+        checked = self._checked(batch)
+        rows = checked
+        if VALIDATION_COLUMN in rows.schema.names:
+            marked = rows.column(VALIDATION_COLUMN)
+            rows = rows.drop_columns([VALIDATION_COLUMN])
+            self._write("validation", rows.filter(marked))
+            rows = rows.filter(pc.invert(marked))
+        self._write("train", rows)
+        self._keep_example(checked)
+
+    def take_over(self, stream: str, chunk: spool.Chunk) -> None:
+        """Add the rows of a chunk of this spool, which stays as it is if it may; raises as :meth:`write`."""
+        batches = list(spool.read_chunk(chunk.path))
+        checked = [self._checked(batch) for batch in batches]
+        if sum(batch.num_rows for batch in checked) == chunk.rows and spool.reads_well(chunk, batches):
+            for batch in checked:
+                self._note(stream, batch)
+            self._writers[stream].add(chunk)
+        else:
+            for batch in checked:
+                self._write(stream, batch)
+            Path(chunk.path).unlink()  # what is not written anew yet stays mapped
+        self._keep_example(checked[0])
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that are not left out."""
         self._count(batch)
         specs = self._schema.columns
         columns = [plain(column) for column in batch.columns[: len(specs)]]
@@ -105,18 +131,12 @@ class Feeder(RowSource):
         if kept is not None:
             columns, batch = [column.filter(kept) for column in columns], batch.filter(kept)
             self.skipped += len(kept) - batch.num_rows
-        checked = pa.RecordBatch.from_arrays([*columns, *batch.columns[len(specs) :]], batch.schema.names)
-        if VALIDATION_COLUMN in checked.schema.names:
-            marked = checked.column(VALIDATION_COLUMN)
-            checked = checked.drop_columns([VALIDATION_COLUMN])
-            self._write("validation", checked.filter(marked))
-            checked = checked.filter(pc.invert(marked))
-        self._write("train", checked)
-        if self.example is None and self._example_rows and batch.num_rows:
-            self._keep_example(batch)
+        return pa.RecordBatch.from_arrays([*columns, *batch.columns[len(specs) :]], batch.schema.names)
 
     def _keep_example(self, batch: pa.RecordBatch) -> None:
-        """Keep the features of the first rows as they came."""
+        """Keep the features of the first rows."""
+        if self.example is not None or not self._example_rows or not batch.num_rows:
+            return
         features = batch.select(self._schema.of("feature")).slice(0, self._example_rows)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, features.schema) as writer:
@@ -124,8 +144,12 @@ class Feeder(RowSource):
         self.example = sink.getvalue().to_pybytes()
 
     def _write(self, stream: str, batch: pa.RecordBatch) -> None:
-        if not batch.num_rows:
-            return
+        if batch.num_rows:
+            self._note(stream, batch)
+            self._writers[stream].write(batch)
+
+    def _note(self, stream: str, batch: pa.RecordBatch) -> None:
+        """Note what the shapes and sizes of rows are; raises ``ShapeError``."""
         for i, spec in enumerate(self._schema.columns):
             found = list_extents(batch.column(i), spec.ndim)
             if spec.constraint.shape is not None:
@@ -136,7 +160,6 @@ class Feeder(RowSource):
         self.size += batch.nbytes
         if stream == "train":
             self._train_bytes += sum(map(value_bytes, batch.columns))
-        self._writers[stream].write(batch)
 
     def _count(self, batch: pa.RecordBatch) -> None:
         """Count rows by source partition, also those that are left out: row ids count them."""

@@ -1,7 +1,7 @@
 """Rows that a node reads itself from Parquet files: the same Arrow batches as Spark would hand to its task.
 
-Spark deals rows one by one, so that every step has rows of every node. Each node therefore reads all row groups, and
-keeps every *n*-th row.
+Spark deals rows one by one, so that every step has rows of every node: what a node reads has rows of all. It sends them
+theirs (``agent/row_exchange.py``); a node that shares nothing with others reads all, and keeps its own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact
-from tfos_ml.data.arrow import plain
-from tfos_ml.data.file_plan import FilePiece, FilePlan, PlannedFile
+from tfos_ml.data.arrow import plain, take_rows
+from tfos_ml.data.file_plan import FilePiece, FilePlan, FileUnit, PlannedFile
 from tfos_ml.data.order import PARTITION_SHIFT, Int64s, dealt_ranks
 from tfos_ml.data.parquet_types import fed_type
 from tfos_ml.data.row_condition import Condition, columns_of, evaluate
@@ -33,48 +33,57 @@ BATCH_BYTES = 16 << 20
 
 
 def read_share(plan: FilePlan, schema: FeedSchema, template: ClusterTemplate, rank: int) -> Iterator[pa.RecordBatch]:
-    """The rows of one node, with their ids, as :class:`~tfos_ml.agent.feeder.Feeder` takes them.
+    """The rows of one node out of all, with their ids, as :class:`~tfos_ml.agent.feeder.Feeder` takes them.
 
     Raises ``FilesChangedError`` if a file is not as it was planned, ``FileReadError`` if it cannot be read.
     """
     if rank not in (*template.feed_ranks, *template.validation_ranks):
         return
-    share = _Share(plan, schema, template, rank)
-    opened = _OpenFile()
-    partition, position = -1, 0
-    with contextlib.closing(opened):
-        for piece in plan.pieces:
-            position = position if piece.partition == partition else 0
-            partition = piece.partition
-            for batch in _batches(opened, plan, piece):
-                mine = share.of(batch, (partition << PARTITION_SHIFT) + position)
-                position += batch.num_rows
+    dealer = RowDealer(plan, schema, template)
+    with contextlib.closing(FileReader(plan)) as reader:
+        for unit in plan.units(1):
+            for ids, batch in reader.read(unit):
+                mine = dealer.rows_of(rank, ids, batch)
                 if mine.num_rows:
                     yield mine
 
 
-class _Share:
-    """Picks the rows of a node, and brings their columns into the form of rows that are fed."""
+class RowDealer:
+    """Deals rows to the nodes, and brings their columns into the form of rows that are fed."""
 
-    def __init__(self, plan: FilePlan, schema: FeedSchema, template: ClusterTemplate, rank: int):
+    def __init__(self, plan: FilePlan, schema: FeedSchema, template: ClusterTemplate):
         self._plan = plan
         self._types = [fed_type(spec) for spec in schema.columns]
-        self._template, self._rank = template, rank
+        self._template = template
 
-    def of(self, batch: pa.RecordBatch, first_id: int) -> pa.RecordBatch:
-        """The rows of the node in a batch of consecutive rows of a partition."""
-        ids = first_id + np.arange(batch.num_rows)
-        if self._plan.row_ids is not None:
-            ids = batch.column(self._plan.row_ids).to_numpy()
+    def rows_of(self, rank: int, ids: Int64s, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of one node in a batch of rows with some ids."""
         validates = self._validates(batch, ids)
-        mine = self._mine(ids, validates)
+        mine = np.flatnonzero(self._ranks(ids, validates) == rank)
         if len(mine) < batch.num_rows:
-            batch = batch.take(pa.array(mine))
-        columns = [self._fed(batch.column(n), kind) for n, kind in zip(self._plan.columns, self._types, strict=True)]
+            batch, ids = batch.take(pa.array(mine)), ids[mine]
+            validates = None if validates is None else validates[mine]
+        return self._fed(ids, batch, validates)
+
+    def rows_by_node(self, ids: Int64s, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The same for each node that has some of them."""
+        if not len(ids):
+            return
+        validates = self._validates(batch, ids)
+        ranks = self._ranks(ids, validates)
+        fed = self._fed(ids, batch, validates)
+        order = np.argsort(ranks, kind="stable")
+        found, starts = np.unique(ranks[order], return_index=True)
+        by_rank = pa.RecordBatch.from_arrays([take_rows(column, order) for column in fed.columns], fed.schema.names)
+        for rank, start, end in zip(found.tolist(), starts, [*starts[1:], len(ranks)], strict=True):
+            yield rank, by_rank.slice(start, end - start)
+
+    def _fed(self, ids: Int64s, batch: pa.RecordBatch, validates: Any) -> pa.RecordBatch:
+        columns = [_fed(batch.column(n), kind) for n, kind in zip(self._plan.columns, self._types, strict=True)]
         names = [f"c{i}" for i in range(len(columns))] + [ROW_COLUMN]
-        columns.append(pa.array(ids[mine]))
+        columns.append(pa.array(ids))
         if validates is not None:
-            columns.append(pa.array(validates[mine]))
+            columns.append(pa.array(validates))
             names.append(VALIDATION_COLUMN)
         return pa.RecordBatch.from_arrays(columns, names)
 
@@ -85,16 +94,17 @@ class _Share:
             return pc.fill_null(batch.column(rule), False).to_numpy(zero_copy_only=False)
         return None if rule is None else rule.of(ids)
 
-    def _mine(self, ids: Int64s, validates: Any) -> Int64s:
+    def _ranks(self, ids: Int64s, validates: Any) -> Int64s:
         ranks = dealt_ranks(ids, self._template.feed_ranks)
         if validates is not None:
             ranks = np.where(validates, dealt_ranks(ids, self._template.validation_ranks), ranks)
-        return np.flatnonzero(ranks == self._rank)
+        return ranks
 
-    def _fed(self, column: pa.Array, kind: pa.DataType) -> pa.Array:
-        """A column as Spark feeds it; doubles of vectors become floats as they do in Java, rounded or infinite."""
-        column = plain(_decoded(column))
-        return column if column.type == kind else column.cast(kind, safe=False)
+
+def _fed(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column as Spark feeds it; doubles of vectors become floats as they do in Java, rounded or infinite."""
+    column = plain(_decoded(column))
+    return column if column.type == kind else column.cast(kind, safe=False)
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -116,18 +126,50 @@ def _small(column: pa.Array) -> pa.Array:
     return column.cast(pa.string()) if is_string else column
 
 
-class _OpenFile:
-    """The file that was read last; row groups of a large one are in several partitions."""
+class FileReader:
+    """Reads units of a plan; the file that was read last stays open, since row groups of a large one are in several."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: FilePlan) -> None:
+        self._plan = plan
         self._file: PlannedFile | None = None
         self._parquet: pq.ParquetFile | None = None
         self._source: pa.NativeFile | None = None
 
-    def parquet(self, file: PlannedFile) -> pq.ParquetFile:
-        """A file, opened."""
+    def read(self, unit: FileUnit) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
+        """The rows of a unit that are kept, and their ids, of some megabytes at a time.
+
+        Raises ``FilesChangedError`` if a file is not as it was planned, ``FileReadError`` if it cannot be read.
+        """
+        row = (unit.partition << PARTITION_SHIFT) + unit.first
+        for number, piece in enumerate(unit.pieces):
+            for batch in self._batches(piece):
+                ids = row + np.arange(batch.num_rows)
+                row += batch.num_rows
+                yield ids if self._plan.row_ids is None else batch.column(self._plan.row_ids).to_numpy(), batch
+            if number + 1 == len(unit.pieces) or unit.pieces[number + 1].file != piece.file:
+                _check_unchanged(self._plan.files[piece.file])
+
+    def _batches(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:
+        file = self._plan.files[piece.file]
+        columns = self._plan.read_columns
+        rows = 0
+        try:
+            parquet = self._open(file)
+            for group in piece.row_groups:
+                size = _batch_rows(parquet.metadata.row_group(group), columns)
+                for batch in parquet.iter_batches(size, row_groups=[group], columns=columns):
+                    rows += batch.num_rows
+                    yield _kept(_with_constants(batch, self._plan, file), self._plan.condition)
+        except (OSError, pa.ArrowException) as error:
+            _check_unchanged(file)
+            raise errors.FileReadError(f"{redact(file.uri)} cannot be read: {redact(error)}") from error
+        if rows != piece.rows:
+            raise errors.FilesChangedError(_changed(file, f"row groups of {rows} rows instead of {piece.rows}"))
+
+    def _open(self, file: PlannedFile) -> pq.ParquetFile:
         if file is not self._file:
             self.close()
+            _check_unchanged(file)
             filesystem, path = filesystems.open_uri(file.uri)
             self._source = filesystem.open_input_file(path)
             self._parquet = pq.ParquetFile(self._source, pre_buffer=not isinstance(filesystem, fs.LocalFileSystem))
@@ -135,31 +177,10 @@ class _OpenFile:
         return self._parquet
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file that is open."""
         if self._source is not None:
             self._source.close()
         self._file = self._parquet = self._source = None
-
-
-def _batches(opened: _OpenFile, plan: FilePlan, piece: FilePiece) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece of a file that are kept, of some megabytes at a time."""
-    file = plan.files[piece.file]
-    columns = plan.read_columns
-    rows = 0
-    try:
-        _check_unchanged(file)
-        parquet = opened.parquet(file)
-        for group in piece.row_groups:
-            size = _batch_rows(parquet.metadata.row_group(group), columns)
-            for batch in parquet.iter_batches(size, row_groups=[group], columns=columns):
-                rows += batch.num_rows
-                yield _kept(_with_constants(batch, plan, file), plan.condition)
-        _check_unchanged(file)
-    except (OSError, pa.ArrowException) as error:
-        _check_unchanged(file)
-        raise errors.FileReadError(f"{redact(file.uri)} cannot be read: {redact(error)}") from error
-    if rows != piece.rows:
-        raise errors.FilesChangedError(_changed(file, f"row groups of {rows} rows instead of {piece.rows}"))
 
 
 def _with_constants(batch: pa.RecordBatch, plan: FilePlan, file: PlannedFile) -> pa.RecordBatch:

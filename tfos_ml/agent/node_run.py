@@ -15,6 +15,7 @@ from tfos_ml import errors
 from tfos_ml.agent.claim import Claimed
 from tfos_ml.agent.consensus import Consensus
 from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.file_source import FileSource
 from tfos_ml.agent.forkserver import executor
 from tfos_ml.agent.grace_period import GracePeriod
 from tfos_ml.agent.identity import NodeIdentity
@@ -89,6 +90,8 @@ class NodeRun:
         task, directories = self._task, self._claimed.directories
         if self._detachment is not None:
             return self._detachment.make_source(task, directories, self._send)
+        if task.file_plan is not None:
+            return FileSource(task, self._member.rank, self._placement.host, directories, self._send)
         if not task.rows_are_kept:
             return Feeder(task, directories, self._send)
         wants_example = bool(task.settings.telemetry.example_rows) and self._member.gives_example
@@ -159,20 +162,29 @@ class NodeRun:
         role, timeout = self._member.role, self._task.reservation_timeout
         port, pid = self._claimed.port.number, self._claimed.child.pid
         mine = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
-        met = self._rendezvous.exchange(asdict(mine))
         deadline = time.monotonic() + timeout + (0 if self._task.barrier else GATHER_GRACE_SECONDS)
-        self._pump(0)
-        while not met.done():
-            if time.monotonic() > deadline:
-                raise errors.ReservationTimeoutError(
-                    f"the nodes did not all meet within reservationTimeout={timeout:g} s"
-                )
-            self._pump(POLL_SECONDS)
-        self._infos = read_infos(met.result())
+        infos = read_infos(self._exchanged(asdict(mine), deadline))
         self._timeline.end("meeting")
-        self._send(self._start_message([info.address for info in self._infos]))
+        self._send(self._start_message([info.address for info in infos]))
+        if self._task.file_plan is not None and len(self._task.template.feed_ranks) > 1:
+            problem = self._source.connect(infos)
+            told = self._exchanged({"problem": problem}, time.monotonic() + timeout)
+            self._source.begin([message["problem"] for message in told])
+        self._infos = infos
         if self._detachment is not None:
             self._detachment.joined()
+
+    def _exchanged(self, message: dict[str, Any], deadline: float) -> list[dict[str, Any]]:
+        """The messages of all nodes, by rank."""
+        found = self._rendezvous.exchange(message)
+        self._pump(0)
+        while not found.done():
+            if time.monotonic() > deadline:
+                raise errors.ReservationTimeoutError(
+                    f"the nodes did not all meet within reservationTimeout={self._task.reservation_timeout:g} s"
+                )
+            self._pump(POLL_SECONDS)
+        return found.result()
 
     def _start_message(self, addresses: list[str]) -> messages.Start:
         role, template = self._member.role, self._member.template
@@ -251,6 +263,7 @@ class NodeRun:
             self._claimed.tensorboard.check()
         if self._monitor.has_exited:
             self._judge_exit()
+        self._source.check()
         if self._infos:
             rows = sum(self._source.rows.values())
             self._consensus.advance(self._counts, rows if self._ended else None, self._works)
@@ -339,6 +352,7 @@ class NodeRun:
             "keeps_rows": self._keeps,
             "seconds": time.monotonic() - self._started,
             "timeline": self._timeline.seconds,
+            **source.facts(),
             **self._telemetry.facts(),
             **self._output.facts(),
         }

@@ -78,7 +78,7 @@ class NodeInfo:
     port: int
     versions: dict[str, str]
     pid: int
-    feed: str | None = None  # where feed tasks reach it, if they may
+    feed: str | None = None  # where feed tasks, or nodes that read files together, reach it, if they may
 
     @property
     def address(self) -> str:

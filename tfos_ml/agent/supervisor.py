@@ -17,7 +17,6 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claim
-from tfos_ml.agent.file_rows import read_share
 from tfos_ml.agent.graceful_end import log_failure
 from tfos_ml.agent.identity import identity_of
 from tfos_ml.agent.node_output import NodeOutput
@@ -61,7 +60,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         if task.is_driver_far and task.control is not None:
             is_reached = reaches_driver(task.control, context.partitionId(), task.template.size)
             task = task if is_reached else replace(task, control=None)
-        rows = _arriving(task, context.partitionId(), batches)
+        rows = _arriving(task, batches)
         yield from supervise(Supervisor(task, BarrierPlacement(context, task.control)), rows)
         return
     assert task.control is not None
@@ -69,16 +68,12 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     plain: Any = TaskContext.get()
     info = task_info_of(plain, task.first_rank + plain.partitionId(), task.control)
     placement = GatherPlacement(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-    yield from supervise(Supervisor(task, placement), _arriving(task, info.rank, batches))
+    yield from supervise(Supervisor(task, placement), _arriving(task, batches))
 
 
-def _arriving(task: NodeTask, rank: int, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch | None]:
-    """The rows of a node, from Spark or from the files of the plan."""
-    if not task.schema.columns:
-        return ()
-    if task.file_plan is None:
-        return as_they_come(whole(batches))
-    return as_they_come(read_share(task.file_plan, task.schema, task.template, rank))
+def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch | None]:
+    """The rows of a node that come from Spark."""
+    return as_they_come(whole(batches)) if task.schema.columns and task.file_plan is None else ()
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:

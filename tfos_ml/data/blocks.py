@@ -23,11 +23,14 @@ def pack(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     with pa.ipc.new_file(sink, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    block = sink.getvalue()
+    return message(sink.getvalue(), sum(batch.num_rows for batch in batches))
+
+
+def message(block: pa.Buffer, rows: int) -> pa.RecordBatch:
+    """The message that carries a block of so many rows; without a copy."""
     offsets = pa.array([0, block.size], pa.int64()).buffers()[1]
-    column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, block])  # without a copy
-    rows = pa.array([sum(batch.num_rows for batch in batches)], pa.int64())
-    return pa.RecordBatch.from_arrays([rows, column], schema=MESSAGE_SCHEMA)
+    column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, block])
+    return pa.RecordBatch.from_arrays([pa.array([rows], pa.int64()), column], schema=MESSAGE_SCHEMA)
 
 
 def unpack(message: pa.RecordBatch) -> tuple[int, pa.Buffer]:

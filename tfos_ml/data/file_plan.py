@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from tfos_ml.data.row_condition import Condition, columns_of
 from tfos_ml.data.validation_draw import ValidationDraw
+
+UNIT_BYTES = 32 << 20
+"""Of one unit, about, unless a piece has more."""
+_UNITS_EACH = 4  # for each reader, where there is so little to read that units of that size would be fewer
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,22 @@ class FilePiece:
     file: int  # its number in the plan
     row_groups: tuple[int, ...]
     rows: int  # before any are left out
+    size: int = 0  # in bytes, about, by which the work of reading is dealt
+
+
+@dataclass(frozen=True)
+class FileUnit:
+    """Consecutive pieces of a partition that one node reads."""
+
+    number: int
+    partition: int
+    first: int  # position of its first row in the partition
+    pieces: tuple[FilePiece, ...]
+
+    @property
+    def size(self) -> int:
+        """In bytes, about."""
+        return sum(piece.size for piece in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -59,3 +82,48 @@ class FilePlan:
     def row_groups(self) -> int:
         """Number of all row groups."""
         return sum(len(piece.row_groups) for piece in self.pieces)
+
+    def units(self, readers: int) -> list[FileUnit]:
+        """All pieces in their order, in units that so many nodes can share.
+
+        A filter leaves it open where the rows of a piece begin in their partition: then a unit is a whole partition.
+        """
+        total = sum(piece.size for piece in self.pieces)
+        least = total + 1 if self.condition else max(1, min(UNIT_BYTES, total // (_UNITS_EACH * readers)))
+        found: list[FileUnit] = []
+        for partition, pieces in groupby(self.pieces, lambda piece: piece.partition):
+            position = 0
+            for together in _gathered(pieces, least):
+                found.append(FileUnit(len(found), partition, position, together))
+                position += sum(piece.rows for piece in together)
+        return found
+
+
+def _gathered(pieces: Iterator[FilePiece], least: int) -> Iterator[tuple[FilePiece, ...]]:
+    """The same pieces in groups of at least so many bytes, but for the last."""
+    waiting: list[FilePiece] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(one.size for one in waiting) >= least:
+            yield tuple(waiting)
+            waiting.clear()
+    if waiting:
+        yield tuple(waiting)
+
+
+def dealt_units(units: Sequence[FileUnit], readers: Sequence[int]) -> list[int]:
+    """The node that reads each unit: the one with the least to read before.
+
+    So early units are read by different nodes, and each node reads about as much as the others.
+
+    >>> pieces = [FilePiece(0, 0, (i,), 10, size) for i, size in enumerate([3, 1, 1, 2])]
+    >>> dealt_units([FileUnit(i, 0, 10 * i, (piece,)) for i, piece in enumerate(pieces)], [4, 5])
+    [4, 5, 5, 5]
+    """
+    loads = [(0, place) for place in range(len(readers))]
+    owners = []
+    for unit in units:
+        load, place = loads[0]
+        heapq.heapreplace(loads, (load + max(1, unit.size), place))
+        owners.append(readers[place])
+    return owners

@@ -60,7 +60,7 @@ class CachedRows:
             PlannedFile(filesystems.child_uri(self.directory, file.name), file.size, self.modified[file.name])
             for file in files
         ]
-        pieces = [FilePiece(f.partition, i, tuple(range(f.row_groups)), f.rows) for i, f in enumerate(files)]
+        pieces = [FilePiece(f.partition, i, tuple(range(f.row_groups)), f.rows, f.size) for i, f in enumerate(files)]
         names = tuple(f"c{i}" for i in range(columns))
         return FilePlan(tuple(planned), tuple(pieces), names, validation, row_ids=ROW_COLUMN)
 

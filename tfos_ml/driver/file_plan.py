@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ class _Kind:
 class _Footer:
     file: PlannedFile
     types: pa.Schema
-    row_groups: list[tuple[int, int]]  # of each: the byte by which it belongs to a split, and its rows
+    row_groups: list[tuple[int, int, int]]  # of each: the byte by which it belongs to a split, its rows, its bytes
 
 
 def make_plan(
@@ -67,7 +67,7 @@ def make_plan(
     for footer in footers.values():
         _check_types(footer, {name: kind for name, kind in kinds.items() if name not in scan.partitions})
     numbers = {uri: number for number, uri in enumerate(footers)}
-    pieces = (_piece(split, footers[split.uri], numbers[split.uri]) for split in found)
+    pieces = (piece for split in found for piece in _pieces(split, footers[split.uri], numbers[split.uri]))
     return FilePlan(
         tuple(footer.file for footer in footers.values()),
         tuple(piece for piece in pieces if piece.rows),
@@ -116,7 +116,7 @@ def _footer(split: FileSplit) -> _Footer:
         with filesystem.open_input_file(path) as source:
             parquet = pq.ParquetFile(source)
             groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
-            places = [(_middle(group), group.num_rows) for group in groups]
+            places = [(_middle(group), group.num_rows, group.total_byte_size) for group in groups]
             return _Footer(
                 PlannedFile(split.uri, info.size, info.mtime_ns, split.constants), parquet.schema_arrow, places
             )
@@ -161,7 +161,9 @@ def _check_types(footer: _Footer, kinds: Mapping[str, _Kind]) -> None:
             raise NotDirectError(f"column '{name}' is {found} in {shown}, and {kind.spark} to Spark")
 
 
-def _piece(split: FileSplit, footer: _Footer, number: int) -> FilePiece:
+def _pieces(split: FileSplit, footer: _Footer, number: int) -> Iterator[FilePiece]:
+    """The row groups of a split, each for itself: nodes share them."""
     end = split.start + split.length
-    groups = [(i, rows) for i, (middle, rows) in enumerate(footer.row_groups) if split.start <= middle < end]
-    return FilePiece(split.partition, number, tuple(i for i, _ in groups), sum(rows for _, rows in groups))
+    for group, (middle, rows, size) in enumerate(footer.row_groups):
+        if split.start <= middle < end:
+            yield FilePiece(split.partition, number, (group,), rows, size)

@@ -246,8 +246,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         check_cache_dir(path, cache_dir)
         if path == "spark":
             return InputChoice(None, "inputPath='spark'")
-        readers = {*template.feed_ranks, *template.validation_ranks}
-        return self._rows(df, self._columns_of(df)).choose(path, cache_dir, len(readers))
+        return self._rows(df, self._columns_of(df)).choose(path, cache_dir, len(template.feed_ranks))
 
     def _rows(self, df: DataFrame, columns: schema.FeedSchema) -> InputRows:
         """The rows of a DataFrame, of which some columns are fed."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import IndependentWorkersWarning, NothingExportedWarning
+from tfos_ml.protocol.addresses import NODE_PORTS
 from tfos_ml.protocol.graces import warn_of_ended
 from tfos_ml.worker.outcome import RETURNED
 
@@ -64,6 +65,12 @@ def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
     warn_of_ended(result.reports)
     for problem in filter(None, (report.get("log_problem") for report in result.reports)):
         warn(problem)
+    alone = result.reports[template.chief_rank].get("reads_alone_because")
+    if alone:
+        warn(
+            f"Each node has read all files, since {alone}. Nodes that all reach each other read a share each: if a "
+            f"firewall is between them, set {NODE_PORTS} to ports that it lets through, two for each node of a host."
+        )
     chief = result.reports[template.chief_rank]
     if result.model is not None or chief.get("staged"):
         problem = independence(result.reports, template)

@@ -65,11 +65,11 @@ class InputRows:
             rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
         return repartition_by_id(rows, template.size - first, rank - F.lit(first))
 
-    def choose(self, path: str, cache_dir: str | None, readers: int) -> InputChoice:
-        """How the rows come to so many nodes; raises ``InputPathError`` if it cannot be as ``inputPath`` says."""
+    def choose(self, path: str, cache_dir: str | None, nodes: int) -> InputChoice:
+        """How the rows come to so many nodes that train; raises ``InputPathError`` if it cannot be by that path."""
         cache = self._cache(cache_dir) if cache_dir and self.columns.columns else None
         marks = VALIDATION_COLUMN if isinstance(self.validation, str) else self.validation
-        return choose_input(path, readers, InputWays(self._plan, cache, marks))
+        return choose_input(path, nodes, InputWays(self._plan, cache, marks))
 
     def _plan(self) -> FilePlan:
         if not self.columns.columns:

@@ -19,9 +19,6 @@ from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.row_caching import RowCache
 from tfos_ml.errors import DestinationError, InputPathError, ParamError
 
-MOST_READERS = 4
-"""Nodes up to which "auto" has them read files: each reads all of them, and keeps its share of the rows."""
-
 
 @dataclass(frozen=True)
 class InputChoice:
@@ -67,10 +64,10 @@ class InputWays:
     cache: RowCache | None
     validation: str | ValidationDraw | None  # of cached rows
 
-    def best(self, readers: int) -> InputChoice:
+    def best(self, nodes: int) -> InputChoice:
         """The files themselves, else cached rows."""
         try:
-            return _direct(self.plan(), readers)
+            return _direct(self.plan(), nodes)
         except NotDirectError as error:
             if self.cache is None:
                 raise
@@ -81,18 +78,14 @@ class InputWays:
             raise NotDirectError(f"{why}; {error}") from None
 
 
-def choose_input(path: str, readers: int, ways: InputWays) -> InputChoice:
-    """The way of the rows by the Param ``inputPath``, "direct" or "auto", with so many nodes that take rows.
+def choose_input(path: str, nodes: int, ways: InputWays) -> InputChoice:
+    """The way of the rows by the Param ``inputPath``, "direct" or "auto", to so many nodes that train.
 
     Raises ``InputPathError`` if nodes must read files and cannot, ``DestinationError`` if cached rows cannot be looked
     for.
     """
-    if path == "auto" and readers > MOST_READERS:
-        return InputChoice(
-            None, f"inputPath='auto' has at most {MOST_READERS} nodes read all files, and {readers} take rows"
-        )
     try:
-        return ways.best(readers)
+        return ways.best(nodes)
     except NotDirectError as error:
         if path == "direct":
             raise InputPathError(
@@ -102,12 +95,14 @@ def choose_input(path: str, readers: int, ways: InputWays) -> InputChoice:
         return InputChoice(None, str(error))
 
 
-def _direct(plan: FilePlan, readers: int) -> InputChoice:
-    share = "keeps all rows" if readers == 1 else f"keeps one row of {readers}"
+def _direct(plan: FilePlan, nodes: int) -> InputChoice:
+    readers = min(nodes, len(plan.units(nodes)))
+    told = f"{nodes} nodes" if readers == nodes else f"{readers} of {nodes} nodes"
     return InputChoice(
         plan,
         f"a plain scan of {len(plan.files):,} Parquet file(s) with {plan.row_groups:,} row group(s) and {plan.rows:,} "
-        f"row(s){' before the filter' * (plan.condition is not None)}; each node reads them and {share}",
+        f"row(s){' before the filter' * (plan.condition is not None)}; "
+        + ("the node reads them" if nodes == 1 else f"{told} read a share each, and send the others their rows"),
     )
 
 
