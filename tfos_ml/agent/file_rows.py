@@ -30,6 +30,8 @@ from tfos_ml.protocol.template import ClusterTemplate
 
 BATCH_BYTES = 16 << 20
 """Of decoded rows of all nodes, about, in one batch."""
+GROUP_BYTES = 192 << 20
+"""Of a row group that is decoded at once, about; more is decoded batch by batch."""
 
 
 def read_share(plan: FilePlan, schema: FeedSchema, template: ClusterTemplate, rank: int) -> Iterator[pa.RecordBatch]:
@@ -156,8 +158,7 @@ class FileReader:
         try:
             parquet = self._open(file)
             for group in piece.row_groups:
-                size = _batch_rows(parquet.metadata.row_group(group), columns)
-                for batch in parquet.iter_batches(size, row_groups=[group], columns=columns):
+                for batch in _group_batches(parquet, group, columns):
                     rows += batch.num_rows
                     yield _kept(_with_constants(batch, self._plan, file), self._plan.condition)
         except (OSError, pa.ArrowException) as error:
@@ -191,12 +192,22 @@ def _with_constants(batch: pa.RecordBatch, plan: FilePlan, file: PlannedFile) ->
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def _batch_rows(group: Any, columns: list[str]) -> int:
-    """Rows of a row group that are about ``BATCH_BYTES`` when they are decoded."""
+def _group_batches(parquet: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """A row group as batches of about ``BATCH_BYTES``; one that is not large is decoded at once, which is faster."""
+    metadata = parquet.metadata.row_group(group)
+    size = _decoded_bytes(metadata, columns)
+    rows = max(1, min(metadata.num_rows, BATCH_BYTES * metadata.num_rows // max(1, size)))
+    if columns and size <= GROUP_BYTES:
+        yield from parquet.read_row_group(group, columns).to_batches(rows)
+    else:
+        yield from parquet.iter_batches(rows, row_groups=[group], columns=columns)
+
+
+def _decoded_bytes(group: Any, columns: list[str]) -> int:
+    """Bytes of some columns of a row group when they are decoded, about."""
     chunks = [group.column(i) for i in range(group.num_columns)]
     wanted = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns]
-    size = sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in wanted)
-    return max(1, min(group.num_rows, BATCH_BYTES * group.num_rows // max(1, size)))
+    return sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in wanted)
 
 
 def _check_unchanged(file: PlannedFile) -> None:
