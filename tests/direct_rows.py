@@ -10,9 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 from train_functions import write
 
 from tfos_ml import TFEstimator, errors
+from tfos_ml.agent.file_rows import read_share
+from tfos_ml.data.schema import FeedSchema, column_spec
+from tfos_ml.driver.file_plan import make_plan
+from tfos_ml.protocol.template import make_template
 
 ROWS = [130, 1, 0, 57, 300]  # of each file
 GROUPS = [40, 1, 1, 57, 7]  # rows of each of its row groups, at most
@@ -87,3 +92,13 @@ def passes_of(df, directory: Path, path: str, workers: int = 2, **params) -> lis
 
 def estimator_of(path: str = "auto", **params) -> TFEstimator:
     return TFEstimator(trainFn=record, inputPath=path, **{"clusterSize": 2, "verbose": 0, **params})
+
+
+def rows_both_ways(df, columns):
+    """Columns of all rows with their ids, as Spark has them and as three nodes read them."""
+    numbered = df.select(*(F.col(c).alias(f"c{i}") for i, c in enumerate(columns)), F.monotonically_increasing_id())
+    plan = make_plan(df, columns, None, lambda: numbered)
+    schema = FeedSchema(tuple(column_spec(df.schema, c, c, "feature") for c in columns))
+    shares = [read_share(plan, schema, make_template(3), rank) for rank in range(3)]
+    found = [tuple(row.values()) for share in shares for batch in share for row in batch.to_pylist()]
+    return sorted(map(tuple, numbered.collect()), key=lambda r: r[-1]), sorted(found, key=lambda r: r[-1])

@@ -9,15 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from direct_rows import estimator_of, partition_bytes, passes_of, table
-from pyspark.sql import functions as F
+from direct_rows import estimator_of, partition_bytes, passes_of, rows_both_ways, table
 
 from tfos_ml import errors
-from tfos_ml.agent.file_rows import read_share
-from tfos_ml.data.schema import FeedSchema, column_spec
-from tfos_ml.driver.file_plan import make_plan
 from tfos_ml.driver.file_scan import NotDirectError
-from tfos_ml.protocol.template import make_template
 
 ROWS, GROUP = 240, 24
 FLOATS = [None, math.nan, -0.0, 0.0, math.inf, -math.inf, 0.1, 2.5, -7.25, 1e30]
@@ -59,16 +54,6 @@ def partitioned(tmp_path_factory):
         directory.mkdir(parents=True)
         pq.write_table(table(number * 40, 40), directory / "rows.parquet", row_group_size=9)
     return root
-
-
-def rows_both_ways(df, columns):
-    """Columns of all rows with their ids, as Spark has them and as three nodes read them."""
-    numbered = df.select(*(F.col(c).alias(f"c{i}") for i, c in enumerate(columns)), F.monotonically_increasing_id())
-    plan = make_plan(df, columns, None, lambda: numbered)
-    schema = FeedSchema(tuple(column_spec(df.schema, c, c, "feature") for c in columns))
-    shares = [read_share(plan, schema, make_template(3), rank) for rank in range(3)]
-    found = [tuple(row.values()) for share in shares for batch in share for row in batch.to_pylist()]
-    return sorted(map(tuple, numbered.collect()), key=lambda r: r[-1]), sorted(found, key=lambda r: r[-1])
 
 
 KEPT = [

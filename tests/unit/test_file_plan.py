@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from tfos_ml.driver.file_plan import _footer, _is_time, _pieces
+from tfos_ml.driver.file_listing import is_time, look_at_each
 from tfos_ml.driver.file_scan import FileSplit, NotDirectError
+from tfos_ml.driver.parquet_listing import footer_of, pieces_of
 
 
 @pytest.fixture
@@ -20,14 +21,18 @@ def path(tmp_path):
 
 def split_of(path, start, length, size=None, later=0):
     info = fs.LocalFileSystem().get_file_info(str(path))
-    return FileSplit(start, str(path), start, length, size or info.size, info.mtime_ns // 10**6 + later)
+    return FileSplit(start, str(path), start, length, size or info.size, info.mtime_ns // 10**6 + later, str(path))
+
+
+def look(split):
+    return look_at_each([split], footer_of)[split.uri]
 
 
 @pytest.mark.parametrize("length", [1, 64, 300, 1000, 1 << 20])
 def test_each_row_group_is_in_one_split_in_order(path, length):
     size = path.stat().st_size
-    footer = _footer(split_of(path, 0, size))
-    pieces = [p for start in range(0, size, length) for p in _pieces(split_of(path, start, length), footer, 0)]
+    footer = look(split_of(path, 0, size))
+    pieces = [p for start in range(0, size, length) for p in pieces_of(split_of(path, start, length), footer, 0)]
     assert [number for piece in pieces for number in piece.row_groups] == list(range(15))
     assert sum(piece.rows for piece in pieces) == 100
 
@@ -35,13 +40,13 @@ def test_each_row_group_is_in_one_split_in_order(path, length):
 @pytest.mark.parametrize("other", [{"size": 5}, {"later": 1}])
 def test_a_file_that_is_not_as_spark_listed_it_is_not_planned(path, other):
     with pytest.raises(NotDirectError, match=r"a\.parquet has changed since Spark listed the files"):
-        _footer(split_of(path, 0, 100, **other))
+        look(split_of(path, 0, 100, **other))
 
 
 def test_a_file_without_a_footer_is_not_planned(path):
     path.write_bytes(b"PAR1 no footer")
-    with pytest.raises(NotDirectError, match=r"the driver cannot read the footer of .*a\.parquet: "):
-        _footer(split_of(path, 0, 100))
+    with pytest.raises(NotDirectError, match=r"the driver cannot read .*a\.parquet: "):
+        look(split_of(path, 0, 100))
 
 
 @pytest.mark.parametrize(
@@ -49,4 +54,4 @@ def test_a_file_without_a_footer_is_not_planned(path):
     [(5_123_456_789, 5123, True), (5_123_456_789, 5124, False), (5 * 10**9, 5999, True), (None, 1, True)],
 )
 def test_times_are_compared_as_exactly_as_the_filesystem_tells_them(nanoseconds, milliseconds, same):
-    assert _is_time(nanoseconds, milliseconds) is same
+    assert is_time(nanoseconds, milliseconds) is same

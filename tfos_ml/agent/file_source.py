@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.file_rows import FileReader, RowDealer, read_share
+from tfos_ml.agent.file_rows import RowDealer, read_share, reader_of
 from tfos_ml.agent.rendezvous import NodeInfo
 from tfos_ml.agent.row_exchange import Inbox, Outbox, Peer, RemotePeer, is_reached
 from tfos_ml.agent.row_source import Send
@@ -107,7 +107,7 @@ class FileSource(Feeder):
     def _read_units(self, units: Sequence[FileUnit]) -> None:
         """Read units for all nodes, until nobody wants more."""
         dealer = RowDealer(self._plan, self._task.schema, self._task.template)
-        with contextlib.closing(FileReader(self._plan)) as reader:
+        with contextlib.closing(reader_of(self._plan)) as reader:
             for unit in units:
                 self._outbox.begin(unit.number)
                 for ids, batch in reader.read(unit):

@@ -11,6 +11,10 @@ from typing import Any
 from tfos_ml.data.row_condition import Condition, columns_of
 from tfos_ml.data.validation_draw import ValidationDraw
 
+PARQUET, BINARY_FILE, TFRECORD = "parquet", "binaryFile", "tfrecord"
+"""Formats of files that nodes read."""
+CONTENT_COLUMN = "content"
+"""Of ``binaryFile``: what is in the file; all other columns of a row are told beforehand."""
 UNIT_BYTES = 32 << 20
 """Of one unit, about, unless a piece has more."""
 _UNITS_EACH = 4  # for each reader, where there is so little to read that units of that size would be fewer
@@ -18,12 +22,13 @@ _UNITS_EACH = 4  # for each reader, where there is so little to read that units 
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A Parquet file as it was when the plan was made."""
+    """A file as it was when the plan was made."""
 
     uri: str = field(repr=False)  # absolute path or URI, as ``filesystems.open_uri`` takes it; may hold a password
     size: int  # bytes
     mtime_ns: int | None  # None where the filesystem does not tell
-    constants: tuple[Any, ...] = ()  # values that its directories tell, by the plan's ``constants``
+    constants: tuple[Any, ...] = ()  # values that are told of its rows, by the plan's ``constants``
+    directories: tuple[tuple[str, str | None], ...] = ()  # of TFRecords: columns and values that its directories tell
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,8 @@ class FilePiece:
 
     partition: int
     file: int  # its number in the plan
-    row_groups: tuple[int, ...]
-    rows: int  # before any are left out
+    row_groups: tuple[int, ...]  # of Parquet
+    rows: int | None  # before any are left out; None if only a reader can tell
     size: int = 0  # in bytes, about, by which the work of reading is dealt
 
 
@@ -61,8 +66,10 @@ class FilePlan:
     columns: tuple[str, ...]  # by position of the columns that are fed
     validation: str | ValidationDraw | None = None  # a boolean column, or a draw: rows to validate on
     condition: Condition | None = None  # of rows that are kept; the others have no position in their partition
-    constants: tuple[tuple[str, str], ...] = ()  # columns that directories tell, and their Arrow types by name
+    constants: tuple[tuple[str, str], ...] = ()  # columns that are told beforehand, and their Arrow types by name
     row_ids: str | None = None  # a column that holds the ids of rows; None: they follow from partitions and positions
+    format: str = PARQUET
+    records: Any = field(default=None, repr=False)  # how TFRecords are read: a ``ReadPlan`` without its files
 
     @property
     def read_columns(self) -> list[str]:
@@ -74,9 +81,10 @@ class FilePlan:
         return [name for name in dict.fromkeys([*self.columns, *marks, *tested, *ids]) if name not in told]
 
     @property
-    def rows(self) -> int:
-        """Number of all rows, before any are left out."""
-        return sum(piece.rows for piece in self.pieces)
+    def rows(self) -> int | None:
+        """Number of all rows, before any are left out; None if only readers can tell."""
+        known = [piece.rows for piece in self.pieces if piece.rows is not None]
+        return sum(known) if len(known) == len(self.pieces) else None
 
     @property
     def row_groups(self) -> int:
@@ -86,16 +94,17 @@ class FilePlan:
     def units(self, readers: int) -> list[FileUnit]:
         """All pieces in their order, in units that so many nodes can share.
 
-        A filter leaves it open where the rows of a piece begin in their partition: then a unit is a whole partition.
+        Where a filter, or the format, leaves it open at which row of a partition a piece begins, a unit is a partition.
         """
         total = sum(piece.size for piece in self.pieces)
-        least = total + 1 if self.condition else max(1, min(UNIT_BYTES, total // (_UNITS_EACH * readers)))
+        is_open = self.condition is not None or self.rows is None
+        least = total + 1 if is_open else max(1, min(UNIT_BYTES, total // (_UNITS_EACH * readers)))
         found: list[FileUnit] = []
         for partition, pieces in groupby(self.pieces, lambda piece: piece.partition):
             position = 0
             for together in _gathered(pieces, least):
                 found.append(FileUnit(len(found), partition, position, together))
-                position += sum(piece.rows for piece in together)
+                position += sum(piece.rows or 0 for piece in together)
         return found
 
 

@@ -1,4 +1,4 @@
-"""Whether Spark's plan of a DataFrame is a plain scan of Parquet files, and how Spark would split the files.
+"""Whether Spark's plan of a DataFrame is a plain scan of files, and how Spark would split the files.
 
 It is looked at through the JVM of a classic session; no job runs. What is not known to give the same rows, in the same
 order, is none: joins, expressions, caches, other formats, plugins that read in another way. ``driver/file_filter.py``
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.data.file_plan import BINARY_FILE, PARQUET, TFRECORD
+from tfos_ml.tfrecord.functions import is_registered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +22,13 @@ if TYPE_CHECKING:
 _CATALYST = "org.apache.spark.sql.catalyst."
 _SOURCES = "org.apache.spark.sql.execution.datasources."
 _RELATION, _FILES = f"{_SOURCES}LogicalRelation", f"{_SOURCES}HadoopFsRelation"
-_PARQUET, _PARTITION = f"{_SOURCES}parquet.ParquetFileFormat", f"{_SOURCES}FilePartition"
+_FORMATS = {
+    f"{_SOURCES}parquet.ParquetFileFormat": PARQUET,
+    f"{_SOURCES}binaryfile.BinaryFileFormat": BINARY_FILE,
+}
+_PARTITION = f"{_SOURCES}FilePartition"
+_V2_RELATION, _V2_SCAN = f"{_SOURCES}v2.DataSourceV2ScanRelation", f"{_SOURCES}v2.BatchScanExec"
+_PYTHON_TABLE = f"{_SOURCES}v2.python.PythonTable"
 _PROJECT, _FILTER = f"{_CATALYST}plans.logical.Project", f"{_CATALYST}plans.logical.Filter"
 _ATTRIBUTE, _ALIAS = f"{_CATALYST}expressions.AttributeReference", f"{_CATALYST}expressions.Alias"
 _SCAN = "org.apache.spark.sql.execution.FileSourceScanExec"
@@ -57,8 +65,11 @@ class NotDirectError(Exception):
 
 @dataclass(frozen=True)
 class FileScan:
-    """A scan of Parquet files, as Spark's plan tells it."""
+    """A scan of files, as Spark's plan tells it."""
 
+    format: str
+    options: dict[str, str]  # of the format, as they were given
+    schema: str = field(repr=False)  # of all columns, before any are selected, as JSON
     columns: dict[str, str]  # in the files, or told by their directories, by the DataFrame's columns
     partitions: dict[str, str]  # Spark's types of what directories tell, in Spark's order
     conditions: list[Any]  # expressions of Catalyst of which each row kept fulfils all; no pruning of directories
@@ -75,11 +86,12 @@ class FileSplit:
     length: int
     file_size: int  # as Spark has listed the file
     modified: int  # the same, in milliseconds since 1970
+    shown: str  # its path as Spark writes it
     constants: tuple[Any, ...] = ()  # what directories tell, as far as it was asked for
 
 
 def file_scan(df: DataFrame) -> FileScan:
-    """The scan of Parquet files that a DataFrame is.
+    """The scan of files that a DataFrame is.
 
     Raises ``NotDirectError`` if the DataFrame is anything else.
     """
@@ -95,16 +107,15 @@ def file_scan(df: DataFrame) -> FileScan:
         else:
             conditions += _conjuncts(plan.condition())
         plan = plan.child()
-    relation = _relation(plan)
+    kind, options, partitions = _source(df.sparkSession, plan)
     attributes = {a.exprId().id(): (a.name(), a.dataType().simpleString()) for a in items(plan.output())}
-    partitions = {f.name(): f.dataType().simpleString() for f in items(relation.partitionSchema().toSeq())}
     columns: dict[str, str] = {}
     for wanted, name in (renamed or {i: (i, n) for i, (n, _) in attributes.items()}).values():
         if wanted not in attributes:
             raise NotDirectError(f"column '{name}' tells of files (_metadata), and is not in them")
         columns[name] = attributes[wanted][0]
     conditions = [c for c in conditions if not _prunes(c, {i for i, (n, _) in attributes.items() if n in partitions})]
-    return FileScan(columns, partitions, conditions, attributes)
+    return FileScan(kind, options, plan.relation().schema().json(), columns, partitions, conditions, attributes)
 
 
 def _conjuncts(condition: Any) -> list[Any]:
@@ -145,25 +156,45 @@ def _through(project: Any, above: dict[Any, tuple[Any, str]] | None) -> dict[Any
     return {i: (below[wanted], name) for i, (wanted, name) in above.items()}
 
 
-def _relation(plan: Any) -> Any:
-    """The files of a leaf of a plan."""
+def _source(spark: SparkSession, plan: Any) -> tuple[str, dict[str, str], dict[str, str]]:
+    """Of a leaf of a plan: the format, its options, and Spark's types of what directories tell."""
     kind = class_name(plan).rpartition(".")[2]
+    if class_name(plan) == _V2_RELATION and class_name(plan.relation().table()) == _PYTHON_TABLE:
+        if plan.relation().table().name() != TFRECORD or not is_registered(spark):
+            raise NotDirectError("the DataFrame is read through a data source that nodes do not know")
+        return TFRECORD, dict(plan.relation().options().asCaseSensitiveMap()), {}
     if class_name(plan) != _RELATION:
         raise NotDirectError(f"the DataFrame {_KINDS.get(kind, 'is more than a selection of columns')} ({kind})")
     relation = plan.relation()
     if class_name(relation) != _FILES:
         raise NotDirectError("the DataFrame is no scan of files")
-    if class_name(relation.fileFormat()) != _PARQUET:
-        raise NotDirectError(
-            f"the files are not plain Parquet ({class_name(relation.fileFormat()).rpartition('.')[2]})"
-        )
+    found = class_name(relation.fileFormat())
+    if found not in _FORMATS:
+        raise NotDirectError(f"nodes do not read files of this format themselves ({found.rpartition('.')[2]})")
     if relation.bucketSpec().isDefined():
         raise NotDirectError("the table is bucketed")
     options = {pair._1().lower(): pair._2() for pair in items(relation.options().toSeq())}
     for name in _TOLERANT:
         if options.get(name.lower(), "false").lower() != "false":
             raise NotDirectError(f"the files are read with {name}={options[name.lower()]}")
-    return relation
+    partitions = {f.name(): f.dataType().simpleString() for f in items(relation.partitionSchema().toSeq())}
+    return _FORMATS[found], options, partitions
+
+
+def tasks_of(rows: DataFrame) -> int:
+    """Number of tasks of a plain scan of a data source of version 2; no job runs.
+
+    Raises ``NotDirectError`` if Spark reads it otherwise.
+    """
+    execution = rows._jdf.queryExecution()
+    _check_leaf(execution, _V2_SCAN)
+    return len(execution.toRdd().partitions())
+
+
+def _check_leaf(execution: Any, expected: str) -> None:
+    leaves = [class_name(leaf) for leaf in items(execution.executedPlan().collectLeaves())]
+    if leaves != [expected]:
+        raise NotDirectError(f"Spark reads the files with {' and '.join(n.rpartition('.')[2] for n in leaves)}")
 
 
 def splits(rows: DataFrame, constants: Sequence[tuple[int, str]] = ()) -> list[FileSplit]:
@@ -173,9 +204,7 @@ def splits(rows: DataFrame, constants: Sequence[tuple[int, str]] = ()) -> list[F
     ``NotDirectError`` if Spark reads them otherwise.
     """
     execution = rows._jdf.queryExecution()
-    leaves = [class_name(leaf) for leaf in items(execution.executedPlan().collectLeaves())]
-    if leaves != [_SCAN]:
-        raise NotDirectError(f"Spark reads the files with {' and '.join(n.rpartition('.')[2] for n in leaves)}")
+    _check_leaf(execution, _SCAN)
     found = []
     for partition in execution.toRdd().partitions():
         if class_name(partition) != _PARTITION:
@@ -185,10 +214,12 @@ def splits(rows: DataFrame, constants: Sequence[tuple[int, str]] = ()) -> list[F
 
 
 def _split(partition: int, file: Any, constants: Sequence[tuple[int, str]]) -> FileSplit:
-    uri = file.filePath().toPath().toUri()
+    path = file.filePath().toPath()
+    uri = path.toUri()
     place = uri.getPath() if uri.getScheme() in (None, "file") else pyarrow_uri(uri.toString())
     told = tuple(_constant(file.partitionValues(), number, kind) for number, kind in constants)
-    return FileSplit(partition, place, file.start(), file.length(), file.fileSize(), file.modificationTime(), told)
+    size, modified = file.fileSize(), file.modificationTime()
+    return FileSplit(partition, place, file.start(), file.length(), size, modified, path.toString(), told)
 
 
 def _constant(row: Any, number: int, kind: str) -> Any:

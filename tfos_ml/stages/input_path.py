@@ -12,12 +12,14 @@ from tfos_ml.common.filesystems import StorageError
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.data import row_cache
-from tfos_ml.data.file_plan import FilePlan
+from tfos_ml.data.file_plan import BINARY_FILE, PARQUET, TFRECORD, FilePlan
 from tfos_ml.data.row_cache import CachedRows
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.row_caching import RowCache
 from tfos_ml.errors import DestinationError, InputPathError, ParamError
+
+_FORMATS = {PARQUET: "Parquet", BINARY_FILE: "binary", TFRECORD: "TFRecord"}
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,15 @@ def choose_input(path: str, nodes: int, ways: InputWays) -> InputChoice:
 def _direct(plan: FilePlan, nodes: int) -> InputChoice:
     readers = min(nodes, len(plan.units(nodes)))
     told = f"{nodes} nodes" if readers == nodes else f"{readers} of {nodes} nodes"
-    return InputChoice(
-        plan,
-        f"a plain scan of {len(plan.files):,} Parquet file(s) with {plan.row_groups:,} row group(s) and {plan.rows:,} "
-        f"row(s){' before the filter' * (plan.condition is not None)}; "
-        + ("the node reads them" if nodes == 1 else f"{told} read a share each, and send the others their rows"),
-    )
+    shared = "the node reads them" if nodes == 1 else f"{told} read a share each, and send the others their rows"
+    return InputChoice(plan, f"a plain scan of {_told_of(plan)}; {shared}")
+
+
+def _told_of(plan: FilePlan) -> str:
+    files = f"{len(plan.files):,} {_FORMATS[plan.format]} file(s)"
+    if plan.format == PARQUET:
+        files += f" with {plan.row_groups:,} row group(s) and {plan.rows:,} row(s)"
+    return files + " before the filter" * (plan.condition is not None)
 
 
 def _cached(cache: RowCache, validation: str | ValidationDraw | None, why: str) -> InputChoice:
