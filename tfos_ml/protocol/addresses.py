@@ -11,7 +11,7 @@ spark.tfos_ml.port, spark.port.maxRetries
     Where the driver's port is looked for: the first, and how many more after it. 0, the default, is any.
 spark.tfos_ml.nodePorts
     Ports of the nodes on a host, ``"a-b"``: each takes one for TensorFlow, and one more if it is fed by
-    ``TFCluster``. A port may rest for a minute after its last connection.
+    ``TFCluster``, or reads files with others. A port may rest for a minute after its last connection.
 spark.tfos_ml.tensorboardPort
     Where the chief's TensorBoard listens. 0, the default, is any.
 
