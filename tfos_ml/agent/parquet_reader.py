@@ -13,9 +13,6 @@ from tfos_ml.agent.file_reader import BATCH_BYTES, FileReader, changed, check_un
 from tfos_ml.common import filesystems
 from tfos_ml.data.file_plan import FilePiece, FilePlan, FileUnit, PlannedFile
 
-GROUP_BYTES = 192 << 20
-"""Of a row group that is decoded at once, about; more is decoded batch by batch."""
-
 
 class ParquetReader(FileReader):
     """The file that was read last stays open, since row groups of a large one are in several units."""
@@ -34,11 +31,12 @@ class ParquetReader(FileReader):
 
     def _piece(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:
         file = self._plan.files[piece.file]
-        rows = 0
+        columns, rows = self._plan.read_columns, 0
         with reading(file):
             parquet = self._open(file)
             for group in piece.row_groups:
-                for batch in _group_batches(parquet, group, self._plan.read_columns):
+                size = _batch_rows(parquet.metadata.row_group(group), columns)
+                for batch in parquet.iter_batches(size, row_groups=[group], columns=columns):
                     rows += batch.num_rows
                     yield _with_constants(batch, self._plan, file)
         if rows != piece.rows:
@@ -69,19 +67,9 @@ def _with_constants(batch: pa.RecordBatch, plan: FilePlan, file: PlannedFile) ->
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def _group_batches(parquet: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """A row group as batches of about ``BATCH_BYTES``; one that is not large is decoded at once, which is faster."""
-    metadata = parquet.metadata.row_group(group)
-    size = _decoded_bytes(metadata, columns)
-    rows = max(1, min(metadata.num_rows, BATCH_BYTES * metadata.num_rows // max(1, size)))
-    if columns and size <= GROUP_BYTES:
-        yield from parquet.read_row_group(group, columns).to_batches(rows)
-    else:
-        yield from parquet.iter_batches(rows, row_groups=[group], columns=columns)
-
-
-def _decoded_bytes(group: Any, columns: list[str]) -> int:
-    """Bytes of some columns of a row group when they are decoded, about."""
+def _batch_rows(group: Any, columns: list[str]) -> int:
+    """Rows of a row group that are about ``BATCH_BYTES`` when they are decoded."""
     chunks = [group.column(i) for i in range(group.num_columns)]
     wanted = [chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in columns]
-    return sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in wanted)
+    size = sum(max(chunk.total_uncompressed_size, 8 * chunk.num_values) for chunk in wanted)
+    return max(1, min(group.num_rows, BATCH_BYTES * group.num_rows // max(1, size)))

@@ -28,6 +28,7 @@ from tfos_ml.common.cgroup import memory_headroom
 
 CHUNK_BYTES = 32 << 20
 FIRST_CHUNK_BYTES = 1 << 20  # chunks double from there, so that the first rows of a slow input do not wait for more
+LARGE_BATCH_BYTES = 1 << 20  # of batches that are written as they came; smaller ones are put together
 DISK_BATCH_BYTES = 256 << 10
 DISK_CODEC = "lz4"
 """Of Arrow IPC. On one core LZ4 reads numbers of any kind at 1.9 to 3.5 GB/s, faster than disks; zstd, at 0.9, not."""
@@ -205,7 +206,8 @@ class SpoolWriter:
         """Publish what is left as a last, smaller chunk."""
         table = pa.Table.from_batches(self._pending) if self._pending else None
         if table is not None and table.num_rows:
-            self._publish(self._write(table.combine_chunks()))
+            is_coarse = table.nbytes >= LARGE_BATCH_BYTES * len(self._pending)
+            self._publish(self._write(table if is_coarse else table.combine_chunks()))
         self._pending, self._pending_bytes = [], 0
 
     def add(self, chunk: Chunk) -> None:
