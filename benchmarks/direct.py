@@ -2,7 +2,8 @@
 
 Nodes on ``local[2]``, whose train function waits for all rows and takes no step. Seconds of a fit are those that it
 takes longer than one of a few rows, so that the start of processes is left out, and Spark's own reading and its shuffle
-are not. The files lie in memory, so that no disk is measured. Each contender runs ``--repeats`` times in turns with the others; what counts is the best of each.
+are not. The files lie in memory, so that no disk is measured. Each contender runs ``--repeats`` times in turns with the
+others; what counts is the best of each.
 
     python benchmarks/direct.py [--rows 200000] [--nodes 2] [--repeats 3] [--directory /dev/shm]
 """

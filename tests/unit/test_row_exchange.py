@@ -55,12 +55,12 @@ def planned(path, **options) -> FilePlan:
 class Node:
     """A node's source of rows, and what it has announced."""
 
-    def __init__(self, place, plan, workers, rank, budget=1 << 30, **settings):
+    def __init__(self, place, plan, template, rank, budget=1 << 30, **settings):
         (place / str(rank)).mkdir(parents=True)
         self.directories = SpoolDirectories(place / str(rank) if budget else None, place / str(rank), budget)
         self.rank, self.sent = rank, []
         task = make_task(
-            template=make_template(workers),
+            template=template,
             schema=SCHEMA,
             file_plan=plan,
             control={"location": "", "token": "secret"},
@@ -92,10 +92,11 @@ class Node:
 
 
 @contextmanager
-def nodes(place, plan, workers, **options):
+def nodes(place, plan, workers, template=None, **options):
     """Nodes that have met."""
+    template = template or make_template(workers)
     with ExitStack() as stack:
-        found = [Node(place, plan, workers, rank, **options) for rank in range(workers)]
+        found = [Node(place, plan, template, rank, **options) for rank in range(template.size)]
         for node in found:
             node.source.start()
             stack.callback(node.source.stop)
@@ -112,9 +113,10 @@ def run_all(found) -> None:
             future.result()
 
 
-def alone(plan, workers, rank):
+def alone(plan, workers, rank, template=None):
     """What a node reads that reads all files itself: its rows to train on, and those to validate on."""
-    table = pa.Table.from_batches(read_share(plan, SCHEMA, make_template(workers), rank)).combine_chunks()
+    batches = list(read_share(plan, SCHEMA, template or make_template(workers), rank))
+    table = pa.Table.from_batches(batches).combine_chunks()
     if "validation" not in table.schema.names:
         return table, None
     marked, rows = table["validation"].to_numpy(), table.drop_columns(["validation"])
@@ -147,6 +149,29 @@ def test_each_node_has_the_rows_that_it_would_read_alone_in_the_same_order(
         read = [node.source.facts()["read_rows"] for node in found]
     assert sum(read) == ROWS, "each row is read once"
     assert max(read) - min(read) <= 2 * GROUP
+
+
+def test_an_evaluator_reads_its_rows_itself_and_a_parameter_server_none(path, tmp_path):
+    plan = planned(path, validation=ValidationDraw(0.2, 1))
+    template = make_template(4, num_ps=1, eval_node=True)
+    with nodes(tmp_path / "spool", plan, 4, template) as found:
+        run_all(found)
+        rows = {template.nodes[node.rank].label: node for node in found}
+        for label in ("worker:0", "worker:1"):
+            assert rows[label].rows().equals(alone(plan, 4, rows[label].rank, template)[0])
+            assert rows[label].source.rows["validation"] == 0
+        evaluator = rows["evaluator:0"]
+        assert evaluator.rows("validation").equals(alone(plan, 4, evaluator.rank, template)[1])
+        assert rows["ps:0"].source.rows == {"train": 0, "validation": 0}
+        assert [rows[f"worker:{i}"].source.facts()["read_rows"] for i in (0, 1)] == [160, 140]
+
+
+def test_nodes_without_a_piece_of_their_own_have_their_rows(path, tmp_path):
+    plan = replace(planned(path), pieces=planned(path).pieces[:1])
+    with nodes(tmp_path / "spool", plan, 5) as found:
+        run_all(found)
+        assert sorted(i for node in found for i in node.rows()["c1"].to_pylist()) == list(range(GROUP))
+        assert sorted(node.source.facts()["read_rows"] for node in found) == [0, 0, 0, 0, GROUP]
 
 
 def test_a_filter_has_whole_partitions_read_by_one_node(path, tmp_path):
@@ -213,7 +238,7 @@ def test_a_node_that_does_not_answer_is_an_error(path, tmp_path, monkeypatch):
 def test_nodes_that_do_not_reach_each_other_read_alone(path, tmp_path):
     plan = planned(path)
     with ExitStack() as stack:
-        found = [Node(tmp_path / "spool", plan, 2, rank) for rank in range(2)]
+        found = [Node(tmp_path / "spool", plan, make_template(2), rank) for rank in range(2)]
         for node in found:
             node.source.start()
             stack.callback(node.source.stop)
