@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfos_ml.data.order import Int64s, shuffled, window_edges
-from tfos_ml.worker.dataset import RowStore, prefetched
+from tfos_ml.worker.dataset import RowStore, prefetched, without_autotuning
 from tfos_ml.worker.rows import Rows
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def make_global_dataset(
     else:
         dataset = _from_blocks(store, lambda: batches.plan(seed, epoch()), gather, element_spec)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
-    return dataset.prefetch(prefetched(store, np.array([batches.batch_size])))
+    return without_autotuning(dataset.prefetch(prefetched(store, np.array([batches.batch_size]))))
 
 
 def _from_memory(everything: Any, plan: Callable[[], tuple[Int64s, Int64s]]) -> tf.data.Dataset:
