@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 8192
 BLOCK_BYTES = 8 << 20
-MOST_PREFETCHED = 16  # batches
+MOST_PREFETCHED = 4  # batches; more of them leave the processor's cache
 MOST_READINGS = 3.0  # of a batch in one pass; sorting rows into files costs as much
 
 
