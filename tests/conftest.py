@@ -140,7 +140,8 @@ def of_another_session(path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_ctime < STARTED:
             return True
-    owner = {"spool": 3, "rows": 3, "node": 2}.get(path.name.split("-")[1])  # where in the name its process stands
+    place = {"spool": 3, "rows": 3, "model": 3, "node": 2}  # where in the name its process stands
+    owner = place.get(path.name.split("-")[1])
     if owner is None:
         return False
     pid = int(path.name.split("-")[owner])

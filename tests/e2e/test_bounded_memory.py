@@ -89,7 +89,9 @@ def test_a_block_shuffle_has_each_row_once_in_an_order_of_its_own(alone):
     assert len({tuple(ids) for ids in ways}) == 5
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.chaos), pytest.param(2, marks=pytest.mark.chaos), 3]
+)
 @pytest.mark.parametrize(("shuffle", "limit"), [(False, "16g"), (True, "16g"), (True, "1m")])
 def test_order_depends_neither_on_the_budget_nor_on_the_workers(spark, alone, tmp_path, workers, shuffle, limit):
     seen = passes_of(spark, tmp_path, workers, "4m", shuffle, limit)
@@ -126,7 +128,12 @@ def fitted(spark, workers, budget, **params):
 
 @pytest.mark.parametrize(
     ("workers", "params"),
-    [(1, {}), (2, {}), (1, {"shuffle": True}), (2, {"validationSplit": 0.2})],
+    [
+        pytest.param(1, {}, marks=pytest.mark.chaos),
+        pytest.param(2, {}, marks=pytest.mark.chaos),
+        (1, {"shuffle": True}),
+        (2, {"validationSplit": 0.2}),
+    ],
     ids=["alone", "two workers", "shuffled", "validation"],
 )
 def test_weights_are_the_same_bit_for_bit_with_a_small_budget(spark, workers, params):

@@ -15,6 +15,7 @@ from tfos_ml import KerasEstimator, TFEstimator, TFModel, delete_cache, errors, 
 
 ROWS, TIME_LIMIT = 300, 60.0
 HAS_SOURCES = int(pyspark.__version__.split(".")[0]) >= 4
+STATUSES = [503, pytest.param(403, marks=pytest.mark.chaos)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -221,7 +222,7 @@ def test_an_export_that_is_refused_while_it_is_staged(spark, store):
     check_no_model(store, "staged", e.value)
 
 
-@pytest.mark.parametrize("status", [403, 503])
+@pytest.mark.parametrize("status", STATUSES)
 def test_an_export_that_is_refused_while_it_is_published(spark, store, status):
     """And what has been copied by then cannot be deleted either."""
     place = f"published-{status}"
@@ -249,7 +250,7 @@ def check_no_model(store, place, error):
     assert_no_secret(caught.value)
 
 
-@pytest.mark.parametrize("status", [403, 503])
+@pytest.mark.parametrize("status", STATUSES)
 def test_a_checkpoint_that_is_refused_does_not_count(spark, store, status):
     df, place = rows(spark), f"state-{status}"
     store.fail(lambda method, path: method in ("PUT", "POST") and f"{place}/tfos_ml/epoch-00002" in path, status)
@@ -309,11 +310,16 @@ def by_format(spark):
     return save, lambda path: spark.read.format("tfrecord").load(path)
 
 
-WAYS = [by_functions, pytest.param(by_format, marks=pytest.mark.skipif(not HAS_SOURCES, reason="Spark 3.5 has none"))]
+NEEDS_SOURCES = pytest.mark.skipif(not HAS_SOURCES, reason="Spark 3.5 has none")
+WAYS_AND_SCHEMES = [
+    (by_functions, "s3"),
+    pytest.param(by_format, "s3a", marks=NEEDS_SOURCES),
+    pytest.param(by_functions, "s3a", marks=pytest.mark.chaos),
+    pytest.param(by_format, "s3", marks=[NEEDS_SOURCES, pytest.mark.chaos]),
+]
 
 
-@pytest.mark.parametrize("scheme", ["s3", "s3a"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "scheme"), WAYS_AND_SCHEMES)
 def test_tfrecords(spark, store, way, scheme):
     save, load = way(spark)
     path = f"{scheme}://bucket/records/{way.__name__}-{scheme}"
@@ -341,7 +347,7 @@ def test_partitioned_tfrecords_and_their_schema(spark, store):
     assert_no_secret(caught.value)
 
 
-@pytest.mark.parametrize("status", [403, 503])
+@pytest.mark.parametrize("status", STATUSES)
 def test_tfrecords_that_are_refused_are_not_taken_for_whole(spark, store, status):
     """Neither can what has been put to its place be deleted."""
     place = f"records/refused-{status}"

@@ -24,6 +24,7 @@ WHOLE = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 3, 31, 2, 30, 0, 123456)
 MICROS = (MOMENT - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
 INSIDE = "a null inside"
+SELDOM = float(np.float32(-1_234_567_891))  # by which arrays with nulls are told
 FLOATS = T.ArrayType(T.FloatType())
 # type, value, and what a function gets of it; a null is a row more
 COLUMNS = [
@@ -38,8 +39,12 @@ COLUMNS = [
     (T.TimestampNTZType(), MOMENT, MICROS),
     (FLOATS, [0.5, NAN, 101.0], [0.5, "nan", 101.0]),
     (FLOATS, [0.5, None], INSIDE),
-    (FLOATS, [101.0, -102.0, None], INSIDE),
-    (FLOATS, [101.0, -102.0], [101.0, -102.0]),
+    (FLOATS, [101.0, SELDOM, None], INSIDE),
+    (FLOATS, [SELDOM, None], INSIDE),
+    (FLOATS, [101.0, SELDOM], [101.0, SELDOM]),
+    (T.ArrayType(T.ByteType()), [-102, 101, None], INSIDE),
+    (T.ArrayType(T.ByteType()), [-102, 101], [-102, 101]),
+    (T.ArrayType(T.ShortType()), [-12345, 101, None], INSIDE),
     (FLOATS, [], []),
     (T.ArrayType(T.LongType()), [BIG, -BIG], [BIG, -BIG]),
     (T.ArrayType(T.LongType()), [BIG, None], INSIDE),

@@ -91,6 +91,7 @@ def test_rows_that_have_gone_come_from_spark_again(spark):
     df.unpersist()
 
 
+@pytest.mark.chaos
 @pytest.mark.filterwarnings("ignore:.*left out")
 def test_a_search_with_threads_leaves_nothing(spark):
     df = rows(spark).where("label is not null")
@@ -140,6 +141,7 @@ def test_streamed_rows_are_not_kept(spark):
     assert not kept_places()
 
 
+@pytest.mark.chaos
 def test_fits_without_fork_servers_keep_nothing(spark):
     spark.conf.set("spark.tfos_ml.idleSeconds", "0")
     try:

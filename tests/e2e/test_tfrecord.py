@@ -103,6 +103,7 @@ def test_a_wide_table_comes_back_as_it_was(spark, tmp_path, save_and_load, codec
     }
 
 
+@pytest.mark.chaos
 def test_several_executors_write_and_read_local_cluster(sessions, tmp_path):
     spark = sessions.get(CLUSTER)
     df = wide(spark).repartition(8)

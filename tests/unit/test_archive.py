@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,33 @@ def test_rights_and_owners_of_members_are_not_taken_over(tmp_path):
 def test_an_archive_that_is_cut_off_is_a_tar_error(packed, tmp_path):
     with pytest.raises(tarfile.TarError):
         Archive(packed.read_bytes()[:50_000]).unpack(str(tmp_path / "out"))
+
+
+UNPACKED_AND_KILLED = """
+import os, signal, sys
+from tfos_ml.inference.archive import Archive
+
+archive = Archive.of(sys.argv[1])
+print(archive.directory, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_has_unpacked_goes_with_the_next(tmp_path, monkeypatch):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "saved_model.pb").write_bytes(b"x")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    command = [sys.executable, "-c", UNPACKED_AND_KILLED, str(model)]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    left = Path(killed.stdout.strip())
+    assert left.parent == temporary
+    assert (left / "saved_model.pb").exists()
+    mine = Archive.of(model)
+    assert (Path(mine.directory) / "saved_model.pb").exists()
+    assert list(temporary.iterdir()) == [Path(mine.directory)]
+    del mine
+    assert list(temporary.iterdir()) == []

@@ -134,6 +134,9 @@ class TestBatches:
         monkeypatch.setattr(dataset_module, "BLOCK_ROWS", block_rows)
         assert [b.tolist() for b in batches(dataset(index_store(), epochs=2))] == expected
 
+    def test_are_not_tuned_since_iterators_would_end_late(self, index_store):
+        assert dataset(index_store()).options().autotune.enabled is False
+
     def test_no_rows_make_no_batches(self, make_store):
         empty = dataset(make_store(INDEX, [pa.array([], pa.int64())], [], totals=[3]))
         assert empty.cardinality() == 0

@@ -155,6 +155,9 @@ def labels_of(dataset):
 
 
 class TestDataset:
+    def test_is_not_tuned_since_iterators_would_end_late(self, make_store):
+        assert pass_of(make_store()).options().autotune.enabled is False
+
     def test_has_a_batch_a_step_with_all_columns_of_its_rows(self, make_store):
         found = pass_of(make_store())
         assert found.cardinality() == 3

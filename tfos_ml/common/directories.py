@@ -13,6 +13,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import weakref
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -43,6 +44,19 @@ def create_owned(kind: str, root: Path, owner: int | None = None, label: str = "
     pid = owner or os.getpid()
     prefix = f"tfos_ml-{kind}-{_host()}-{pid}-{start_mark(pid)}-{label}"
     return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+
+
+class TemporaryDirectory:
+    """A directory among temporary files that is removed with this object; by a later process, if this one is killed.
+
+    `kind` is that of :func:`create_owned`; what is left of dead processes is removed at once.
+    """
+
+    def __init__(self, kind: str):
+        root = Path(tempfile.gettempdir())
+        sweep([root])
+        self.path = create_owned(kind, root)
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def find(kind: str, root: Path, label: str) -> list[Path]:

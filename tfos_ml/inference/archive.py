@@ -36,6 +36,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tfos_ml.common.directories import TemporaryDirectory
     from tfos_ml.protocol.artifacts import Artifact
 
 FOLDER = "tfos_ml-models"
@@ -110,12 +111,14 @@ class Archive:
     @property
     def directory(self) -> str:
         """A local directory with the SavedModel, which is deleted with this object."""
-        return self._unpacked.name
+        return str(self._unpacked.path)
 
     @cached_property
-    def _unpacked(self) -> tempfile.TemporaryDirectory[str]:
-        directory = tempfile.TemporaryDirectory(prefix="tfos_ml-model-")
-        self.unpack(directory.name)
+    def _unpacked(self) -> TemporaryDirectory:
+        from tfos_ml.common.directories import TemporaryDirectory
+
+        directory = TemporaryDirectory("model")
+        self.unpack(directory.path)
         return directory
 
     def _open(self) -> tarfile.TarFile:

@@ -299,16 +299,23 @@ def _as_number(column: Column, kind: DataType) -> tuple[Column, DataType]:
 def _has_null(column: Column, element: DataType) -> Column:
     """Whether an array of numbers has a null; without a call for each element, as ``exists`` would make.
 
-    ``array_contains`` is null where the array has a null and not the value; two values that are both found leave it
-    open, and few rows have them.
+    ``array_contains`` is null where the array has a null and not the value, and false where it has neither: one look is
+    enough for most rows. Two values that are both found leave it open.
     """
-    from pyspark.sql.types import BooleanType
+    one, other = (F.array_contains(column, value) for value in _seldom(element))
+    looked = F.when(one.isNull() | other.isNull(), F.lit(True)).when(other, F.exists(column, lambda x: x.isNull()))
+    rest = F.when(column.isNotNull(), looked.otherwise(F.lit(False))).otherwise(F.lit(False))
+    return F.when(F.coalesce(~one, F.lit(False)), F.lit(False)).otherwise(rest)
 
-    is_boolean = isinstance(element, BooleanType)
-    first, second = (F.lit(value).cast(element) for value in ((True, False) if is_boolean else (101, -102)))
-    one, other = F.array_contains(column, first), F.array_contains(column, second)
-    found = F.when(one & other, F.exists(column, lambda x: x.isNull()))
-    return found.when(one.isNull() | other.isNull(), column.isNotNull()).otherwise(F.lit(False))
+
+def _seldom(element: DataType) -> list[Column]:
+    """Two values of a type of numbers; the first is found in few arrays, if the type has enough of them."""
+    from pyspark.sql.types import BooleanType, ByteType, ShortType
+
+    if isinstance(element, BooleanType):
+        return [F.lit(True), F.lit(False)]
+    first = -102 if isinstance(element, ByteType) else -12_345 if isinstance(element, ShortType) else -1_234_567_891
+    return [F.lit(value).cast(element) for value in (first, 101)]
 
 
 def _is_whole(column: Column, kind: ArrayType) -> Column:

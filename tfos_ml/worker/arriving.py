@@ -19,7 +19,7 @@ from tfos_ml.data.order import PARTITION_SHIFT, Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk
 from tfos_ml.errors import DataError, ShapeError
-from tfos_ml.worker.dataset import RowStore, blocks, element_spec, rows_of_block, structure
+from tfos_ml.worker.dataset import RowStore, blocks, element_spec, rows_of_block, structure, without_autotuning
 from tfos_ml.worker.rows import RowFormat, View
 from tfos_ml.worker.stored_batches import StoredBatches
 from tfos_ml.worker.windows import load_rows
@@ -154,4 +154,4 @@ def arriving_dataset(
         found = tf.data.Dataset.from_generator(generate, args=(epoch,), output_signature=spec)
         return found.rebatch(batch_size, drop_remainder=drop_remainder)
 
-    return tf.data.Dataset.range(epochs).flat_map(one_pass).prefetch(1)
+    return without_autotuning(tf.data.Dataset.range(epochs).flat_map(one_pass).prefetch(1))

@@ -188,6 +188,9 @@ class NodeContext:
         Last batches may differ in size from worker to worker. A ``tf.function`` with collective
         operations must not be traced anew for each size, or the workers' collectives no longer
         match: give it ``input_signature=dataset.element_spec``.
+
+        TensorFlow does not tune the dataset (``options.autotune.enabled`` is False): iterators that it tunes may end
+        late, by as long as a pass takes. Where you add what is to be tuned, switch it on (``with_options``).
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
