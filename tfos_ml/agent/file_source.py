@@ -90,6 +90,8 @@ class FileSource(Feeder):
         self._alone_because = next(filter(None, problems), "")
         if self._alone_because:
             logger.warning("Each node reads all files, since %s", self._alone_because)
+            for peer in self._peers:
+                peer.close()
         elif self._may_share:
             units = self._plan.units(len(self._readers))
             work = list(zip(units, dealt_units(units, self._readers), strict=True))
