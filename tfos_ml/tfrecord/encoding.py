@@ -84,7 +84,7 @@ def _all_of(parts: Sequence[Parts], count: int) -> Parts:
 
 
 def _layers(*befores: bytes) -> Callable[[int], bytes]:
-    """What stands before a value that lies in messages, by its length: of each, outermost first, a text and a length."""
+    """What stands before a value that lies in messages, by its length; of each message, outermost first, its text."""
 
     def prefix(length: int) -> bytes:
         found = b""
