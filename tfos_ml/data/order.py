@@ -31,7 +31,7 @@ PARTITION_SHIFT = 33  # of Spark's monotonically_increasing_id
 
 
 def dealt_ranks(row_ids: Int64s, ranks: Sequence[int]) -> Int64s:
-    """The node, of those of some ranks, that each row goes to; as ``stages/base.py`` has Spark deal rows.
+    """The node, of those of some ranks, that each row goes to; as ``stages/input.py`` has Spark deal rows.
 
     >>> dealt_ranks(np.array([0, 1, 2, 1 << PARTITION_SHIFT]), [4, 5]).tolist()
     [4, 5, 4, 5]

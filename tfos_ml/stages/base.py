@@ -10,28 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
-from pyspark.sql import functions as F
 
 from tfos_ml import errors
-from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
-from tfos_ml.common.spark_api import repartition_by_id
 from tfos_ml.common.timeline import Timeline, line
 from tfos_ml.common.tracebacks import concise
-from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
-from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.file_plan import make_plan
-from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.fit import RunResult, launch
-from tfos_ml.driver.preflight import cache_expiry, graces, idle_seconds, lease_timeout, shuffle_memory, spool_memory
+from tfos_ml.driver.preflight import graces, idle_seconds, lease_timeout, shuffle_memory, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
-from tfos_ml.driver.row_caching import RowCache
 from tfos_ml.driver.row_keeping import RowKeeping
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
@@ -43,19 +35,18 @@ from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.template import ClusterTemplate, make_template
 from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
-from tfos_ml.stages.fit_outcome import timeline_of, warn_of_outcome
+from tfos_ml.stages.fit_outcome import tell_skipped, timeline_of, warn_of_outcome
+from tfos_ml.stages.input import InputRows, feed_schema, input_files
 from tfos_ml.stages.input_mode import InputMode
-from tfos_ml.stages.input_path import InputChoice, InputWays, check_cache_dir, choose_input
+from tfos_ml.stages.input_path import InputChoice, check_cache_dir
 from tfos_ml.stages.model import TFModel
 from tfos_ml.stages.params import TrainingParams
 from tfos_ml.stages.persistence import Saveable
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-    from tfos_ml.data.file_plan import FilePlan
 
 
 class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
@@ -103,7 +94,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             driver_program=payload if first else None,
         )
         task = self._task(spark, template, columns, payload, settings, chosen)
-        rows = partial(self._rows_by_node, dataset, columns, template, chosen)
+        rows = partial(self._rows(dataset, columns).by_node, template, first, chosen)
         keeping = self._row_keeping if columns.columns and chosen.plan is None else None
         result = run(rows, task) if keeping is None else keeping.launch(rows, task, run)
         timeline.end("run")
@@ -177,30 +168,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         """The columns to feed, checked against the schema of the DataFrame."""
         if self._get("inputMode") == InputMode.TENSORFLOW:
             return schema.FeedSchema(())
-        inputs = self._get("inputMapping") or {self._get("featuresCol"): "features"}
-        labels = self._get("labelMapping")
-        if labels is None:
-            label = self._get("labelCol")
-            labelled = self.isSet(self.labelCol) or label in given.names
-            labels = {label: "label"} if labelled else {}
-        weights = self._get("weightMapping")
-        if weights is None:
-            weights = {self._get("weightCol"): "weight"} if self._get("weightCol") else {}
-        by_role = {"feature": inputs, "label": labels, "weight": weights}
-        wanted = [(column, tensor, role) for role, columns in by_role.items() for column, tensor in columns.items()]
-        for role, columns in by_role.items():
-            names = list(columns.values())
-            if len(set(names)) < len(names):
-                raise errors.ParamError(f"Each tensor takes one column, but {role}s are mapped to {names}")
-        specs = tuple(schema.column_spec(given, column, tensor, role) for column, tensor, role in wanted)
-        indicator = self._get("validationIndicatorCol")
-        if indicator and schema.column_spec(given, indicator, indicator, "validation indicator").dtype != "bool":
-            raise errors.ColumnTypeError(f"validationIndicatorCol '{indicator}' must be boolean. Cast it.")
-        features, labels_named, weights_named = (
-            self._get(f"{kind}Mapping") is not None for kind in ("input", "label", "weight")
-        )
-        policies = {"null_policy": self._get("nullPolicy"), "nan_policy": self._get("nanPolicy")}
-        return schema.FeedSchema(specs, features, labels_named, weights_named, **policies)
+        return feed_schema(self, given)
 
     def _check_directories(self, spark: SparkSession) -> None:
         uri = self._get("exportDir")
@@ -236,22 +204,11 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             tensorboard=self._get("tensorboard"),
             tensorboard_port=tensorboard_port(df.sparkSession),
             signature_def_key=self._get("signatureDefKey"),
-            files=self._input_files(df),
+            files=input_files(df) if self._get("inputMode") == InputMode.TENSORFLOW else [],
             feed_timeout=self._get("feedTimeout"),
             spool_memory=spool_memory(df.sparkSession),
             shuffle_memory=shuffle_memory(df.sparkSession),
         )
-
-    def _input_files(self, df: DataFrame) -> list[str]:
-        if self._get("inputMode") != InputMode.TENSORFLOW:
-            return []
-        files = sorted(df.inputFiles())
-        if not files:
-            raise errors.EmptyDataError(
-                "inputMode=TENSORFLOW lets the nodes read the DataFrame's files, but it has none. Read it from files, "
-                "or use InputMode.SPARK."
-            )
-        return files
 
     def explainInput(self, dataset: DataFrame) -> str:
         """Say how the rows of a DataFrame would come to the nodes, and why; no job runs.
@@ -285,35 +242,16 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _choose_input(self, df: DataFrame, template: ClusterTemplate) -> InputChoice:
         """How rows come to the nodes; raises ``InputPathError`` if it cannot be as ``inputPath`` says."""
-        path = self._get("inputPath")
-        check_cache_dir(path, self._get("cacheDir"))
+        path, cache_dir = self._get("inputPath"), self._get("cacheDir")
+        check_cache_dir(path, cache_dir)
         if path == "spark":
             return InputChoice(None, "inputPath='spark'")
-        columns, rule = self._columns_of(df), self._validation_rule()
+        readers = {*template.feed_ranks, *template.validation_ranks}
+        return self._rows(df, self._columns_of(df)).choose(path, cache_dir, len(readers))
 
-        def plan() -> FilePlan:
-            if not columns.columns:
-                raise NotDirectError("inputMode=TENSORFLOW has train functions read the files (ctx.files())")
-            names = [spec.column for spec in columns.columns]
-            return make_plan(df, names, rule, lambda: self._numbered_rows(df, columns, self._validation_condition(df)))
-
-        cache = self._cache(df, columns) if self._get("cacheDir") and columns.columns else None
-        ways = InputWays(plan, cache, VALIDATION_COLUMN if isinstance(rule, str) else rule)
-        return choose_input(path, len({*template.feed_ranks, *template.validation_ranks}), ways)
-
-    def _cache(self, df: DataFrame, columns: schema.FeedSchema) -> RowCache:
-        """Where the rows of a DataFrame are cached: any draw of rows for validation is made where they are read."""
-        specs = [replace(spec, dtype="float64") if spec.is_vector else spec for spec in columns.columns]
-        wide = replace(columns, columns=tuple(specs))
-        marked = None if isinstance(self._validation_rule(), ValidationDraw) else self._validation_condition(df)
-        used = [schema.spark_column(spec, df).alias(f"c{i}") for i, spec in enumerate(specs)]
-        return RowCache(
-            pyarrow_uri(NodeSettings.of_session(df.sparkSession).absolute_path(self._get("cacheDir"))),
-            cache_expiry(df.sparkSession),
-            wide,
-            df.select(*used, *([] if marked is None else [marked.alias(VALIDATION_COLUMN)])),
-            lambda: self._numbered_rows(df, wide, marked),
-        )
+    def _rows(self, df: DataFrame, columns: schema.FeedSchema) -> InputRows:
+        """The rows of a DataFrame, of which some columns are fed."""
+        return InputRows(df, columns, self._validation_rule())
 
     def _columns_of(self, df: DataFrame) -> schema.FeedSchema:
         """The columns to feed, before a look at the model."""
@@ -324,54 +262,10 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         indicator: str | None = self._get("validationIndicatorCol")
         return indicator
 
-    def _rows_by_node(
-        self, df: DataFrame, columns: schema.FeedSchema, template: ClusterTemplate, chosen: InputChoice
-    ) -> DataFrame:
-        """The plan whose partition *i* holds the rows of node *i*, each with its row id.
-
-        Any rows, one a node, where nodes do not take theirs from Spark.
-        """
-        first = self._first_rank()
-        if not columns.columns or chosen.plan is not None:
-            return df.sparkSession.range(0, template.size - first, 1, template.size - first)
-        rows = self._numbered_rows(df, columns, self._validation_condition(df))
-        # Dealing from a partition's own number on spreads the rows of many small partitions, too.
-        row = F.col(schema.ROW_COLUMN)
-        dealt = F.shiftright(row, PARTITION_SHIFT) + row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
-        rank = _pick(template.feed_ranks, dealt)
-        if VALIDATION_COLUMN in rows.columns:
-            rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
-        return repartition_by_id(rows, template.size - first, rank - F.lit(first))
-
-    def _numbered_rows(self, df: DataFrame, columns: schema.FeedSchema, validates: Column | None) -> DataFrame:
-        """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""
-        expressions = [
-            schema.spark_column(spec, df, spec.dtype).alias(f"c{i}") for i, spec in enumerate(columns.columns)
-        ]
-        expressions.append(F.monotonically_increasing_id().alias(schema.ROW_COLUMN))
-        if validates is not None:
-            expressions.append(validates.alias(VALIDATION_COLUMN))
-        return df.select(*expressions)
-
-    def _validation_condition(self, df: DataFrame) -> Column | None:
-        """Which rows are for validation; None if none are."""
-        rule = self._validation_rule()
-        if isinstance(rule, ValidationDraw):
-            return rule.column()
-        return F.coalesce(df[f"`{rule}`"], F.lit(False)) if rule else None
-
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = self._with_params(TFModel._from_run(result, self._label_names(given)))
-        self._tell_skipped(model.summary)
+        tell_skipped(model.summary, [name for name in ("nullPolicy", "nanPolicy") if self._get(name) == "skip"])
         return model
-
-    def _tell_skipped(self, summary: Mapping[str, Any]) -> None:
-        """Warn if the nodes have left out rows."""
-        skipped = summary["skipped_rows"]
-        policies = [f"{name}='skip'" for name in ("nullPolicy", "nanPolicy") if self._get(name) == "skip"]
-        if skipped:
-            total = skipped + summary["rows"] + summary["validation_rows"]
-            warn(f"{' and '.join(policies)} left out {skipped:,} of {total:,} rows (summary['skipped_rows']).")
 
     def _model_of(self, archive: bytes, given: StructType) -> TFModel:
         """A model whose SavedModel was packed in training."""
@@ -425,9 +319,3 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             estimator._row_keeping = RowKeeping(spark)
             shared.callback(estimator._row_keeping.release)
         return FitIterator(estimator, dataset, paramMaps, shared.close)
-
-
-def _pick(ranks: Sequence[int], number: Column) -> Column:
-    """One of some ranks, by a number that is dealt round."""
-    at = F.pmod(number, F.lit(len(ranks))).cast("int")
-    return F.element_at(F.array(*map(F.lit, ranks)), at + 1)

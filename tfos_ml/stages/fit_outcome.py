@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.user_warnings import warn
@@ -97,3 +98,12 @@ def missing_export(chief: dict[str, Any]) -> str:
         f"The train function exported no model on {chief['label']}{how}, so what fit returns cannot transform. "
         "Call ctx.export_saved_model(model) at its end, on every node."
     )
+
+
+def tell_skipped(summary: Mapping[str, Any], policies: Sequence[str]) -> None:
+    """Warn if the nodes have left out rows, as some policies have them."""
+    skipped = summary["skipped_rows"]
+    if skipped:
+        total = skipped + summary["rows"] + summary["validation_rows"]
+        told = " and ".join(f"{name}='skip'" for name in policies)
+        warn(f"{told} left out {skipped:,} of {total:,} rows (summary['skipped_rows']).")

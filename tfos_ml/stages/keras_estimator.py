@@ -283,7 +283,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _adapt_rows(self, df: DataFrame, columns: schema.FeedSchema) -> pa.Table:
         """Training rows of the feature columns, for preprocessing layers."""
-        rows = self._numbered_rows(df, columns, self._validation_condition(df))
+        rows = self._rows(df, columns).numbered()
         if VALIDATION_COLUMN in rows.columns:
             rows = rows.where(~F.col(VALIDATION_COLUMN))
         rows = self._without_skipped(rows, columns).select([f"c{i}" for i in columns.of("feature")])

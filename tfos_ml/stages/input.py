@@ -1,0 +1,145 @@
+"""The rows of a fit: which columns of a DataFrame are fed, which rows are for validation, and which node gets which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from tfos_ml import errors
+from tfos_ml.agent.feeder import VALIDATION_COLUMN
+from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.spark_api import repartition_by_id
+from tfos_ml.data import schema
+from tfos_ml.data.order import PARTITION_SHIFT
+from tfos_ml.data.validation_draw import ValidationDraw
+from tfos_ml.driver.file_plan import make_plan
+from tfos_ml.driver.file_scan import NotDirectError
+from tfos_ml.driver.preflight import cache_expiry
+from tfos_ml.driver.row_caching import RowCache
+from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.stages.input_path import InputChoice, InputWays, choose_input
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+    from tfos_ml.data.file_plan import FilePlan
+    from tfos_ml.protocol.template import ClusterTemplate
+    from tfos_ml.stages.params import TrainingParams
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """The rows of a DataFrame that a fit takes."""
+
+    df: DataFrame = field(repr=False)
+    columns: schema.FeedSchema  # to feed
+    validation: str | ValidationDraw | None  # a boolean column, or a draw, that says which rows are for validation
+
+    def validates(self) -> Column | None:
+        """Which rows are for validation; None if none are."""
+        if isinstance(self.validation, ValidationDraw):
+            return self.validation.column()
+        return F.coalesce(self.df[f"`{self.validation}`"], F.lit(False)) if self.validation else None
+
+    def numbered(self) -> DataFrame:
+        """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""
+        return _numbered(self.df, self.columns, self.validates())
+
+    def by_node(self, template: ClusterTemplate, first: int, chosen: InputChoice) -> DataFrame:
+        """The plan whose partition *i* holds the rows of node *i* + `first`, each with its row id.
+
+        Any rows, one a node, where nodes do not take theirs from Spark.
+        """
+        if not self.columns.columns or chosen.plan is not None:
+            return self.df.sparkSession.range(0, template.size - first, 1, template.size - first)
+        rows = self.numbered()
+        # Dealing from a partition's own number on spreads the rows of many small partitions, too.
+        row = F.col(schema.ROW_COLUMN)
+        dealt = F.shiftright(row, PARTITION_SHIFT) + row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
+        rank = _pick(template.feed_ranks, dealt)
+        if VALIDATION_COLUMN in rows.columns:
+            rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
+        return repartition_by_id(rows, template.size - first, rank - F.lit(first))
+
+    def choose(self, path: str, cache_dir: str | None, readers: int) -> InputChoice:
+        """How the rows come to so many nodes; raises ``InputPathError`` if it cannot be as ``inputPath`` says."""
+        cache = self._cache(cache_dir) if cache_dir and self.columns.columns else None
+        marks = VALIDATION_COLUMN if isinstance(self.validation, str) else self.validation
+        return choose_input(path, readers, InputWays(self._plan, cache, marks))
+
+    def _plan(self) -> FilePlan:
+        if not self.columns.columns:
+            raise NotDirectError("inputMode=TENSORFLOW has train functions read the files (ctx.files())")
+        names = [spec.column for spec in self.columns.columns]
+        return make_plan(self.df, names, self.validation, self.numbered)
+
+    def _cache(self, cache_dir: str) -> RowCache:
+        """Where the rows are cached: any draw of rows for validation is made where they are read."""
+        df = self.df
+        specs = [replace(spec, dtype="float64") if spec.is_vector else spec for spec in self.columns.columns]
+        wide = replace(self.columns, columns=tuple(specs))
+        marked = None if isinstance(self.validation, ValidationDraw) else self.validates()
+        used = [schema.spark_column(spec, df).alias(f"c{i}") for i, spec in enumerate(specs)]
+        return RowCache(
+            pyarrow_uri(NodeSettings.of_session(df.sparkSession).absolute_path(cache_dir)),
+            cache_expiry(df.sparkSession),
+            wide,
+            df.select(*used, *([] if marked is None else [marked.alias(VALIDATION_COLUMN)])),
+            lambda: _numbered(df, wide, marked),
+        )
+
+
+def _numbered(df: DataFrame, columns: schema.FeedSchema, validates: Column | None) -> DataFrame:
+    expressions = [schema.spark_column(spec, df, spec.dtype).alias(f"c{i}") for i, spec in enumerate(columns.columns)]
+    expressions.append(F.monotonically_increasing_id().alias(schema.ROW_COLUMN))
+    if validates is not None:
+        expressions.append(validates.alias(VALIDATION_COLUMN))
+    return df.select(*expressions)
+
+
+def _pick(ranks: Sequence[int], number: Column) -> Column:
+    """One of some ranks, by a number that is dealt round."""
+    at = F.pmod(number, F.lit(len(ranks))).cast("int")
+    return F.element_at(F.array(*map(F.lit, ranks)), at + 1)
+
+
+def feed_schema(stage: TrainingParams, given: StructType) -> schema.FeedSchema:
+    """The columns that the Params of a stage have fed, checked against the schema of the DataFrame."""
+    inputs = stage._get("inputMapping") or {stage._get("featuresCol"): "features"}
+    labels = stage._get("labelMapping")
+    if labels is None:
+        label = stage._get("labelCol")
+        labels = {label: "label"} if stage.isSet(stage.labelCol) or label in given.names else {}
+    weights = stage._get("weightMapping")
+    if weights is None:
+        weights = {stage._get("weightCol"): "weight"} if stage._get("weightCol") else {}
+    by_role = {"feature": inputs, "label": labels, "weight": weights}
+    for role, columns in by_role.items():
+        names = list(columns.values())
+        if len(set(names)) < len(names):
+            raise errors.ParamError(f"Each tensor takes one column, but {role}s are mapped to {names}")
+    wanted = [(column, tensor, role) for role, columns in by_role.items() for column, tensor in columns.items()]
+    specs = tuple(schema.column_spec(given, column, tensor, role) for column, tensor, role in wanted)
+    indicator = stage._get("validationIndicatorCol")
+    if indicator and schema.column_spec(given, indicator, indicator, "validation indicator").dtype != "bool":
+        raise errors.ColumnTypeError(f"validationIndicatorCol '{indicator}' must be boolean. Cast it.")
+    features, labels_named, weights_named = (
+        stage._get(f"{kind}Mapping") is not None for kind in ("input", "label", "weight")
+    )
+    policies = {"null_policy": stage._get("nullPolicy"), "nan_policy": stage._get("nanPolicy")}
+    return schema.FeedSchema(specs, features, labels_named, weights_named, **policies)
+
+
+def input_files(df: DataFrame) -> list[str]:
+    """The files of a DataFrame, for train functions that read them; raises ``EmptyDataError`` if it has none."""
+    files = sorted(df.inputFiles())
+    if not files:
+        raise errors.EmptyDataError(
+            "inputMode=TENSORFLOW lets the nodes read the DataFrame's files, but it has none. Read it from files, "
+            "or use InputMode.SPARK."
+        )
+    return files
