@@ -71,6 +71,15 @@ def test_each_node_has_the_same_rows_in_the_same_order_both_ways(any_spark, file
         assert sorted(i for node in direct for i in node["passes"][epoch]) == list(range(TOTAL))
 
 
+def test_nodes_that_do_not_wait_have_the_same_batches(spark, files, tmp_path):
+    with partition_bytes(spark, 4000):
+        df = spark.read.parquet(str(files))
+        waited, begun = (passes_of(df, tmp_path, "direct", wait=wait, shuffle=False) for wait in (True, False))
+        with pytest.raises(errors.CollectiveCallError, match="wait=False needs one node that trains, or rows of files"):
+            estimator_of("spark", tfArgs={"wait": False}, shuffle=False).fit(df)
+    assert begun == waited
+
+
 @pytest.mark.chaos
 def test_more_nodes_than_row_groups(spark, tmp_path):
     directory = tmp_path / "one group"
