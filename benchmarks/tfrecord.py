@@ -2,11 +2,12 @@
 
 Reading is from a file to columns: here Arrow record batches, of TensorFlow tensors (``TFRecordDataset`` and
 ``parse_example``), in Python lists of each feature. Writing is from columns to a file: here from record batches, beside
-``TFRecordWriter`` with Examples that Python builds and serialises, and with records that are serialised already; for
-the latter the columns here are bytes, too (recordType ByteArray). TensorFlow uses several threads, so rates are by
-second of CPU time of the process. Contenders take turns, after one warm-up each.
+``TFRecordWriter`` with Examples that Python builds of the same columns (as lists, made beforehand) and serialises. For
+information, beside ``TFRecordWriter`` with records that are serialised already, too, once from columns here, and once
+from a column of such records (recordType ByteArray). TensorFlow uses several threads, so rates are by second of CPU
+time of the process. Contenders take turns, after one warm-up each.
 
-    python benchmarks/tfrecord.py [--rounds 5] [--rows 100000]
+    python benchmarks/tfrecord.py [--rounds 5] [--rows 100000] [--shapes mixed images tokens texts]
 """
 
 from __future__ import annotations
@@ -65,6 +66,20 @@ def tokens(rows: int) -> pa.RecordBatch:
     )
 
 
+def texts(rows: int) -> pa.RecordBatch:
+    """A line of text, some words, and 2 KB of bytes."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(0, 12, rows)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    words = pa.array(["w" * n for n in random.integers(2, 12, int(lengths.sum()))])
+    columns = {
+        "line": pa.array(["x" * n for n in random.integers(20, 400, rows)]),
+        "words": pa.ListArray.from_arrays(offsets, words),
+        "content": pa.array([random.bytes(n) for n in random.integers(1000, 3000, rows)]),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
 SHAPES: dict[str, tuple[Callable[[int], pa.RecordBatch], float, dict[str, object]]] = {
     "mixed": (
         mixed,
@@ -82,6 +97,15 @@ SHAPES: dict[str, tuple[Callable[[int], pa.RecordBatch], float, dict[str, object
         {"image": tf.io.FixedLenFeature([784], tf.float32), "label": tf.io.FixedLenFeature([], tf.int64)},
     ),
     "tokens": (tokens, 0.2, {"tokens": tf.io.FixedLenFeature([512], tf.int64)}),
+    "texts": (
+        texts,
+        0.2,
+        {
+            "line": tf.io.FixedLenFeature([], tf.string),
+            "words": tf.io.RaggedFeature(tf.string),
+            "content": tf.io.FixedLenFeature([], tf.string),
+        },
+    ),
 }
 
 
@@ -141,7 +165,9 @@ def write_python(path: Path, rows: list[dict[str, object]], schema: pa.Schema) -
             features = {}
             for name, (field, kind) in kinds.items():
                 value = row[name]
-                values = value if isinstance(value, list) else [value.encode() if isinstance(value, str) else value]
+                values = value if isinstance(value, list) else [value]
+                if kind is tf.train.BytesList:
+                    values = [value.encode() if isinstance(value, str) else value for value in values]
                 features[name] = tf.train.Feature(**{field: kind(value=values)})
             writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
     return len(rows)
@@ -198,8 +224,8 @@ def measure(name: str, rows: int, rounds: int, directory: Path) -> None:
         f"Writing {name} from columns",
         {
             "here": lambda: write_here(directory / "ours", batch),
+            "TFRecordWriter of Examples": lambda: write_python(directory / "theirs", values, batch.schema),
             "TFRecordWriter, serialised": lambda: write_serialised(directory / "theirs", serialised),
-            "loop over protobuf": lambda: write_python(directory / "theirs", values, batch.schema),
         },
         rounds,
     )
@@ -218,7 +244,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-tfrecord-") as scratch:
-        for shape in SHAPES:
+        for shape in arguments.shapes:
             measure(shape, arguments.rows, arguments.rounds, Path(scratch))

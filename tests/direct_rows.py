@@ -63,7 +63,7 @@ def record(args, ctx):
     passes = []
     for _ in range(2):
         ids: list[int] = []
-        for batch, label in ctx.dataset():
+        for batch, label in ctx.dataset(wait=args.get("wait", True)):
             ids += [int(i) for i in batch["id"]]
             x = np.asarray(batch["x"])
             weights -= np.float32(0.05) * (x.T @ (x @ weights - np.asarray(label, np.float32))) / len(x)
@@ -71,12 +71,12 @@ def record(args, ctx):
     write(args, ctx, {"passes": passes, "weights": weights.view(np.int32).tolist(), "counts": [ctx.row_count]})
 
 
-def passes_of(df, directory: Path, path: str, workers: int = 2, **params) -> list[dict]:
-    directory = directory / f"{path}-{workers}"
+def passes_of(df, directory: Path, path: str, workers: int = 2, wait: bool = True, **params) -> list[dict]:
+    directory = directory / f"{path}-{workers}{'' if wait else '-at once'}"
     directory.mkdir()
     estimator = TFEstimator(
         trainFn=record,
-        tfArgs={"directory": str(directory)},
+        tfArgs={"directory": str(directory), "wait": wait},
         inputMapping={"id": "id", "features": "x"},
         clusterSize=workers,
         batchSize=32,

@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import LOCAL, ON_CONNECT, on
-from direct_rows import TOTAL, estimator_of, partition_bytes, passes_of, record, table, write_files
+from direct_rows import TOTAL, WIDTH, estimator_of, partition_bytes, passes_of, record, table, write_files
+from pyspark.ml.feature import HashingTF, StandardScaler, StringIndexer, VectorAssembler
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as F
+from test_direct import fit_keras
 
 from tfos_ml import TFEstimator, delete_cache, errors
 
@@ -105,9 +107,15 @@ def test_a_key_changes_with_plan_columns_settings_and_files(spark, files, tmp_pa
     assert len(set(found)) == len(found)
 
 
+def hashed(df):
+    """Vectors by a function that has a whole stage with it."""
+    words = df.withColumn("words", F.array(F.lit("a"))).drop("features")
+    return HashingTF(inputCol="words", outputCol="features", numFeatures=WIDTH).transform(words)
+
+
 def test_rows_whose_changes_are_not_known_are_fed(spark, files, tmp_path):
     df = spark.read.parquet(str(files)).select("features", (F.col("label") * 2).alias("label"))
-    twice = F.udf(lambda x: 2 * x, "double")
+    twice, kept = F.udf(lambda x: 2 * x, "double"), df.filter("label > 0").persist()
     cases = [
         (df.withColumn("label", F.rand(1)), "are not deterministic"),
         (df.withColumn("label", twice("label")), r"whose content Spark does not tell \(PythonUDF\)"),
@@ -116,8 +124,10 @@ def test_rows_whose_changes_are_not_known_are_fed(spark, files, tmp_path):
         (spark.createDataFrame([([1.0], 2.0)], "features array<double>, label double"), "rows of the program itself"),
         (spark.sql("SELECT array(1d) features, 1d label"), ""),
         (df.filter("label > (SELECT avg(id) FROM range(5))"), r"does not tell \(ScalarSubquery\)"),
-        (df.withColumn("features", array_to_vector("features")), "a function of Scala's|does not tell"),
-        (df.persist(), r"reads what is no file \(InMemoryRelation\)"),
+        (df.withColumn("features", array_to_vector("features")), ""),
+        (hashed(df), r"does not tell \(HashingTF with org.apache.spark.ml.param.ParamMap\)"),
+        (hashed(df).withColumn("label", F.rand(1)), "are not deterministic"),
+        (kept, r"reads what is no file \(InMemoryRelation\)"),
     ]
     for frame, reason in cases:
         text = estimator_of(cacheDir=str(tmp_path)).explainInput(frame)
@@ -127,8 +137,84 @@ def test_rows_whose_changes_are_not_known_are_fed(spark, files, tmp_path):
         assert text.startswith("spark: "), text
         with pytest.raises(errors.InputPathError, match=reason):
             estimator_of("direct", cacheDir=str(tmp_path)).fit(frame)
-    df.unpersist()
+    kept.unpersist()
     assert not list(tmp_path.iterdir())
+
+
+def split(spark, files):
+    """Rows whose features are a column each, as VectorAssembler takes them."""
+    numbers = [f"features[{i}] AS x{i}" for i in range(WIDTH - 1)]
+    return spark.read.parquet(str(files)).selectExpr("*", *numbers, "id % 3 AS x5").drop("features")
+
+
+def assembler():
+    """A stage with a random name of its own, which is in the plan, and in the names of fields of whole numbers."""
+    return VectorAssembler(inputCols=[f"x{i}" for i in range(WIDTH)], outputCol="features")
+
+
+def test_rows_of_a_pipeline_with_a_vector_assembler_are_cached(spark, files, tmp_path):
+    df = split(spark, files)
+    _, fed = fit_keras(df, tmp_path, "spark", stages=[assembler()])
+    for reused in (False, True):
+        model, weights = fit_keras(df, tmp_path, "auto", stages=[assembler()], cacheDir=str(tmp_path / "cache"))
+        assert weights == fed
+        assert model.summary["cache"]["reused"] is reused
+
+
+def test_keys_tell_the_state_of_stages_of_spark_ml(spark, files, tmp_path):
+    assembled = assembler().transform(split(spark, files))
+    scaler, indexer = StandardScaler(inputCol="features", outputCol="y"), StringIndexer(inputCol="name", outputCol="k")
+    frames = [
+        assembled,
+        assembler().setHandleInvalid("keep").transform(split(spark, files)),
+        assembler().transform(split(spark, files).withColumn("x0", F.lit(1.0))),
+        *(scaler.setWithMean(m).fit(assembled).transform(assembled) for m in (False, True)),
+        *(indexer.setStringOrderType(o).fit(assembled).transform(assembled) for o in ("alphabetAsc", "alphabetDesc")),
+    ]
+    mappings = [{"features": "x"}] * 3 + [{"y": "x"}] * 2 + [{"k": "x"}] * 2
+    keys = [[key_of(df, tmp_path, inputMapping=m) for df, m in zip(frames, mappings, strict=True)] for _ in range(2)]
+    assert keys[0] == keys[1]
+    assert len(set(keys[0])) == len(frames)
+
+
+def made_here(spark, rows):
+    """Rows that have no key: they are in no file."""
+    return spark.createDataFrame(
+        [(i, [i / 100] * WIDTH, i / 7, i % 3 == 0) for i in range(rows)],
+        "id long, features array<double>, label double, held boolean",
+    )
+
+
+@on(LOCAL)
+def test_rows_of_the_same_cache_key_are_used_again_whatever_the_plan(any_spark, tmp_path):
+    cache, key = tmp_path / "cache", {"cacheKey": "rows-1.0"}
+    df = made_here(any_spark, 100)
+    first, written, told = fit(df, tmp_path / "first", cache, **key)
+    assert told.endswith("; cacheKey='rows-1.0' says that they are the same)")
+    other = made_here(any_spark, 50).withColumn("label", F.rand())
+    second, reused, _ = fit(other, tmp_path / "second", cache, **key)
+    assert second == first
+    assert reused == {**written, "reused": True}
+    assert written["rows"] == 100
+    new = [
+        {"cacheKey": "rows-1.1"},
+        {**key, "validationIndicatorCol": "held"},
+        {**key, "weightCol": "label"},
+        {**key, "inputMapping": {"id": "id"}},
+        {"df": df.withColumn("features", F.col("features").cast("array<float>")), **key},
+        {"df": df.withColumn("id", F.col("id").cast("int")), **key},
+    ]
+    mapping = {"inputMapping": {"id": "id", "features": "x"}, "cacheDir": str(cache)}
+    for params in new:
+        frame = params.pop("df", df)
+        assert ": a job writes them to cacheDir first" in estimator_of(**{**mapping, **params}).explainInput(frame)
+    assert "100 row(s) in" in estimator_of(**mapping, **key).explainInput(other)
+
+
+def test_a_cache_key_needs_a_cache(spark, files):
+    for path in ("spark", "auto"):
+        with pytest.raises(errors.ParamError, match="cacheKey='k' names rows in cacheDir, which is not set"):
+            estimator_of(path, cacheKey="k").fit(spark.read.parquet(str(files)))
 
 
 def test_a_cache_that_nodes_would_not_read_is_an_error(spark, files, tmp_path):
@@ -265,8 +351,6 @@ def test_dates_are_the_same_from_cached_rows(spark, files, tmp_path):
 
 @pytest.mark.chaos
 def test_weights_of_keras_from_cached_rows_are_those_of_fed_ones(spark, files, tmp_path):
-    from test_direct import fit_keras
-
     df = computed(spark, files).withColumn("held", F.col("id") % 7 == 0)
     for params in ({"validationSplit": 0.25}, {"validationIndicatorCol": "held"}):
         _, weights = fit_keras(df, tmp_path, "spark", **params)

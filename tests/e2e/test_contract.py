@@ -41,6 +41,7 @@ VALUES = {  # one that differs from the default, by Param
     "logDir": "/t",
     "inputPath": "auto",
     "cacheDir": "/c",
+    "cacheKey": "k",
     "tensorboard": True,
     "signatureDefKey": "k",
     "tagSet": "t",

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import LOCAL, ON_CONNECT, on
 from direct_rows import TOTAL, WIDTH, estimator_of, partition_bytes, passes_of, record, table, write_files
+from pyspark.ml import Pipeline
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 
@@ -70,6 +71,15 @@ def test_each_node_has_the_same_rows_in_the_same_order_both_ways(any_spark, file
         assert sorted(i for node in direct for i in node["passes"][epoch]) == list(range(TOTAL))
 
 
+def test_nodes_that_do_not_wait_have_the_same_batches(spark, files, tmp_path):
+    with partition_bytes(spark, 4000):
+        df = spark.read.parquet(str(files))
+        waited, begun = (passes_of(df, tmp_path, "direct", wait=wait, shuffle=False) for wait in (True, False))
+        with pytest.raises(errors.CollectiveCallError, match="wait=False needs one node that trains, or rows of files"):
+            estimator_of("spark", tfArgs={"wait": False}, shuffle=False).fit(df)
+    assert begun == waited
+
+
 @pytest.mark.chaos
 def test_more_nodes_than_row_groups(spark, tmp_path):
     directory = tmp_path / "one group"
@@ -81,8 +91,8 @@ def test_more_nodes_than_row_groups(spark, tmp_path):
     assert sorted(i for node in direct for i in node["passes"][0]) == list(range(50))
 
 
-def fit_keras(df, directory: Path, path: str, workers: int = 2, **params):
-    """A model, and its weights at the end of training."""
+def fit_keras(df, directory: Path, path: str, workers: int = 2, stages=(), **params):
+    """A model that is the last stage of a pipeline, and its weights at the end of training."""
     import keras
 
     class SaveWeights(keras.callbacks.Callback):
@@ -96,7 +106,8 @@ def fit_keras(df, directory: Path, path: str, workers: int = 2, **params):
     model = keras.Sequential(layers)
     model.compile(keras.optimizers.Adam(0.01), "mse")
     fixed = {"batchSize": 32, "epochs": 2, "seed": 3, "verbose": 0, "callbacks": [SaveWeights()]}
-    fitted = KerasEstimator(model=model, clusterSize=workers, inputPath=path, **{**fixed, **params}).fit(df)
+    estimator = KerasEstimator(model=model, clusterSize=workers, inputPath=path, **{**fixed, **params})
+    fitted = Pipeline(stages=[*stages, estimator]).fit(df).stages[-1]
     with np.load(directory / f"{path}.npz") as saved:
         return fitted, [saved[name].tobytes() for name in saved.files]
 

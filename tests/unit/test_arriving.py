@@ -2,23 +2,32 @@
 
 import itertools
 import json
+import threading
 import time
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from direct_rows import WIDTH, table
 from node_tasks import make_task
 from test_node_disk import OnlyTask
 
 from tfos_ml import errors
+from tfos_ml.agent.file_rows import read_share
 from tfos_ml.agent.supervisor import Supervisor, supervise
+from tfos_ml.data.file_plan import FilePiece, FilePlan, PlannedFile
 from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
+from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.failure import NodeFailure
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.worker.arriving import ChunkLog, arriving_blocks, format_of_first
+from tfos_ml.protocol.template import make_template
+from tfos_ml.worker.arriving import ChunkLog, Consecutive, Planned, arriving_blocks, format_of_first
 
 DEADLINE = 60.0
 SCHEMA = FeedSchema((ColumnSpec("features", "n", "feature", "int64", 1),))
@@ -52,10 +61,11 @@ class Reader:
 
         self.log = ChunkLog(take)
 
-    def blocks(self, block_rows=1000):
+    def blocks(self, block_rows=1000, planned=None):
         """The rows of each block, with the number of chunks that had been taken by then."""
+        order = Consecutive() if planned is None else Planned(np.array([row(*place) for place in planned]))
         form = format_of_first(SCHEMA, self.log)
-        return [(values[:, 0].tolist(), self.taken) for (values,) in arriving_blocks(form, self.log, block_rows)]
+        return [(values[:, 0].tolist(), self.taken) for (values,) in arriving_blocks(form, self.log, block_rows, order)]
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -76,6 +86,27 @@ def test_rows_come_at_once_while_it_is_known_which_is_next(tmp_path, on_disk):
 )
 def test_what_may_still_come_in_between_is_waited_for(tmp_path, chunks, expected):
     assert Reader(tmp_path, chunks).blocks() == expected
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ([[(0, 0), (0, 2)], [(2, 1)], [(2, 3)]], [([0, 2], 1), ([201], 2), ([203], 3)]),  # rows of one node of two
+        ([[(2, 1)], [(0, 2), (0, 0)], [(2, 3)]], [([0, 2, 201], 2), ([203], 3)]),
+        ([[(0, 0)], [(2, 1), (2, 3)], [(0, 2)]], [([0], 1), ([2, 201, 203], 3)]),
+    ],
+)
+def test_rows_of_a_plan_come_at_once_whatever_gaps_their_ids_have(tmp_path, chunks, expected):
+    assert Reader(tmp_path, chunks).blocks(planned=[(0, 0), (0, 2), (2, 1), (2, 3)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("chunks", "told"),
+    [([[(0, 0)]], "0 are not among them, and 1 are missing"), ([[(0, 0)], [(0, 2), (1, 0)]], "1 are not among them")],
+)
+def test_other_rows_than_planned_are_an_error(tmp_path, chunks, told):
+    with pytest.raises(errors.DataError, match=told):
+        Reader(tmp_path, chunks).blocks(planned=[(0, 0), (0, 2)])
 
 
 def test_blocks_are_bounded(tmp_path):
@@ -146,3 +177,127 @@ def test_training_begins_before_the_last_rows_are_there(tmp_path, without_spark,
 def test_a_shuffle_cannot_begin_before(without_spark):
     with pytest.raises(NodeFailure, match="wait=False needs shuffle=False"):
         list(supervise(node(shuffle_at_once, {}), [batch([1], [0])]))
+
+
+# Several nodes, of files whose numbers of rows are known
+
+
+class OneOfTwo(OnlyTask):
+    """A task of one of two nodes, which are threads here."""
+
+    attempt = 0
+
+    def __init__(self, rank, texts, barrier):
+        self.rank, self._texts, self._barrier = rank, texts, barrier
+
+    def allGather(self, message=""):
+        self._texts[self.rank] = message
+        self._barrier.wait(DEADLINE)
+        found = list(self._texts)
+        self._barrier.wait(DEADLINE)
+        return found
+
+    def leave(self, rendezvous):
+        return False
+
+
+def train_a_line(args, ctx):
+    """Fit a line step by step, and tell of the first step, and then of all rows and the weights of two passes."""
+    weights, batches = np.zeros(WIDTH, np.float32), []
+    for batch, label in ctx.dataset(batch_size=BATCH, epochs=2, shuffle=False, wait=args["wait"]):
+        x = np.asarray(batch["x"])
+        weights -= np.float32(0.05) * (x.T @ (x @ weights - np.asarray(label, np.float32))) / len(x)
+        batches.append(np.asarray(batch["id"]).tolist())
+        if len(batches) == 1:
+            (Path(args["directory"]) / f"first-{ctx.task_index}").touch()
+    told = {"batches": batches, "weights": weights.view(np.int32).tolist(), "rows": ctx.row_count}
+    (Path(args["directory"]) / f"all-{ctx.task_index}").write_text(json.dumps(told))
+
+
+def take_too_large_batches(args, ctx):
+    ctx.dataset(batch_size=1, shuffle=False, wait=False)
+
+
+BATCH = 2000
+# Rows of files: more than a MiB for each node, so that there is a chunk before the last rows.
+MANY = [80_000, 1, 0, 57, 3000]
+DEALT = FeedSchema(
+    (
+        ColumnSpec("id", "id", "feature", "int64", 0),
+        ColumnSpec("x", "features", "feature", "float32", 1),
+        ColumnSpec("y", "label", "label", "float64", 0),
+    ),
+    named_features=True,
+)
+
+
+def plan_of(directory, draw, rows):
+    """A plan of files with so many rows, each of which is a partition; the third of them is empty."""
+    files, pieces, first = [], [], 0
+    for number, count in enumerate(rows):
+        path = directory / f"{number}.parquet"
+        if not path.exists():
+            pq.write_table(table(first, count), path)
+        size, groups = path.stat().st_size, pq.read_metadata(path).num_row_groups
+        files.append(PlannedFile(str(path), size, path.stat().st_mtime_ns))
+        pieces.append(FilePiece(number, number, tuple(range(groups)), count))
+        first += count
+    return FilePlan(tuple(files), tuple(pieces), ("id", "features", "label"), draw)
+
+
+def lead_both(plan, program, arguments, hold_back=None):
+    """Lead two nodes that read the files of a plan; the last rows of each wait for `hold_back`."""
+    payload = Artifact("program", pack_program("trainFn", program, (program, arguments), {}))
+    task = make_task(template=make_template(2), schema=DEALT, payload=payload, file_plan=plan)
+    texts, barrier, failures = ["", ""], threading.Barrier(2), {}
+
+    def arriving(rank):
+        batches = list(read_share(plan, DEALT, task.template, rank))
+        yield from batches[:-1]
+        deadline = time.monotonic() + DEADLINE
+        while hold_back is not None and not hold_back():
+            assert time.monotonic() < deadline, "there was no first step"
+            yield None
+        yield from batches[-1:]
+
+    def lead(rank):
+        try:
+            list(supervise(Supervisor(task, OneOfTwo(rank, texts, barrier)), arriving(rank)))
+        except BaseException as error:
+            failures[rank] = error
+            barrier.abort()
+
+    threads = [threading.Thread(target=lead, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * DEADLINE)
+    return failures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", [None, pytest.param(ValidationDraw(0.25, 3), marks=pytest.mark.chaos)])
+def test_several_nodes_begin_before_the_last_rows_are_there_as_if_they_had_waited(tmp_path, without_spark, draw):
+    plan, told = plan_of(tmp_path, draw, MANY), {}
+    for wait in (False, True):
+        directory = tmp_path / f"wait-{wait}"
+        directory.mkdir()
+
+        def have_begun(directory=directory):
+            return all((directory / f"first-{rank}").exists() for rank in (0, 1))
+
+        arguments = {"directory": str(directory), "wait": wait}
+        assert lead_both(plan, train_a_line, arguments, None if wait else have_begun) == {}
+        told[wait] = [json.loads((directory / f"all-{rank}").read_text()) for rank in (0, 1)]
+    assert told[False] == told[True]
+    ids = [i for node in told[False] for batch in node["batches"] for i in batch]
+    assert sorted(ids) == sorted(2 * [*set(ids)])
+    assert len(set(ids)) == told[False][0]["rows"]
+    assert (len(set(ids)) == sum(MANY)) == (draw is None)
+    assert len(told[False][0]["batches"]) == len(told[False][1]["batches"])
+
+
+@pytest.mark.slow
+def test_steps_that_a_node_has_no_row_for_are_an_error_before_the_first(tmp_path, without_spark):
+    failures = lead_both(plan_of(tmp_path, None, [1]), take_too_large_batches, {})
+    assert any("cannot give every worker a batch" in str(error) for error in failures.values())

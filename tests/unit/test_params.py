@@ -33,6 +33,7 @@ VALUES = {
     **dict.fromkeys(["numPS", "maxRestarts"], integers(0)),
     **dict.fromkeys(["driverPSNodes", "evalNode", "shuffle", "tensorboard"], FLAGS),
     **dict.fromkeys(["reservationTimeout", "feedTimeout"], SECONDS),
+    "cacheKey": (["a", "rows-1.0_B", "x" * 64], ["", "a b", "../a", "é", "a\n", "x" * 65, 1, ["a"]]),
     "communication": (["auto", "ring", "nccl"], ["", "RING", 1]),
     "masterNode": (["chief", "master"], ["", "worker", "Chief", 1, ["chief"]]),
     "inputPath": (["spark", "direct", "auto"], ["", "SPARK", "Direct", None.__class__]),

@@ -98,6 +98,18 @@ def test_what_tensorflow_serialises_is_read(rows):
     assert pa.Table.from_arrays(found.columns, schema=WIDE).equals(table)
 
 
+@pytest.mark.parametrize("most_bits", [7, 8, 28, 29, 56, 57, 64])
+def test_integers_of_every_size_are_written_as_protocol_buffers_write_them(most_bits):
+    limits = [1 << bits for bits in range(most_bits + 1)]
+    numbers = np.array([n & (1 << most_bits) - 1 for limit in limits for n in (limit - 1, limit)], np.uint64)
+    rows = pa.array([numbers.view(np.int64)[::step].tolist() for step in (1, -1, len(numbers))], pa.list_(pa.int64()))
+    columns = columns_of(pa.schema([("n", rows.type)]), EXAMPLE)
+    for record, row in zip(encode([rows], columns, EXAMPLE).to_pylist(), rows.to_pylist(), strict=True):
+        feature = tf.train.Feature(int64_list=tf.train.Int64List(value=row))
+        expected = tf.train.Example(features=tf.train.Features(feature={"n": feature}))
+        assert record == expected.SerializeToString()
+
+
 SEQUENCES = pa.schema(
     [("id", pa.int64()), ("words", pa.list_(pa.list_(pa.string()))), ("xs", pa.list_(pa.list_(pa.float32())))]
 )

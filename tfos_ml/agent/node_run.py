@@ -30,6 +30,7 @@ from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource, RowSource
 from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.data import kept_rows
+from tfos_ml.data.planned_rows import PlannedRows
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
 from tfos_ml.protocol.control_client import ControlClient
@@ -187,7 +188,8 @@ class NodeRun:
         return found.result()
 
     def _start_message(self, addresses: list[str]) -> messages.Start:
-        role, template = self._member.role, self._member.template
+        role, template, plan = self._member.role, self._member.template, self._task.file_plan
+        ranks = list(template.feed_ranks)
         return messages.Start(
             payload=str(self._claimed.payload),
             directory=str(self._claimed.directories.disk),
@@ -196,7 +198,7 @@ class NodeRun:
             task_index=role.task_index,
             label=role.label,
             is_chief=self._member.is_chief,
-            feed_labels=[template.nodes[rank].label for rank in template.feed_ranks],
+            feed_labels=[template.nodes[rank].label for rank in ranks],
             validation_labels=[template.nodes[rank].label for rank in template.validation_ranks],
             run_id=self._task.run_id,
             cluster_spec=cluster_spec(template, addresses),
@@ -204,6 +206,7 @@ class NodeRun:
             schema=self._task.schema,
             log_dir=self._claimed.log_dir,
             settings=replace(self._task.settings, spool_memory=self._claimed.budget.size),
+            planned=None if plan is None else PlannedRows.of_plan(plan, self._task.schema, ranks),
             secret=node_secret(self._task.control["token"]).hex() if self._task.control else "",
         )
 

@@ -23,6 +23,7 @@ from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.data.row_cache import KEY_CHARACTERS
 from tfos_ml.driver.file_scan import NotDirectError, class_name, items
+from tfos_ml.driver.function_key import SCALA_UDF, Functions, UnknownFunctionError, functions_of, is_deterministic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,16 +58,46 @@ def plan_key(rows: DataFrame, described: str) -> str:
         raise NotDirectError("a client of Spark Connect does not see Spark's plan, by which cached rows are found")
     execution = rows._jdf.queryExecution()
     analyzed, optimized = execution.analyzed(), execution.optimizedPlan()
-    if not (analyzed.deterministic() and optimized.deterministic()):
+    if not (is_deterministic(analyzed) and is_deterministic(optimized)):
         raise _no_key("has expressions that are not deterministic, as rand() or a function of Scala's")
-    text = _JVM_ID.sub('"jvmId":""', analyzed.canonicalized().toJSON())
-    _check_classes(set(_classes(json.loads(text))))
-    arguments = [node.argString(2**31 - 1) for node in _nodes(analyzed.canonicalized())]
+    canonical = analyzed.canonicalized()
+    text = _JVM_ID.sub('"jvmId":""', canonical.toJSON())
+    classes = list(_classes(json.loads(text)))
+    functions = _functions(rows.sparkSession, canonical, classes.count(SCALA_UDF))
+    _check_classes(set(classes) - {SCALA_UDF})
+    arguments = [node.argString(2**31 - 1) for node in _nodes(canonical)]
     if any(" more fields" in part for part in arguments):
         raise _no_key("has an expression of more than spark.sql.debug.maxToStringFields parts")
     sources = [_source(leaf) for leaf in items(optimized.collectLeaves())]
+    text, *arguments = [_renamed(part, functions.names) for part in (text, *arguments)]
     parts = [pyspark.__version__, described, text, arguments, sources, _settings(rows.sparkSession)]
+    if functions.digests:
+        parts.append(functions.digests)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:KEY_CHARACTERS]
+
+
+def named_key(name: str, *described: str) -> str:
+    """The key of rows that the user has named, and of what is done with them."""
+    return hashlib.sha256(json.dumps(["cacheKey", name, *described]).encode()).hexdigest()[:KEY_CHARACTERS]
+
+
+def _functions(spark: SparkSession, plan: Any, count: int) -> Functions:
+    """The functions of Spark ML in a plan, of which it has so many."""
+    if not count:
+        return Functions([], {})
+    try:
+        found = functions_of(spark, plan)
+    except UnknownFunctionError as error:
+        raise _no_key(f"has a function of Scala's or Java's whose content Spark does not tell ({error})") from None
+    if len(found.digests) != count:
+        raise _no_key("has a function of Spark ML in a part that Spark does not show")
+    return found
+
+
+def _renamed(text: str, names: dict[str, str]) -> str:
+    for name, kept in names.items():
+        text = text.replace(name, kept)
+    return text
 
 
 def _no_key(why: str) -> NotDirectError:

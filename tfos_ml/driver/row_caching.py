@@ -17,7 +17,7 @@ from tfos_ml.data import row_cache
 from tfos_ml.data.row_cache import CachedRows, WrittenFile
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.file_scan import NotDirectError
-from tfos_ml.driver.plan_key import plan_key
+from tfos_ml.driver.plan_key import named_key, plan_key
 from tfos_ml.errors import DestinationError, FilesChangedError
 
 if TYPE_CHECKING:
@@ -35,11 +35,16 @@ class RowCache:
     schema: FeedSchema  # of what is written
     rows: DataFrame = field(repr=False)  # the columns that the cached rows are made of; what the key is of
     numbered: Callable[[], DataFrame] = field(repr=False)  # what is written
+    name: str | None = None  # the user's own key of the rows, whatever their plan
+    indicator: str | None = None  # column by whose name rows for validation are marked
 
     def key(self) -> str:
         """The key of the rows; raises ``NotDirectError`` if they have none."""
         columns = [(spec.column, spec.dtype, spec.ndim, spec.kind) for spec in self.schema.columns]
-        return plan_key(self.rows, repr((columns, self.rows.columns)))
+        described = repr((columns, self.rows.columns))
+        if self.name is None:
+            return plan_key(self.rows, described)
+        return named_key(self.name, described, self.rows.schema.simpleString(), self.indicator or "")
 
     def find(self, key: str) -> CachedRows | None:
         """The rows of a key, if they are there; raises ``DestinationError`` if ``cacheDir`` cannot be reached."""

@@ -242,11 +242,11 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _choose_input(self, df: DataFrame, template: ClusterTemplate) -> InputChoice:
         """How rows come to the nodes; raises ``InputPathError`` if it cannot be as ``inputPath`` says."""
-        path, cache_dir = self._get("inputPath"), self._get("cacheDir")
-        check_cache_dir(path, cache_dir)
+        path, cache_dir, cache_key = (self._get(name) for name in ("inputPath", "cacheDir", "cacheKey"))
+        check_cache_dir(path, cache_dir, cache_key)
         if path == "spark":
             return InputChoice(None, "inputPath='spark'")
-        return self._rows(df, self._columns_of(df)).choose(path, cache_dir, len(template.feed_ranks))
+        return self._rows(df, self._columns_of(df)).choose(path, cache_dir, cache_key, len(template.feed_ranks))
 
     def _rows(self, df: DataFrame, columns: schema.FeedSchema) -> InputRows:
         """The rows of a DataFrame, of which some columns are fed."""

@@ -65,9 +65,9 @@ class InputRows:
             rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
         return repartition_by_id(rows, template.size - first, rank - F.lit(first))
 
-    def choose(self, path: str, cache_dir: str | None, nodes: int) -> InputChoice:
+    def choose(self, path: str, cache_dir: str | None, cache_key: str | None, nodes: int) -> InputChoice:
         """How the rows come to so many nodes that train; raises ``InputPathError`` if it cannot be by that path."""
-        cache = self._cache(cache_dir) if cache_dir and self.columns.columns else None
+        cache = self._cache(cache_dir, cache_key) if cache_dir and self.columns.columns else None
         marks = VALIDATION_COLUMN if isinstance(self.validation, str) else self.validation
         return choose_input(path, nodes, InputWays(self._plan, cache, marks))
 
@@ -77,7 +77,7 @@ class InputRows:
         names = [spec.column for spec in self.columns.columns]
         return make_plan(self.df, names, self.validation, self.numbered)
 
-    def _cache(self, cache_dir: str) -> RowCache:
+    def _cache(self, cache_dir: str, cache_key: str | None) -> RowCache:
         """Where the rows are cached: any draw of rows for validation is made where they are read."""
         df = self.df
         specs = [replace(spec, dtype="float64") if spec.is_vector else spec for spec in self.columns.columns]
@@ -90,6 +90,8 @@ class InputRows:
             wide,
             df.select(*used, *([] if marked is None else [marked.alias(VALIDATION_COLUMN)])),
             lambda: _numbered(df, wide, marked),
+            cache_key,
+            self.validation if isinstance(self.validation, str) else None,
         )
 
 

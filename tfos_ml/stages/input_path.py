@@ -115,7 +115,8 @@ def _cached(cache: RowCache, validation: str | ValidationDraw | None, why: str) 
     key = cache.key()
     found = cache.find(key)
     told = "a job writes them to cacheDir first" if found is None else _told(found)
-    return InputChoice(None, f"nodes read rows of key {key}: {told} ({why})", cache, key, validation)
+    whose = "" if cache.name is None else f"; cacheKey={cache.name!r} says that they are the same"
+    return InputChoice(None, f"nodes read rows of key {key}: {told} ({why}{whose})", cache, key, validation)
 
 
 def _told(found: CachedRows) -> str:
@@ -123,8 +124,13 @@ def _told(found: CachedRows) -> str:
     return f"{found.rows:,} row(s) in {len(found.files):,} file(s) of cacheDir, last used at {used}"
 
 
-def check_cache_dir(path: str, cache_dir: str | None) -> None:
-    """Raise ``ParamError`` if ``cacheDir`` is set and ``inputPath`` has Spark feed all rows."""
+def check_cache_dir(path: str, cache_dir: str | None, cache_key: str | None) -> None:
+    """Raise ``ParamError`` if ``cacheDir`` is set and ``inputPath`` has Spark feed all rows, or a key without it."""
+    if cache_key and not cache_dir:
+        raise ParamError(
+            f"cacheKey={cache_key!r} names rows in cacheDir, which is not set. Set cacheDir to a directory that all "
+            "nodes reach, or unset cacheKey."
+        )
     if cache_dir and path == "spark":
         raise ParamError(
             "cacheDir is set, and inputPath='spark' has Spark feed all rows: nodes would not read the cache. Set "

@@ -93,6 +93,7 @@ class TrainingKeywords(TypedDict, total=False):
     tensorboard: bool
     inputPath: str
     cacheDir: str | None
+    cacheKey: str | None
     reservationTimeout: float
     feedTimeout: float
     maxRestarts: int
@@ -134,6 +135,8 @@ class TrainingAccessors(ParamsBase):
     def getInputPath(self) -> str: """Value of ``inputPath``."""; return self.getOrDefault("inputPath")
     def setCacheDir(self, value: str) -> Self: """Set ``cacheDir``: directory on storage that all nodes reach: rows of other DataFrames are written there once, and read by the nodes of this fit and of later ones; with inputPath 'auto' or 'direct'."""; return self._set_checked(cacheDir=value)
     def getCacheDir(self) -> str: """Value of ``cacheDir``."""; return self.getOrDefault("cacheDir")
+    def setCacheKey(self, value: str) -> Self: """Set ``cacheKey``: your word that fits with the same key have the same rows: those in cacheDir are used whatever the plan says."""; return self._set_checked(cacheKey=value)
+    def getCacheKey(self) -> str: """Value of ``cacheKey``."""; return self.getOrDefault("cacheKey")
     def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds the nodes may take to start and meet."""; return self._set_checked(reservationTimeout=value)
     def getReservationTimeout(self) -> float: """Value of ``reservationTimeout``."""; return self.getOrDefault("reservationTimeout")
     def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)

@@ -22,6 +22,7 @@ from tfos_ml.stages import keywords
 from tfos_ml.stages.constraints import (
     ANY_INTEGER,
     ARGUMENTS,
+    CACHE_KEY,
     CLASS_WEIGHT,
     COLUMN_OR_EMPTY,
     ENVIRONMENT,
@@ -127,6 +128,10 @@ class TrainingParams(
         "directory on storage that all nodes reach: rows of other DataFrames are written there once, and read by the "
         "nodes of this fit and of later ones; with inputPath 'auto' or 'direct'",
         TEXT,
+    )
+    cacheKey = Param(
+        "your word that fits with the same key have the same rows: those in cacheDir are used whatever the plan says",
+        CACHE_KEY,
     )
     reservationTimeout = Param("seconds the nodes may take to start and meet", SECONDS, 600.0)
     feedTimeout = Param("seconds a node may wait for rows, or rows for a node", SECONDS, 600.0)

@@ -1,12 +1,13 @@
 """Arrow columns -> serialised Examples and SequenceExamples, all rows of a batch at once.
 
-A message is joined by Arrow of its parts: for each column, what stands before the values (which depends on their
-length alone, so that it is made once for each length), and the values as bytes.
+A message consists, for each column, of what stands before the values, which depends on their length alone, so that it
+is made once for each length, and of the values as bytes. Arrow joins all of these in one go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +16,43 @@ import pyarrow.compute as pc
 from tfos_ml.data.arrow import plain
 from tfos_ml.errors import NullValueError
 from tfos_ml.tfrecord.columns import BYTES, FLOAT, SEQUENCE, Column, is_text
+from tfos_ml.tfrecord.varints import packed, varint
 from tfos_ml.tfrecord.wire import Array, tag
 
-_BLOCK = 1 << 15  # integers that the processor's cache holds
 _NOTHING = pa.scalar(b"", pa.large_binary())
+_ITEM, _KEY, _VALUE = bytes([tag(1)]), bytes([tag(1)]), bytes([tag(2)])
+_CONTEXT, _FEATURE_LISTS = bytes([tag(1)]), bytes([tag(2)])
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What each of some rows consists of: arrays (or values for all rows) to be joined, and its bytes, -1 for null."""
+
+    arrays: list[pa.LargeBinaryArray | pa.Scalar]
+    lengths: Array  # int64
+
+    def after(self, prefix: Callable[[int], bytes], null: bytes | None = None) -> Parts:
+        """The same after what depends on its length; in place of null, if it is given, `null`."""
+        known, places = _distinct(self.lengths)
+        texts = [null if n < 0 else prefix(n) for n in known.tolist()]
+        added = np.array([-1 if text is None else len(text) for text in texts], np.int64)[places]
+        before = pa.array(texts, pa.large_binary())
+        before = before[0] if len(texts) == 1 else before.take(pa.array(places))
+        return Parts([before, *self.arrays], np.where(added < 0, -1, added + np.maximum(self.lengths, 0)))
+
+    def joined(self) -> pa.LargeBinaryArray:
+        """One array; null becomes nothing."""
+        return pc.binary_join_element_wise(*self.arrays, _NOTHING, null_handling="replace", null_replacement="")
+
+
+def _distinct(lengths: Array) -> tuple[Array, Array]:
+    """Lengths in ascending order, each once, and the place of each of the given ones among them."""
+    if not len(lengths) or lengths.max() >= 1 << 16:
+        return np.unique(lengths, return_inverse=True)
+    known = np.flatnonzero(np.bincount(lengths + 1))
+    place = np.zeros(int(known[-1]) + 1, np.int64)
+    place[known] = np.arange(len(known))
+    return known - 1, place[lengths + 1]
 
 
 def encode(
@@ -30,78 +64,58 @@ def encode(
     null within an array.
     """
     count = len(arrays[0]) if arrays else 0
-    context = [
-        _entry(column, _feature(array, column, column.ndim, exact_doubles))
-        for array, column in zip(arrays, columns, strict=True)
-        if column.ndim < 2
-    ]
-    message = _prefixed(_joined(context, count), lambda n: bytes([tag(1)]) + varint(n))
-    lists = [
-        _entry(column, _feature_list(array, column, exact_doubles))
-        for array, column in zip(arrays, columns, strict=True)
-        if column.ndim == 2
-    ]
+    if not count:
+        return pa.array([], pa.large_binary())
+    pairs = list(zip(arrays, columns, strict=True))
+    entries = [_feature(a, c, c.ndim, exact_doubles, _entry(c)) for a, c in pairs if c.ndim < 2]
+    message = _all_of(entries, count).after(_layers(_CONTEXT))
+    lists = [_feature_list(array, column, exact_doubles) for array, column in pairs if column.ndim == 2]
     if record_type == SEQUENCE and lists:
-        of_lists = _prefixed(_joined(lists, count), lambda n: bytes([tag(2)]) + varint(n))
-        message = _joined([message, of_lists], count)
-    return message
+        message = _all_of([message, _all_of(lists, count).after(_layers(_FEATURE_LISTS))], count)
+    return message.joined()
 
 
-def varint(value: int) -> bytes:
-    """A whole number that is not negative, as the wire format has it."""
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
-def _joined(parts: Sequence[pa.Array], count: int) -> pa.LargeBinaryArray:
+def _all_of(parts: Sequence[Parts], count: int) -> Parts:
     """Parts of each row one after another; null is nothing."""
-    if not parts:
-        return pa.array([b""] * count, pa.large_binary())
-    return pc.binary_join_element_wise(*parts, _NOTHING, null_handling="replace", null_replacement="")
+    lengths = np.zeros(count, np.int64)
+    for part in parts:
+        lengths += np.maximum(part.lengths, 0)
+    return Parts([array for part in parts for array in part.arrays], lengths)
 
 
-def _prefixed(payload: pa.LargeBinaryArray, prefix: Callable[[int], bytes]) -> pa.LargeBinaryArray:
-    """Bytes after what depends on their length; null stays null."""
-    lengths = pc.fill_null(pc.binary_length(payload), 0).to_numpy(zero_copy_only=False)
-    if len(lengths) and lengths.max() < 1 << 16:
-        known = np.flatnonzero(np.bincount(lengths))
-        place = np.zeros(int(known[-1]) + 1, np.int64)
-        place[known] = np.arange(len(known))
-        places = place[lengths]
-    else:
-        known, places = np.unique(lengths, return_inverse=True)
-    prefixes = pa.array([prefix(int(n)) for n in known], pa.large_binary())
-    if len(known) == 1:
-        return pc.binary_join_element_wise(prefixes[0], payload, _NOTHING)
-    return pc.binary_join_element_wise(prefixes.take(pa.array(places)), payload, _NOTHING)
-
-
-def _entry(column: Column, value: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Entries of a map, of the serialised values; null where there is none."""
-    key = bytes([tag(1)]) + varint(len(column.key)) + column.key + bytes([tag(2)])
+def _layers(*befores: bytes) -> Callable[[int], bytes]:
+    """What stands before a value that lies in messages, by its length; of each message, outermost first, its text."""
 
     def prefix(length: int) -> bytes:
-        inner = key + varint(length)
-        return bytes([tag(1)]) + varint(len(inner) + length) + inner
+        found = b""
+        for before in reversed(befores):
+            found = before + varint(length + len(found)) + found
+        return found
 
-    return _prefixed(value, prefix)
+    return prefix
 
 
-def _feature_list(array: pa.Array, column: Column, exact_doubles: bool) -> pa.LargeBinaryArray:
-    """FeatureLists of arrays of arrays; a null within is a feature without a list."""
+def _entry(column: Column) -> tuple[bytes, bytes]:
+    """The layers of an entry of a map, whose value is that of a column."""
+    return _ITEM, _KEY + varint(len(column.key)) + column.key + _VALUE
+
+
+def _feature_list(array: pa.Array, column: Column, exact_doubles: bool) -> Parts:
+    """Entries of FeatureLists of arrays of arrays; a null within is a feature without a list."""
     values, bounds = _items(array)
-    features = _feature(values, column, 1, exact_doubles)
-    features = pc.fill_null(features, b"")
-    items = _prefixed(features, lambda n: bytes([tag(1)]) + varint(n))
-    return _sliced(items, bounds, array)
+    items = _feature(values, column, 1, exact_doubles, (_ITEM,), null=_ITEM + varint(0))
+    return _sliced(items, bounds, array).after(_layers(*_entry(column)))
 
 
-def _feature(array: pa.Array, column: Column, ndim: int, exact_doubles: bool) -> pa.LargeBinaryArray:
-    """Serialised Features, each with its list; null where a row is null."""
+def _feature(
+    array: pa.Array,
+    column: Column,
+    ndim: int,
+    exact_doubles: bool,
+    layers: Sequence[bytes],
+    null: bytes | None = None,
+) -> Parts:
+    """Serialised Features, each with its list, in what they lie in; null, or `null`, where a row is null."""
     if column.is_vector:
         array = plain(array)
     if ndim:
@@ -111,19 +125,20 @@ def _feature(array: pa.Array, column: Column, ndim: int, exact_doubles: bool) ->
         rows = array
     else:
         rows, values = array, array.drop_null()
-        bounds = np.concatenate([[0], np.cumsum(array.is_valid().to_numpy(zero_copy_only=False))])
+        is_valid = array.is_valid().to_numpy(zero_copy_only=False)
+        bounds = np.concatenate([[0], np.cumsum(is_valid)]) if array.null_count else np.arange(len(array) + 1)
     kind = BYTES if exact_doubles and pa.types.is_float64(column.element) else column.lists[0]
-    if kind == BYTES and pa.types.is_float64(column.element):
-        lists = _prefixed(_double_bytes(values, bounds, rows), lambda n: bytes([tag(1)]) + varint(n))
-    elif kind == BYTES:
-        items = _prefixed(_as_bytes(values), lambda n: bytes([tag(1)]) + varint(n))
-        lists = _sliced(items, bounds, rows)
-    else:
-        pack = _packed_floats if kind == FLOAT else _packed_integers
-        packed, offsets = pack(values)
-        payload = _large_binary(packed, offsets[bounds], rows)
-        lists = _prefixed(payload, lambda n: bytes([tag(1)]) + varint(n) if n else b"")
-    return _prefixed(lists, lambda n: bytes([kind]) + varint(n))
+    in_feature = (*layers, bytes([kind]))
+    in_list = _layers(*in_feature, _ITEM)
+    if kind == BYTES and not pa.types.is_float64(column.element):
+        if not ndim:
+            return _texts(rows).after(in_list, null)
+        return _sliced(_texts(values).after(_layers(_ITEM)), bounds, rows).after(_layers(*in_feature), null)
+    if kind == BYTES:
+        return _double_bytes(values, bounds, rows).after(in_list, null)
+    without_values = _layers(*in_feature)(0)  # an empty list is a feature with a list of nothing
+    pack = _packed_floats if kind == FLOAT else _packed_integers
+    return pack(values, bounds, rows).after(lambda n: in_list(n) if n else without_values, null)
 
 
 def _items(array: pa.Array) -> tuple[pa.Array, Array]:
@@ -142,57 +157,51 @@ def _null_within(array: pa.Array, values: pa.Array, bounds: Array, column: Colum
     )
 
 
-def _as_bytes(values: pa.Array) -> pa.LargeBinaryArray:
+def _texts(values: pa.Array) -> Parts:
     if not is_text(values.type):  # decimals
         values = pc.cast(values, pa.string())
-    return values.cast(pa.large_binary())
+    values = values.cast(pa.large_binary())
+    return Parts([values], pc.fill_null(pc.binary_length(values), -1).to_numpy())
 
 
-def _double_bytes(values: pa.Array, bounds: Array, rows: pa.Array) -> pa.LargeBinaryArray:
+def _double_bytes(values: pa.Array, bounds: Array, rows: pa.Array) -> Parts:
     """All values of a row as one value of bytes."""
-    return _large_binary(values.to_numpy(zero_copy_only=False).astype("<f8").view(np.uint8), bounds * 8, rows)
+    return _cut(values.to_numpy(zero_copy_only=False).astype("<f8").view(np.uint8), bounds * 8, rows)
 
 
-def _packed_floats(values: pa.Array) -> tuple[Array, Array]:
+def _packed_floats(values: pa.Array, bounds: Array, rows: pa.Array) -> Parts:
     with np.errstate(over="ignore"):
-        packed = values.to_numpy(zero_copy_only=False).astype("<f4", copy=False)
-    return np.ascontiguousarray(packed).view(np.uint8), np.arange(len(values) + 1, dtype=np.int64) * 4
+        floats = values.to_numpy(zero_copy_only=False).astype("<f4", copy=False)
+    return _cut(np.ascontiguousarray(floats).view(np.uint8), bounds * 4, rows)
 
 
-def _packed_integers(values: pa.Array) -> tuple[Array, Array]:
-    """Varints, and where each begins."""
-    numbers = values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
-    if not len(numbers) or numbers.max() < 0x80:
-        return numbers.astype(np.uint8), np.arange(len(numbers) + 1, dtype=np.int64)
-    longest = -(-int(numbers.max()).bit_length() // 7)
-    kind = np.uint32 if longest <= 4 else np.uint64
-    sizes, packed = [], []
-    for first in range(0, len(numbers), _BLOCK):
-        block = numbers[first : first + _BLOCK].astype(kind)
-        size = np.ones(len(block), np.int64)
-        table = np.empty((len(block), longest), np.uint8)
-        for k in range(longest):
-            rest = block >> kind(7 * (k + 1))
-            goes_on = rest > 0 if k < 9 else np.zeros(len(block), bool)
-            table[:, k] = (block >> kind(7 * k)).astype(np.uint8) & 0x7F | goes_on.view(np.uint8) << np.uint8(7)
-            size += goes_on
-        sizes.append(size)
-        packed.append(table[np.arange(longest) < size[:, None]])
-    return np.concatenate(packed), np.concatenate([[0], *sizes]).cumsum()
+def _packed_integers(values: pa.Array, bounds: Array, rows: pa.Array) -> Parts:
+    data, sizes = packed(values.to_numpy(zero_copy_only=False).astype(np.int64))
+    of_rows = np.zeros(len(bounds), np.int64)
+    is_used = bounds[:-1] < bounds[1:]
+    if len(sizes) == np.count_nonzero(is_used):  # one each
+        of_rows[1:][is_used] = sizes
+    else:
+        of_rows[1:][is_used] = np.add.reduceat(sizes, bounds[:-1][is_used], dtype=np.int64)
+    return _cut(data, np.cumsum(of_rows), rows)
 
 
-def _sliced(items: pa.LargeBinaryArray, bounds: Array, rows: pa.Array) -> pa.LargeBinaryArray:
-    """Those items that belong to one row as one value; they lie one after another."""
-    if not len(items):
-        return _large_binary(np.zeros(0, np.uint8), np.zeros(len(bounds), np.int64), rows)
-    offsets = np.frombuffer(items.buffers()[1], np.int64)[items.offset : items.offset + len(items) + 1]
-    return _large_binary(np.frombuffer(items.buffers()[2], np.uint8), offsets[bounds], rows)
+def _sliced(items: Parts, bounds: Array, rows: pa.Array) -> Parts:
+    """Those items that belong to one row as one value."""
+    if not len(items.lengths):
+        return _cut(np.zeros(0, np.uint8), np.zeros(len(bounds), np.int64), rows)
+    joined = items.joined()
+    offsets = np.frombuffer(joined.buffers()[1], np.int64)[joined.offset : joined.offset + len(joined) + 1]
+    return _cut(np.frombuffer(joined.buffers()[2] or b"", np.uint8), offsets[bounds], rows)
 
 
-def _large_binary(data: Array, offsets: Array, rows: pa.Array) -> pa.LargeBinaryArray:
-    """Bytes as an array that is null where `rows` is."""
+def _cut(data: Array, offsets: Array, rows: pa.Array) -> Parts:
+    """Bytes cut at offsets; null where `rows` is."""
+    lengths = np.diff(offsets)
     valid = None
     if rows.null_count:
-        valid = pa.array(rows.is_valid().to_numpy(zero_copy_only=False), pa.bool_()).buffers()[1]
+        is_valid = rows.is_valid().to_numpy(zero_copy_only=False)
+        valid = pa.array(is_valid, pa.bool_()).buffers()[1]
+        lengths = np.where(is_valid, lengths, -1)
     buffers = [valid, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    return Parts([pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)], lengths)

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError, EmptyDataError
 from tfos_ml.tfrecord.columns import BYTES, FLOAT, INT64, LIST_NAMES, Column
-from tfos_ml.tfrecord.decoding import Decoder, Problems, Spans, named_spans, usual
+from tfos_ml.tfrecord.decoding import Decoder, usual
+from tfos_ml.tfrecord.entries import Problems, Spans, named_spans
 from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.framing import damaged
 from tfos_ml.tfrecord.options import FAILFAST, Options

@@ -154,8 +154,9 @@ class NodeContext:
             Leave out, on every worker, what does not fill a batch on all of them.
         wait : bool, default True
             Whether to wait for all rows. If not, the first pass begins with the first rows, in the same
-            order: for one node that trains, ``shuffle=False``, and rows of one shape. The number of
-            batches is then not known beforehand.
+            order and batches: for ``shuffle=False`` and rows of one shape, where nodes read files of
+            which all rows are trained or drawn (``inputPath``, ``cacheDir``), or where one node trains.
+            Of the latter the number of batches is not known beforehand.
 
         Returns
         -------
@@ -177,7 +178,8 @@ class NodeContext:
             If some worker would have no row in some step, for instance when there are fewer
             rows than workers.
         CollectiveCallError
-            If this or another worker reads with :meth:`get_data_feed`, or several train with ``wait=False``.
+            If this or another worker reads with :meth:`get_data_feed`, or several train with
+            ``wait=False``, and files do not tell which rows they will have.
         SpoolFullError
             If a shuffle of rows on disk would need more room there.
         ParamError

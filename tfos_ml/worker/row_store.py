@@ -11,15 +11,18 @@ from tfos_ml.data.memory_budget import SPOOL_SETTING, MemoryBudget
 from tfos_ml.data.order import (
     SHUFFLE_SETTING,
     SHUFFLE_WINDOW_BLOCKS,
+    Int64s,
     agree_steps,
+    batch_sizes,
     shuffle_block,
     total_counts,
     unpack_counts,
 )
+from tfos_ml.data.planned_rows import PlannedRows
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.messages import Reading, RowCounts, Start
-from tfos_ml.worker.arriving import ChunkLog, arriving_dataset, format_of_first
+from tfos_ml.worker.arriving import ArrivingRows, ChunkLog, format_of_first
 from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.inbox import Inbox
 
@@ -37,6 +40,7 @@ class NodeRows:
         self._label = start.label
         self._settings = start.settings
         self._labels = {"train": start.feed_labels, "validation": start.validation_labels}
+        self._planned, self._rank = start.planned, start.rank
         self._stores: dict[str, RowStore] | None = None
         self._arrive = False  # whether datasets begin before all rows are here
         self._chunks = {name: ChunkLog(partial(inbox.next_chunk, name)) for name in self._labels}
@@ -79,20 +83,33 @@ class NodeRows:
     def arriving(self, batch_size: int, epochs: int, drop_remainder: bool) -> tf.data.Dataset:
         """Batches in order that begin with the rows that have come; raises as ``NodeContext.dataset`` says."""
         labels = self._labels["train"]
-        if labels != [self._label]:
+        if self._label not in labels or (self._planned is None and len(labels) > 1):
             raise errors.CollectiveCallError(
-                f"wait=False needs one node that trains; {labels} do. How many batches each of them has, and whether "
-                "each has one in every step, follows from all rows of all nodes. Wait for them"
+                f"wait=False needs one node that trains, or rows of files whose number is known; {labels} train. How "
+                "many batches each of them has, and whether each has one in every step, follows from the rows of all "
+                "nodes. Wait for them"
             )
         if self.streamed:
             raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
         self.keep()
         self._arrive = True
-        chunks = self._chunks["train"]
-        form = format_of_first(self._schema, chunks)
+        own, sizes = self._agreed_on(self._planned, batch_size, drop_remainder) if self._planned else (None, None)
+        form = format_of_first(self._schema, self._chunks["train"])
         if form is None:
             raise errors.EmptyDataError(no_rows(self.skipped))
-        return arriving_dataset(form, chunks, lambda: self.store("train"), batch_size, epochs, drop_remainder)
+        rows = ArrivingRows(form, self._chunks["train"], lambda: self.store("train"))
+        if own is None or sizes is None:
+            return rows.dataset(epochs, batch_size, drop_remainder)
+        return rows.planned_dataset(epochs, own, sizes)
+
+    def _agreed_on(self, planned: PlannedRows, batch_size: int, drop_remainder: bool) -> tuple[Int64s, Int64s]:
+        """The ids of this node's rows, and its batches, which all nodes find alike."""
+        own, numbers = planned.training(self._rank)
+        if not any(numbers.values()):
+            raise errors.EmptyDataError(no_rows(0))
+        rows = dict(zip(self._labels["train"], numbers.values(), strict=True))
+        steps = agree_steps(rows, batch_size, drop_remainder)
+        return own, batch_sizes(len(own), batch_size, steps, drop_remainder)
 
     @property
     def size(self) -> int:
