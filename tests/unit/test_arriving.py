@@ -204,7 +204,7 @@ class OneOfTwo(OnlyTask):
 def train_a_line(args, ctx):
     """Fit a line step by step, and tell of the first step, and then of all rows and the weights of two passes."""
     weights, batches = np.zeros(WIDTH, np.float32), []
-    for batch, label in ctx.dataset(batch_size=BATCH, epochs=2, shuffle=False, wait=args["wait"]):
+    for batch, label in ctx.dataset(BATCH, epochs=2, shuffle=False, drop_remainder=args["drop"], wait=args["wait"]):
         x = np.asarray(batch["x"])
         weights -= np.float32(0.05) * (x.T @ (x @ weights - np.asarray(label, np.float32))) / len(x)
         batches.append(np.asarray(batch["id"]).tolist())
@@ -286,14 +286,14 @@ def test_several_nodes_begin_before_the_last_rows_are_there_as_if_they_had_waite
         def have_begun(directory=directory):
             return all((directory / f"first-{rank}").exists() for rank in (0, 1))
 
-        arguments = {"directory": str(directory), "wait": wait}
+        arguments = {"directory": str(directory), "wait": wait, "drop": draw is not None}
         assert lead_both(plan, train_a_line, arguments, None if wait else have_begun) == {}
         told[wait] = [json.loads((directory / f"all-{rank}").read_text()) for rank in (0, 1)]
     assert told[False] == told[True]
     ids = [i for node in told[False] for batch in node["batches"] for i in batch]
     assert sorted(ids) == sorted(2 * [*set(ids)])
-    assert len(set(ids)) == told[False][0]["rows"]
-    assert (len(set(ids)) == sum(MANY)) == (draw is None)
+    rows = told[False][0]["rows"]
+    assert (rows == sum(MANY), len(set(ids)) == rows) == (draw is None, draw is None)
     assert len(told[False][0]["batches"]) == len(told[False][1]["batches"])
 
 

@@ -83,10 +83,12 @@ def _tree(expression: Any) -> Iterator[Any]:
 
 def is_deterministic(plan: Any) -> bool:
     """Whether a plan gives the same rows each time, as far as Spark knows, or but for functions that do, too."""
-    return bool(plan.deterministic()) or (
-        all(_is_pure(expression) for expression in items(plan.expressions()))
-        and all(is_deterministic(child) for child in items(plan.children()))
-    )
+    if plan.deterministic():
+        return True
+    expressions, children = list(items(plan.expressions())), list(items(plan.children()))
+    if all(part.deterministic() for part in [*expressions, *children]):
+        return False  # it is the operator itself that is not
+    return all(map(_is_pure, expressions)) and all(map(is_deterministic, children))
 
 
 def _is_pure(expression: Any) -> bool:
@@ -107,8 +109,8 @@ def _owner(function: Any) -> str:
 
 def _digest(spark: SparkSession, function: Any) -> str:
     jvm: Any = spark._jvm
-    is_of_spark = _owner(function) and _jar(function.getClass()) == _jar(jvm.java.lang.Class.forName(_STAGE))
-    if not is_of_spark:
+    jar = _jar(function.getClass())
+    if not (_owner(function) and jar and jar == _jar(jvm.java.lang.Class.forName(_STAGE))):
         raise UnknownFunctionError(class_name(function).partition("$")[0].rpartition(".")[2])
     data = bytes(jvm.org.apache.spark.util.Utils.serialize(function))
     for name in _classes(data):
@@ -118,7 +120,7 @@ def _digest(spark: SparkSession, function: Any) -> str:
 
 
 def _jar(java_class: Any) -> str:
-    """Where a class was loaded from: others, too, write classes in Spark's packages."""
+    """Where a class was loaded from, empty if it is not told: others, too, write classes in Spark's packages."""
     source = java_class.getProtectionDomain().getCodeSource()
     return "" if source is None else str(source.getLocation())
 

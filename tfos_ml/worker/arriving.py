@@ -188,7 +188,8 @@ class ArrivingRows:
         for values in arriving_blocks(self.form, self.chunks, rows_of_block(first.nbytes // first.rows), order):
             wanted = len(values[0]) if total is None else min(len(values[0]), total - done)
             done += wanted
-            yield tuple(column[:wanted] for column in values)
+            if wanted:
+                yield tuple(column[:wanted] for column in values)
 
     def dataset(self, epochs: int, batch_size: int, drop_remainder: bool) -> tf.data.Dataset:
         """Batches of some passes in order, of rows that nothing is known of."""

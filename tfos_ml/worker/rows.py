@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -101,7 +102,7 @@ def joined(form: RowFormat, rows: int, parts: Iterable[Part]) -> Rows:
                 columns[number].append(view.take(pa.array(wanted)))
                 continue
             if not done:
-                columns[number] = np.empty((rows, *view.shape[1:]), view.dtype)
+                columns[number] = _empty((rows, *view.shape[1:]), view.dtype)
             columns[number][done : done + len(wanted)] = view[as_index(wanted)]
         done += len(wanted)
     if not done:
@@ -137,11 +138,17 @@ def _lengths(view: View) -> Array:
     return lengths
 
 
+def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Memory of Arrow's pool: it begins where TensorFlow takes it without a copy, which NumPy's does not."""
+    size = math.prod(shape) * dtype.itemsize
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8, size).view(dtype).reshape(shape)
+
+
 def _gather_numbers(views: Sequence[Array], picks: list[tuple[int, Int64s, Int64s]], rows: int) -> Array:
     """Rows of fixed shape: a view where they lie side by side, else one copy."""
     if len(picks) == 1 and isinstance(at := as_index(picks[0][2]), slice):
         return views[picks[0][0]][at]
-    gathered = np.empty((rows, *views[0].shape[1:]), dtype=views[0].dtype)
+    gathered = _empty((rows, *views[0].shape[1:]), views[0].dtype)
     for batch, group, wanted in picks:
         gathered[as_index(group)] = views[batch][as_index(wanted)]
     return gathered
