@@ -58,8 +58,8 @@ class ReservedPort:
                 return
         raise ClusterConfigError(
             f"{described_ports(ports, setting)}: none of these {len(ports)} ports is free on {socket.gethostname()}. "
-            "Give more: one for each node on a host, two if TFCluster feeds it or it reads files with others, and some to "
-            "spare, since a port may rest for a minute after its last connection."
+            "Give more: one for each node on a host, two if TFCluster feeds it or it reads files with others, and some "
+            "to spare, since a port may rest for a minute after its last connection."
         )
 
     def release(self) -> None:
