@@ -28,6 +28,8 @@ class PlannedRows:
             return None
         counts = np.zeros(max((piece.partition for piece in plan.pieces), default=-1) + 1, np.int64)
         for piece in plan.pieces:
+            if piece.rows is None:  # of TFRecords
+                return None
             counts[piece.partition] += piece.rows
         return cls(pack_counts(counts), ranks, draw)
 
