@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from tfos_ml.data.file_plan import FilePiece, FilePlan
 from tfos_ml.driver.file_listing import is_time, look_at_each
 from tfos_ml.driver.file_scan import FileSplit, NotDirectError
 from tfos_ml.driver.parquet_listing import footer_of, pieces_of
@@ -55,3 +58,15 @@ def test_a_file_without_a_footer_is_not_planned(path):
 )
 def test_times_are_compared_as_exactly_as_the_filesystem_tells_them(nanoseconds, milliseconds, same):
     assert is_time(nanoseconds, milliseconds) is same
+
+
+def test_units_are_runs_of_pieces_within_partitions_and_whole_partitions_where_positions_are_open():
+    sizes = [(0, 10), (0, 10), (0, 25), (1, 5), (1, 40), (2, 1)]
+    pieces = tuple(FilePiece(partition, 0, (i,), i + 1, size) for i, (partition, size) in enumerate(sizes))
+    plan = FilePlan((), pieces, ())
+    least = [[piece.row_groups[0] for piece in unit.pieces] for unit in plan.units(1)]  # 91 bytes, four units a reader
+    assert least == [[0, 1, 2], [3, 4], [5]]
+    assert [unit.first for unit in plan.units(4)] == [0, 1, 3, 0, 4, 0]
+    unknown = replace(plan, pieces=(*pieces[:-1], replace(pieces[-1], rows=None)))
+    assert [unit.partition for unit in unknown.units(9)] == [0, 1, 2]
+    assert unknown.rows is None

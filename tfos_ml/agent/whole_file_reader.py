@@ -23,11 +23,13 @@ class WholeFileReader(FileReader):
 
     def _batches(self, unit: FileUnit) -> Iterator[pa.RecordBatch]:
         waiting: list[PlannedFile] = []
+        size = 0
         for piece in unit.pieces:
-            waiting.append(self._plan.files[piece.file])
-            if sum(file.size for file in waiting) >= BATCH_BYTES:
+            if waiting and size + piece.size > BATCH_BYTES:
                 yield self._batch(waiting)
-                waiting = []
+                waiting, size = [], 0
+            waiting.append(self._plan.files[piece.file])
+            size += piece.size
         if waiting:
             yield self._batch(waiting)
 

@@ -111,11 +111,14 @@ class FilePlan:
 def _gathered(pieces: Iterator[FilePiece], least: int) -> Iterator[tuple[FilePiece, ...]]:
     """The same pieces in groups of at least so many bytes, but for the last."""
     waiting: list[FilePiece] = []
+    size = 0
     for piece in pieces:
         waiting.append(piece)
-        if sum(one.size for one in waiting) >= least:
+        size += piece.size
+        if size >= least:
             yield tuple(waiting)
             waiting.clear()
+            size = 0
     if waiting:
         yield tuple(waiting)
 
