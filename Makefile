@@ -6,7 +6,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Else each of the hundreds of processes that tests start compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install java demo test test-fast test-oldest test-matrix chaos soak notebooks lint docs bench clean
+.PHONY: install java demo test test-fast test-oldest test-matrix chaos soak notebooks notebooks-short lint docs bench clean
 
 install: java $(VENV)/.installed
 
@@ -59,9 +59,13 @@ chaos: install
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout 3600
 
-# Each notebook from start to end, one at a time; what it shows has to be as good as what is kept.
+# Each notebook from start to end; what it shows has to be as good as what is kept.
 notebooks: install
-	$(BIN)/python -m pytest -m 'chaos or not chaos' tests/test_notebook.py
+	$(BIN)/python -m pytest -n 2 -m 'chaos or not chaos' tests/test_notebook.py
+
+# Those that take less than two minutes; what CI runs.
+notebooks-short: install
+	$(BIN)/python -m pytest -n 2 -m 'chaos or not chaos' -k 'not 04_images' tests/test_notebook.py
 
 lint: install
 	$(BIN)/ruff check .
