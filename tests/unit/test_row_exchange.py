@@ -16,7 +16,7 @@ from node_tasks import make_task
 from pyarrow import fs
 
 from tfos_ml import errors
-from tfos_ml.agent import row_exchange
+from tfos_ml.agent import row_exchange, row_outbox
 from tfos_ml.agent.file_rows import read_share
 from tfos_ml.agent.file_source import FileSource
 from tfos_ml.agent.rendezvous import NodeInfo
@@ -184,7 +184,7 @@ def test_a_filter_has_whole_partitions_read_by_one_node(path, tmp_path):
 
 
 def test_a_node_that_takes_no_rows_does_not_stop_the_others(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(row_exchange, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(row_outbox, "WINDOW_BYTES", 1)
     plan = planned(path)
     with nodes(tmp_path / "spool", plan, 3) as found:
         run_all(found[1:])
@@ -195,7 +195,7 @@ def test_a_node_that_takes_no_rows_does_not_stop_the_others(path, tmp_path, monk
 
 
 def test_readers_wait_while_nobody_needs_more(path, tmp_path, monkeypatch):
-    monkeypatch.setattr(row_exchange, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(row_outbox, "WINDOW_BYTES", 1)
     with nodes(tmp_path / "spool", planned(path), 2) as found:
         deadline = time.monotonic() + 1.0  # in which all would be read many times
         while time.monotonic() < deadline:

@@ -19,7 +19,8 @@ from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.file_rows import RowDealer, read_share, reader_of
 from tfos_ml.agent.rendezvous import NodeInfo
-from tfos_ml.agent.row_exchange import Inbox, Outbox, Peer, RemotePeer, is_reached
+from tfos_ml.agent.row_exchange import Inbox, Peer, RemotePeer, is_reached
+from tfos_ml.agent.row_outbox import Outbox
 from tfos_ml.agent.row_source import Send
 from tfos_ml.agent.task_input import as_they_come
 from tfos_ml.data.file_plan import FileUnit, dealt_units
