@@ -40,6 +40,7 @@
         ├── InputLostError           Spark could not read all of the node's rows
         ├── KeptRowsLostError        rows that an earlier fit of a search left on a host are gone; never raised by fit
         ├── FileReadError            a node could not read a file of its input
+        ├── UncertainTextError       a node met text of CSV or JSON that Spark may read otherwise
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
         ├── NonFiniteLossError       the loss became NaN or infinite
@@ -323,6 +324,10 @@ class KeptRowsLostError(NodeError):
 
 class FileReadError(NodeError):
     """A node could not read a file of its input."""
+
+
+class UncertainTextError(NodeError):
+    """A node met text of a CSV or JSON file that Spark may read otherwise; with ``inputPath="auto"`` Spark then feeds."""
 
 
 class SupersededError(NodeError):

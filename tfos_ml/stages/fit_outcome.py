@@ -38,7 +38,7 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     Parameters
     ----------
     driver : dict of str to float
-        What the driver has measured: "checks", "run", "model".
+        What the driver has measured: "checks", "failed attempts" if there is one of these, "run", "model".
     result : RunResult
         Of the run.
     """
@@ -47,9 +47,10 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     export = min(chief.get("export_seconds", 0.0), node["training"])
     tracing = min(chief.get("tracing_seconds", 0.0), node["training"] - export)
     around_job = driver["run"] - result.check_seconds - result.job_seconds
+    failed = driver.get("failed attempts", 0.0) + (around_job if result.restarts else 0.0)
     phases = {
         "checks": driver["checks"] + result.check_seconds,
-        **({"failed attempts": around_job} if result.restarts else {}),
+        **({"failed attempts": failed} if failed else {}),
         "job": result.job_seconds - sum(node.values()),  # Spark's scheduling, and the way of the results
         **{phase: spent for phase, spent in node.items() if phase != "training"},
         **({"tracing": tracing} if tracing else {}),
