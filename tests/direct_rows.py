@@ -92,7 +92,7 @@ def passes_of(df, directory: Path, path: str, workers: int = 2, wait: bool = Tru
 
 
 def estimator_of(path: str = "auto", **params) -> TFEstimator:
-    return TFEstimator(trainFn=record, inputPath=path, **{"clusterSize": 2, "verbose": 0, **params})
+    return TFEstimator(inputPath=path, **{"trainFn": record, "clusterSize": 2, "verbose": 0, **params})
 
 
 def rows_both_ways(df, columns):

@@ -327,7 +327,7 @@ class FileReadError(NodeError):
 
 
 class UncertainTextError(NodeError):
-    """A node met text of a CSV or JSON file that Spark may read otherwise; with ``inputPath="auto"`` Spark then feeds."""
+    """A node met text of a CSV or JSON file that Spark may read otherwise; raised with ``inputPath="direct"``."""
 
 
 class SupersededError(NodeError):

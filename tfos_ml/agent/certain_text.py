@@ -8,15 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.agent.text_blocks import UncertainLinesError
+from tfos_ml.agent.text_blocks import LONGEST_LINE, UncertainLinesError
 
 _CONTROLS = bytes(set(range(0x20)) - set(b"\t\r\n"))
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def check_bytes(content: bytes, refused: bytes = b"") -> None:
     """Raise unless lines end with LF or CRLF, and hold neither control characters nor some others."""
+    if not content.endswith(b"\n"):
+        raise UncertainLinesError(f"a line of more than {LONGEST_LINE >> 20} MiB", 0)
     if content.translate(None, _without(_CONTROLS + refused)):
         found = re.search(b"[" + re.escape(_CONTROLS + refused) + b"]", content)
         assert found is not None
@@ -53,7 +54,7 @@ def narrowed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     wide = flat(column).drop_null().to_numpy()
     with np.errstate(over="ignore"):
         near = wide.astype(np.float32)
-    other = np.nextafter(near, np.where(wide > near, np.float32(np.inf), np.float32(-np.inf)))
+        other = np.nextafter(near, np.where(wide > near, np.float32(np.inf), np.float32(-np.inf)))
     if np.isinf(near).any():
         raise UncertainLinesError("a number too large for a float")
     if np.any((wide != near) & ((near.astype(np.float64) + other) / 2 == wide)):

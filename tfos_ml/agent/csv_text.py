@@ -13,6 +13,9 @@ from tfos_ml.agent.text_blocks import TextBlock, UncertainLinesError
 from tfos_ml.data.text_format import TextFormat
 
 _SPECIAL = b'"\\'  # what they mean depends on their surroundings
+_MARK = b"\xef\xbb\xbf"  # of byte order: Arrow leaves it out at the begin of all that it reads, Spark of a file only
+_ONLY_TABS = re.compile(rb"^\t+\r?$", re.MULTILINE)  # no row to Spark
+_TRIMMED = bytes(range(0x21))  # by Java, before Spark looks whether a line is empty
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 
@@ -30,12 +33,11 @@ class CSVText:
             true_values=_TRUE,
             false_values=_FALSE,
         )
-        delimiter = re.escape(text.delimiter.encode())
-        blanks = b"[ ]" if text.delimiter == "\t" else b"[ \t]"
-        self._outer_blank = re.compile(
-            b"(?:^|(?<=[\n" + delimiter + b"]))" + blanks + b"|" + blanks + b"(?=[\r\n" + delimiter + b"])"
-        )
-        self._hexadecimal = re.compile(b"(?:^|[\n" + delimiter + b"])-?0[xX]")
+        delimiter = text.delimiter.encode()
+        self._blanks = [b" "] if delimiter == b"\t" else [b" ", b"\t"]
+        ends = (b"\n", b"\r", delimiter)
+        self._outer = [pair for blank in self._blanks for end in ends for pair in (end + blank, blank + end)]
+        self._hexadecimal = re.compile(rb"(?:^|%s)-?0[xX]" % re.escape(delimiter), re.MULTILINE)
         self._has_integers = any(pa.types.is_integer(kind) for kind in text.types.values())
 
     def without_header(self, blocks: Iterator[TextBlock]) -> Iterator[TextBlock]:
@@ -45,13 +47,14 @@ class CSVText:
             if is_before:
                 lines = block.content.lstrip(b"\r\n")
                 is_before = not lines
-                lines = lines[lines.find(b"\n") + 1 :]
-                block = TextBlock(lines, block.offset + len(block.content) - len(lines))
-            yield block
+                block = _without_first(block, lines)
+            if block.content:
+                yield block
 
     def rows(self, block: TextBlock) -> pa.Table:
         """The rows of a block; raises ``UncertainLinesError``."""
         content = block.content
+        _check_begin(content)
         check_bytes(content, _SPECIAL)
         self._check_blanks(content)
         if self._has_integers and (b"0x" in content or b"0X" in content):
@@ -70,7 +73,26 @@ class CSVText:
         return rows
 
     def _check_blanks(self, content: bytes) -> None:
-        if b" " in content or b"\t" in content:
-            found = self._outer_blank.search(content)
+        """Raise if a field begins or ends with a blank, or a line has nothing else."""
+        places = [content.find(pair) for pair in self._outer] if any(b in content for b in self._blanks) else []
+        places = [place for place in places if place >= 0] + [0] * (content[:1] in self._blanks)
+        if places:
+            raise UncertainLinesError("a blank at an end of a field", min(places))
+        if content.startswith(b"\t") or b"\n\t" in content:
+            found = _ONLY_TABS.search(content)
             if found:
-                raise UncertainLinesError("a blank at an end of a field", found.start())
+                raise UncertainLinesError("a line of tabs only", found.start())
+
+
+def _without_first(block: TextBlock, lines: bytes) -> TextBlock:
+    """The lines of a block without the first; all of them, which are refused, if Spark might have another one."""
+    end = lines.find(b"\n") + 1
+    first = lines[:end].rstrip(b"\r\n")
+    if block.content.startswith(_MARK) or b"\r" in first or (lines and not first.strip(_TRIMMED)):
+        return block
+    return TextBlock(lines[end:], block.offset + len(block.content) - len(lines) + end)
+
+
+def _check_begin(content: bytes) -> None:
+    if content.startswith(_MARK):
+        raise UncertainLinesError("a byte order mark", 0)

@@ -9,7 +9,6 @@ from typing import cast
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent.certain_text import BYTE_ORDER_MARK
 from tfos_ml.agent.csv_text import CSVText
 from tfos_ml.agent.file_reader import FileReader, check_unchanged, reading, with_constants
 from tfos_ml.agent.json_text import JSONText
@@ -44,19 +43,13 @@ class TextReader(FileReader):
             opened, end = filesystem.open_input_file(path), piece.start + piece.size
         else:
             opened, end = filesystem.open_input_stream(path, compression=file.compression), sys.maxsize
-        block = TextBlock(b"", piece.start)
-        try:
-            with opened as stream:
-                blocks = read_blocks(stream, piece.start, end)
-                for block in self._text.without_header(blocks) if piece.start == 0 else blocks:
-                    yield self._rows(block)
-        except UncertainLinesError as error:
-            raise _uncertain(file, block, error) from None
-
-    def _rows(self, block: TextBlock) -> pa.Table:
-        if block.offset == 0 and block.content.startswith(BYTE_ORDER_MARK):
-            raise UncertainLinesError("a byte order mark", 0)
-        return self._text.rows(block)
+        with opened as stream:
+            blocks = read_blocks(stream, piece.start, end)
+            for block in self._text.without_header(blocks) if piece.start == 0 else blocks:
+                try:
+                    yield self._text.rows(block)
+                except UncertainLinesError as error:
+                    raise _uncertain(file, block, error) from None
 
 
 def _uncertain(file: PlannedFile, block: TextBlock, error: UncertainLinesError) -> errors.UncertainTextError:

@@ -66,8 +66,10 @@ def _check_settings(spark: SparkSession, hadoop: Any) -> None:
 
 def _codec(spark: SparkSession, hadoop: Any, shown: str) -> str | None:
     """How Spark decompresses a file, as pyarrow names it; None if it does not."""
-    java = spark._jvm.org.apache.hadoop
-    codec = java.io.compress.CompressionCodecFactory(hadoop).getCodec(java.fs.Path(shown))
+    jvm: Any = spark._jvm
+    codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(hadoop).getCodec(
+        jvm.org.apache.hadoop.fs.Path(shown)
+    )
     if codec is None:
         return None
     if class_name(codec) not in _CODECS:
