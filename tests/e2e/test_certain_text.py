@@ -32,7 +32,7 @@ KINDS = {
     "ad": ("ARRAY<ARRAY<DOUBLE>>", pa.list_(pa.list_(pa.float64()))),
 }
 BATCHES = settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     database=None,
@@ -293,3 +293,30 @@ def test_csv_is_read_as_spark_reads_it_or_not_at_all(spark, tmp_path, columns):
 def test_json_is_read_as_spark_reads_it_or_not_at_all(spark, tmp_path, columns):
     comparison = Comparison(spark, tmp_path, JSON, columns)
     compare_many(comparison, json_texts(columns))
+
+
+def test_what_exceeds_limits_of_spark_is_not_read(spark, tmp_path):
+    comparison = Comparison(spark, tmp_path, JSON, "d")
+    texts = [
+        b'{"d":1,"other":%s}' % (b"7" * 1001),
+        b'{"other":%s0%s,"d":1}' % (b"[" * 1001, b"]" * 1001),
+        b'{"%s":0,"d":1}' % (b"n" * 50_001),
+        b'{"d":0.%s}' % (b"7" * 1001),
+    ]
+    assert all(comparison.check(texts))
+    fine = [
+        b'{"d":1,"other":%s}' % (b"7" * 200),
+        b'{"other":%s0%s,"d":1}' % (b"[" * 800, b"]" * 800),
+        b'{"%s":"%s","d":1}' % (b"n" * 30_000, b"x" * 60_000),
+    ]
+    assert not any(comparison.check(fine))
+    assert comparison.rows == 3
+
+
+def test_a_text_that_is_another_than_planned_is_an_error(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"1\n2\n")
+    file = PlannedFile(str(path), 5, path.stat().st_mtime_ns)
+    plan = FilePlan((file,), (FilePiece(0, 0, (), None, 5),), ("l",), format=CSV, decoding=TextFormat({}, ("l",)))
+    with pytest.raises(errors.FilesChangedError, match=r"a\.csv had 5 bytes .* has 4 bytes"):
+        list(reader_of(plan).read(plan.units(1)[0]))

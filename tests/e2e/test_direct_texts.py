@@ -152,8 +152,13 @@ def test_settings_that_change_parsers_go_through_spark(spark, texts):
         assert estimator_of(featuresCol="id").explainInput(df) == f"spark: {name}=false"
     finally:
         spark.conf.unset(name)
-    told = "direct: a plain scan of 4 CSV file(s), if it is certain what Spark reads in them; "
-    assert estimator_of(featuresCol="id").explainInput(df).startswith(told)
+    spark.sql(f"CREATE TABLE texts USING csv OPTIONS (header true, delimiter ',') LOCATION '{texts / 'csv'}'")
+    try:
+        for frame in (df, spark.table("texts"), spark.read.csv(str(texts / "csv"), header=True, inferSchema=True)):
+            told = "direct: a plain scan of 4 CSV file(s), if it is certain what Spark reads in them; "
+            assert estimator_of(featuresCol="id").explainInput(frame).startswith(told)
+    finally:
+        spark.sql("DROP TABLE texts")
 
 
 def test_text_that_is_not_certain_is_fed_by_spark_or_an_error(spark, tmp_path):
