@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from tfos_ml.agent.text_blocks import LONGEST_LINE, UncertainLinesError
 
 _CONTROLS = bytes(set(range(0x20)) - set(b"\t\r\n"))
+_BELOW_HALVES = (1 << 28) - 1
+"""Bits of a double that are 0 if it is a float, or halfway between two."""
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 
 
@@ -22,7 +24,7 @@ def check_bytes(content: bytes, refused: bytes = b"") -> None:
         found = re.search(b"[" + re.escape(_CONTROLS + refused) + b"]", content)
         assert found is not None
         raise UncertainLinesError(f"the character {found[0].decode()!r}", found.start())
-    if content.count(b"\r") != content.count(b"\r\n"):
+    if b"\r" in content and content.count(b"\r") != content.count(b"\r\n"):
         found = _LONE_RETURN.search(content)
         assert found is not None
         raise UncertainLinesError("a carriage return within a line", found.start())
@@ -52,11 +54,12 @@ def narrowed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     Raises if a double is halfway between two floats: the number of the text may then have to be rounded the other way.
     """
     wide = flat(column).drop_null().to_numpy()
-    with np.errstate(over="ignore"):
-        near = wide.astype(np.float32)
-        other = np.nextafter(near, np.where(wide > near, np.float32(np.inf), np.float32(-np.inf)))
-    if np.isinf(near).any():
+    if (np.abs(wide) > np.finfo(np.float32).max).any():
         raise UncertainLinesError("a number too large for a float")
+    wide = wide[wide.view(np.int64) & _BELOW_HALVES == 0]
+    near = wide.astype(np.float32)
+    with np.errstate(over="ignore"):
+        other = np.nextafter(near, np.where(wide > near, np.float32(np.inf), np.float32(-np.inf)))
     if np.any((wide != near) & ((near.astype(np.float64) + other) / 2 == wide)):
         raise UncertainLinesError("a number halfway between two floats")
     return column.cast(kind, safe=False)

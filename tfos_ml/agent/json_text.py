@@ -11,12 +11,12 @@ from pyarrow import json
 
 from tfos_ml.agent.certain_text import check_bytes, check_finite, flat, narrowed
 from tfos_ml.agent.text_blocks import TextBlock, UncertainLinesError
+from tfos_ml.data.order import Int64s
 from tfos_ml.data.text_format import TextFormat
 
 LONGEST_NUMBER, LONGEST_NAME, DEEPEST = 300, 40_000, 900
 """Jackson refuses numbers of more than 1000 characters, names of more than 50,000, and depths of more than 1000."""
 _EMPTY_LINES = re.compile(rb"\n[\r\n]+")
-_NO_OBJECT = re.compile(rb"^(?!\{.*\}\r?$)", re.MULTILINE)
 _WORD = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf(?:inity)?)\s*[,}\]]")
 _NEGATIVE_ZERO = re.compile(rb"-0(?![.\deE])")
 _LONG_NAME = re.compile(rb'"(?:[^"\\]|\\.){%d,}"\s*:' % LONGEST_NAME)
@@ -40,18 +40,22 @@ class JSONText:
 
     def rows(self, block: TextBlock) -> pa.Table:
         """The rows of a block; raises ``UncertainLinesError``."""
-        check_bytes(block.content)
-        content = _EMPTY_LINES.sub(b"\n", block.content).lstrip(b"\r\n") if _has_empty(block.content) else block.content
-        if not content:
-            return pa.table({name: pa.array([], kind) for name, kind in self._types.items()})
-        _check_lines(content)
-        _check_limits(content)
+        content = block.content
+        check_bytes(content)
+        starts, ends = _lines_of(content)
+        if (starts == ends).any():
+            content = _EMPTY_LINES.sub(b"\n", content).lstrip(b"\r\n")
+            if not content:
+                return pa.table({name: pa.array([], kind) for name, kind in self._types.items()})
+            starts, ends = _lines_of(content)
+        _check_lines(content, starts, ends)
+        _check_limits(content, starts, ends)
         reading = json.ReadOptions(use_threads=False, block_size=len(content) + 1)
         try:
             rows = json.read_json(pa.BufferReader(content), reading, self._parsing)
         except pa.ArrowInvalid as error:
             raise UncertainLinesError(str(error)) from None
-        if rows.num_rows != content.count(b"\n"):
+        if rows.num_rows != len(starts):
             raise UncertainLinesError("a line with several objects")
         return pa.table({name: _certain(rows.column(name), kind, content) for name, kind in self._types.items()})
 
@@ -63,17 +67,20 @@ def _widened(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_float32(kind) else kind
 
 
-def _has_empty(content: bytes) -> bool:
-    return content[:1] in b"\r\n" or b"\n\n" in content or b"\n\r" in content
+def _lines_of(content: bytes) -> tuple[Int64s, Int64s]:
+    """Where each line begins, and where it is over but for the characters that end it."""
+    codes = np.frombuffer(content, np.uint8)
+    newlines = np.flatnonzero(codes == ord("\n"))
+    starts = np.concatenate([[0], newlines[:-1] + 1])
+    return starts, newlines - (codes[newlines - 1] == ord("\r"))
 
 
-def _check_lines(content: bytes) -> None:
+def _check_lines(content: bytes, starts: Int64s, ends: Int64s) -> None:
     """Raise unless each line is text, and begins and ends as an object does: other ones crash Arrow's parser."""
-    lines = content.count(b"\n")
-    begun = content.startswith(b"{") + content.count(b"\n{")
-    if begun != lines or content.count(b"}\n") + content.count(b"}\r\n") != lines:
-        found = _NO_OBJECT.search(content)
-        raise UncertainLinesError("a line that is no object", found.start() if found else -1)
+    codes = np.frombuffer(content, np.uint8)
+    others = np.flatnonzero((codes[starts] != ord("{")) | (codes[ends - 1] != ord("}")))
+    if len(others):
+        raise UncertainLinesError("a line that is no object", int(starts[others[0]]))
     if not content.isascii():
         try:
             content.decode()
@@ -81,7 +88,7 @@ def _check_lines(content: bytes) -> None:
             raise UncertainLinesError("bytes that are no UTF-8", error.start) from None
 
 
-def _check_limits(content: bytes) -> None:
+def _check_limits(content: bytes, starts: Int64s, ends: Int64s) -> None:
     """Raise if there are words for numbers, which parsers spell differently, or what Jackson has limits for."""
     if b"NaN" in content or b"Inf" in content:
         _refuse(_WORD.search(content), "NaN or Infinity")
@@ -89,10 +96,8 @@ def _check_limits(content: bytes) -> None:
     if number >= 0:
         raise UncertainLinesError(f"a number of more than {LONGEST_NUMBER} digits", number)
     codes = np.frombuffer(content, np.uint8)
-    ends = np.flatnonzero(codes == ord("\n")) + 1
-    starts = np.concatenate([[0], ends[:-1]])
-    opened = (codes == ord("{")) | (codes == ord("["))
-    if np.add.reduceat(opened, starts, dtype=np.int64).max() > DEEPEST:
+    opened = np.flatnonzero((codes == ord("{")) | (codes == ord("[")))
+    if np.diff(np.searchsorted(opened, starts), append=len(opened)).max() > DEEPEST:
         raise UncertainLinesError(f"a line with more than {DEEPEST} objects and arrays")
     if (ends - starts).max() > LONGEST_NAME:
         _refuse(_LONG_NAME.search(content), f"a name of more than {LONGEST_NAME:,} characters")
