@@ -30,7 +30,8 @@ class FileReader(ABC):
     def read(self, unit: FileUnit) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
         """The rows of a unit that are kept, and their ids, of some megabytes at a time.
 
-        Raises ``FilesChangedError`` if a file is not as it was planned, ``FileReadError`` if it cannot be read.
+        Raises ``FilesChangedError`` if a file is not as it was planned, ``FileReadError`` if it cannot be read,
+        ``UncertainTextError`` if it is not certain what Spark reads in it.
         """
         row = (unit.partition << PARTITION_SHIFT) + unit.first
         for batch in self._batches(unit):

@@ -44,7 +44,7 @@ def reader_of(plan: FilePlan) -> FileReader:
 def read_share(plan: FilePlan, schema: FeedSchema, template: ClusterTemplate, rank: int) -> Iterator[pa.RecordBatch]:
     """The rows of one node out of all, with their ids, as :class:`~tfos_ml.agent.feeder.Feeder` takes them.
 
-    Raises ``FilesChangedError`` if a file is not as it was planned, ``FileReadError`` if it cannot be read.
+    Raises what :meth:`FileReader.read` raises.
     """
     if rank not in (*template.feed_ranks, *template.validation_ranks):
         return
