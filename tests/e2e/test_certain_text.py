@@ -80,8 +80,9 @@ LINE_ENDS = st.sampled_from(["\n", "\n", "\n", "\r\n"])
 
 
 def damaged(texts, pieces):
-    """Some of the texts with something put somewhere."""
-    return st.builds(_put, texts, st.integers(0, 2**20), st.sampled_from([""] * len(pieces) + pieces))
+    """Texts as bytes, some of them with something put somewhere."""
+    added = [b"\xff", b"\xe2\x82", b"\xc0\x80", *(piece.encode() for piece in pieces)]
+    return st.builds(_put, texts.map(str.encode), st.integers(0, 2**20), st.sampled_from([b""] * len(added) + added))
 
 
 def _put(text, place, piece):
@@ -118,10 +119,10 @@ def csv_texts(columns, separator):
         "0x",
     ]
     return (
-        st.lists(st.builds(str.__add__, decent, LINE_ENDS), max_size=5).map("".join)
+        st.lists(st.builds(str.__add__, decent, LINE_ENDS), max_size=5).map("".join).map(str.encode)
         | damaged(st.lists(st.builds(str.__add__, decent, ends), max_size=4).map("".join), pieces)
         | damaged(st.lists(st.builds(str.__add__, odd, ends), max_size=3).map("".join), pieces)
-    ).map(str.encode)
+    )
 
 
 STRINGS = st.text(st.sampled_from('aé\U0001f600x "\\\n\t{}[],:/\0') | st.characters(codec="utf-8"), max_size=5)
@@ -200,20 +201,21 @@ def json_texts(columns):
         "NaN",
     ]
     return (
-        st.lists(st.builds(str.__add__, lines, LINE_ENDS), max_size=3).map("".join)
+        st.lists(st.builds(str.__add__, lines, LINE_ENDS), max_size=3).map("".join).map(str.encode)
         | damaged(st.lists(st.builds(str.__add__, lines, LINE_ENDS), max_size=3).map("".join), pieces)
         | damaged(st.lists(st.builds(str.__add__, odd, LINE_ENDS | st.just("")), max_size=3).map("".join), pieces)
-    ).map(str.encode)
+    )
 
 
 class Comparison:
     """Reads many small files by Spark at once, and one by one as nodes do."""
 
-    def __init__(self, spark, directory: Path, form: str, columns, **options):
+    def __init__(self, spark, directory: Path, form: str, columns, wanted=None, **options):
         self._spark, self._directory, self._form, self._options = spark, directory, form, options
         self._schema = ", ".join(f"{name} {KINDS[name][0]}" for name in columns)
-        types = {name: KINDS[name][1] for name in columns}
-        self._text = TextFormat(types, tuple(types), options.get("sep", ","), options.get("header") == "true")
+        self._wanted = list(wanted or columns)
+        types = {name: KINDS[name][1] for name in self._wanted}
+        self._text = TextFormat(types, tuple(columns), options.get("sep", ","), options.get("header") == "true")
         self._jobs = 0
         self.rows = 0  # that were the same
 
@@ -238,7 +240,7 @@ class Comparison:
 
     def _rows_of_spark(self, directory):
         reader = self._spark.read.schema(self._schema).options(**self._options)
-        rows = reader.format(self._form).load(str(directory)).selectExpr("_metadata.file_name", "*").collect()
+        rows = reader.format(self._form).load(str(directory)).select("_metadata.file_name", *self._wanted).collect()
         by_file = defaultdict(list)
         for name, *values in rows:
             by_file[name].append(values)
@@ -248,7 +250,7 @@ class Comparison:
         info = file.stat()
         planned = PlannedFile(str(file), info.st_size, info.st_mtime_ns)
         pieces = (FilePiece(0, 0, (), None, info.st_size),)
-        plan = FilePlan((planned,), pieces, self._text.names, format=self._form, decoding=self._text)
+        plan = FilePlan((planned,), pieces, tuple(self._wanted), format=self._form, decoding=self._text)
         (unit,) = plan.units(1)
         return [list(row.values()) for _, batch in reader_of(plan).read(unit) for row in batch.to_pylist()]
 
@@ -276,6 +278,8 @@ CSV_COLUMNS = {
     "bs": {"header": "true"},
     "s": {"header": "true"},
     "d": {},
+    "sd": {"wanted": "d"},
+    "is": {"wanted": "s", "header": "true"},
     "si": {"sep": "\t", "header": "true"},
     "fs": {"sep": ";"},
 }

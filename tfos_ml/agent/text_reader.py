@@ -18,6 +18,8 @@ from tfos_ml.common.redact import redact
 from tfos_ml.data.file_plan import CSV, FilePiece, FilePlan, FileUnit, PlannedFile
 from tfos_ml.data.text_format import TextFormat
 
+_SHOWN_CHARACTERS = 200
+
 
 class TextReader(FileReader):
     """Raises ``UncertainTextError`` where Spark might read something else."""
@@ -57,7 +59,10 @@ def _uncertain(file: PlannedFile, block: TextBlock, error: UncertainLinesError) 
         where = f"between bytes {block.offset:,} and {block.offset + len(block.content):,}"
     else:
         where = f"at byte {block.offset + error.position:,}"
+    found = redact(error)
+    if len(found) > _SHOWN_CHARACTERS:  # Arrow shows whole lines
+        found = found[:_SHOWN_CHARACTERS] + "..."
     return errors.UncertainTextError(
-        f"{redact(file.uri)} has, {where}, what Spark may read otherwise than nodes do: {redact(error)}. Set "
+        f"{redact(file.uri)} has, {where}, what Spark may read otherwise than nodes do: {found}. Set "
         "inputPath='auto' or 'spark', or write the rows to Parquet files and read those (spark.read.parquet)."
     )

@@ -72,9 +72,7 @@ class FilePlan:
     constants: tuple[tuple[str, str], ...] = ()  # columns that are told beforehand, and their Arrow types by name
     row_ids: str | None = None  # a column that holds the ids of rows; None: they follow from partitions and positions
     format: str = PARQUET
-    decoding: Any = field(
-        default=None, repr=False
-    )  # of TFRecords a ``ReadPlan`` without files, of texts a ``TextFormat``
+    decoding: Any = field(default=None, repr=False)  # a ``ReadPlan`` without files of TFRecords, a ``TextFormat``
 
     @property
     def read_columns(self) -> list[str]:
