@@ -194,10 +194,13 @@ class AtDriver:
         number, self._round = self._round, self._round + 1
         mine = GatherRound(self._rank, number, self._size, patience=all_within)
         answer = self.client.call_reliably(replace(mine, message=message), self._patience)
+        longest = max(GATHER_POLL_SECONDS, period_for(self._size) / 5)
+        pause = longest / 8  # nodes of a small run are seldom far apart
         while answer.messages is None and not answer.by_spark:
             if self._has_left:
                 raise errors.ClusterClosedError("the node has left the run")
-            time.sleep(max(GATHER_POLL_SECONDS, period_for(self._size) / 5))
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
             answer = self.client.call_reliably(mine, self._patience)
         return answer.messages
 
