@@ -25,6 +25,7 @@ from tfos_ml.driver.preflight import graces, idle_seconds, lease_timeout, shuffl
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.row_keeping import RowKeeping
+from tfos_ml.driver.second_task import run_again
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
@@ -96,7 +97,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         task = self._task(spark, template, columns, payload, settings, chosen)
         rows = partial(self._rows(dataset, columns).by_node, template, first, chosen)
         keeping = self._row_keeping if columns.columns and chosen.plan is None else None
-        result = run(rows, task) if keeping is None else keeping.launch(rows, task, run)
+        result = run_again(run, rows, task) if keeping is None else keeping.launch(rows, task, run)
         timeline.end("run")
         warn_of_outcome(result, template)
         listener.trained(result)
