@@ -1,9 +1,9 @@
 """The rows of a worker: all are here, or the first pass takes them as they come.
 
 It begins before the last row is there (:class:`EarlyRows`) if rows keep the order of the DataFrame, and it is planned
-which rows each worker will have (:mod:`tfos_ml.data.planned_rows`): places of rows, and steps, follow from that. What is
-not known before is their shape: those of the first rows are taken for those of all. ``EarlyStartError`` says that this
-was wrong, and the fit begins again, and waits.
+which rows each worker will have (:mod:`tfos_ml.data.planned_rows`): places of rows, and steps, follow from that. Their
+shapes do not: those of the first rows are taken for those of all. ``EarlyStartError`` says that this was wrong; the fit
+then begins again, and waits.
 """
 
 from __future__ import annotations

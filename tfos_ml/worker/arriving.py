@@ -204,11 +204,11 @@ def arriving_blocks(
             yield rows.gather(at, 0)
 
 
-def arriving_pieces(
-    arrived: Arrived, order: Consecutive | Planned, sizes: Int64s, block_rows: int
-) -> Iterator[Piece]:
-    """All rows in the same order, cut into steps of some sizes: pieces of about `block_rows` rows, of steps of which all
-    rows are there."""
+def arriving_pieces(arrived: Arrived, order: Consecutive | Planned, sizes: Int64s, block_rows: int) -> Iterator[Piece]:
+    """All rows in the same order, cut into steps of some sizes, as soon as all rows of a step are there.
+
+    A piece has one step, or about `block_rows` rows.
+    """
     waiting = np.zeros(0, np.int64)
     for positions in chain([waiting], arrived.positions(order)):
         waiting = np.concatenate([waiting, positions])
