@@ -223,7 +223,8 @@ def check_vector_size(extents: Extents, spec: ColumnSpec) -> None:
         return
     raise ShapeError(
         f"Vector column '{spec.column}' has rows of {shown_extents(extents)}; vectors of one column must have one "
-        "size. Pad them yourself, or make the column an array (pyspark.ml.functions.vector_to_array), whose rows may differ."
+        "size. Pad them yourself, or make the column an array (pyspark.ml.functions.vector_to_array), whose rows may "
+        "differ."
     )
 
 

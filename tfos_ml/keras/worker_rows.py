@@ -28,6 +28,7 @@ from tfos_ml.worker.global_batches import (
     make_dataset_of_pieces,
     make_global_dataset,
     mark_rows,
+    may_be_copied,
     stored_pieces,
 )
 from tfos_ml.worker.rows import RowFormat, Rows
@@ -113,6 +114,7 @@ class EarlyRows:
         self.form = RowFormat(ctx.schema, shapes)
         self.numbers = {name: share.total for name, share in coming.shares.items()}
         self.problem: Exception | None = None
+        self._copies: dict[str, Any] = {}  # of all rows in their order, by stream
 
     @cached_property
     def stores(self) -> dict[str, RowStore]:
@@ -147,29 +149,37 @@ class EarlyRows:
         """The same; the first pass over training rows takes them as they come."""
 
         def pieces() -> Iterator[Piece]:
+            is_first = stream == "train" and epoch() == 0
             sizes = batches.sizes(None, 0)
             try:
-                if stream == "train" and epoch() == 0:
-                    yield from self._first_pass(sizes)
-                else:
-                    order, edges = self.stores[stream].plan(None, 0)
-                    yield from stored_pieces(self.stores[stream], order, sizes, edges)
+                yield from self._first_pass(sizes, gather) if is_first else self._later_pass(stream, sizes, gather)
             except Exception as error:
                 self.problem = error
                 raise
 
-        return make_dataset_of_pieces(pieces, batches, self._block_rows(), gather, element_spec)
+        return make_dataset_of_pieces(pieces, batches, self._block_rows(), element_spec)
 
     def _block_rows(self) -> int:
         first = next(iter(self._chunks)) if len(self._shares["train"].ids) else None
         return 1 if first is None else rows_of_block(first.nbytes // first.rows)
 
-    def _first_pass(self, sizes: Int64s) -> Iterator[Piece]:
+    def _first_pass(self, sizes: Int64s, gather: Gather) -> Iterator[Piece]:
         arrived, order = Arrived(self.form, self._chunks, ""), Planned(self._shares["train"].ids, "")
         try:
-            yield from arriving_pieces(arrived, order, sizes, self._block_rows())
+            yield from arriving_pieces(arrived, order, sizes, self._block_rows(), gather)
         except DataError as error:
             raise EarlyStartError(str(error)) from None
+
+    def _later_pass(self, stream: str, sizes: Int64s, gather: Gather) -> Iterator[Piece]:
+        """All steps as one piece, which is kept, where :func:`make_global_dataset` would have TensorFlow keep rows."""
+        store = self.stores[stream]
+        order, edges = store.plan(None, 0)
+        if not may_be_copied(store):
+            yield from stored_pieces(store, order, sizes, edges, gather)
+            return
+        if stream not in self._copies:
+            self._copies[stream] = gather(*next(store.read(order, np.array([0, len(order)]), edges)))
+        yield self._copies[stream], sizes
 
 
 def rows_of(ctx: NodeContext, group: WorkerGroup) -> HeldRows | EarlyRows:

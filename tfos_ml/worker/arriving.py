@@ -204,10 +204,16 @@ def arriving_blocks(
             yield rows.gather(at, 0)
 
 
-def arriving_pieces(arrived: Arrived, order: Consecutive | Planned, sizes: Int64s, block_rows: int) -> Iterator[Piece]:
+def arriving_pieces(
+    arrived: Arrived,
+    order: Consecutive | Planned,
+    sizes: Int64s,
+    block_rows: int,
+    gather: Callable[[Rows, Int64s], Any],
+) -> Iterator[Piece]:
     """All rows in the same order, cut into steps of some sizes, as soon as all rows of a step are there.
 
-    A piece has one step, or about `block_rows` rows.
+    A piece has one step, or about `block_rows` rows; `gather` is as of :func:`make_global_dataset`.
     """
     waiting = np.zeros(0, np.int64)
     for positions in chain([waiting], arrived.positions(order)):
@@ -215,7 +221,7 @@ def arriving_pieces(arrived: Arrived, order: Consecutive | Planned, sizes: Int64
         whole = int(np.searchsorted(np.cumsum(sizes), len(waiting), side="right"))
         for first, last in pairwise(piece_bounds(sizes[:whole], block_rows)):
             rows = int(sizes[first:last].sum())
-            yield *arrived.load(waiting[:rows]), sizes[first:last]
+            yield gather(*arrived.load(waiting[:rows])), sizes[first:last]
             waiting = waiting[rows:]
         sizes = sizes[whole:]
 

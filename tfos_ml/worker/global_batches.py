@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 _POPCOUNT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int64)
 _WORD = 64
-
-Piece: TypeAlias = tuple[Rows, Int64s, Int64s]
-"""Rows in memory, positions in them of the rows of some steps, and how many rows each of these steps has."""
-
 AHEAD = 2  # steps that are gathered at once, which a worker of short steps is a tenth faster for
+
+Piece: TypeAlias = tuple[Any, Int64s]
+"""The rows of some steps as one element of a dataset, and how many rows each of these steps has."""
 
 
 class GlobalBatches:
@@ -117,12 +116,11 @@ def make_global_dataset(
     `epoch` is called when an iteration begins; `gather` makes one dataset element, of `element_spec` with the batch
     dimension None, of the rows at some positions of some rows. Without a `seed` rows keep the order of the DataFrame.
     """
-    if store.has_ragged or store.spilled or not store.budget.has_room_for_copy(store.nbytes):
+    if not may_be_copied(store):
         return make_dataset_of_pieces(
-            lambda: stored_pieces(store, *batches.plan(seed, epoch())),
+            lambda: stored_pieces(store, *batches.plan(seed, epoch()), gather),
             batches,
             store.block_rows(),
-            gather,
             element_spec,
         )
     everything = gather(*store.first(len(store)))
@@ -133,11 +131,15 @@ def make_dataset_of_pieces(
     pieces: Callable[[], Iterator[Piece]],
     batches: GlobalBatches,
     block_rows: int,
-    gather: Callable[[Rows, Int64s], Any],
     element_spec: Any,
 ) -> tf.data.Dataset:
     """The same of the `pieces` of a pass, of about so many rows each, which are asked for when an iteration begins."""
-    return _finished(_from_pieces(pieces, gather, element_spec), batches, block_rows)
+    return _finished(_from_pieces(pieces, element_spec), batches, block_rows)
+
+
+def may_be_copied(store: RowStore) -> bool:
+    """Whether rows may be in TensorFlow's memory, too."""
+    return not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(store.nbytes)
 
 
 def _finished(dataset: tf.data.Dataset, batches: GlobalBatches, block_rows: int) -> tf.data.Dataset:
@@ -147,12 +149,14 @@ def _finished(dataset: tf.data.Dataset, batches: GlobalBatches, block_rows: int)
     return without_autotuning(dataset.prefetch(prefetched(block_rows, np.array([batches.batch_size]))))
 
 
-def stored_pieces(store: RowStore, order: Int64s, sizes: Int64s, edges: Int64s) -> Iterator[Piece]:
+def stored_pieces(
+    store: RowStore, order: Int64s, sizes: Int64s, edges: Int64s, gather: Callable[[Rows, Int64s], Any]
+) -> Iterator[Piece]:
     """The pieces of a pass over all rows; `order` and `edges` are as of :meth:`RowStore.read`."""
     bounds = piece_bounds(sizes, 1 if store.has_ragged else store.block_rows())
     ends = np.concatenate([[0], np.cumsum(sizes)])
     for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds], edges), strict=True):
-        yield rows, at, sizes[first:last]
+        yield gather(rows, at), sizes[first:last]
 
 
 def _from_memory(everything: Any, plan: Callable[[], tuple[Int64s, Int64s]]) -> tf.data.Dataset:
@@ -177,15 +181,13 @@ def _from_memory(everything: Any, plan: Callable[[], tuple[Int64s, Int64s]]) -> 
     return tf.data.Dataset.from_generator(generate, output_signature=(spec, spec, spec)).flat_map(steps)
 
 
-def _from_pieces(
-    pieces: Callable[[], Iterator[Piece]], gather: Callable[[Rows, Int64s], Any], element_spec: Any
-) -> tf.data.Dataset:
+def _from_pieces(pieces: Callable[[], Iterator[Piece]], element_spec: Any) -> tf.data.Dataset:
     import tensorflow as tf
 
     def generate() -> Iterator[Any]:
-        for rows, at, sizes in pieces():
+        for values, sizes in pieces():
             ends = np.cumsum(sizes)
-            yield gather(rows, at), ends - sizes, ends
+            yield values, ends - sizes, ends
 
     @tf.autograph.experimental.do_not_convert
     def steps(values: Any, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:
