@@ -13,6 +13,7 @@ from conftest import wait_until
 from direct_rows import partition_bytes
 from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from pyspark.sql import functions as F
+from settings import setting
 
 from tfos_ml import KerasEstimator, errors
 
@@ -185,7 +186,7 @@ def test_rows_of_another_shape_have_the_fit_begin_again_and_wait(spark, tmp_path
     files = write(tmp_path / "files", MIXED)
     fed, direct = both_ways(spark, files, tmp_path, clusterSize=workers, model=classifier(ragged=True))
     (notice,) = direct.summary["warnings"]
-    assert notice.startswith("Training had begun before all rows were there, and began again when they were: ")
+    assert notice.startswith("Training had begun before all rows were there, and began again to wait for them: ")
     assert "'features' has rows of" in notice
     assert direct.summary["timeline"]["failed attempts"] > 0
     assert not fed.summary["warnings"]
@@ -204,6 +205,14 @@ FEW = {
 def test_nodes_with_few_rows_or_none(spark, tmp_path, name):
     files = write(tmp_path / "files", FEW[name])
     _, direct = both_ways(spark, files, tmp_path, clusterSize=2, batchSize=1 if name == "fewer rows than nodes" else 64)
+    assert not direct.summary["warnings"]
+
+
+@pytest.mark.chaos
+def test_rows_that_go_to_disk(spark, tmp_path):
+    files = write(tmp_path / "files", [[WIDTH] * 40_000, [WIDTH] * 40_000])
+    with setting(spark, "spoolMemory", "2m"):
+        _, direct = both_ways(spark, files, tmp_path, clusterSize=2, validationSplit=0.1, epochs=3)
     assert not direct.summary["warnings"]
 
 

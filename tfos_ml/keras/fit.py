@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from tfos_ml.worker.context import NodeContext
 
 WAITED = (
-    "Training had begun before all rows were there, and began again when they were: {} shuffle=True, or Spark's feed "
-    "(inputPath='spark'), waits at once."
+    "Training had begun before all rows were there, and began again to wait for them: {} Rows that Spark feeds "
+    "(inputPath='spark') are waited for at once."
 )
 
 

@@ -123,7 +123,7 @@ class Planned:
         if is_end and (known < len(ids) or len(self._rest)):
             raise DataError(
                 f"Other rows have come than the files' footers tell: {len(ids) - known:,} are not among them, and "
-                f"{len(self._rest):,} are missing. {self._advice}"
+                f"{len(self._rest):,} are missing. {self._advice}".rstrip()
             )
         return known
 
@@ -188,7 +188,7 @@ class Arrived:
         if fixed_shape(extents, spec.ndim) != shape:
             raise ShapeError(
                 f"Column '{spec.column}' has rows of {shown_extents(extents)}, the first ones had "
-                f"{shown_extents([(length or 0, length or 0) for length in shape])}. {self._advice}"
+                f"{shown_extents([(length or 0, length or 0) for length in shape])}. {self._advice}".rstrip()
             )
         return self._form.view(batch, column)
 
