@@ -15,7 +15,7 @@ from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from pyspark.sql import functions as F
 from settings import setting
 
-from tfos_ml import KerasEstimator, errors
+from tfos_ml import KerasEstimator, TFEstimator, errors
 
 WIDTH = 32
 ROWS, PARTITIONS = 60_000, 4  # more than a MiB for each node in the first of them
@@ -156,25 +156,39 @@ def both_ways(spark, files, directory, **params):
     return found
 
 
+CACHED = {"inputPath": "direct", "cacheDir": "s3a://bucket/early"}
 WEIGHTED = {"validationSplit": 0.2, "weightCol": "weight", "classWeight": {0: 1.0, 2: 3.0}, "epochs": 3}
 
 
 @pytest.mark.parametrize(("workers", "params"), [(1, {}), (2, WEIGHTED)], ids=["one worker", "two, weighted, a split"])
 def test_the_first_steps_are_taken_before_the_last_rows_can_be_read(spark, store, tmp_path, workers, params):
     df = rows(spark)
-    cached = {"inputPath": "direct", "cacheDir": "s3a://bucket/early"}
     waited = outcome(tmp_path, estimator(tmp_path, clusterSize=workers, **params).fit(df))
-    estimator(tmp_path, clusterSize=workers, **{**cached, **params, "shuffle": True, "epochs": 1}).fit(df)
     began = tmp_path / "began"
     began.mkdir()
     hold_back_last(store, began, workers)
-    fitted = estimator(began, clusterSize=workers, **cached, **params).fit(df)
-    assert fitted.summary["cache"]["reused"]
+    fitted = estimator(began, clusterSize=workers, **CACHED, **params).fit(df)
     assert outcome(began, fitted) == waited
     timeline = fitted.summary["timeline"]
     assert list(timeline)[-5:] == ["tracing", "rows and training", "training", "export", "return"]
     assert timeline["rows and training"] > 0
     assert not fitted.summary["warnings"]
+
+
+def tell_of_first_batch(args, ctx):
+    rows = 0
+    for features, _ in ctx.dataset(batch_size=700, shuffle=False, wait=False):
+        (args["directory"] / f"step-{ctx.task_index}").touch()
+        rows += len(features)
+    (args["directory"] / f"rows-{ctx.task_index}-{rows}").touch()
+
+
+def test_datasets_that_do_not_wait_begin_before_the_last_rows_can_be_read(spark, store, tmp_path):
+    hold_back_last(store, tmp_path, 2)
+    params = {"trainFn": tell_of_first_batch, "tfArgs": {"directory": tmp_path}, "clusterSize": 2, "verbose": 0}
+    with pytest.warns(errors.NothingExportedWarning):
+        TFEstimator(**params, **CACHED).fit(rows(spark).select("features", "label"))
+    assert sorted(path.name for path in tmp_path.glob("rows-*")) == [f"rows-{i}-{ROWS // 2}" for i in (0, 1)]
 
 
 MIXED = [[WIDTH] * 40_000, [WIDTH - 1] * 5, [WIDTH] * 7000]  # the first chunk has rows of one shape
@@ -239,7 +253,7 @@ def test_a_checkpoint_is_gone_on_from_as_if_it_had_waited(spark, tmp_path):
 def test_what_is_wrong_with_the_last_rows_is_told_when_training_has_begun(spark, store, tmp_path, kind, last, told):
     """By the node that has them, and not by the one that loses it."""
     df = rows(spark, f"if(id < {ROWS - 2}, cast(id % 3 as int), {last})")
-    params = {"clusterSize": 2, "inputPath": "direct", "cacheDir": "s3a://bucket/early", "model": unbuilt_classifier}
+    params = {"clusterSize": 2, **CACHED, "model": unbuilt_classifier}
     with pytest.raises(kind, match=told):
         estimator(tmp_path, **params, shuffle=True).fit(df)
     began = tmp_path / "began"

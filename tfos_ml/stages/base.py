@@ -85,7 +85,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
         chosen = chosen.ready()
         timeline.end("checks")
-        run = partial(
+        run_once = partial(
             launch,
             spark,
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
@@ -94,10 +94,11 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             reported=listener.reported,
             driver_program=payload if first else None,
         )
+        run = partial(run_again, run_once)
         task = self._task(spark, template, columns, payload, settings, chosen)
         rows = partial(self._rows(dataset, columns).by_node, template, first, chosen)
         keeping = self._row_keeping if columns.columns and chosen.plan is None else None
-        result = run_again(run, rows, task) if keeping is None else keeping.launch(rows, task, run)
+        result = run(rows, task) if keeping is None else keeping.launch(rows, task, run)
         timeline.end("run")
         warn_of_outcome(result, template)
         listener.trained(result)

@@ -33,7 +33,7 @@ from tfos_ml.worker.windows import load_rows
 if TYPE_CHECKING:
     import tensorflow as tf
 
-WAIT = "With wait=False rows are trained as the first ones and the files tell; wait for all rows, with wait=True"
+WAIT = "With wait=False all rows must be as the first ones and the files tell. Wait for all rows (wait=True)"
 
 
 class ChunkLog:
