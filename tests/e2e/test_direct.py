@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -281,3 +282,20 @@ def test_nothing_is_cached_for_several_fits_that_read_files(spark, files, tmp_pa
     assert not df.storageLevel.useMemory
     with pytest.warns(errors.TfosMlWarning):
         assert [number for number, _ in found] == [0]
+
+
+def test_python_workers_stay_for_the_tasks_after_a_fit(spark, files, tmp_path):
+    """Spark ends one that leaves input unread, and its successor imports everything anew."""
+
+    def workers():
+        ours = {child.pid for child in psutil.Process().children(recursive=True)}
+        found = psutil.process_iter(["cmdline"])
+        return {one.pid for one in found if one.pid in ours and "pyspark.worker" in (one.info["cmdline"] or ())}
+
+    df = spark.read.parquet(str(files))
+    df.mapInArrow(lambda batches: batches, df.schema).count()
+    before = workers()
+    assert len(before) > 1
+    with pytest.warns(errors.TfosMlWarning):
+        estimator_of("direct", tfArgs={"directory": str(tmp_path)}, inputMapping={"id": "id", "features": "x"}).fit(df)
+    assert before <= workers()

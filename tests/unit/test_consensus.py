@@ -48,7 +48,7 @@ class Nodes:
         self.nodes = []
         for rank in range(template.size):
             member = identity_of(make_task(template=template), rank, "127.0.0.1")
-            self.nodes.append(Consensus(Rendezvous(gather.of(rank)), member, self.sent[rank].append))
+            self.nodes.append(Consensus(Rendezvous(gather.of(rank)), member, self.sent[rank].append, lambda: None))
 
     def advance(self, until, ended=(), working=()):
         deadline = time.monotonic() + DEADLINE

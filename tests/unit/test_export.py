@@ -208,6 +208,26 @@ class TestSignatureNames:
         )
         assert outputs["length"].tolist() == [1, 3]
 
+    @pytest.mark.parametrize("reads_optimizer", [False, True])
+    def test_an_optimizer_is_saved_only_where_the_model_reads_it(self, export, tmp_path, reads_optimizer):
+        class Model(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dense = keras.layers.Dense(1)
+
+            def call(self, x):
+                steps = keras.ops.cast(self.optimizer.iterations, "float32") if reads_optimizer else 1.0
+                return self.dense(x) * steps
+
+        model = Model()
+        model.compile("adam", "mse")
+        model.fit(np.zeros((2, 4), "float32"), np.zeros(2), verbose=0)
+        _, outputs = export(model, features=ROWS)
+        assert outputs["output_0"] == pytest.approx(model(ROWS).numpy())
+        saved = [name for name, _ in tf.train.list_variables(str(tmp_path / "saved_model" / "variables" / "variables"))]
+        assert any("optimizer" in name for name in saved) == reads_optimizer
+        assert "optimizer" in model._trackable_children()
+
     def test_training_behaviour_is_left_out(self, export):
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.9, name="y")])
         _, outputs = export(model, features=ROWS)

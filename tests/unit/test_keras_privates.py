@@ -93,3 +93,14 @@ def test_origin_and_inputs_of_call(model):
     (joined,) = keras_privates.inputs_of_call(origin.operation, origin.call)
     assert keras_privates.origin_of(joined).operation.name == "joined"
     assert keras_privates.origin_of(np.ones(1)) is None
+
+
+def test_without_optimizer(model):
+    import tensorflow as tf
+
+    def saves_optimizer():
+        return any(part is model.optimizer for part in tf.train.TrackableView(model).descendants())
+
+    with keras_privates.without_optimizer(model):
+        assert not saves_optimizer()
+    assert saves_optimizer()

@@ -21,13 +21,18 @@ from tfos_ml.protocol.messages import Agreement, BarrierPassed, ClusterDone, Nod
 
 
 class Consensus:
-    """One node's side of it; `send` sends a message to the node's process."""
+    """One node's side of it.
 
-    def __init__(self, rendezvous: Rendezvous, member: NodeIdentity, send: Send):
+    `send` sends a message to the node's process; `answered` is called in any thread when :meth:`advance` has an
+    exchange to take up.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, member: NodeIdentity, send: Send, answered: Callable[[], None]):
         self._rendezvous = rendezvous
         self._member = member
         self._labels = [node.label for node in member.template.nodes]
         self._send = send
+        self._answered = answered
         self._exchange: Future[list[dict[str, Any]]] | None = None
         self._agreed = False
         self._barrier: str | None = None
@@ -53,6 +58,7 @@ class Consensus:
             mine = self._status(rows_at_end, works) if self._agreed else counts()
             if mine is not None:
                 self._exchange = self._rendezvous.exchange(vars(mine))
+                self._exchange.add_done_callback(lambda _: self._answered())
 
     def _status(self, rows_at_end: int | None, works: bool) -> NodeStatus | None:
         if self.trained_since is not None:

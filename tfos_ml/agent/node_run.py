@@ -74,10 +74,10 @@ class NodeRun:
         self._timeline = timeline
         self._detachment = detachment
         self._telemetry = NodeTelemetry(member)
-        self._consensus = Consensus(rendezvous, member, self._send)
         self._grace = GracePeriod(member, waits_for_program=detachment is not None)
         has_peers = member.template.size > 1
         self._monitor = ProcessMonitor(claimed.child, claimed.channel, self._task.heartbeat_timeout, has_peers)
+        self._consensus = Consensus(rendezvous, member, self._send, self._monitor.wake)
         self._source = self._row_source()
         self._outcome = Outcome()
         self._link: ProgressLink | None = None

@@ -27,6 +27,10 @@ class ProcessFailure(Exception):  # noqa: N818  (it carries a Failure)
         self.failure = failure
 
 
+class _Wake:
+    """Stands for no message."""
+
+
 class ProcessMonitor:
     """Reads the messages of a process in a thread, and notes its heartbeats, its failure and its exit.
 
@@ -39,7 +43,7 @@ class ProcessMonitor:
         self._channel = channel
         self._timeout = heartbeat_timeout
         self._has_peers = has_peers
-        self._messages: queue.SimpleQueue[Message | VersionMismatchError | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Message | VersionMismatchError | _Wake | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
         self._due_at = 0.0
         self.has_exited = False
@@ -61,15 +65,20 @@ class ProcessMonitor:
             end = error
         self._messages.put(end)
 
+    def wake(self) -> None:
+        """Have :meth:`messages` wait no longer; from any thread."""
+        self._messages.put(_Wake())
+
     @property
     def silent(self) -> float | None:
         """Seconds since the last message; None once the process has exited."""
         return None if self.has_exited else time.monotonic() - self._heard
 
     def messages(self, timeout: float) -> Iterator[Message]:
-        """The messages that have come and are not for the monitor; waits `timeout` seconds for the first.
+        """The messages that have come and are not for the monitor.
 
-        Raises ``VersionMismatchError`` if the process sends what is no message, ``NodeExitError`` if it has closed its
+        Waits for the first, at most `timeout` seconds, or until :meth:`wake` is called. Raises
+        ``VersionMismatchError`` if the process sends what is no message, ``NodeExitError`` if it has closed its
         connection and does not exit.
         """
         try:
@@ -80,6 +89,8 @@ class ProcessMonitor:
                         self._note_exit()
                     case VersionMismatchError():
                         raise message
+                    case _Wake():
+                        pass
                     case Heartbeat():
                         self.serves = message.serves
                     case Failure():

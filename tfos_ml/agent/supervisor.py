@@ -7,6 +7,7 @@ that train have ended. The outcome goes to the driver as result rows, or as one 
 
 from __future__ import annotations
 
+import collections
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -73,7 +74,10 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch | None]:
     """The rows of a node that come from Spark."""
-    return as_they_come(whole(batches)) if task.schema.columns and task.file_plan is None else ()
+    if task.schema.columns and task.file_plan is None and not task.rows_are_kept:
+        return as_they_come(whole(batches))
+    collections.deque(batches, maxlen=0)  # one row, unread by which Spark would end this Python worker after the task
+    return ()
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:

@@ -30,6 +30,7 @@ from tfos_ml.keras.columns import check_attributes, check_columns, check_is_sing
 from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
 from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, save_instance
 from tfos_ml.keras.output_checks import check_activations, check_reductions
+from tfos_ml.keras.train_function import train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.base import ClusterEstimator
@@ -333,7 +334,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             "adapted": adapted,
             "initial_weights": initial,
         }
-        return pack_program("The model", source.function, (_train, task), self._named_parts())
+        return pack_program("The model", source.function, (train, task), self._named_parts())
 
     def _named_parts(self) -> dict[str, Any]:
         named = {f"callbacks[{i}]": callback for i, callback in enumerate(self._callbacks)}
@@ -386,10 +387,3 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         """``modelDir`` with what Spark's settings say of its store."""
         given = self._get("modelDir")
         return pyarrow_uri(NodeSettings.of_session(spark).absolute_path(given)) if given else None
-
-
-def _train(task: dict[str, Any], ctx: Any) -> None:
-    """What runs on each node."""
-    from tfos_ml.keras.fit import KerasFit, train
-
-    train(KerasFit(**task), ctx)

@@ -6,7 +6,9 @@ carry the tensor names of ``inputMapping`` and outputs dict keys or layer names.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +35,8 @@ def export_saved_model(
     """Save `model` at `path`, a new directory, and beside it a description of its signature.
 
     Names and types of the columns it was trained on become its inputs; `shapes` has the shape of a row of each, if
-    known. With `signatures`, as of ``tf.saved_model.save``, ours is not saved. Raises ``ModelError`` if the model has
+    known. With `signatures`, as of ``tf.saved_model.save``, ours is not saved. The optimizer of a model of Keras 3 is
+    not saved, unless a signature needs it. Raises ``ModelError`` if the model has
     no signature and none can be made.
     """
     ragged: list[str] = []
@@ -41,8 +44,18 @@ def export_saved_model(
         inputs = input_specs(model, schema, shapes)
         ragged = [name for name, tensor in inputs.items() if tensor.ragged]
         signatures = {signature_key: serving_function(model, inputs)}
-    tf.saved_model.save(model, path, signatures=signatures)
+    _save(model, path, signatures)
     write_signature(path, signature_key, ragged)
+
+
+def _save(model: Any, path: str, signatures: Any) -> None:
+    """Save a model without its optimizer; with it if a signature reads one of its variables."""
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(model, keras.Model) and getattr(model, "optimizer", None) is not None:
+        with contextlib.suppress(AssertionError), keras_privates.without_optimizer(model):
+            tf.saved_model.save(model, path, signatures=signatures)
+            return
+    tf.saved_model.save(model, path, signatures=signatures)
 
 
 def is_distributed(model: Any) -> bool:

@@ -164,21 +164,29 @@ def _from_memory(everything: Any, plan: Callable[[], tuple[Int64s, Int64s]]) -> 
 
     rows = tf.nest.map_structure(tf.constant, everything)
 
-    def generate() -> Iterator[Any]:
+    def cuts() -> tuple[Int64s, Int64s, Int64s]:
         order, sizes = plan()
         ends = np.cumsum(sizes)
-        yield order, ends - sizes, ends
+        return order, ends - sizes, ends
 
     @tf.autograph.experimental.do_not_convert  # which takes as long as tracing it
-    def steps(order: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:
+    def one_pass(_: tf.Tensor) -> tf.data.Dataset:
+        # A generator, of which TensorFlow makes several functions for each iterator, takes twice as long to begin.
+        order, starts, ends = map(_vector, tf.numpy_function(cuts, [], [tf.int64] * 3))
+
         def step(start: tf.Tensor, end: tf.Tensor) -> Any:
             chosen = order[start:end]
             return tf.nest.map_structure(lambda values: tf.gather(values, chosen), rows)
 
         return tf.data.Dataset.from_tensor_slices((starts, ends)).map(step, num_parallel_calls=AHEAD)
 
-    spec = tf.TensorSpec([None], tf.int64)
-    return tf.data.Dataset.from_generator(generate, output_signature=(spec, spec, spec)).flat_map(steps)
+    return tf.data.Dataset.from_tensors(0).flat_map(one_pass)
+
+
+def _vector(tensor: tf.Tensor) -> tf.Tensor:
+    """A tensor that is known to have one dimension."""
+    tensor.set_shape([None])
+    return tensor
 
 
 def _from_pieces(pieces: Callable[[], Iterator[Piece]], element_spec: Any) -> tf.data.Dataset:

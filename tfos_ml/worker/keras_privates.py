@@ -6,6 +6,8 @@ Tried on Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :f
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 
@@ -74,3 +76,21 @@ def inputs_of_call(operation: Any, call: int) -> list[Any]:
     """The symbolic tensors that an operation was called with."""
     found: list[Any] = operation._inbound_nodes[call].input_tensors
     return found
+
+
+@contextlib.contextmanager
+def without_optimizer(model: Any) -> Iterator[None]:
+    """Have TensorFlow leave out the optimizer of a model of Keras 3 when it saves that; so does Keras' own ``export``.
+
+    An optimizer such as Adam has two variables for each of the model's.
+    """
+    children, optimizer = model._trackable_children, model.optimizer
+
+    def others(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {name: child for name, child in children(*args, **kwargs).items() if child is not optimizer}
+
+    object.__setattr__(model, "_trackable_children", others)  # past Keras, which would save it, too
+    try:
+        yield
+    finally:
+        object.__delattr__(model, "_trackable_children")

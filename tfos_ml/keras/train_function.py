@@ -1,0 +1,15 @@
+"""What nodes of a ``KerasEstimator`` run. The driver sends it by name, so the module imports nothing but that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfos_ml.worker.context import NodeContext
+
+
+def train(task: dict[str, Any], ctx: NodeContext) -> None:
+    """Train a model; `task` has the fields of :class:`tfos_ml.keras.fit.KerasFit`."""
+    from tfos_ml.keras import fit
+
+    fit.train(fit.KerasFit(**task), ctx)
