@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tfos_ml.worker.context import NodeContext
 
 STREAMS = ("train", "validation")
+LEAST_BYTES = 4 << 20
+"""Of all rows: fewer are there as soon as the model, and passes of :class:`HeldRows` begin some 20 ms earlier."""
 Gather: TypeAlias = Callable[[Rows, Int64s], Any]
 Shapes: TypeAlias = list[tuple[int | None, ...]]
 
@@ -187,8 +189,7 @@ def rows_of(ctx: NodeContext, group: WorkerGroup) -> HeldRows | EarlyRows:
     coming = None if ctx.settings.shuffle or ctx.settings.waits_because else ctx.coming_rows()
     if coming is None or not all(coming.shares[name].total for name in _needed(ctx)):
         return HeldRows(ctx, group)
-    mine = shapes_of_first(ctx.schema, coming.chunks) if len(coming.shares["train"].ids) else None
-    shapes = _agreed(mine, ctx.schema, group)
+    shapes = _agreed(ctx.schema, coming, group)
     return HeldRows(ctx, group) if shapes is None else EarlyRows(ctx, coming, shapes)
 
 
@@ -197,14 +198,21 @@ def _needed(ctx: NodeContext) -> tuple[str, ...]:
     return STREAMS if ctx.settings.validates else ("train",)
 
 
-def _agreed(mine: Shapes | None, schema: FeedSchema, group: WorkerGroup) -> Shapes | None:
-    """The shapes of the first rows of all workers that have some, if they are fixed and the same; else None."""
+def _agreed(schema: FeedSchema, coming: ComingRows, group: WorkerGroup) -> Shapes | None:
+    """The shapes of the first rows of all workers that have some, if they are fixed and the same; else None.
+
+    None, too, if all rows are so small that there is nothing to wait for.
+    """
     told = np.zeros((group.size, 1 + sum(spec.ndim for spec in schema.columns)), np.int64)
-    if mine is not None:
-        told[group.rank] = [1, *(-1 if length is None else length for shape in mine for length in shape)]
+    rows = len(coming.shares["train"].ids)
+    first = next(iter(coming.chunks), None) if rows else None
+    if first is not None:
+        shapes = shapes_of_first(schema, coming.chunks) or []
+        size = max(1, first.nbytes * rows // first.rows)
+        told[group.rank] = [size, *(-1 if length is None else length for shape in shapes for length in shape)]
     (told,) = group.sum_arrays([told])
-    found = told[told[:, 0] > 0, 1:]
-    if not len(found) or (found < 0).any() or (found != found[0]).any():
+    sizes, found = told[:, 0], told[told[:, 0] > 0, 1:]
+    if sizes.sum() < LEAST_BYTES or (found < 0).any() or (found != found[0]).any():
         return None
     lengths = iter(found[0].tolist())
     return [tuple(islice(lengths, spec.ndim)) for spec in schema.columns]
