@@ -65,8 +65,9 @@ def record(args, ctx):
         ids: list[int] = []
         for batch, label in ctx.dataset(wait=args.get("wait", True)):
             ids += [int(i) for i in batch["id"]]
-            x = np.asarray(batch["x"])
-            weights -= np.float32(0.05) * (x.T @ (x @ weights - np.asarray(label, np.float32))) / len(x)
+            x = np.asarray(batch["x"]).reshape(len(label), -1)  # some have but one number a row
+            line = weights[: x.shape[1]]
+            line -= np.float32(0.05) * (x.T @ (x @ line - np.asarray(label, np.float32))) / len(x)
         passes.append(ids)
     write(args, ctx, {"passes": passes, "weights": weights.view(np.int32).tolist(), "counts": [ctx.row_count]})
 
@@ -91,7 +92,7 @@ def passes_of(df, directory: Path, path: str, workers: int = 2, wait: bool = Tru
 
 
 def estimator_of(path: str = "auto", **params) -> TFEstimator:
-    return TFEstimator(trainFn=record, inputPath=path, **{"clusterSize": 2, "verbose": 0, **params})
+    return TFEstimator(inputPath=path, **{"trainFn": record, "clusterSize": 2, "verbose": 0, **params})
 
 
 def rows_both_ways(df, columns):

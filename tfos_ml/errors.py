@@ -41,6 +41,7 @@
         ├── KeptRowsLostError        rows that an earlier fit of a search left on a host are gone; never raised by fit
         ├── EarlyStartError          training began before all rows were there, and cannot go on; never raised by fit
         ├── FileReadError            a node could not read a file of its input
+        ├── UncertainTextError       a node met text of CSV or JSON that Spark may read otherwise
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
         ├── NonFiniteLossError       the loss became NaN or infinite
@@ -328,6 +329,10 @@ class EarlyStartError(NodeError):
 
 class FileReadError(NodeError):
     """A node could not read a file of its input."""
+
+
+class UncertainTextError(NodeError):
+    """A node met text of a CSV or JSON file that Spark may read otherwise; raised with ``inputPath="direct"``."""
 
 
 class SupersededError(NodeError):

@@ -225,7 +225,7 @@ def test_a_file_that_is_damaged_is_an_error_of_the_node(spark, tmp_path):
 def cases(spark, files, directory):
     """DataFrames, and why Spark feeds them."""
     df = spark.read.parquet(str(files))
-    df.select("label", F.col("features").cast("array<double>")).write.json(str(directory / "json"))
+    df.select("label", F.col("features").cast("array<double>")).write.orc(str(directory / "orc"))
     df.select("label", F.current_date().alias("features")).write.parquet(str(directory / "dates"))
     double = "label double, features array<double>"
     return [
@@ -235,10 +235,7 @@ def cases(spark, files, directory):
         (df.union(df), r"more than a selection of columns \(Union\)"),
         (df.filter("id < 10").persist(), r"the DataFrame is cached \(InMemoryRelation\)"),
         (spark.range(9).selectExpr("id features", "id label"), r"is no scan of files \(Range\)"),
-        (
-            spark.read.schema(double).json(str(directory / "json")),
-            r"do not read files of .*\(JsonFileFormat\)",
-        ),
+        (spark.read.schema(double).orc(str(directory / "orc")), r"do not read files of .*\(OrcFileFormat\)"),
         (spark.read.schema(double).parquet(str(files)), r"'features' is list<.*float> in .*array<double> to Spark"),
         (spark.read.parquet(str(directory / "dates")), "converts column 'features' of type date"),
         (spark.read.option("ignoreCorruptFiles", "true").parquet(str(files)), "ignoreCorruptFiles=true"),

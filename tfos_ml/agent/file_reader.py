@@ -30,7 +30,8 @@ class FileReader(ABC):
     def read(self, unit: FileUnit) -> Iterator[tuple[Int64s, pa.RecordBatch]]:
         """The rows of a unit that are kept, and their ids, of some megabytes at a time.
 
-        Raises ``FilesChangedError`` if a file is not as it was planned, ``FileReadError`` if it cannot be read.
+        Raises ``FilesChangedError`` if a file is not as it was planned, ``FileReadError`` if it cannot be read,
+        ``UncertainTextError`` if it is not certain what Spark reads in it.
         """
         row = (unit.partition << PARTITION_SHIFT) + unit.first
         for batch in self._batches(unit):
@@ -53,6 +54,14 @@ def decoded(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
+def with_constants(batch: pa.RecordBatch, plan: FilePlan, file: PlannedFile) -> pa.RecordBatch:
+    """A batch with the columns that directories tell."""
+    told = zip(plan.constants, file.constants, strict=True)
+    constants = {name: pa.repeat(pa.scalar(value, kind), batch.num_rows) for (name, kind), value in told}
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True)) | constants
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
 def _kept(batch: pa.RecordBatch, condition: Condition | None) -> pa.RecordBatch:
     """The rows that a filter keeps."""
     if condition is None:
@@ -73,7 +82,7 @@ def reading(file: PlannedFile) -> Iterator[None]:
     """Around what reads a file: an error is that it has changed, if it has; else ``FileReadError``, or one of ours."""
     try:
         yield
-    except errors.DataError:
+    except (errors.DataError, errors.UncertainTextError):
         check_unchanged(file)
         raise
     except (OSError, pa.ArrowException) as error:

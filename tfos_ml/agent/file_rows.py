@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.agent.file_reader import FileReader, decoded
 from tfos_ml.agent.parquet_reader import ParquetReader
+from tfos_ml.agent.text_reader import TextReader
 from tfos_ml.agent.tfrecord_reader import TFRecordReader
 from tfos_ml.agent.whole_file_reader import WholeFileReader
 from tfos_ml.data.arrow import plain, take_rows
-from tfos_ml.data.file_plan import BINARY_FILE, PARQUET, TFRECORD, FilePlan
+from tfos_ml.data.file_plan import BINARY_FILE, CSV, JSON, PARQUET, TFRECORD, FilePlan
 from tfos_ml.data.order import Int64s, dealt_ranks
 from tfos_ml.data.parquet_types import fed_type
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
@@ -30,6 +31,8 @@ _READERS: dict[str, type[FileReader]] = {
     PARQUET: ParquetReader,
     BINARY_FILE: WholeFileReader,
     TFRECORD: TFRecordReader,
+    CSV: TextReader,
+    JSON: TextReader,
 }
 
 
@@ -41,7 +44,7 @@ def reader_of(plan: FilePlan) -> FileReader:
 def read_share(plan: FilePlan, schema: FeedSchema, template: ClusterTemplate, rank: int) -> Iterator[pa.RecordBatch]:
     """The rows of one node out of all, with their ids, as :class:`~tfos_ml.agent.feeder.Feeder` takes them.
 
-    Raises ``FilesChangedError`` if a file is not as it was planned, ``FileReadError`` if it cannot be read.
+    Raises what :meth:`FileReader.read` raises.
     """
     if rank not in (*template.feed_ranks, *template.validation_ranks):
         return

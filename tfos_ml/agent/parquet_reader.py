@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from tfos_ml.agent.file_reader import BATCH_BYTES, FileReader, changed, check_unchanged, reading
+from tfos_ml.agent.file_reader import BATCH_BYTES, FileReader, changed, check_unchanged, reading, with_constants
 from tfos_ml.common import filesystems
 from tfos_ml.data.file_plan import FilePiece, FilePlan, FileUnit, PlannedFile
 
@@ -38,7 +38,7 @@ class ParquetReader(FileReader):
                 size = _batch_rows(parquet.metadata.row_group(group), columns)
                 for batch in parquet.iter_batches(size, row_groups=[group], columns=columns):
                     rows += batch.num_rows
-                    yield _with_constants(batch, self._plan, file)
+                    yield with_constants(batch, self._plan, file)
         if rows != piece.rows:
             raise changed(file, f"row groups of {rows} rows instead of {piece.rows}")
 
@@ -57,14 +57,6 @@ class ParquetReader(FileReader):
         if self._source is not None:
             self._source.close()
         self._file = self._parquet = self._source = None
-
-
-def _with_constants(batch: pa.RecordBatch, plan: FilePlan, file: PlannedFile) -> pa.RecordBatch:
-    """A batch with the columns that directories tell."""
-    told = zip(plan.constants, file.constants, strict=True)
-    constants = {name: pa.repeat(pa.scalar(value, kind), batch.num_rows) for (name, kind), value in told}
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True)) | constants
-    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
 def _batch_rows(group: Any, columns: list[str]) -> int:

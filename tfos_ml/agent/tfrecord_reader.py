@@ -18,7 +18,7 @@ class TFRecordReader(FileReader):
     """Reads all columns: whether a record can be read is a matter of all of them."""
 
     def _batches(self, unit: FileUnit) -> Iterator[pa.RecordBatch]:
-        records = cast(ReadPlan, self._plan.records)
+        records = cast(ReadPlan, self._plan.decoding)
         for piece in unit.pieces:
             file = self._plan.files[piece.file]
             check_unchanged(file)

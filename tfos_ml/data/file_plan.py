@@ -11,8 +11,9 @@ from typing import Any
 from tfos_ml.data.row_condition import Condition, columns_of
 from tfos_ml.data.validation_draw import ValidationDraw
 
-PARQUET, BINARY_FILE, TFRECORD = "parquet", "binaryFile", "tfrecord"
+PARQUET, BINARY_FILE, TFRECORD, CSV, JSON = "parquet", "binaryFile", "tfrecord", "csv", "json"
 """Formats of files that nodes read."""
+TEXTS = (CSV, JSON)
 CONTENT_COLUMN = "content"
 """Of ``binaryFile``: what is in the file; all other columns of a row are told beforehand."""
 UNIT_BYTES = 32 << 20
@@ -29,6 +30,7 @@ class PlannedFile:
     mtime_ns: int | None  # None where the filesystem does not tell
     constants: tuple[Any, ...] = ()  # values that are told of its rows, by the plan's ``constants``
     directories: tuple[tuple[str, str | None], ...] = ()  # of TFRecords: columns and values that its directories tell
+    compression: str | None = None  # of texts, as pyarrow names it
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class FilePiece:
     file: int  # its number in the plan
     row_groups: tuple[int, ...]  # of Parquet
     rows: int | None  # before any are left out; None if only a reader can tell
-    size: int = 0  # in bytes, about, by which the work of reading is dealt
+    size: int = 0  # in bytes, about, by which the work of reading is dealt; exact for texts
+    start: int = 0  # of texts: the first byte of the split
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class FilePlan:
     constants: tuple[tuple[str, str], ...] = ()  # columns that are told beforehand, and their Arrow types by name
     row_ids: str | None = None  # a column that holds the ids of rows; None: they follow from partitions and positions
     format: str = PARQUET
-    records: Any = field(default=None, repr=False)  # how TFRecords are read: a ``ReadPlan`` without its files
+    decoding: Any = field(default=None, repr=False)  # a ``ReadPlan`` without files of TFRecords, a ``TextFormat``
 
     @property
     def read_columns(self) -> list[str]:

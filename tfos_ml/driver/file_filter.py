@@ -1,7 +1,8 @@
 """Filters of Spark's plan that nodes apply to files themselves: those that mean the same to Arrow, for every row.
 
 Spark also leaves out row groups by the statistics of Parquet, which know no NaN, and tell 0.0 from -0.0. So it may
-depend on the other rows of a row group whether a row with NaN is kept; such comparisons are refused.
+depend on the other rows of a row group whether a row with NaN is kept; such comparisons are refused. CSV and JSON have
+no statistics, and what nodes read of them has no NaN.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
+from tfos_ml.data.file_plan import TEXTS
 from tfos_ml.data.row_condition import Among, Call, ColumnOf, Condition, Literal, Value
 from tfos_ml.driver.file_scan import FileScan, NotDirectError, class_name, items
 
@@ -52,6 +54,8 @@ class _Translator:
 
     def __init__(self, scan: FileScan):
         self._attributes = scan.attributes
+        self._partitions = scan.partitions
+        self._is_text = scan.format in TEXTS
         self._without_nan = set(self._columns_without_nan(scan.conditions))
 
     def _columns_without_nan(self, conditions: Iterable[Any]) -> Iterable[str]:
@@ -106,7 +110,7 @@ class _Translator:
         if None in given:
             raise _unknown(expression)
         values = [_value(value, kind, expression) for value in given]
-        self._check_float(column, "equal", values, negated, expression)
+        self._check_float(column, "is_in", values, negated, expression)
         return Among(column, tuple(values), ARROW_TYPES[kind])
 
     def _check_float(
@@ -114,10 +118,12 @@ class _Translator:
     ) -> None:
         """Raise unless Spark keeps the same rows, whatever the statistics of row groups say."""
         floats = [value for value in values if isinstance(value, float)]
-        if any(map(math.isnan, floats)) or (0.0 in floats and function != "less"):
+        is_exact = self._is_text and column.name not in self._partitions
+        zeros_matter = function == "is_in" or (function != "less" and not is_exact)
+        if any(map(math.isnan, floats)) or (0.0 in floats and zeros_matter):
             raise _unknown(expression, "what Spark keeps of NaN, 0.0 and -0.0 depends on statistics of Parquet")
         keeps_nan = negated or function in ("greater", "greater_equal")
-        if floats and keeps_nan and column.name not in self._without_nan:
+        if floats and keeps_nan and not is_exact and column.name not in self._without_nan:
             hint = f"add 'NOT isnan({column.name})'"
             raise _unknown(expression, f"what Spark keeps of NaN depends on statistics of Parquet; {hint}")
 

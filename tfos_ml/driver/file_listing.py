@@ -28,7 +28,7 @@ class Listing:
     files: tuple[PlannedFile, ...]
     pieces: tuple[FilePiece, ...]  # in the order of Spark's scan
     constants: tuple[tuple[str, str], ...]  # columns that are told beforehand, and their Arrow types by name
-    records: Any = None
+    decoding: Any = None  # as in the plan
 
 
 def look_at_each(

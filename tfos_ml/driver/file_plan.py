@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tfos_ml.data.file_plan import BINARY_FILE, TFRECORD, FilePlan
+from tfos_ml.data.file_plan import BINARY_FILE, TEXTS, TFRECORD, FilePlan
 from tfos_ml.data.parquet_types import spark_arrow_type
 from tfos_ml.data.row_condition import Condition, columns_of
 from tfos_ml.data.validation_draw import ValidationDraw
@@ -17,6 +17,7 @@ from tfos_ml.driver.file_filter import ARROW_TYPES, row_condition
 from tfos_ml.driver.file_listing import Listing
 from tfos_ml.driver.file_scan import FileScan, NotDirectError, file_scan, splits
 from tfos_ml.driver.parquet_listing import Kind, parquet_listing
+from tfos_ml.driver.text_listing import text_listing
 from tfos_ml.driver.tfrecord_listing import tfrecord_listing
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def make_plan(
         condition,
         listing.constants,
         format=scan.format,
-        records=listing.records,
+        decoding=listing.decoding,
     )
 
 
@@ -68,6 +69,8 @@ def _listing(df: DataFrame, scan: FileScan, kinds: Mapping[str, Kind], numbered:
     if scan.format == BINARY_FILE:
         check_columns(set(kinds), set(wanted))
         return binary_listing(found, told, int(df.sparkSession.conf.get(LONGEST_SETTING, None) or LONGEST))
+    if scan.format in TEXTS:
+        return text_listing(df.sparkSession, scan, found, kinds, told)
     return parquet_listing(found, kinds, told)
 
 

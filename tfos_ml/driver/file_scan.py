@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.sessions import is_connect
-from tfos_ml.data.file_plan import BINARY_FILE, PARQUET, TFRECORD
+from tfos_ml.data.file_plan import BINARY_FILE, CSV, JSON, PARQUET, TFRECORD
 from tfos_ml.tfrecord.functions import is_registered
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ _RELATION, _FILES = f"{_SOURCES}LogicalRelation", f"{_SOURCES}HadoopFsRelation"
 _FORMATS = {
     f"{_SOURCES}parquet.ParquetFileFormat": PARQUET,
     f"{_SOURCES}binaryfile.BinaryFileFormat": BINARY_FILE,
+    f"{_SOURCES}csv.CSVFileFormat": CSV,
+    f"{_SOURCES}json.JsonFileFormat": JSON,
 }
 _PARTITION = f"{_SOURCES}FilePartition"
 _V2_RELATION, _V2_SCAN = f"{_SOURCES}v2.DataSourceV2ScanRelation", f"{_SOURCES}v2.BatchScanExec"
@@ -69,7 +71,7 @@ class FileScan:
 
     format: str
     options: dict[str, str]  # of the format, as they were given
-    schema: str = field(repr=False)  # of all columns, before any are selected, as JSON
+    schema: str = field(repr=False)  # of all columns in files, before any are selected, as JSON
     columns: dict[str, str]  # in the files, or told by their directories, by the DataFrame's columns
     partitions: dict[str, str]  # Spark's types of what directories tell, in Spark's order
     conditions: list[Any]  # expressions of Catalyst of which each row kept fulfils all; no pruning of directories
@@ -107,7 +109,7 @@ def file_scan(df: DataFrame) -> FileScan:
         else:
             conditions += _conjuncts(plan.condition())
         plan = plan.child()
-    kind, options, partitions = _source(df.sparkSession, plan)
+    kind, options, schema, partitions = _source(df.sparkSession, plan)
     attributes = {a.exprId().id(): (a.name(), a.dataType().simpleString()) for a in items(plan.output())}
     columns: dict[str, str] = {}
     for wanted, name in (renamed or {i: (i, n) for i, (n, _) in attributes.items()}).values():
@@ -115,7 +117,7 @@ def file_scan(df: DataFrame) -> FileScan:
             raise NotDirectError(f"column '{name}' tells of files (_metadata), and is not in them")
         columns[name] = attributes[wanted][0]
     conditions = [c for c in conditions if not _prunes(c, {i for i, (n, _) in attributes.items() if n in partitions})]
-    return FileScan(kind, options, plan.relation().schema().json(), columns, partitions, conditions, attributes)
+    return FileScan(kind, options, schema, columns, partitions, conditions, attributes)
 
 
 def _conjuncts(condition: Any) -> list[Any]:
@@ -156,13 +158,14 @@ def _through(project: Any, above: dict[Any, tuple[Any, str]] | None) -> dict[Any
     return {i: (below[wanted], name) for i, (wanted, name) in above.items()}
 
 
-def _source(spark: SparkSession, plan: Any) -> tuple[str, dict[str, str], dict[str, str]]:
-    """Of a leaf of a plan: the format, its options, and Spark's types of what directories tell."""
+def _source(spark: SparkSession, plan: Any) -> tuple[str, dict[str, str], str, dict[str, str]]:
+    """Of a leaf of a plan: the format, its options, the schema of files, and Spark's types of what directories tell."""
     kind = class_name(plan).rpartition(".")[2]
     if class_name(plan) == _V2_RELATION and class_name(plan.relation().table()) == _PYTHON_TABLE:
         if plan.relation().table().name() != TFRECORD or not is_registered(spark):
             raise NotDirectError("the DataFrame is read through a data source that nodes do not know")
-        return TFRECORD, dict(plan.relation().options().asCaseSensitiveMap()), {}
+        options = dict(plan.relation().options().asCaseSensitiveMap())
+        return TFRECORD, options, plan.relation().schema().json(), {}
     if class_name(plan) != _RELATION:
         raise NotDirectError(f"the DataFrame {_KINDS.get(kind, 'is more than a selection of columns')} ({kind})")
     relation = plan.relation()
@@ -178,7 +181,7 @@ def _source(spark: SparkSession, plan: Any) -> tuple[str, dict[str, str], dict[s
         if options.get(name.lower(), "false").lower() != "false":
             raise NotDirectError(f"the files are read with {name}={options[name.lower()]}")
     partitions = {f.name(): f.dataType().simpleString() for f in items(relation.partitionSchema().toSeq())}
-    return _FORMATS[found], options, partitions
+    return _FORMATS[found], options, relation.dataSchema().json(), partitions
 
 
 def tasks_of(rows: DataFrame) -> int:

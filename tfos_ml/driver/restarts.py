@@ -14,6 +14,7 @@ COME_AGAIN = (
     errors.NonFiniteLossError,
     errors.NonFiniteWeightsError,
     errors.SupersededError,
+    errors.UncertainTextError,
     errors.VersionMismatchError,
 )
 """Failures of nodes that the same program on the same rows would have again."""

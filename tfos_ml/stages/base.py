@@ -43,6 +43,7 @@ from tfos_ml.stages.input_path import InputChoice, check_cache_dir
 from tfos_ml.stages.model import TFModel
 from tfos_ml.stages.params import TrainingParams
 from tfos_ml.stages.persistence import Saveable
+from tfos_ml.stages.uncertain_text import run_or_feed
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -95,10 +96,14 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             driver_program=payload if first else None,
         )
         run = partial(run_again, run_once)
-        task = self._task(spark, template, columns, payload, settings, chosen)
-        rows = partial(self._rows(dataset, columns).by_node, template, first, chosen)
-        keeping = self._row_keeping if columns.columns and chosen.plan is None else None
-        result = run(rows, task) if keeping is None else keeping.launch(rows, task, run)
+
+        def run_by(chosen: InputChoice) -> RunResult:
+            task = self._task(spark, template, columns, payload, settings, chosen)
+            rows = partial(self._rows(dataset, columns).by_node, template, first, chosen)
+            keeping = self._row_keeping if columns.columns and chosen.plan is None else None
+            return run(rows, task) if keeping is None else keeping.launch(rows, task, run)
+
+        chosen, result = run_or_feed(chosen, self._get("inputPath"), run_by, timeline)
         timeline.end("run")
         warn_of_outcome(result, template)
         listener.trained(result)

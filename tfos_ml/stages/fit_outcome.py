@@ -38,7 +38,7 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     Parameters
     ----------
     driver : dict of str to float
-        What the driver has measured: "checks", "run", "model".
+        What the driver has measured: "checks", "failed attempts" if there is one of these, "run", "model".
     result : RunResult
         Of the run.
     """
@@ -48,7 +48,8 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     export = min(chief.get("export_seconds", 0.0), node["training"])
     tracing = min(chief.get("tracing_seconds", 0.0), early + node["training"] - export)
     around_job = driver["run"] - result.check_seconds - result.job_seconds - result.failed_seconds
-    failed = result.failed_seconds + (around_job if result.restarts else 0.0)
+    earlier = driver.get("failed attempts", 0.0) + result.failed_seconds
+    failed = earlier + (around_job if result.restarts else 0.0)
     phases = {
         "checks": driver["checks"] + result.check_seconds,
         **({"failed attempts": failed} if failed else {}),

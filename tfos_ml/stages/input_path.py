@@ -12,14 +12,14 @@ from tfos_ml.common.filesystems import StorageError
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.data import row_cache
-from tfos_ml.data.file_plan import BINARY_FILE, PARQUET, TFRECORD, FilePlan
+from tfos_ml.data.file_plan import BINARY_FILE, CSV, JSON, PARQUET, TEXTS, TFRECORD, FilePlan
 from tfos_ml.data.row_cache import CachedRows
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.file_scan import NotDirectError
 from tfos_ml.driver.row_caching import RowCache
 from tfos_ml.errors import DestinationError, InputPathError, ParamError
 
-_FORMATS = {PARQUET: "Parquet", BINARY_FILE: "binary", TFRECORD: "TFRecord"}
+_FORMATS = {PARQUET: "Parquet", BINARY_FILE: "binary", TFRECORD: "TFRecord", CSV: "CSV", JSON: "JSON"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class InputChoice:
     key: str = ""  # of the cached rows
     validation: str | ValidationDraw | None = None  # of the cached rows
     reused: bool = False  # whether they were there before
+    is_given_up: bool = False  # the nodes were to read files, and met text that Spark may read otherwise
 
     def __str__(self) -> str:
         if self.cache is not None:
@@ -52,7 +53,9 @@ class InputChoice:
         return InputChoice(plan, self.reason, self.cache, self.key, self.validation, reused)
 
     def facts(self) -> dict[str, Any]:
-        """What a fitted model tells of cached rows."""
+        """What a fitted model tells of cached rows, or of a way that was given up."""
+        if self.is_given_up:
+            return {"fed_because": self.reason}
         if self.cache is None or self.plan is None:
             return {}
         return {"cache": {"key": self.key, "reused": self.reused, "rows": self.plan.rows}}
@@ -108,6 +111,8 @@ def _told_of(plan: FilePlan) -> str:
     files = f"{len(plan.files):,} {_FORMATS[plan.format]} file(s)"
     if plan.format == PARQUET:
         files += f" with {plan.row_groups:,} row group(s) and {plan.rows:,} row(s)"
+    if plan.format in TEXTS:
+        files += ", if it is certain what Spark reads in them"
     return files + " before the filter" * (plan.condition is not None)
 
 

@@ -131,7 +131,7 @@ class TrainingAccessors(ParamsBase):
     def getLogDir(self) -> str: """Value of ``logDir``."""; return self.getOrDefault("logDir")
     def setTensorboard(self, value: bool) -> Self: """Set ``tensorboard``: whether the chief starts TensorBoard for the time of the fit."""; return self._set_checked(tensorboard=value)
     def getTensorboard(self) -> bool: """Value of ``tensorboard``."""; return self.getOrDefault("tensorboard")
-    def setInputPath(self, value: str) -> Self: """Set ``inputPath``: how rows come from plain files (Parquet, binaryFile, tfrecord): 'spark' feeds them, 'direct' has the nodes read the files, 'auto' chooses (explainInput)."""; return self._set_checked(inputPath=value)
+    def setInputPath(self, value: str) -> Self: """Set ``inputPath``: how rows come from plain files (Parquet, CSV, JSON, binaryFile, tfrecord): 'spark' feeds them, 'direct' has the nodes read the files, 'auto' chooses (explainInput)."""; return self._set_checked(inputPath=value)
     def getInputPath(self) -> str: """Value of ``inputPath``."""; return self.getOrDefault("inputPath")
     def setCacheDir(self, value: str) -> Self: """Set ``cacheDir``: directory on storage that all nodes reach: rows of other DataFrames are written there once, and read by the nodes of this fit and of later ones; with inputPath 'auto' or 'direct'."""; return self._set_checked(cacheDir=value)
     def getCacheDir(self) -> str: """Value of ``cacheDir``."""; return self.getOrDefault("cacheDir")

@@ -68,7 +68,8 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         by TensorFlow), "training" (the rest), "export" and "return". They add up to the time
         that ``fit`` took; seconds of each epoch are among the node's. With ``cacheDir``
         ``summary["cache"]`` has the key of the cached rows, their number, and whether they were
-        there before.
+        there before. ``summary["fed_because"]`` says why Spark fed rows of CSV or JSON files after
+        nodes had begun to read them.
 
     Examples
     --------

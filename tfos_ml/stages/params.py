@@ -119,8 +119,8 @@ class TrainingParams(
     )
     tensorboard = Param("whether the chief starts TensorBoard for the time of the fit", FLAG, False)
     inputPath = Param(
-        "how rows come from plain files (Parquet, binaryFile, tfrecord): 'spark' feeds them, 'direct' has the nodes "
-        "read the files, 'auto' chooses (explainInput)",
+        "how rows come from plain files (Parquet, CSV, JSON, binaryFile, tfrecord): 'spark' feeds them, 'direct' has "
+        "the nodes read the files, 'auto' chooses (explainInput)",
         choice("spark", "direct", "auto"),
         "spark",
     )

@@ -445,7 +445,8 @@ class NodeContext:
         model : keras.Model or tf.Module
             A Keras model (built from the feature columns if it is not yet) is given a signature
             of our own: inputs by ``inputMapping``'s tensor names (a single one: ``features``),
-            outputs by dict key, else layer name, else ``output_0``.
+            outputs by dict key, else layer name, else ``output_0``. The optimizer of a model of Keras 3
+            is left out, as in ``keras.Model.export``.
         signatures : optional
             As of ``tf.saved_model.save``; then the model is saved with just these.
 
