@@ -290,6 +290,7 @@ def worker_context(data, rank, size, shuffle, directory):
         schema=schema,
         settings=NodeSettings(shuffle=shuffle, seed=11, validates=bool(validates.any())),
         row_store=stores.__getitem__,
+        coming_rows=lambda: None,
         shuffle_notice=lambda: "",
         row_count=int((~validates).sum()),
         validation_row_count=int(validates.sum()),

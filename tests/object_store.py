@@ -63,8 +63,7 @@ class ObjectStore:
         with self._lock:
             self.requests.append((method, path))
             self.keys |= {key[1]} if key else set()
-            fails = self._rule(method, path)
-        if not fails:
+        if not self._rule(method, path):  # which may take its time
             return self._app(environ, start_response)
         environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         start_response(f"{self._status} Refused", [("Content-Type", "application/xml")])

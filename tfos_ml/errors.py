@@ -39,6 +39,7 @@
         ├── NodeLostError            the node's Spark task, Python worker or host is gone
         ├── InputLostError           Spark could not read all of the node's rows
         ├── KeptRowsLostError        rows that an earlier fit of a search left on a host are gone; never raised by fit
+        ├── EarlyStartError          training began before all rows were there, and cannot go on; never raised by fit
         ├── FileReadError            a node could not read a file of its input
         ├── UncertainTextError       a node met text of CSV or JSON that Spark may read otherwise
         ├── SupersededError          a later attempt writes to the same modelDir
@@ -320,6 +321,10 @@ class InputLostError(NodeError):
 
 class KeptRowsLostError(NodeError):
     """Rows that an earlier fit of a search had left on a host are not there; the fit then takes them from Spark."""
+
+
+class EarlyStartError(NodeError):
+    """Training began before all rows were there, and others have come than it took for granted; the fit then waits."""
 
 
 class FileReadError(NodeError):

@@ -189,7 +189,7 @@ class NodeRun:
 
     def _start_message(self, addresses: list[str]) -> messages.Start:
         role, template, plan = self._member.role, self._member.template, self._task.file_plan
-        ranks = list(template.feed_ranks)
+        ranks = {"train": list(template.feed_ranks), "validation": list(template.validation_ranks)}
         return messages.Start(
             payload=str(self._claimed.payload),
             directory=str(self._claimed.directories.disk),
@@ -198,8 +198,8 @@ class NodeRun:
             task_index=role.task_index,
             label=role.label,
             is_chief=self._member.is_chief,
-            feed_labels=[template.nodes[rank].label for rank in ranks],
-            validation_labels=[template.nodes[rank].label for rank in template.validation_ranks],
+            feed_labels=[template.nodes[rank].label for rank in ranks["train"]],
+            validation_labels=[template.nodes[rank].label for rank in ranks["validation"]],
             run_id=self._task.run_id,
             cluster_spec=cluster_spec(template, addresses),
             tf_config=tf_config(template, role.rank, addresses),

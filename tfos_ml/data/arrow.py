@@ -211,9 +211,9 @@ def check_extents(extents: Extents, shape: RowShape, column: str, expected: str)
         return
     wanted = " x ".join("any number" if n is None else str(n) for n in shape)
     raise ShapeError(
-        f"Column '{column}' has rows of {_show(extents)}, but {expected.rstrip(',')}: {wanted} in each row. Bring all "
-        "rows to that length before, or change the model; only dimensions that are None in it take rows of different "
-        "lengths."
+        f"Column '{column}' has rows of {shown_extents(extents)}, but {expected.rstrip(',')}: {wanted} in each row. "
+        "Bring all rows to that length before, or change the model; only dimensions that are None in it take rows of "
+        "different lengths."
     )
 
 
@@ -222,12 +222,14 @@ def check_vector_size(extents: Extents, spec: ColumnSpec) -> None:
     if not spec.is_vector or spec.constraint.shape is not None or not extents or extents[0][0] == extents[0][1]:
         return
     raise ShapeError(
-        f"Vector column '{spec.column}' has rows of {_show(extents)}; vectors of one column must have one size. Pad "
-        "them yourself, or make the column an array (pyspark.ml.functions.vector_to_array), whose rows may differ."
+        f"Vector column '{spec.column}' has rows of {shown_extents(extents)}; vectors of one column must have one "
+        "size. Pad them yourself, or make the column an array (pyspark.ml.functions.vector_to_array), whose rows may "
+        "differ."
     )
 
 
-def _show(extents: Extents) -> str:
+def shown_extents(extents: Extents) -> str:
+    """How long rows are, for messages."""
     lengths = " x ".join(str(low) if low == high else f"{low} to {high}" for low, high in extents)
     return f"{lengths} element{'' if lengths == '1' else 's'}"
 

@@ -9,6 +9,7 @@ from tfos_ml import errors
 PORT_RETRIES = 2
 COME_AGAIN = (
     errors.CollectiveCallError,
+    errors.EarlyStartError,
     errors.KeptRowsLostError,
     errors.NonFiniteLossError,
     errors.NonFiniteWeightsError,

@@ -16,9 +16,9 @@ from tfos_ml.errors import EmptyDataError, LabelRangeError
 from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.columns import check_label
 from tfos_ml.keras.inspection import ModelDescription
+from tfos_ml.keras.worker_rows import HeldRows, rows_of
 from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.export import arrange_inputs, fit_inputs, input_specs, tensor_spec
-from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.worker.row_store import no_rows
 from tfos_ml.worker.rows import Rows
 
@@ -48,24 +48,43 @@ class TrainingData:
         self._description = description
         self._class_weight = class_weight
         self._schema = ctx.schema
-        self._stores = {name: ctx.row_store(name) for name in ("train", "validation")}
         self._pad_value = ctx.settings.pad_value
         self.current_epoch = 0
-        self._inputs = input_specs(model, self._schema, self._stores["train"].shapes)
+        self._group = group
+        self._rows = rows_of(ctx, group)
+        self._inputs = input_specs(model, self._schema, self._rows.form.shapes)
         self._check_labels()
-        rows = {"train": ctx.row_count, "validation": ctx.validation_row_count}
-        self._check_rows(rows)
-        places = _places(self._stores, group, rows["train"])
-        block = self._stores["train"].shuffle_block
-        self.train = GlobalBatches(places["train"], rows["train"], ctx.batch_size, block)
-        self.validation = GlobalBatches(places["validation"], rows["validation"], ctx.batch_size)
+        self._check_rows(self._rows.numbers)
+        batches = self._rows.batches(ctx.batch_size)
+        self.train, self.validation = batches["train"], batches["validation"]
+
+    @property
+    def waited(self) -> bool:
+        """Whether all rows were here before the first step, or are to be."""
+        return isinstance(self._rows, HeldRows)
+
+    @property
+    def problem(self) -> Exception | None:
+        """What was raised where TensorFlow reads rows."""
+        return self._rows.problem
+
+    def settle(self) -> dict[str, RowStore]:
+        """All rows, by stream; waits for them, and raises ``EarlyStartError`` if they are others than it began with."""
+        return self._rows.stores
+
+    def wait(self) -> None:
+        """Have the first pass wait for all rows, too; called by all workers together, before it begins."""
+        self.settle()
+        self._rows = HeldRows(self._ctx, self._group)
+        batches = self._rows.batches(self._ctx.batch_size)
+        self.train, self.validation = batches["train"], batches["validation"]
 
     def _check_rows(self, rows: Mapping[str, int]) -> None:
         if not rows["train"]:
             raise EmptyDataError(
                 "no row is left to train on; all are validation rows"
                 if rows["validation"]
-                else no_rows(self._stores["train"].total)
+                else no_rows(self.settle()["train"].total)
             )
         if self._ctx.settings.validates and not rows["validation"]:
             raise EmptyDataError(
@@ -75,13 +94,12 @@ class TrainingData:
 
     def _check_labels(self) -> None:
         outputs = self._description.outputs
-        store = self._stores["train"]
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
             if outputs is None or (len(outputs) > 1 and spec.name not in outputs):
                 continue
             name = spec.name if spec.name in outputs else next(iter(outputs))
-            check_label(spec, store.shapes[i], name, self._description)
+            check_label(spec, self._rows.form.shapes[i], name, self._description)
 
     def label_error(self, error: Exception) -> LabelRangeError | None:
         """The error for labels that TensorFlow rejected as no class; None if its message is another.
@@ -91,7 +109,7 @@ class TrainingData:
         found = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
         if found is None:
             return None
-        store = self._stores["train"]
+        store = self.settle()["train"]
         ranges = []
         for i in self._schema.of("label"):
             low, high = store.bounds(i)
@@ -104,7 +122,7 @@ class TrainingData:
 
     def element_spec(self) -> Any:
         """Structure, shapes and dtypes of a batch."""
-        shapes = self._stores["train"].shapes
+        shapes = self._rows.form.shapes
         inputs = {name: tensor_spec(tensor) for name, tensor in self._inputs.items()}
         labels = {}
         for i in self._schema.of("label"):
@@ -119,13 +137,13 @@ class TrainingData:
 
     def dataset(self, stream: str) -> tf.data.Dataset:
         """One pass over the rows of a stream, in the order of ``current_epoch``."""
-        train, store = stream == "train", self._stores[stream]
+        train = stream == "train"
         shuffled = train and self._ctx.settings.shuffle
         if shuffled:
-            store.check_room()
+            self.settle()[stream].check_room()
         spec = self.element_spec()
-        dataset = make_global_dataset(
-            store,
+        dataset = self._rows.dataset(
+            stream,
             self.train if train else self.validation,
             self._ctx.settings.seed if shuffled else None,
             lambda: self.current_epoch,
@@ -138,7 +156,7 @@ class TrainingData:
 
     def first_inputs(self) -> Any:
         """What the model takes, of this worker's first rows, at most a batch of them."""
-        x = self._gather(*self._stores["train"].first(self._ctx.batch_size))[0]
+        x = self._gather(*self._rows.first(self._ctx.batch_size))[0]
         return _with_ragged(tf.nest.map_structure(tf.constant, x))
 
     @property
@@ -147,10 +165,10 @@ class TrainingData:
         return self._ctx.shuffle_notice() if self._ctx.settings.shuffle else ""
 
     def _padded(self, column: int, values: Array) -> Array:
-        store = self._stores["train"]
-        if store.longest is None or not store.is_ragged(column):
+        longest = self._rows.longest
+        if longest is None or not self._rows.form.is_ragged(column):
             return values
-        return pad_rows(values, store.longest[column], self._schema.columns[column], self._pad_value)
+        return pad_rows(values, longest[column], self._schema.columns[column], self._pad_value)
 
     def _gather(self, rows: Rows, at: Int64s) -> Any:
         """The rows at some positions of some rows as one element.
@@ -221,21 +239,6 @@ def _with_ragged(x: Any) -> Any:
             return tf.RaggedTensor.from_tensor(x[_VALUES], lengths=x[_LENGTHS])
         return {name: _with_ragged(value) for name, value in x.items()}
     return tuple(map(_with_ragged, x)) if isinstance(x, tuple) else x
-
-
-def _places(stores: dict[str, RowStore], group: WorkerGroup, rows: int) -> dict[str, Int64s]:
-    """Place of each row among the rows of its own stream, in the order of the DataFrame.
-
-    Indices have gaps where rows are for validation, or were skipped.
-    """
-    total = stores["train"].total
-    if rows == total:
-        return {name: store.indices for name, store in stores.items()}
-    places = {}
-    for name, store in stores.items():
-        (bitmap,) = group.sum_arrays([mark_rows(store.indices, total)])
-        places[name] = dense_places(store.indices, bitmap)
-    return places
 
 
 def padded_lengths(model: Any, schema: FeedSchema, store: RowStore) -> dict[str, tuple[int, ...]]:

@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -45,6 +47,11 @@ if TYPE_CHECKING:
     from tfos_ml.keras.model_source import ModelSource
     from tfos_ml.worker.context import NodeContext
 
+WAITED = (
+    "Training had begun before all rows were there, and began again to wait for them: {} Rows that Spark feeds "
+    "(inputPath='spark') are waited for at once."
+)
+
 
 @dataclass(frozen=True)
 class KerasFit:
@@ -80,7 +87,7 @@ def _fit_with_others(task: KerasFit, ctx: NodeContext) -> Any:
 
 def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     """Build and train the model; returns it as plain Keras knows it."""
-    notices: list[str] = []
+    notices = [WAITED.format(ctx.settings.waits_because)] if ctx.settings.waits_because else []
     keras.utils.set_random_seed(ctx.settings.seed % 2**32)
     model = task.source.build()
     if task.adapted:
@@ -164,12 +171,17 @@ class _Training:
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
         self._checkpoints: Checkpoints | None = None
-        self._identity = self._fingerprint = ""
+        self._identity = ""
+        self._early_seconds = 0.0
         if ctx.checkpoint_dir:
             store = ctx.settings.model_store or ctx.checkpoint_dir
             self._checkpoints = Checkpoints(store, ctx.run_id, group, ctx.is_chief)
             self._identity = _identity(model, ctx)
-            self._fingerprint = fingerprint({n: ctx.row_store(n) for n in ("train", "validation")}, ctx.schema, group)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        """That of all rows, which it waits for; first asked for by all workers together."""
+        return fingerprint(self._data.settle(), self._ctx.schema, self._group)
 
     def run(self) -> None:
         """Train all epochs that are left."""
@@ -196,6 +208,7 @@ class _Training:
         first = 0 if state is None else state.epoch
         if state is not None and state.stopped:
             first = max(first, self._ctx.epochs)
+        began = time.monotonic()
         try:
             self._model.fit(
                 self._data.dataset("train"),
@@ -206,10 +219,12 @@ class _Training:
                 shuffle=False,
                 verbose=0,
             )
-        except tf.errors.InvalidArgumentError as error:
-            raise self._data.label_error(error) or error from None
+        except tf.errors.OpError as error:
+            raise self._data.problem or self._data.label_error(error) or error from None
         finally:
             parallel.close()
+        if not self._data.waited:
+            self._early_seconds = self._ctx.rows_ended_after(began)
         self._summarize(parallel.tracing_seconds)
 
     def _note_limits(self, metrics: MetricSums) -> None:
@@ -231,6 +246,7 @@ class _Training:
                 f"modelDir={redact(self._ctx.checkpoint_dir)!r} holds checkpoints of another model, or of other "
                 f"settings ({state.identity}; this fit has {self._identity}). Choose another modelDir."
             )
+        self._data.wait()
         if state.fingerprint != self._fingerprint:
             self._notices.append(
                 f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
@@ -285,6 +301,7 @@ class _Training:
             {
                 "steps": self._data.train.steps * len(self._seconds),
                 "epoch_seconds": [round(s, 4) for s in self._seconds],
+                "early_seconds": round(self._early_seconds, 4),  # of training while rows came
                 "tracing_seconds": round(tracing_seconds, 4),  # of the first epoch's
                 "warnings": self._notices,
                 "rows_per_second": round(len(self._data.train) * len(self._seconds) / spent, 1) if spent else 0.0,
@@ -317,8 +334,7 @@ def _identity(model: Any, ctx: NodeContext) -> str:
     digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
     optimizer = type(model.optimizer).__name__
     order = f"seed {ctx.settings.seed}" if ctx.settings.shuffle else "not shuffled"
-    block = ctx.row_store("train").shuffle_block
-    if ctx.settings.shuffle and block is not None:
+    if ctx.settings.shuffle and (block := ctx.row_store("train").shuffle_block) is not None:
         order += f", in blocks of {block} rows"
     return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
 

@@ -25,6 +25,7 @@ from tfos_ml.driver.preflight import graces, idle_seconds, lease_timeout, shuffl
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.row_keeping import RowKeeping
+from tfos_ml.driver.second_task import run_again
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
@@ -85,7 +86,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
         chosen = chosen.ready()
         timeline.end("checks")
-        run = partial(
+        run_once = partial(
             launch,
             spark,
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
@@ -94,6 +95,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             reported=listener.reported,
             driver_program=payload if first else None,
         )
+        run = partial(run_again, run_once)
 
         def run_by(chosen: InputChoice) -> RunResult:
             task = self._task(spark, template, columns, payload, settings, chosen)

@@ -44,17 +44,21 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     """
     chief = next(r for r in result.reports if r["chief"])
     node: dict[str, float] = chief["timeline"]
+    early = min(chief.get("early_seconds", 0.0), node["rows"])  # of training, while rows came
     export = min(chief.get("export_seconds", 0.0), node["training"])
-    tracing = min(chief.get("tracing_seconds", 0.0), node["training"] - export)
-    around_job = driver["run"] - result.check_seconds - result.job_seconds
-    failed = driver.get("failed attempts", 0.0) + (around_job if result.restarts else 0.0)
+    tracing = min(chief.get("tracing_seconds", 0.0), early + node["training"] - export)
+    around_job = driver["run"] - result.check_seconds - result.job_seconds - result.failed_seconds
+    earlier = driver.get("failed attempts", 0.0) + result.failed_seconds
+    failed = earlier + (around_job if result.restarts else 0.0)
     phases = {
         "checks": driver["checks"] + result.check_seconds,
         **({"failed attempts": failed} if failed else {}),
         "job": result.job_seconds - sum(node.values()),  # Spark's scheduling, and the way of the results
-        **{phase: spent for phase, spent in node.items() if phase != "training"},
+        **{phase: spent for phase, spent in node.items() if phase not in ("rows", "training")},
+        "rows": node["rows"] - early,
         **({"tracing": tracing} if tracing else {}),
-        "training": node["training"] - export - tracing,
+        **({"rows and training": max(0.0, early - tracing)} if early else {}),
+        "training": node["training"] - export - max(0.0, tracing - early),
         "export": export,
         "return": driver["model"] + (0.0 if result.restarts else around_job),
     }

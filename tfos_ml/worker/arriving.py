@@ -12,22 +12,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from tfos_ml.data.arrow import fixed_shape, list_extents
+from tfos_ml.data.arrow import fixed_shape, list_extents, merge_extents, shown_extents
 from tfos_ml.data.order import PARTITION_SHIFT, Int64s
+from tfos_ml.data.planned_rows import PlannedShare
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk
 from tfos_ml.errors import DataError, ShapeError
 from tfos_ml.worker.dataset import RowStore, blocks, element_spec, rows_of_block, structure, without_autotuning
-from tfos_ml.worker.rows import RowFormat, View
+from tfos_ml.worker.global_batches import Piece, piece_bounds
+from tfos_ml.worker.rows import RowFormat, Rows, View
 from tfos_ml.worker.stored_batches import StoredBatches
 from tfos_ml.worker.windows import load_rows
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+WAIT = "With wait=False all rows must be as the first ones and the files tell. Wait for all rows (wait=True)"
 
 
 class ChunkLog:
@@ -55,17 +61,27 @@ class ChunkLog:
             return self._chunks[number] if number < len(self._chunks) else None
 
 
-def format_of_first(schema: FeedSchema, chunks: ChunkLog) -> RowFormat | None:
-    """The shapes of the rows of the first chunk, which those of all others must have; None if there are no rows."""
+def shapes_of_first(schema: FeedSchema, chunks: ChunkLog) -> list[tuple[int | None, ...]] | None:
+    """The shapes of the rows of the first chunk, None where they differ; None if there are no rows."""
     first = next(iter(chunks), None)
     if first is None:
         return None
     batches = StoredBatches()
     batches.add(first)
-    batch, shapes = batches[0], []
-    for number, spec in enumerate(schema.columns):
-        shapes.append(fixed_shape(list_extents(batch.column(number), spec.ndim), spec.ndim))
-        if None in shapes[-1]:
+    numbers = range(len(batches))
+    return [
+        fixed_shape(merge_extents([list_extents(batches[n].column(i), spec.ndim) for n in numbers]), spec.ndim)
+        for i, spec in enumerate(schema.columns)
+    ]
+
+
+def format_of_first(schema: FeedSchema, chunks: ChunkLog) -> RowFormat | None:
+    """The shapes of the rows of the first chunk, which those of all others must have; None if there are no rows."""
+    shapes = shapes_of_first(schema, chunks)
+    if shapes is None:
+        return None
+    for spec, shape in zip(schema.columns, shapes, strict=True):
+        if None in shape:
             raise ShapeError(
                 f"Column '{spec.column}' has rows of different lengths, and wait=False needs to know the longest "
                 "before the first batch. Pad them before, or wait for all rows."
@@ -84,7 +100,7 @@ class Consecutive:
         if len(ids) and ids[0] < self._expected:
             raise DataError(
                 "Rows have come in an order in which wait=False cannot train: some of a source partition came when "
-                "those of a later one had been trained. Use ctx.dataset() with wait=True"
+                f"those of a later one had been trained. {WAIT}"
             )
         known = len(ids) if is_end else _without_gaps(ids, self._expected)
         self._expected = int(ids[known - 1]) + 1 if known else self._expected
@@ -92,10 +108,11 @@ class Consecutive:
 
 
 class Planned:
-    """The order of rows whose ids are known, ascending."""
+    """The order of rows whose ids are known, ascending; `advice` ends the message if others come."""
 
-    def __init__(self, ids: Int64s):
+    def __init__(self, ids: Int64s, advice: str = WAIT):
         self._rest = ids
+        self._advice = advice
 
     def known(self, ids: Int64s, is_end: bool) -> int:
         """The same; raises ``DataError`` if other rows have come."""
@@ -106,37 +123,107 @@ class Planned:
         if is_end and (known < len(ids) or len(self._rest)):
             raise DataError(
                 f"Other rows have come than the files' footers tell: {len(ids) - known:,} are not among them, and "
-                f"{len(self._rest):,} are missing. Use ctx.dataset() with wait=True"
+                f"{len(self._rest):,} are missing. {self._advice}".rstrip()
             )
         return known
+
+
+class Arrived:
+    """The rows of a stream by position, in the order in which they come, of which all have the shapes of `form`.
+
+    `advice` ends the message of the ``ShapeError`` that is raised if one has another.
+    """
+
+    def __init__(self, form: RowFormat, chunks: ChunkLog, advice: str = WAIT):
+        self._form = form
+        self._chunks = chunks
+        self._advice = advice
+        self._batches = StoredBatches()
+        self._starts = np.zeros(1, np.int64)  # positions of the first row of each batch, and of the next one that comes
+
+    def positions(self, order: Consecutive | Planned) -> Iterator[Int64s]:
+        """Positions of all rows by ascending id: those of the next ones, each time that it is known which they are."""
+        ids = positions = np.zeros(0, np.int64)
+        for chunk in self._chunks:
+            rows, arrived = self._starts[-1], self._add(chunk)
+            ids = np.concatenate([ids, arrived])
+            positions = np.concatenate([positions, np.arange(rows, rows + len(arrived))])
+            by_id = np.argsort(ids, kind="stable")
+            ids, positions = ids[by_id], positions[by_id]
+            known = order.known(ids, is_end=False)
+            yield positions[:known]
+            ids, positions = ids[known:], positions[known:]
+        known = order.known(ids, is_end=True)
+        yield positions[:known]
+
+    def _add(self, chunk: Chunk) -> Int64s:
+        """Take up the rows of the next chunk; returns their ids."""
+        self._batches.add(chunk)
+        ids = self._batches.row_ids
+        self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(self._batches.sizes)])
+        self._batches.forget_ids()
+        return ids
+
+    def first(self, rows: int) -> tuple[Rows, Int64s]:
+        """The first rows that come, at most so many, as :meth:`load` has them; instead of :meth:`positions`."""
+        chunks = iter(self._chunks)
+        while self._starts[-1] < rows and (chunk := next(chunks, None)) is not None:
+            self._add(chunk)
+        return self.load(np.arange(min(rows, self._starts[-1])))
+
+    def load(self, positions: Int64s) -> tuple[Rows, Int64s]:
+        """The rows at some positions, in memory of their own, and their places there."""
+        by_position = np.argsort(positions, kind="stable")
+        at = np.empty_like(by_position)
+        at[by_position] = np.arange(len(positions))
+        return load_rows(self._form, self._views, self._starts, positions[by_position]), at
+
+    def _views(self, number: int) -> list[View]:
+        batch = self._batches[number]
+        return [self._view(batch, column) for column in range(len(self._form.schema.columns))]
+
+    def _view(self, batch: pa.RecordBatch, column: int) -> View:
+        spec, shape = self._form.schema.columns[column], self._form.shapes[column]
+        extents = list_extents(batch.column(column), spec.ndim)
+        if fixed_shape(extents, spec.ndim) != shape:
+            raise ShapeError(
+                f"Column '{spec.column}' has rows of {shown_extents(extents)}, the first ones had "
+                f"{shown_extents([(length or 0, length or 0) for length in shape])}. {self._advice}".rstrip()
+            )
+        return self._form.view(batch, column)
 
 
 def arriving_blocks(
     form: RowFormat, chunks: ChunkLog, block_rows: int, order: Consecutive | Planned
 ) -> Iterator[tuple[Array, ...]]:
     """All rows in the order of their ids, as soon as it is known which is next; at most `block_rows` at a time."""
-    batches, starts = StoredBatches(), [0]
+    arrived = Arrived(form, chunks)
+    for positions in arrived.positions(order):
+        for first in range(0, len(positions), block_rows):
+            rows, at = arrived.load(positions[first : first + block_rows])
+            yield rows.gather(at, 0)
 
-    def views(number: int) -> list[View]:
-        return [_checked(form, form.view(batches[number], c), c) for c in range(len(form.schema.columns))]
 
-    ids = positions = np.zeros(0, np.int64)
-    rows = 0
-    for chunk in chunks:
-        batches.add(chunk)
-        arrived = batches.row_ids
-        starts.extend(rows + np.cumsum(batches.sizes))
-        batches.forget_ids()
-        ids = np.concatenate([ids, arrived])
-        positions = np.concatenate([positions, np.arange(rows, rows + len(arrived))])
-        rows += len(arrived)
-        by_id = np.argsort(ids, kind="stable")
-        ids, positions = ids[by_id], positions[by_id]
-        known = order.known(ids, is_end=False)
-        yield from _blocks(form, views, np.array(starts), positions[:known], block_rows)
-        ids, positions = ids[known:], positions[known:]
-    known = order.known(ids, is_end=True)
-    yield from _blocks(form, views, np.array(starts), positions[:known], block_rows)
+def arriving_pieces(
+    arrived: Arrived,
+    order: Consecutive | Planned,
+    sizes: Int64s,
+    block_rows: int,
+    gather: Callable[[Rows, Int64s], Any],
+) -> Iterator[Piece]:
+    """All rows in the same order, cut into steps of some sizes, as soon as all rows of a step are there.
+
+    A piece has one step, or about `block_rows` rows; `gather` is as of :func:`make_global_dataset`.
+    """
+    waiting = np.zeros(0, np.int64)
+    for positions in chain([waiting], arrived.positions(order)):
+        waiting = np.concatenate([waiting, positions])
+        whole = int(np.searchsorted(np.cumsum(sizes), len(waiting), side="right"))
+        for first, last in pairwise(piece_bounds(sizes[:whole], block_rows)):
+            rows = int(sizes[first:last].sum())
+            yield gather(*arrived.load(waiting[:rows])), sizes[first:last]
+            waiting = waiting[rows:]
+        sizes = sizes[whole:]
 
 
 def _without_gaps(ids: Int64s, expected: int) -> int:
@@ -147,25 +234,12 @@ def _without_gaps(ids: Int64s, expected: int) -> int:
     return len(ids) if follows.all() else int(np.argmin(follows))
 
 
-def _checked(form: RowFormat, view: View, column: int) -> View:
-    shape = form.shapes[column]
-    if isinstance(view, np.ndarray) and view.shape[1:] != shape:
-        raise ShapeError(
-            f"Column '{form.schema.columns[column].column}' has rows of shape {view.shape[1:]}, the first ones had "
-            f"{shape}. With wait=False all rows must have the shape of the first; wait for all rows"
-        )
-    return view
+@dataclass(frozen=True)
+class ComingRows:
+    """The rows of a node that are planned, and may not be there yet."""
 
-
-def _blocks(
-    form: RowFormat, views: Callable[[int], list[View]], starts: Int64s, positions: Int64s, block_rows: int
-) -> Iterator[tuple[Array, ...]]:
-    for first in range(0, len(positions), block_rows):
-        wanted = positions[first : first + block_rows]
-        by_position = np.argsort(wanted, kind="stable")
-        at = np.empty_like(by_position)
-        at[by_position] = np.arange(len(wanted))
-        yield load_rows(form, views, starts, wanted[by_position]).gather(at, 0)
+    shares: dict[str, PlannedShare]  # of "train" and of "validation"
+    chunks: ChunkLog  # of training rows
 
 
 @dataclass(frozen=True)

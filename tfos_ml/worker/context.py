@@ -22,6 +22,7 @@ from tfos_ml.worker.row_store import NodeRows
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from tfos_ml.worker.arriving import ComingRows
     from tfos_ml.worker.dataset import RowStore
     from tfos_ml.worker.resolver import SparkClusterResolver
 
@@ -298,6 +299,14 @@ class NodeContext:
     def row_store(self, stream: str) -> RowStore:
         """All rows of this node of one stream, ``"train"`` or ``"validation"``; for tfos_ml itself."""
         return self._rows.store(stream)
+
+    def coming_rows(self) -> ComingRows | None:
+        """The same before they have come, where it is known which those will be; for tfos_ml itself."""
+        return self._rows.coming()
+
+    def rows_ended_after(self, began: float) -> float:
+        """Seconds from ``time.monotonic() == began`` until all rows had come; for tfos_ml itself."""
+        return max(0.0, self._inbox.input_ended_at - began)
 
     def shuffle_notice(self) -> str:
         """What to say of ``shuffle=True`` on these rows; for tfos_ml itself."""

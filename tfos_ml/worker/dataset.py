@@ -209,12 +209,12 @@ def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, 
     if not store.has_ragged:
         dataset = dataset.rebatch(sizes if len(sizes) else 1)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(sizes) * epochs))
-    return without_autotuning(dataset.prefetch(prefetched(store, sizes)))
+    return without_autotuning(dataset.prefetch(prefetched(store.block_rows(), sizes)))
 
 
-def prefetched(store: RowStore, sizes: Int64s) -> int:
+def prefetched(block_rows: int, sizes: Int64s) -> int:
     """How many batches to have ready: some, but no more than a block."""
-    return min(MOST_PREFETCHED, max(1, store.block_rows() // max(1, int(sizes.max(initial=1)))))
+    return min(MOST_PREFETCHED, max(1, block_rows // max(1, int(sizes.max(initial=1)))))
 
 
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:

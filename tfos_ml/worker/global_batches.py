@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _POPCOUNT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int64)
 _WORD = 64
 AHEAD = 2  # steps that are gathered at once, which a worker of short steps is a tenth faster for
+
+Piece: TypeAlias = tuple[Any, Int64s]
+"""The rows of some steps as one element of a dataset, and how many rows each of these steps has."""
 
 
 class GlobalBatches:
@@ -113,15 +116,47 @@ def make_global_dataset(
     `epoch` is called when an iteration begins; `gather` makes one dataset element, of `element_spec` with the batch
     dimension None, of the rows at some positions of some rows. Without a `seed` rows keep the order of the DataFrame.
     """
+    if not may_be_copied(store):
+        return make_dataset_of_pieces(
+            lambda: stored_pieces(store, *batches.plan(seed, epoch()), gather),
+            batches,
+            store.block_rows(),
+            element_spec,
+        )
+    everything = gather(*store.first(len(store)))
+    return _finished(_from_memory(everything, lambda: batches.epoch(seed, epoch())), batches, store.block_rows())
+
+
+def make_dataset_of_pieces(
+    pieces: Callable[[], Iterator[Piece]],
+    batches: GlobalBatches,
+    block_rows: int,
+    element_spec: Any,
+) -> tf.data.Dataset:
+    """The same of the `pieces` of a pass, of about so many rows each, which are asked for when an iteration begins."""
+    return _finished(_from_pieces(pieces, element_spec), batches, block_rows)
+
+
+def may_be_copied(store: RowStore) -> bool:
+    """Whether rows may be in TensorFlow's memory, too."""
+    return not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(store.nbytes)
+
+
+def _finished(dataset: tf.data.Dataset, batches: GlobalBatches, block_rows: int) -> tf.data.Dataset:
     import tensorflow as tf
 
-    if not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(store.nbytes):
-        everything = gather(*store.first(len(store)))
-        dataset = _from_memory(everything, lambda: batches.epoch(seed, epoch()))
-    else:
-        dataset = _from_blocks(store, lambda: batches.plan(seed, epoch()), gather, element_spec)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
-    return without_autotuning(dataset.prefetch(prefetched(store, np.array([batches.batch_size]))))
+    return without_autotuning(dataset.prefetch(prefetched(block_rows, np.array([batches.batch_size]))))
+
+
+def stored_pieces(
+    store: RowStore, order: Int64s, sizes: Int64s, edges: Int64s, gather: Callable[[Rows, Int64s], Any]
+) -> Iterator[Piece]:
+    """The pieces of a pass over all rows; `order` and `edges` are as of :meth:`RowStore.read`."""
+    bounds = piece_bounds(sizes, 1 if store.has_ragged else store.block_rows())
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds], edges), strict=True):
+        yield gather(rows, at), sizes[first:last]
 
 
 def _from_memory(everything: Any, plan: Callable[[], tuple[Int64s, Int64s]]) -> tf.data.Dataset:
@@ -154,21 +189,13 @@ def _vector(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-def _from_blocks(
-    store: RowStore,
-    plan: Callable[[], tuple[Int64s, Int64s, Int64s]],
-    gather: Callable[[Rows, Int64s], Any],
-    element_spec: Any,
-) -> tf.data.Dataset:
+def _from_pieces(pieces: Callable[[], Iterator[Piece]], element_spec: Any) -> tf.data.Dataset:
     import tensorflow as tf
 
     def generate() -> Iterator[Any]:
-        order, sizes, edges = plan()
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        bounds = _block_bounds(ends, 1 if store.has_ragged else store.block_rows())
-        for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds], edges), strict=True):
-            cuts = ends[first : last + 1] - ends[first]
-            yield gather(rows, at), cuts[:-1], cuts[1:]
+        for values, sizes in pieces():
+            ends = np.cumsum(sizes)
+            yield values, ends - sizes, ends
 
     @tf.autograph.experimental.do_not_convert
     def steps(values: Any, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:
@@ -181,11 +208,12 @@ def _from_blocks(
     return tf.data.Dataset.from_generator(generate, output_signature=(element_spec, cut, cut)).flat_map(steps)
 
 
-def _block_bounds(ends: Int64s, block_rows: int) -> list[int]:
-    """Steps at which to cut a pass into blocks of at least one step and about `block_rows` rows."""
-    bounds, steps = [0], len(ends) - 1
-    while bounds[-1] < steps:
+def piece_bounds(sizes: Int64s, block_rows: int) -> list[int]:
+    """Steps at which to cut steps of some sizes into pieces of at least one step and about `block_rows` rows."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    bounds = [0]
+    while bounds[-1] < len(sizes):
         first = bounds[-1]
         last = int(np.searchsorted(ends, ends[first] + block_rows, side="right")) - 1
-        bounds.append(min(steps, max(first + 1, last)))
+        bounds.append(min(len(sizes), max(first + 1, last)))
     return bounds

@@ -22,7 +22,7 @@ from tfos_ml.data.planned_rows import PlannedRows
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.messages import Reading, RowCounts, Start
-from tfos_ml.worker.arriving import ArrivingRows, ChunkLog, format_of_first
+from tfos_ml.worker.arriving import ArrivingRows, ChunkLog, ComingRows, format_of_first
 from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.inbox import Inbox
 
@@ -104,12 +104,21 @@ class NodeRows:
 
     def _agreed_on(self, planned: PlannedRows, batch_size: int, drop_remainder: bool) -> tuple[Int64s, Int64s]:
         """The ids of this node's rows, and its batches, which all nodes find alike."""
-        own, numbers = planned.training(self._rank)
-        if not any(numbers.values()):
+        share = planned.share("train", self._rank)
+        if not share.total:
             raise errors.EmptyDataError(no_rows(0))
-        rows = dict(zip(self._labels["train"], numbers.values(), strict=True))
+        rows = dict(zip(self._labels["train"], share.numbers.values(), strict=True))
         steps = agree_steps(rows, batch_size, drop_remainder)
-        return own, batch_sizes(len(own), batch_size, steps, drop_remainder)
+        return share.ids, batch_sizes(len(share.ids), batch_size, steps, drop_remainder)
+
+    def coming(self) -> ComingRows | None:
+        """The rows of this node before they have come; None where it is not known which those will be."""
+        if self._planned is None or self._label not in self._labels["train"]:
+            return None
+        self.keep()
+        self._arrive = True
+        shares = {name: self._planned.share(name, self._rank) for name in self._labels}
+        return ComingRows(shares, self._chunks["train"])
 
     @property
     def size(self) -> int:
