@@ -64,7 +64,6 @@ class RunResult:
     check_seconds: float = 0.0  # before the first attempt
     job_seconds: float = 0.0  # of the attempt that succeeded
     restarts: int = 0
-    failed_seconds: float = 0.0  # before, of the same fit with another task
 
 
 def launch(

@@ -25,7 +25,6 @@ from tfos_ml.driver.preflight import graces, idle_seconds, lease_timeout, shuffl
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.row_keeping import RowKeeping
-from tfos_ml.driver.second_task import run_again
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
@@ -43,7 +42,7 @@ from tfos_ml.stages.input_path import InputChoice, check_cache_dir
 from tfos_ml.stages.model import TFModel
 from tfos_ml.stages.params import TrainingParams
 from tfos_ml.stages.persistence import Saveable
-from tfos_ml.stages.uncertain_text import run_or_feed
+from tfos_ml.stages.second_start import run_by
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -86,7 +85,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
         chosen = chosen.ready()
         timeline.end("checks")
-        run_once = partial(
+        run = partial(
             launch,
             spark,
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
@@ -95,15 +94,14 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             reported=listener.reported,
             driver_program=payload if first else None,
         )
-        run = partial(run_again, run_once)
 
-        def run_by(chosen: InputChoice) -> RunResult:
+        def run_once(chosen: InputChoice) -> RunResult:
             task = self._task(spark, template, columns, payload, settings, chosen)
             rows = partial(self._rows(dataset, columns).by_node, template, first, chosen)
             keeping = self._row_keeping if columns.columns and chosen.plan is None else None
             return run(rows, task) if keeping is None else keeping.launch(rows, task, run)
 
-        chosen, result = run_or_feed(chosen, self._get("inputPath"), run_by, timeline)
+        chosen, result = run_by(chosen, self._get("inputPath"), run_once, timeline)
         timeline.end("run")
         warn_of_outcome(result, template)
         listener.trained(result)
@@ -131,7 +129,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             template=template,
             schema=columns,
             payload=publish(spark, payload),
-            settings=settings,
+            settings=replace(settings, waits_because=chosen.waits_because),
             environment=self._environment(),
             reservation_timeout=self._get("reservationTimeout"),
             export_dir=pyarrow_uri(export_dir) if export_dir else None,

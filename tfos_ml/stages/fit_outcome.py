@@ -47,9 +47,8 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     early = min(chief.get("early_seconds", 0.0), node["rows"])  # of training, while rows came
     export = min(chief.get("export_seconds", 0.0), node["training"])
     tracing = min(chief.get("tracing_seconds", 0.0), early + node["training"] - export)
-    around_job = driver["run"] - result.check_seconds - result.job_seconds - result.failed_seconds
-    earlier = driver.get("failed attempts", 0.0) + result.failed_seconds
-    failed = earlier + (around_job if result.restarts else 0.0)
+    around_job = driver["run"] - result.check_seconds - result.job_seconds
+    failed = driver.get("failed attempts", 0.0) + (around_job if result.restarts else 0.0)
     phases = {
         "checks": driver["checks"] + result.check_seconds,
         **({"failed attempts": failed} if failed else {}),

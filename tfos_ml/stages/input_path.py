@@ -33,6 +33,7 @@ class InputChoice:
     validation: str | ValidationDraw | None = None  # of the cached rows
     reused: bool = False  # whether they were there before
     is_given_up: bool = False  # the nodes were to read files, and met text that Spark may read otherwise
+    waits_because: str = ""  # why nodes do not begin before all rows are there, though the plan would allow it
 
     def __str__(self) -> str:
         if self.cache is not None:
