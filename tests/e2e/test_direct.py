@@ -19,6 +19,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
+from tfos_ml.driver import file_scan
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +263,13 @@ def test_what_is_told_of_files_that_nodes_read(spark, files):
     assert re.search(r"; \d\d of 60 nodes read a share each, and send the others their rows$", many)
     by_program = estimator_of(inputMode="TENSORFLOW").explainInput(renamed)
     assert by_program == "spark: inputMode=TENSORFLOW has train functions read the files (ctx.files())"
+
+
+def test_where_files_lie_is_what_spark_knows(spark, files, monkeypatch):
+    df = spark.read.parquet(str(files))
+    assert {split.hosts for split in file_scan.splits(df)} == {()}
+    monkeypatch.setattr(file_scan, "NO_HOST", "")
+    assert {split.hosts for split in file_scan.splits(df)} == {("localhost",)}
 
 
 def test_no_file_that_has_changed_since_spark_listed_it_is_planned(spark, tmp_path):

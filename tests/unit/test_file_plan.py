@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from tfos_ml.data.file_plan import FilePiece, FilePlan
+from tfos_ml.data.file_plan import FilePiece, FilePlan, FileUnit, dealt_units
 from tfos_ml.driver.file_listing import is_time, look_at_each
 from tfos_ml.driver.file_scan import FileSplit, NotDirectError
 from tfos_ml.driver.parquet_listing import footer_of, pieces_of
@@ -58,6 +58,23 @@ def test_a_file_without_a_footer_is_not_planned(path):
 )
 def test_times_are_compared_as_exactly_as_the_filesystem_tells_them(nanoseconds, milliseconds, same):
     assert is_time(nanoseconds, milliseconds) is same
+
+
+def test_a_unit_is_read_where_it_lies_unless_others_have_less_to_read():
+    hosts = {0: "a", 1: "a", 2: "b", 3: "c"}
+
+    def dealt(*places):
+        units = [FileUnit(i, 0, i, (FilePiece(0, i, (), 1, 10, hosts=place),)) for i, place in enumerate(places)]
+        return dealt_units(units, [0, 1, 2, 3], hosts)
+
+    assert dealt(("b",), ("c", "x"), ("a",), ("a",)) == [2, 3, 0, 1]
+    assert dealt(("x",), (), ("c", "b"), ("c", "b")) == [0, 1, 2, 3]
+    assert dealt(*[("c",)] * 8) == [3, 3, 0, 1, 2, 3, 0, 1]  # never more than one unit ahead
+
+
+def test_a_unit_lies_where_all_of_its_pieces_do():
+    pieces = [FilePiece(0, i, (), 1, 1, hosts=hosts) for i, hosts in enumerate([("a", "b"), ("b", "c")])]
+    assert FileUnit(0, 0, 0, tuple(pieces)).hosts == {"b"}
 
 
 def test_units_are_runs_of_pieces_within_partitions_and_whole_partitions_where_positions_are_open():

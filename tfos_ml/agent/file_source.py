@@ -50,6 +50,7 @@ class FileSource(Feeder):
         self._inbox: Inbox | None = None
         self._reader: threading.Thread | None = None
         self._peers: list[Peer] = []
+        self._hosts: dict[int, str] = {}  # of readers, by rank
         self._problem: BaseException | None = None
         self._read_rows = 0
         self._alone_because = ""
@@ -73,6 +74,7 @@ class FileSource(Feeder):
             return ""
         assert self._task.control is not None
         readers = [infos[rank] for rank in self._readers]
+        self._hosts = {info.rank: info.host for info in readers}
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="peers") as pool:
             reached = list(pool.map(is_reached, [info.feed for info in readers]))
         unreached = [info.label for info, is_one in zip(readers, reached, strict=True) if not is_one]
@@ -95,7 +97,7 @@ class FileSource(Feeder):
                 peer.close()
         elif self._may_share:
             units = self._plan.units(len(self._readers))
-            work = list(zip(units, dealt_units(units, self._readers), strict=True))
+            work = list(zip(units, dealt_units(units, self._readers, self._hosts), strict=True))
             mine = [unit for unit, rank in work if rank == self._rank]
             self._inbox = Inbox(self._rank, self._directories, work, self._peers, self._task.settings.feed_timeout)
             self._reader = threading.Thread(target=self._read, args=(mine,), name="file reader", daemon=True)

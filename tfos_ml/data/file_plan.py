@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -43,6 +43,7 @@ class FilePiece:
     rows: int | None  # before any are left out; None if only a reader can tell
     size: int = 0  # in bytes, about, by which the work of reading is dealt; exact for texts
     start: int = 0  # of texts: the first byte of the split
+    hosts: tuple[str, ...] = ()  # on whose disks it lies, where Spark knows
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class FileUnit:
     def size(self) -> int:
         """In bytes, about."""
         return sum(piece.size for piece in self.pieces)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """On whose disks all of it lies, where Spark knows."""
+        return frozenset.intersection(*(frozenset(piece.hosts) for piece in self.pieces))
 
 
 @dataclass(frozen=True)
@@ -126,19 +132,31 @@ def _gathered(pieces: Iterator[FilePiece], least: int) -> Iterator[tuple[FilePie
         yield tuple(waiting)
 
 
-def dealt_units(units: Sequence[FileUnit], readers: Sequence[int]) -> list[int]:
-    """The node that reads each unit: the one with the least to read before.
+def dealt_units(units: Sequence[FileUnit], readers: Sequence[int], hosts: Mapping[int, str] | None = None) -> list[int]:
+    """The node that reads each unit: one on whose host it lies, by `hosts` (by rank), else the one with the least to read.
 
-    So early units are read by different nodes, and each node reads about as much as the others.
+    So early units are read by different nodes, and each node reads about as much as the others: a node on the host of a
+    unit has at most that unit more to read than another.
 
     >>> pieces = [FilePiece(0, 0, (i,), 10, size) for i, size in enumerate([3, 1, 1, 2])]
     >>> dealt_units([FileUnit(i, 0, 10 * i, (piece,)) for i, piece in enumerate(pieces)], [4, 5])
     [4, 5, 5, 5]
     """
-    loads = [(0, place) for place in range(len(readers))]
+    loads = [0] * len(readers)
+    by_load = [(0, place) for place in range(len(readers))]
+    on_host: dict[str, list[int]] = {}
+    for place, rank in enumerate(readers):
+        on_host.setdefault((hosts or {}).get(rank, ""), []).append(place)
     owners = []
     for unit in units:
-        load, place = loads[0]
-        heapq.heapreplace(loads, (load + max(1, unit.size), place))
+        while by_load[0][0] != loads[by_load[0][1]]:
+            heapq.heappop(by_load)  # of before it was given a unit
+        least = by_load[0][1]
+        near = [place for host in unit.hosts for place in on_host.get(host, ())]
+        place = min(near, key=lambda place: (loads[place], place), default=least)
+        if loads[place] > loads[least] + unit.size:
+            place = least
+        loads[place] += max(1, unit.size)
+        heapq.heappush(by_load, (loads[place], place))
         owners.append(readers[place])
     return owners

@@ -25,7 +25,9 @@ def binary_listing(found: Sequence[FileSplit], told: Sequence[tuple[str, str]], 
     if any(file.size > longest for file in files.values()):
         raise NotDirectError(f"a file is longer than {LONGEST_SETTING}={longest}")
     numbers = {uri: number for number, uri in enumerate(files)}
-    pieces = tuple(FilePiece(split.partition, numbers[split.uri], (), 1, split.file_size) for split in found)
+    pieces = tuple(
+        FilePiece(split.partition, numbers[split.uri], (), 1, split.file_size, hosts=split.hosts) for split in found
+    )
     return Listing(tuple(files.values()), pieces, (*told, *TOLD.items()))
 
 

@@ -7,6 +7,7 @@ knows which filters nodes can apply.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,8 @@ CONSTANTS = {
     "string": "getUTF8String",
 }
 """Types of what directories may tell, and how Spark's rows give it."""
+NO_HOST = "localhost"
+"""What Hadoop calls the host of files of which it does not know on which host they are."""
 _TOLERANT = ("ignoreCorruptFiles", "ignoreMissingFiles")
 _SETTINGS = {  # under which Spark does not read what is in the files, or not by name
     **{f"spark.sql.files.{name}": "false" for name in _TOLERANT},
@@ -90,6 +93,7 @@ class FileSplit:
     modified: int  # the same, in milliseconds since 1970
     shown: str  # its path as Spark writes it
     constants: tuple[Any, ...] = ()  # what directories tell, as far as it was asked for
+    hosts: tuple[str, ...] = ()  # on whose disks it lies, where Spark knows
 
 
 def file_scan(df: DataFrame) -> FileScan:
@@ -222,7 +226,8 @@ def _split(partition: int, file: Any, constants: Sequence[tuple[int, str]]) -> F
     place = uri.getPath() if uri.getScheme() in (None, "file") else pyarrow_uri(uri.toString())
     told = tuple(_constant(file.partitionValues(), number, kind) for number, kind in constants)
     size, modified = file.fileSize(), file.modificationTime()
-    return FileSplit(partition, place, file.start(), file.length(), size, modified, path.toString(), told)
+    hosts = tuple(sys.intern(host) for host in file.locations() if host != NO_HOST)
+    return FileSplit(partition, place, file.start(), file.length(), size, modified, path.toString(), told, hosts)
 
 
 def _constant(row: Any, number: int, kind: str) -> Any:

@@ -82,4 +82,4 @@ def pieces_of(split: FileSplit, footer: Footer, number: int) -> Iterator[FilePie
     end = split.start + split.length
     for group, (middle, rows, size) in enumerate(footer.row_groups):
         if split.start <= middle < end:
-            yield FilePiece(split.partition, number, (group,), rows, size)
+            yield FilePiece(split.partition, number, (group,), rows, size, hosts=split.hosts)

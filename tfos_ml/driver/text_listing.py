@@ -50,7 +50,8 @@ def text_listing(
     files = look_at_each(found, planned)
     numbers = {uri: number for number, uri in enumerate(files)}
     pieces = tuple(
-        FilePiece(split.partition, numbers[split.uri], (), None, split.length, split.start) for split in found
+        FilePiece(split.partition, numbers[split.uri], (), None, split.length, split.start, split.hosts)
+        for split in found
     )
     return Listing(tuple(files.values()), pieces, tuple(told), text)
 
