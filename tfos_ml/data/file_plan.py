@@ -133,7 +133,7 @@ def _gathered(pieces: Iterator[FilePiece], least: int) -> Iterator[tuple[FilePie
 
 
 def dealt_units(units: Sequence[FileUnit], readers: Sequence[int], hosts: Mapping[int, str] | None = None) -> list[int]:
-    """The node that reads each unit: one on whose host it lies, by `hosts` (by rank), else the one with the least to read.
+    """The node that reads each unit: one of its hosts, which `hosts` has by rank, else the one with the least to read.
 
     So early units are read by different nodes, and each node reads about as much as the others: a node on the host of a
     unit has at most that unit more to read than another.
