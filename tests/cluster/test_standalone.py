@@ -139,7 +139,8 @@ def begin_and_wait(driver: Driver, directory: Path, **params) -> dict[int, dict[
     return dict(enumerate(contents(directory, "running-*.json")))
 
 
-@pytest.mark.parametrize("kind", ["barrier", slower("plain")])
+@pytest.mark.parametrize("kind", ["barrier", "plain"])
+@pytest.mark.chaos  # tests/ledger has them without a cluster
 def test_a_stopped_supervisor_is_a_lost_node(drivers, tmp_path, kind):
     stopped = begin_and_wait(drivers[kind], tmp_path)[1]["supervisor"]
     os.kill(stopped, signal.SIGSTOP)

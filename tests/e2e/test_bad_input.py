@@ -228,6 +228,7 @@ def test_settings_that_would_break_a_run(sessions, message):
     assert spark.sparkContext._jsc.sc().statusStore().jobsList(None).size() == 0
 
 
+@pytest.mark.chaos
 def test_rows_may_lie_in_plain_text_where_the_session_says_so(sessions):
     spark = sessions.get("local[2]", **ENCRYPTED)
     spark.conf.set("spark.tfos_ml.allowPlaintext", "true")

@@ -288,6 +288,7 @@ def read_nothing_and_return(args, ctx):
     """Nothing to do."""
 
 
+@pytest.mark.chaos
 def test_arguments_of_feeding_are_checked_on_several_executors(sessions):
     spark = sessions.get(CLUSTER)
     rdd = spark.sparkContext.parallelize(range(10), 1)

@@ -47,7 +47,11 @@ OUT_OF_REACH = "203.0.113.1"  # of RFC 5737: nobody has it
 
 @pytest.mark.corner("Spark Connect: metrics while a fit runs")
 @needs_connect_server
-@pytest.mark.parametrize(("host", "has_model_dir"), [("", False), (OUT_OF_REACH, True)], ids=["directly", "modelDir"])
+@pytest.mark.parametrize(
+    ("host", "has_model_dir"),
+    [("", False), pytest.param(OUT_OF_REACH, True, marks=pytest.mark.chaos)],
+    ids=["directly", "modelDir"],
+)
 def test_metrics_are_shown_while_the_fit_runs(connect_server, tmp_path, host, has_model_dir):
     model_dir = tmp_path / "model"
     command = [sys.executable, "-c", PROGRAM, connect_server.url, str(tmp_path / "seen"), host]

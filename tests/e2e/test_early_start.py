@@ -160,7 +160,11 @@ CACHED = {"inputPath": "direct", "cacheDir": "s3a://bucket/early"}
 WEIGHTED = {"validationSplit": 0.2, "weightCol": "weight", "classWeight": {0: 1.0, 2: 3.0}, "epochs": 3}
 
 
-@pytest.mark.parametrize(("workers", "params"), [(1, {}), (2, WEIGHTED)], ids=["one worker", "two, weighted, a split"])
+@pytest.mark.parametrize(
+    ("workers", "params"),
+    [pytest.param(1, {}, marks=pytest.mark.chaos), (2, WEIGHTED)],
+    ids=["one worker", "two, weighted, a split"],
+)
 def test_the_first_steps_are_taken_before_the_last_rows_can_be_read(spark, store, tmp_path, workers, params):
     df = rows(spark)
     waited = outcome(tmp_path, estimator(tmp_path, clusterSize=workers, **params).fit(df))

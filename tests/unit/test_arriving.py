@@ -15,7 +15,6 @@ from node_tasks import make_task
 from test_node_disk import OnlyTask
 
 from tfos_ml import errors
-from tfos_ml.agent.file_rows import read_share
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.data.file_plan import FilePiece, FilePlan, PlannedFile
 from tfos_ml.data.order import PARTITION_SHIFT
@@ -202,14 +201,12 @@ class OneOfTwo(OnlyTask):
 
 
 def train_a_line(args, ctx):
-    """Fit a line step by step, and tell of the first step, and then of all rows and the weights of two passes."""
+    """Fit a line step by step, and tell of all rows and the weights of two passes."""
     weights, batches = np.zeros(WIDTH, np.float32), []
     for batch, label in ctx.dataset(BATCH, epochs=2, shuffle=False, drop_remainder=args["drop"], wait=args["wait"]):
         x = np.asarray(batch["x"])
         weights -= np.float32(0.05) * (x.T @ (x @ weights - np.asarray(label, np.float32))) / len(x)
         batches.append(np.asarray(batch["id"]).tolist())
-        if len(batches) == 1:
-            (Path(args["directory"]) / f"first-{ctx.task_index}").touch()
     told = {"batches": batches, "weights": weights.view(np.int32).tolist(), "rows": ctx.row_count}
     (Path(args["directory"]) / f"all-{ctx.task_index}").write_text(json.dumps(told))
 
@@ -245,24 +242,15 @@ def plan_of(directory, draw, rows):
     return FilePlan(tuple(files), tuple(pieces), ("id", "features", "label"), draw)
 
 
-def lead_both(plan, program, arguments, hold_back=None):
-    """Lead two nodes that read the files of a plan; the last rows of each wait for `hold_back`."""
+def lead_both(plan, program, arguments):
+    """Lead two nodes that read the files of a plan."""
     payload = Artifact("program", pack_program("trainFn", program, (program, arguments), {}))
     task = make_task(template=make_template(2), schema=DEALT, payload=payload, file_plan=plan)
     texts, barrier, failures = ["", ""], threading.Barrier(2), {}
 
-    def arriving(rank):
-        batches = list(read_share(plan, DEALT, task.template, rank))
-        yield from batches[:-1]
-        deadline = time.monotonic() + DEADLINE
-        while hold_back is not None and not hold_back():
-            assert time.monotonic() < deadline, "there was no first step"
-            yield None
-        yield from batches[-1:]
-
     def lead(rank):
         try:
-            list(supervise(Supervisor(task, OneOfTwo(rank, texts, barrier)), arriving(rank)))
+            list(supervise(Supervisor(task, OneOfTwo(rank, texts, barrier)), ()))
         except BaseException as error:
             failures[rank] = error
             barrier.abort()
@@ -275,19 +263,15 @@ def lead_both(plan, program, arguments, hold_back=None):
     return failures
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("draw", [None, pytest.param(ValidationDraw(0.25, 3), marks=pytest.mark.chaos)])
-def test_several_nodes_begin_before_the_last_rows_are_there_as_if_they_had_waited(tmp_path, without_spark, draw):
+@pytest.mark.chaos
+@pytest.mark.parametrize("draw", [None, ValidationDraw(0.25, 3)])
+def test_several_nodes_have_the_same_batches_whether_they_wait_or_not(tmp_path, without_spark, draw):
     plan, told = plan_of(tmp_path, draw, MANY), {}
     for wait in (False, True):
         directory = tmp_path / f"wait-{wait}"
         directory.mkdir()
-
-        def have_begun(directory=directory):
-            return all((directory / f"first-{rank}").exists() for rank in (0, 1))
-
         arguments = {"directory": str(directory), "wait": wait, "drop": draw is not None}
-        assert lead_both(plan, train_a_line, arguments, None if wait else have_begun) == {}
+        assert lead_both(plan, train_a_line, arguments) == {}
         told[wait] = [json.loads((directory / f"all-{rank}").read_text()) for rank in (0, 1)]
     assert told[False] == told[True]
     ids = [i for node in told[False] for batch in node["batches"] for i in batch]
