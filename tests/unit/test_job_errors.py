@@ -9,6 +9,7 @@ from tfos_ml.driver.job_errors import adapt_rows_error, node_error, typed_error
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.template import make_template
 
+HOSTS = ["10.0.0.1", "10.0.0.2"]
 RUNNING = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=object()))
 STOPPED = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
 # As Spark 4.3 says it, shortened.
@@ -31,7 +32,7 @@ TOO_LARGE = (
 )
 CASES = {
     "shuffle block lost": (FETCH_FAILED, errors.InputLostError, r"worker:1 .*could not read all rows.*maxRestarts"),
-    "Python worker died": (WORKER_DIED, errors.NodeLostError, "worker:1 on unknown host: .*memoryOverhead"),
+    "Python worker died": (WORKER_DIED, errors.NodeLostError, r"worker:1 on 10\.0\.0\.2: .*memoryOverhead"),
     "executor silent": (SILENT, errors.NodeLostError, "worker:1 .*cut off, or too busy.*timed out after 8731 ms"),
     "results too large": (TOO_LARGE, errors.ResultSizeError, r"Set exportDir.*9\.5 MiB"),
     "session stopped": ("Job 0 cancelled because SparkContext was shut down", errors.FitCancelledError, "shut down"),
@@ -46,7 +47,7 @@ CASES = {
 
 @pytest.mark.parametrize(("text", "kind", "message"), CASES.values(), ids=CASES)
 def test_spark_says(text, kind, message):
-    error = node_error(RuntimeError(text.format(rank=1)), RUNNING, make_template(2).nodes, None)
+    error = node_error(RuntimeError(text.format(rank=1)), RUNNING, make_template(2).nodes, HOSTS, None)
     assert isinstance(error, kind)
     with pytest.raises(kind, match=f"(?s){message}"):
         raise error
@@ -60,7 +61,7 @@ def test_rows_to_adapt_on_that_are_too_large_name_adapt_rows():
 
 def test_what_is_not_ours_stays_as_it_is():
     error = RuntimeError("[DIVIDE_BY_ZERO] Division by zero")
-    assert node_error(error, RUNNING, make_template(2).nodes, None) is error
+    assert node_error(error, RUNNING, make_template(2).nodes, HOSTS, None) is error
     assert typed_error(error, RUNNING) is error
 
 
@@ -72,7 +73,7 @@ def test_a_session_that_is_stopped_explains_any_error():
 
 def test_what_a_node_has_reported_goes_before_what_spark_says():
     told = Failure(errors.TrainFnError, "the train function raised ValueError", "worker", 0, "h").encode()
-    error = node_error(RuntimeError(WORKER_DIED.format(rank=1)), RUNNING, make_template(2).nodes, told)
+    error = node_error(RuntimeError(WORKER_DIED.format(rank=1)), RUNNING, make_template(2).nodes, HOSTS, told)
     assert isinstance(error, errors.TrainFnError)
     assert error.index == 0
 
@@ -80,13 +81,13 @@ def test_what_a_node_has_reported_goes_before_what_spark_says():
 def test_rows_that_spark_could_not_read_for_a_reason_of_the_users_are_that_error():
     told = Failure(errors.InputLostError, "could not read all rows", "worker", 0, "h").encode()
     error = RuntimeError("[DIVIDE_BY_ZERO] Division by zero")
-    assert node_error(error, RUNNING, make_template(2).nodes, told) is error
+    assert node_error(error, RUNNING, make_template(2).nodes, HOSTS, told) is error
 
 
 def test_a_node_that_spark_starts_again_after_rows_were_lost_is_not_the_cause():
     told = Failure(errors.InputLostError, "could not read all rows", "worker", 0, "h").encode()
     again = Failure(errors.NodeLostError, "started a second time", "worker", 1, "h").encode()
     of_job = RuntimeError(f"Task 1 failed 4 times: NodeFailure {again}")
-    error = node_error(of_job, RUNNING, make_template(2).nodes, told)
+    error = node_error(of_job, RUNNING, make_template(2).nodes, HOSTS, told)
     assert isinstance(error, errors.InputLostError)
     assert error.index == 0

@@ -69,9 +69,13 @@ def adapt_rows_error(error: BaseException, spark: SparkSession) -> BaseException
 
 
 def node_error(
-    error: BaseException, spark: SparkSession, nodes: Sequence[NodeRole], reported: str | None
+    error: BaseException,
+    spark: SparkSession,
+    nodes: Sequence[NodeRole],
+    hosts: Sequence[str],
+    reported: str | None,
 ) -> BaseException:
-    """The error for what Spark reports of a job whose tasks are `nodes`, in order.
+    """The error for what Spark reports of a job whose tasks are `nodes`, on some hosts, in order.
 
     `reported` is what the first node that failed has reported to the driver.
     """
@@ -86,24 +90,30 @@ def node_error(
         return typed
     if _FETCH.search(text):
         lost = f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}"
-        return _of_node(nodes, errors.InputLostError, lost, _REDUCER, text)
+        return _of_node(nodes, hosts, errors.InputLostError, lost, _REDUCER, text)
     if not _TASK.search(text) or not _LOST.search(text):  # the input's own stages fail for reasons of their own
         return error
     if _SILENT.search(text):
         what = "Spark has lost touch with the executor of the node: its host is cut off, or too busy to answer"
     else:
         what = "the Spark Python worker or executor of the node died. " + MEMORY
-    return _of_node(nodes, errors.NodeLostError, f"{what}. Spark says: {_line(_LOST, text)}", _TASK, text)
+    lost = f"{what}. Spark says: {_line(_LOST, text)}"
+    return _of_node(nodes, hosts, errors.NodeLostError, lost, _TASK, text)
 
 
 def _of_node(
-    nodes: Sequence[NodeRole], kind: type[errors.NodeError], message: str, rank: re.Pattern[str], text: str
+    nodes: Sequence[NodeRole],
+    hosts: Sequence[str],
+    kind: type[errors.NodeError],
+    message: str,
+    rank: re.Pattern[str],
+    text: str,
 ) -> BaseException:
     found = rank.search(text)
     if found is None or int(found[1]) >= len(nodes):
         return Failure(kind, message).to_error()
-    node = nodes[int(found[1])]
-    return Failure(kind, message, node.job_name, node.task_index, "unknown host").to_error()
+    node, host = nodes[int(found[1])], hosts[int(found[1])]
+    return Failure(kind, message, node.job_name, node.task_index, host).to_error()
 
 
 def _is_stopped(spark: SparkSession) -> bool:

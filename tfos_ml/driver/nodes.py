@@ -150,10 +150,13 @@ class Nodes:
 
     def _lose(self, rank: int, message: str) -> None:
         node = self._template.nodes[rank]
-        known = self._progress.get(rank)
-        host = known.host if known is not None and known.host else "unknown host"
-        failure = Failure(NodeLostError, message, node.job_name, node.task_index, host)
+        failure = Failure(NodeLostError, message, node.job_name, node.task_index, self.host(rank))
         self._failure = self._failure or failure.encode()
+
+    def host(self, rank: int) -> str:
+        """The host of a node, as far as it has told."""
+        known = self._progress.get(rank)
+        return known.host if known is not None and known.host else "unknown host"
 
     def over(self) -> set[int]:
         """Nodes that read no further; called with the lock held."""

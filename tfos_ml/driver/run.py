@@ -148,7 +148,8 @@ class Run:
         if job.error is not None and job is self._job:
             reported = self.control.nodes.failure()
             nodes = self.task.template.nodes[self.task.first_rank :]
-            raise node_error(job.error, self.spark, nodes, reported) from None
+            hosts = [self.control.nodes.host(node.rank) for node in nodes]
+            raise node_error(job.error, self.spark, nodes, hosts, reported) from None
         self.check()  # tasks of failed nodes may well have ended without an error
         if job.error is not None:
             raise typed_error(job.error, self.spark) from None
