@@ -217,7 +217,8 @@ FEW = {  # so wide that they are not waited for
 }
 
 
-@pytest.mark.parametrize("name", ["one row", *(pytest.param(n, marks=pytest.mark.chaos) for n in list(FEW)[1:])])
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", FEW)
 def test_nodes_with_few_rows_or_none(spark, tmp_path, name):
     files = write(tmp_path / "files", FEW[name])
     _, direct = both_ways(spark, files, tmp_path, clusterSize=2, batchSize=64, model=classifier(ragged=True))
@@ -232,6 +233,7 @@ def test_rows_that_go_to_disk(spark, tmp_path):
     assert not direct.summary["warnings"]
 
 
+@pytest.mark.chaos
 def test_a_checkpoint_is_gone_on_from_as_if_it_had_waited(spark, tmp_path):
     files = write(tmp_path / "files", [[WIDTH] * 30_000, [WIDTH] * 3000])
     df = spark.read.parquet(str(files))

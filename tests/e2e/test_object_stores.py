@@ -313,7 +313,7 @@ def by_format(spark):
 NEEDS_SOURCES = pytest.mark.skipif(not HAS_SOURCES, reason="Spark 3.5 has none")
 WAYS_AND_SCHEMES = [
     (by_functions, "s3"),
-    pytest.param(by_format, "s3a", marks=NEEDS_SOURCES),
+    pytest.param(by_format, "s3a", marks=[NEEDS_SOURCES, pytest.mark.chaos]),
     pytest.param(by_functions, "s3a", marks=pytest.mark.chaos),
     pytest.param(by_format, "s3", marks=[NEEDS_SOURCES, pytest.mark.chaos]),
 ]

@@ -93,7 +93,7 @@ def test_more_nodes_that_die(run, case):
 
 
 @pytest.mark.parametrize("which", [0, slower(1)])
-@pytest.mark.parametrize("fault", ["stop child", "stop supervisor"])
+@pytest.mark.parametrize("fault", [slower("stop child"), "stop supervisor"])
 @pytest.mark.parametrize("mode", [slower("barrier"), "plain", slower("connect")])
 def test_nodes_that_stand_still(run, mode, fault, which):
     """Found out by their silence: those of the three phases wait for it together."""
