@@ -294,8 +294,9 @@ def test_python_workers_stay_for_the_tasks_after_a_fit(spark, files, tmp_path):
 
     def workers():
         ours = {child.pid for child in psutil.Process().children(recursive=True)}
+        daemons = {"tfos_ml.agent.daemon", "pyspark.daemon"}
         found = psutil.process_iter(["cmdline"])
-        return {one.pid for one in found if one.pid in ours and "pyspark.worker" in (one.info["cmdline"] or ())}
+        return {one.pid for one in found if one.pid in ours and daemons & {*(one.info["cmdline"] or ())}}
 
     df = spark.read.parquet(str(files))
     df.mapInArrow(lambda batches: batches, df.schema).count()
