@@ -18,6 +18,8 @@ from tfos_ml.common.redact import redact
 from tfos_ml.data.file_plan import CSV, FilePiece, FilePlan, FileUnit, PlannedFile
 from tfos_ml.data.text_format import TextFormat
 
+ADVICE = " Set inputPath='auto' or 'spark', or write the rows to Parquet files and read those (spark.read.parquet)."
+"""How to go on where the fit does not by itself."""
 _SHOWN_CHARACTERS = 200
 
 
@@ -63,6 +65,5 @@ def _uncertain(file: PlannedFile, block: TextBlock, error: UncertainLinesError) 
     if len(found) > _SHOWN_CHARACTERS:  # Arrow shows whole lines
         found = found[:_SHOWN_CHARACTERS] + "..."
     return errors.UncertainTextError(
-        f"{redact(file.uri)} has, {where}, what Spark may read otherwise than nodes do: {found}. Set "
-        "inputPath='auto' or 'spark', or write the rows to Parquet files and read those (spark.read.parquet)."
+        f"{redact(file.uri)} has, {where}, what Spark may read otherwise than nodes do: {found}.{ADVICE}"
     )

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from tfos_ml.agent.text_reader import ADVICE
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.driver.fit import RunResult
@@ -29,8 +30,9 @@ def run_by(
         except UncertainTextError as error:
             if path != "auto":
                 raise
-            warn(f"The fit began again, with rows that Spark feeds: {error.message}")
-            chosen = InputChoice(None, error.message, is_given_up=True)
+            found = error.message.removesuffix(ADVICE)
+            warn(f"The fit began again, with rows that Spark feeds: {found}")
+            chosen = InputChoice(None, found, is_given_up=True)
         except EarlyStartError as error:
             logger.info("The fit begins again: %s", error)
             chosen = replace(chosen, waits_because=error.message)
