@@ -94,20 +94,17 @@ WORDS = st.text(st.sampled_from("ab é\u20ac\U0001f600'#-0x\xa0|;:"), max_size=6
 CSV_DECENT = {name: st.just("") | field for name, field in DECENT.items()} | {"s": WORDS.map(str.strip)}
 
 
+DAMAGE = ["\r", "\n", '"', "\\", " ", "\t", "\0", ","]
+"""Put anywhere into texts."""
+
+
 def csv_texts(columns, separator):
     """Lines of fields; of some texts any fields, and perhaps damaged."""
     decent = st.tuples(*(CSV_DECENT[name] for name in columns)).map(separator.join)
     odd = st.tuples(*(CSV_DECENT[name] | WORDS | ODD for name in columns)).map(separator.join)
     ends = LINE_ENDS | st.sampled_from(["\n\n", "\r\n\r\n", ""])
     pieces = [
-        "\r",
-        "\n",
-        '"',
-        "\\",
-        " ",
-        "\t",
-        "\0",
-        ",",
+        *DAMAGE,
         "\x0b",
         "\x1a",
         "\ufeff",
@@ -181,14 +178,7 @@ def json_texts(columns):
     ]
     odd = st.builds(lambda line, frame: frame.format(line, line), odd | lines, st.sampled_from(around))
     pieces = [
-        "\r",
-        "\n",
-        '"',
-        "\\",
-        " ",
-        "\t",
-        "\0",
-        ",",
+        *DAMAGE,
         "}",
         "{",
         "]",
