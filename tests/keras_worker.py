@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pyarrow as pa
+from keras_programs import PROGRAMS, TRIED
 
 BATCH, EPOCHS, ROWS = 64, 2, 403
 
@@ -218,6 +219,8 @@ CASES = {
     "classifier_metrics": (class_data, classifier),
     "two_outputs": (two_output_data, two_outputs),
     "shuffle": (dense_data, lambda: dense_model(optimizer("Adam", 0.01))),
+    **PROGRAMS,
+    **TRIED,
 }
 if tuple(map(int, metadata.version("keras").split(".")[:2])) < (3, 9):  # whose inputs are never ragged
     del CASES["ragged_input"]
@@ -246,6 +249,8 @@ def columns_of(data):
 
     labels = data["y"] if isinstance(data["y"], dict) else {"label": data["y"]}
     columns = {("x", "feature"): arrow(data["x"])}
+    if data["y"] is None:
+        return columns
     columns.update({(name, "label"): arrow(values) for name, values in labels.items()})
     if data["w"] is not None:
         columns["weight", "weight"] = arrow(data["w"])
@@ -294,14 +299,14 @@ def worker_context(data, rank, size, shuffle, directory):
         shuffle_notice=lambda: "",
         row_count=int((~validates).sum()),
         validation_row_count=int(validates.sum()),
-        batch_size=BATCH,
+        batch_size=data.get("batch", BATCH),
         epochs=EPOCHS,
         is_chief=rank == 0,
         checkpoint_dir=None,
         run_id="run",
         logs=logs,
         report=lambda values, epoch: logs.append(values),
-        summarize=lambda facts: None,
+        summarize=lambda facts: [print(f"NOTICE {w}", flush=True) for w in facts["warnings"]],
         log_upload=LogUpload(str(directory.disk), None),
         export_checkpoint=lambda model, epoch: None,
     )
@@ -331,7 +336,14 @@ def main(arguments):
             ctx = worker_context(
                 data, rank, size, case == "shuffle", spool.SpoolDirectories(Path(directory), Path(directory))
             )
-            model = fit_model(KerasFit(source, describe(model), Head()), ctx, group)
+            task = KerasFit(
+                source,
+                describe(model),
+                Head(),
+                callbacks=data.get("callbacks", list)(),
+                class_weight=data.get("class_weight", {}),
+            )
+            model = fit_model(task, ctx, group)
         weights = {f"w{i}": w for i, w in enumerate(model.get_weights())}
         np.savez(f"{out}/{case}-{size}-{rank}.npz", **weights)
         if rank == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -120,20 +121,20 @@ class TrainingData:
             "instance with pyspark.ml.feature.StringIndexer, or give the last layer as many units as there are classes."
         )
 
-    def element_spec(self) -> Any:
-        """Structure, shapes and dtypes of a batch."""
+    def element_spec(self, train: bool = True) -> Any:
+        """Structure, shapes and dtypes of a batch for training, or for validation."""
         shapes = self._rows.form.shapes
         inputs = {name: tensor_spec(tensor) for name, tensor in self._inputs.items()}
         labels = {}
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
             labels[spec.name] = tf.TensorSpec((None, *shapes[i]), tf.as_dtype(spec.dtype))
-        weights = {name: tf.TensorSpec([None], tf.float32) for name in self._weight_names()}
+        weights = {name: tf.TensorSpec([None], tf.float32) for name in self._weight_names(train)}
         return self._element(inputs, labels, weights)
 
-    def _weight_names(self) -> list[str]:
+    def _weight_names(self, train: bool) -> list[str]:
         names = [self._schema.columns[i].name for i in self._schema.of("weight")]
-        return names or (["weight"] if self._class_weight else [])
+        return names or (["weight"] if self._class_weight and train else [])
 
     def dataset(self, stream: str) -> tf.data.Dataset:
         """One pass over the rows of a stream, in the order of ``current_epoch``."""
@@ -141,23 +142,27 @@ class TrainingData:
         shuffled = train and self._ctx.settings.shuffle
         if shuffled:
             self.settle()[stream].check_room()
-        spec = self.element_spec()
+        spec = self.element_spec(train)
         dataset = self._rows.dataset(
             stream,
             self.train if train else self.validation,
             self._ctx.settings.seed if shuffled else None,
             lambda: self.current_epoch,
-            self._gather,
-            (_padded_spec(spec[0]), *spec[1:]),
+            functools.partial(self._gather, train=train),
+            _padded_spec(spec),
         )
         if not any(tensor.ragged for tensor in self._inputs.values()):
             return dataset
-        return dataset.map(lambda x, *others: (_with_ragged(x), *others))
+        return dataset.map(lambda *parts: _with_ragged(parts if isinstance(spec, tuple) else parts[0]))
+
+    def first_element(self, rows: int) -> Any:
+        """At most so many of this worker's first training rows, as a batch."""
+        return _with_ragged(tf.nest.map_structure(tf.constant, self._gather(*self._rows.first(rows))))
 
     def first_inputs(self) -> Any:
         """What the model takes, of this worker's first rows, at most a batch of them."""
-        x = self._gather(*self._rows.first(self._ctx.batch_size))[0]
-        return _with_ragged(tf.nest.map_structure(tf.constant, x))
+        element = self.first_element(self._ctx.batch_size)
+        return element[0] if isinstance(element, tuple) else element
 
     @property
     def shuffle_notice(self) -> str:
@@ -170,7 +175,7 @@ class TrainingData:
             return values
         return pad_rows(values, longest[column], self._schema.columns[column], self._pad_value)
 
-    def _gather(self, rows: Rows, at: Int64s) -> Any:
+    def _gather(self, rows: Rows, at: Int64s, train: bool = True) -> Any:
         """The rows at some positions of some rows as one element.
 
         Ragged rows are padded to the longest of all nodes: what a model without a mask, or a metric, which
@@ -187,9 +192,9 @@ class TrainingData:
             column = by_name.get(name, self._schema.of("feature")[0])
             inputs[name] = {_VALUES: inputs[name], _LENGTHS: rows.lengths(column, at)}
         weights = {name: values.astype(np.float32) for name, values in weights.items()}
-        if self._class_weight:
+        if self._class_weight and train:  # not in validation, as in Keras
             by_class = self._weights_by_class(next(iter(labels.values())))
-            weights = {name: weights.get(name, np.float32(1)) * by_class for name in self._weight_names()}
+            weights = {name: weights.get(name, np.float32(1)) * by_class for name in self._weight_names(train)}
         return self._element(inputs, labels, weights)
 
     def _weights_by_class(self, label: Array) -> Array:
@@ -202,9 +207,9 @@ class TrainingData:
 
     def _element(self, inputs: dict[str, Any], labels: dict[str, Any], weights: dict[str, Any]) -> Any:
         x = arrange_inputs(self._model, inputs)
+        if not labels:  # as Keras packs it: a tensor or a dict stays what it is
+            return (tuple(x),) if isinstance(x, (list, tuple)) else x
         x = tuple(x) if isinstance(x, list) else x  # to tf.data a list is one tensor
-        if not labels:
-            return (x,)
         y = self._by_output(labels)
         if not weights:
             return x, y

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteLossError
@@ -16,7 +15,7 @@ from tfos_ml.keras.batches import TrainingData
 from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, Stage
 from tfos_ml.keras.finite_weights import WeightWatch
-from tfos_ml.keras.sync import LayerState, MetricSums
+from tfos_ml.keras.sync import LayerState, MetricSums, numbers
 from tfos_ml.worker.global_batches import GlobalBatches
 
 if TYPE_CHECKING:
@@ -104,6 +103,7 @@ class Closing(keras.callbacks.Callback):
         state: EpochState,
         layer_state: LayerState,
         metrics: MetricSums,
+        validation_metrics: MetricSums,
         agree_on_batches: bool,
         raises_on_nan: bool,
         seed: int | None,
@@ -118,7 +118,7 @@ class Closing(keras.callbacks.Callback):
         self._seed = seed
         self._epoch_done = epoch_done
         self._weights = weights
-        self._metrics = metrics
+        self._metrics, self._validation_metrics = metrics, validation_metrics
         self._began = 0.0
         self._epoch = 0
 
@@ -133,7 +133,7 @@ class Closing(keras.callbacks.Callback):
             if self._raises_on_nan:
                 self._check_finite()
             batches = self._state.data.train
-            self._state.replaced = self._bring_together(batches, self._seed, logs or {})
+            self._state.replaced = self._bring_together(self._metrics, batches, self._seed, logs or {})
             self._layer_state.bring_together(len(batches) / batches.total)
             if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
                 self._weights.check(self._epoch)
@@ -141,18 +141,25 @@ class Closing(keras.callbacks.Callback):
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         batches = self._state.data.validation
         if batch >= batches.steps - 1:
-            self._state.replaced_in_test = self._bring_together(batches, None, logs or {})
+            self._state.replaced_in_test = self._bring_together(self._validation_metrics, batches, None, logs or {})
 
-    def _bring_together(self, batches: GlobalBatches, seed: int | None, logs: Mapping[str, Any]) -> dict[str, float]:
+    def _bring_together(
+        self, metrics: MetricSums, batches: GlobalBatches, seed: int | None, logs: Mapping[str, Any]
+    ) -> dict[str, float]:
         """Metrics of all workers; returns the logs that have to be replaced."""
-        replaced = {}
-        if self._state.group.size > 1 and set(logs) != set(self.model.get_metrics_result()):
-            # Of a train_step with logs of its own: those of the last step, by its rows.
-            mine = batches.sizes(seed, self._epoch)[-1]
-            rows = batches.total - (batches.steps - 1) * batches.batch_size
-            numbers = {k: v for k, v in logs.items() if np.ndim(v) == 0}
-            replaced = self._metrics.average(numbers, mine / rows)
-        return {**replaced, **self._metrics.bring_together(len(batches) / batches.total)}
+        results, own = self.model.get_metrics_result(), {}
+        if self._state.group.size > 1 and set(logs) != set(results):
+            # Of a step with logs of its own: those of the last step, by its rows. The others are metrics.
+            own = {k: v for k, v in numbers(logs).items() if k not in results or k in metrics.own_logs}
+        mine = batches.sizes(seed, self._epoch)[-1] / (batches.total - (batches.steps - 1) * batches.batch_size)
+        sums = {k: v for k, v in own.items() if k in metrics.summed_logs}
+        replaced = metrics.average({k: v for k, v in own.items() if k not in sums}, mine)
+        replaced |= metrics.average(sums, float(mine > 0))
+        averages = metrics.bring_together(len(batches) / batches.total)
+        if own:
+            results = numbers(self.model.get_metrics_result())
+            replaced |= {k: v for k, v in results.items() if k in logs and k not in own}
+        return {**replaced, **averages}
 
     def _check_finite(self) -> None:
         """Raise, on the worker where it began, if a loss was not finite; the others follow its end."""
@@ -174,5 +181,5 @@ class Closing(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._agree_to_stop()
-        values = {name: float(value) for name, value in (logs or {}).items() if np.ndim(value) == 0}
+        values = numbers(logs or {})
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,13 +133,21 @@ class WorkerGroup:
 
     # In the training step
 
-    def sum_gradients(self, gradients: Sequence[Any], weight: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[Any]:
+    def sum_gradients(
+        self,
+        gradients: Sequence[Any],
+        weight: tf.Tensor,
+        shapes: Sequence[tf.TensorShape],
+        whole: Collection[int] = (),
+        name: str = "gradients",
+    ) -> list[Any]:
         """``weight``, a float32 scalar, times each gradient, summed over all workers; the same on every worker.
 
         Gradients are tensors, ``IndexedSlices`` or None, each in the same places on all. Dense ones travel in flat
         buckets of at most 32 MiB, slices as slices: those of all workers, one after another, as one worker would have
-        them for all rows. `shapes` are those of the variables. The last variables go first, whose gradients are there
-        while backpropagation goes on.
+        them for all rows. Slices at positions in `whole` are of the same entries on all workers that have rows, and are
+        summed. `shapes` are those of the variables. The last variables go first, whose gradients are there while
+        backpropagation goes on.
         """
         summed: list[Any] = [None] * len(gradients)
         dense = {}
@@ -151,18 +159,23 @@ class WorkerGroup:
                 dense[i] = tf.ensure_shape(tf.convert_to_tensor(gradient), shapes[i])
         for number, bucket in enumerate(_buckets(dict(reversed(dense.items())))):
             flat = tf.concat([tf.reshape(dense[i], [-1]) for i in bucket], 0)
-            flat = self.all_reduce(flat * tf.cast(weight, flat.dtype), f"gradients-{number}")
+            flat = self.all_reduce(flat * tf.cast(weight, flat.dtype), f"{name}-{number}")
             parts = tf.split(flat, [dense[i].shape.num_elements() for i in bucket])
             for i, part in zip(bucket, parts, strict=True):
                 summed[i] = tf.reshape(part, dense[i].shape)
-        if slices and self._mesh is not None:
-            for i, gradient in slices.items():
-                summed[i] = self._mesh_slices(self._mesh, gradient, weight, shapes[i])
-        elif slices:
-            counts = tf.stack([tf.shape(s.indices)[0] for s in slices.values()])
-            longest = self.all_reduce(counts, "slices", "Max")
-            for number, (i, gradient) in enumerate(slices.items()):
-                summed[i] = self._gather_slices(gradient, weight, shapes[i], longest[number], f"slices-{i}")
+        if not slices:
+            return summed
+        longest: dict[int, tf.Tensor] = {}
+        counted = [i for i in slices if self._mesh is None or i in whole]
+        if counted:
+            counts = tf.stack([tf.shape(slices[i].indices)[0] for i in counted])
+            longest = dict(zip(counted, tf.unstack(self.all_reduce(counts, "slices", "Max")), strict=True))
+        for i, gradient in slices.items():
+            if self._mesh is not None:
+                joined = self._mesh_slices(self._mesh, gradient, weight, shapes[i])
+            else:
+                joined = self._gather_slices(gradient, weight, shapes[i], longest[i], f"slices-{i}")
+            summed[i] = _sum_of_blocks(joined, longest[i], shapes[i]) if i in whole else joined
         return summed
 
     def _mesh_slices(
@@ -246,6 +259,12 @@ def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float)
 def _key(name: str, dtype: Any, shape: Any) -> int:
     """The same number, of 30 bits, on every worker for the same operation."""
     return zlib.crc32(f"{name}:{dtype.name}:{shape}".encode()) & 0x3FFFFFFF
+
+
+def _sum_of_blocks(joined: tf.IndexedSlices, length: tf.Tensor, shape: tf.TensorShape) -> tf.IndexedSlices:
+    """The sum of blocks of slices, one after another, each of the same `length` entries of a table."""
+    blocks = tf.reshape(joined.values, tf.stack([-1, length, *shape[1:]]))
+    return tf.IndexedSlices(tf.reduce_sum(blocks, 0), joined.indices[:length], joined.dense_shape)
 
 
 def _buckets(dense: dict[int, tf.Tensor]) -> list[list[int]]:

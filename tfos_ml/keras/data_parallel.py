@@ -7,10 +7,8 @@ for any number of workers:
   worker's *share* of the global batch, and leaves the pass out where there is no row.
 - ``optimizer.apply`` first sums share-weighted gradients over the workers, so that clipping,
   accumulation, loss scaling and weight averaging see the gradient of the global batch.
-- A loss that is a mean over rows needs no more. One with another denominator (``"sum"``,
-  ``"mean_with_sample_weight"``, masks) is divided by the denominator of all workers.
-- Up to Keras 3.12 the activity regularizer of a layer adds a sum over rows, which is divided by
-  the share; later Keras divides it by the rows, and it needs no more.
+- Losses are those of the global batch (:mod:`tfos_ml.keras.loss_terms`).
+- :class:`Rules` say what else is put together otherwise than by rows.
 
 All wrappers are attributes of instances; :meth:`DataParallel.close` takes them off again, and
 no class is changed, so what the model saves meanwhile is plain Keras.
@@ -18,22 +16,74 @@ no class is changed, so what the model saves meanwhile is plain Keras.
 
 from __future__ import annotations
 
-import functools
-import operator
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
-import wrapt
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives import WorkerGroup
+from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.worker import keras_privates
 
 NO_STEP = -1
-_MEAN_OF_ROWS = ("sum_over_batch_size", "mean")
+
+
+@dataclass(frozen=True)
+class PassRules:
+    """Of a pass of training or validation: how its metrics and logs are put together.
+
+    Attributes
+    ----------
+    by_step : tuple of int
+        Positions, in :func:`metric_variables`, of state that grows by a number a step, not by one a row.
+    own_logs, summed_logs : tuple of str
+        Logs that are no results of metrics, and those of them that are sums over rows.
+    inexact : tuple of str, or None
+        Metrics whose states cannot be added up; None if that was not tried.
+    """
+
+    by_step: tuple[int, ...] = ()
+    own_logs: tuple[str, ...] = ()
+    summed_logs: tuple[str, ...] = ()
+    inexact: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How what workers compute from their rows is put together, where Keras's own models do it otherwise.
+
+    Attributes
+    ----------
+    sums : tuple of str
+        Terms of the loss, by their names in :class:`LossTerms`, that are sums over rows, not means.
+    gradient_is_sum : bool
+        Whether the gradients of a ``train_step`` of the user's own are sums over rows.
+    whole_slices : tuple of int
+        Positions of gradients, slices of a table, that are of the same entries whatever the rows.
+    assigned : tuple of int
+        Positions, in the model's variables, of those that a step assigns by itself.
+    train, test : PassRules
+        Those of each pass.
+    notices : tuple of str
+        What to tell the user.
+    """
+
+    sums: tuple[str, ...] = ()
+    gradient_is_sum: bool = False
+    whole_slices: tuple[int, ...] = ()
+    assigned: tuple[int, ...] = ()
+    train: PassRules = PassRules()
+    test: PassRules = PassRules()
+    notices: tuple[str, ...] = ()
+
+
+def metric_variables(model: keras.Model) -> list[Any]:
+    """The state of all metrics of a model, each variable once."""
+    return list({id(v): v for metric in model.metrics for v in metric.variables}.values())
 
 
 class Stage:
@@ -62,43 +112,50 @@ class DataParallel:
     ``tracing_seconds`` is how long TensorFlow has traced training steps.
     """
 
-    def __init__(self, model: keras.Model, group: WorkerGroup, train: Stage, test: Stage):
+    def __init__(self, model: keras.Model, group: WorkerGroup, train: Stage, test: Stage, rules: Rules):
         self._model = model
         self._group = group
+        self._rules = rules
         self._share: tf.Tensor | None = None
         self._step: tf.Tensor | None = None
         self._gradients: list[Any] | None = None
-        self._denominators: list[str] = []
         self._wrapped: list[tuple[Any, str]] = []
-        self._plain_regularizers: list[tuple[keras.Layer, Any]] = []
-        self._plain_losses: list[Any] | None = None
+        self._is_plain = False  # while the user's own evaluate() runs
+        self._plain_test_function: Any = None
         self.bad_step = tf.Variable(NO_STEP, dtype=tf.int64, trainable=False)
         self.tracing_seconds = 0.0
         self._train, self._test = train, test
+        self.terms: LossTerms | None = None
+        if group.size > 1:
+            self.terms = LossTerms(model, group, lambda: self._share, rules.sums)
         self._wrap(model, "compute_loss", self._watching_loss(model.compute_loss))
         step = self._step_of(train, model.train_step)
         self._wrap(model, "train_step", step if model.run_eagerly else self._timed(step))
+        self._assigned = [model.variables[i] for i in rules.assigned] if group.size > 1 else []
         if group.size > 1:
             self._wrap(model, "test_step", self._step_of(test, model.test_step))
+            self._wrap(model, "evaluate", self._evaluating(model.evaluate))
             self._wrap(model.optimizer, "apply", self._reducing_apply(model.optimizer.apply))
-            self._wrap_losses()
-            self._wrap_activity_regularizers()
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         setattr(owner, name, wrapper)
         self._wrapped.append((owner, name))
+
+    def _by_step(self, rules: PassRules) -> list[Any]:
+        """State of metrics that is told of one number a step; so are those of the losses of several outputs."""
+        compiled = keras_privates.compiled_loss(self._model)
+        of_losses = {id(v) for metric in getattr(compiled, "metrics", ()) for v in metric.variables}
+        found = enumerate(metric_variables(self._model))
+        return [v for i, v in found if i in rules.by_step or id(v) in of_losses]
 
     def close(self) -> None:
         """Give the model back as it was."""
         for owner, name in self._wrapped:
             delattr(owner, name)
         self._wrapped.clear()
-        for layer, regularizer in self._plain_regularizers:
-            layer.activity_regularizer = regularizer
-        if self._plain_losses is not None:
-            keras_privates.set_losses_of_outputs(keras_privates.compiled_loss(self._model), self._plain_losses)
-        self._model.make_train_function(force=True)
-        self._model.make_test_function(force=True)
+        if self.terms is not None:
+            self.terms.close()
+        self._model.train_function = self._model.test_function = None  # Keras makes them anew
 
     # Steps
 
@@ -115,29 +172,49 @@ class DataParallel:
 
     def _step_of(self, stage: Stage, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def step(data: Any) -> Any:
+            if self._is_plain:
+                return original(data)
             number, total = stage.advance()
             self._step = number if stage is self._train else None
-            if self._group.size == 1:
-                return original(data)
-            rows = _row_count(tf.nest.flatten(data)[0])
-            self._share = tf.cast(rows, tf.float32) / tf.cast(total, tf.float32)
-            self._gradients, self._denominators = None, []
-            logs: list[Any] = []
-
-            def work() -> Any:
-                logs.append(original(data))
-                return logs[0]
-
-            # TensorFlow traces the first branch first, so the second knows what the first does.
-            result = tf.cond(rows > 0, work, lambda: self._idle(logs[0]))
-            self._share = None
-            return result
+            try:
+                if self._group.size == 1:
+                    return original(data)
+                rows = _row_count(tf.nest.flatten(data)[0])
+                self._share = tf.cast(rows, tf.float32) / tf.cast(total, tf.float32)
+                return self._shared_step(original, data, rows, stage is self._train)
+            finally:
+                self._share = self._step = None
 
         return step
 
+    def _shared_step(self, original: Callable[[Any], Any], data: Any, rows: tf.Tensor, trains: bool) -> Any:
+        self._gradients = None
+        self._terms.denominators.clear()
+        logs: list[Any] = []
+
+        def work() -> Any:
+            logs.append(original(data))
+            return logs[0]
+
+        by_step = self._by_step(self._rules.train if trains else self._rules.test)
+        before = [tf.identity(tf.convert_to_tensor(v)) for v in by_step]
+        # TensorFlow traces the first branch first, so the second knows what the first does.
+        result = tf.cond(rows > 0, work, lambda: self._idle(logs[0]))
+        for variable, value in zip(by_step, before, strict=True):
+            grown = tf.convert_to_tensor(variable) - value
+            variable.assign(value + grown * tf.cast(self._share, grown.dtype))
+        if trains and self._assigned:
+            self._share_assigned()
+        return result
+
+    @property
+    def _terms(self) -> LossTerms:
+        assert self.terms is not None
+        return self.terms
+
     def _idle(self, logs: Any) -> Any:
         """A step without rows: join the others' reductions, and take over their update."""
-        for name in list(self._denominators):
+        for name in list(self._terms.denominators):
             self._group.all_reduce(tf.zeros([1], tf.float32), name)
         if self._gradients is not None:
             variables = [v for _, v in self._gradients]
@@ -145,6 +222,15 @@ class DataParallel:
             self._gradients = None
             self._model.optimizer.apply(zeros, variables)
         return tf.nest.map_structure(lambda value: tf.zeros(value.shape, value.dtype), logs)
+
+    def _share_assigned(self) -> None:
+        """Give all workers the mean, by rows, of what the step has assigned; one without rows has assigned nothing."""
+        values = [tf.convert_to_tensor(v) for v in self._assigned]
+        shapes = [tf.TensorShape(v.shape) for v in self._assigned]
+        for variable, value in zip(
+            self._assigned, self._group.sum_gradients(values, self._share, shapes, name="assigned"), strict=True
+        ):
+            variable.assign(value)
 
     def _reducing_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(grads: Any, trainable_variables: Any = None) -> Any:
@@ -159,17 +245,39 @@ class DataParallel:
             variables = list(trainable_variables or keras_privates.optimizer_variables(self._model.optimizer))
             self._gradients = list(zip(grads, variables, strict=True))
             shapes = [tf.TensorShape(v.shape) for v in variables]
-            return original(self._group.sum_gradients(grads, self._share, shapes), variables)
+            weight = tf.ones([]) if self._rules.gradient_is_sum else self._share
+            summed = self._group.sum_gradients(grads, weight, shapes, self._rules.whole_slices)
+            return original(summed, variables)
 
         return apply
 
-    # Losses
+    # What the user calls in between
+
+    def _evaluating(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``evaluate`` which, called by a callback of the user's, is that of Keras alone."""
+
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
+            if keras_privates.is_validation_of_fit(kwargs):
+                return original(*args, **kwargs)
+            model = self._model
+            ours, model.test_function = model.test_function, self._plain_test_function
+            self._is_plain = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._is_plain = False
+                self._plain_test_function, model.test_function = model.test_function, ours
+
+        return evaluate
 
     def _watching_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Notes the step in which the loss of this worker is not a finite number."""
+        is_keras = getattr(original, "__func__", None) is keras.Model.compute_loss
 
         def compute_loss(*args: Any, **kwargs: Any) -> Any:
             loss = original(*args, **kwargs)
+            if self.terms is not None and is_keras:
+                loss = self.terms.added(loss)
             if kwargs.get("training", True) and self._step is not None and loss is not None:
                 finite = tf.reduce_all(tf.math.is_finite(tf.cast(loss, tf.float32)))
                 is_first = tf.logical_and(tf.logical_not(finite), self.bad_step < 0)
@@ -177,75 +285,6 @@ class DataParallel:
             return loss
 
         return compute_loss
-
-    def _wrap_losses(self) -> None:
-        compiled = keras_privates.compiled_loss(self._model)
-        if compiled is None:
-            return
-        self._plain_losses = keras_privates.losses_of_outputs(compiled)
-        in_step = [
-            entry._replace(loss=self._global_loss(entry.loss, f"denominator-{i}"))
-            for i, entry in enumerate(self._plain_losses)
-        ]
-        keras_privates.set_losses_of_outputs(compiled, in_step)
-        for metric in compiled.metrics:  # means over steps, of the losses of several outputs
-            self._wrap(metric, "update_state", self._share_weighted(metric.update_state))
-
-    def _wrap_activity_regularizers(self) -> None:
-        layers = [layer for layer in keras_privates.all_layers(self._model) if layer.activity_regularizer is not None]
-        if not layers or not _activity_losses_are_sums():
-            return
-        self._plain_regularizers = [(layer, layer.activity_regularizer) for layer in layers]
-        for layer in layers:
-            layer.activity_regularizer = _SumOverWorkers(layer.activity_regularizer, lambda: self._share)
-
-    def _share_weighted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def update_state(value: Any, sample_weight: Any = None) -> Any:
-            return original(value, sample_weight=self._share)
-
-        return update_state
-
-    def _global_loss(self, loss: Any, name: str) -> Callable[..., Any]:
-        """The loss such that its share-weighted mean over the workers is that of the global batch."""
-
-        def call(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-            values: list[Any] = []
-            plain = _capturing(loss, values)(y_true, y_pred, sample_weight)
-            if self._share is None:
-                return plain
-            mask = _mask_of(y_pred, values[0])
-            own_mean = loss.reduction in _MEAN_OF_ROWS and mask is None
-            if own_mean or (loss.reduction == "mean_with_sample_weight" and mask is None and sample_weight is None):
-                return plain
-            total = _with_reduction(loss, "sum", y_true, y_pred, sample_weight)
-            if loss.reduction == "sum":
-                return total / tf.cast(self._share, total.dtype)
-            weight = sample_weight if loss.reduction == "mean_with_sample_weight" else None
-            here = _denominator(values[0], mask, weight)
-            self._denominators.append(name)
-            denominator = self._group.all_reduce(tf.reshape(here, [1]), name)[0]
-            return tf.math.divide_no_nan(total, tf.cast(denominator * self._share, total.dtype))
-
-        return call
-
-
-class _SumOverWorkers(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    """A regularizer whose share-weighted sums over the workers are the sum over their rows; saved as the plain one."""
-
-    def __init__(self, regularizer: Any, share: Callable[[], tf.Tensor | None]):
-        super().__init__(regularizer)
-        self._self_share = share
-
-    def __call__(self, output: Any) -> Any:
-        loss, share = self.__wrapped__(output), self._self_share()
-        return loss if share is None else loss / tf.cast(share, loss.dtype)
-
-
-def _activity_losses_are_sums() -> bool:
-    """Whether this Keras does not divide what an activity regularizer returns by the rows."""
-    layer = keras.layers.ActivityRegularization(l2=1.0)
-    layer(tf.ones([2, 1]))
-    return float(layer.losses[0]) > 1.5
 
 
 def _row_count(tensor: Any) -> tf.Tensor:
@@ -262,53 +301,3 @@ def _zero_gradient(gradient: Any, variable: Any) -> Any:
         values = tf.zeros([0, *variable.shape[1:]], gradient.values.dtype)
         return tf.IndexedSlices(values, tf.zeros([0], gradient.indices.dtype), tf.constant(list(variable.shape)))
     return tf.zeros(variable.shape, gradient.dtype)
-
-
-def _capturing(loss: Any, values: list[Any]) -> Callable[..., Any]:
-    """The loss, which notes what its ``call`` returns for each row before they are reduced."""
-
-    def run(y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        original = loss.call
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            values.append(original(*args, **kwargs))
-            return values[-1]
-
-        loss.call = call
-        try:
-            return loss(y_true, y_pred, sample_weight)
-        finally:
-            del loss.call
-
-    return run
-
-
-def _with_reduction(loss: Any, reduction: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-    own = loss.reduction
-    loss.reduction = reduction
-    try:
-        return loss(y_true, y_pred, sample_weight)
-    finally:
-        loss.reduction = own
-
-
-def _mask_of(y_pred: Any, values: Any) -> Any:
-    """The mask that Keras applies to the values of a loss, or None."""
-    masks = [m for m in map(keras_privates.mask_of, (y_pred, values)) if m is not None]
-    return functools.reduce(operator.and_, masks) if masks else None
-
-
-def _denominator(values: Any, mask: Any, sample_weight: Any) -> tf.Tensor:
-    """What this worker's rows add to the number, or weight, of all values."""
-    count = tf.cast(tf.size(values), tf.float32)
-    if sample_weight is None:
-        if mask is None:
-            return count
-        return count * tf.reduce_mean(tf.cast(mask, tf.float32))
-    weight = tf.cast(sample_weight, tf.float32)
-    if mask is not None:
-        mask = tf.cast(mask, tf.float32)
-        if weight.shape.rank == mask.shape.rank - 1 and mask.shape[-1] != 1:
-            weight = weight[..., None]
-        weight = weight * mask
-    return tf.reduce_sum(weight)

@@ -35,7 +35,8 @@ from tfos_ml.keras.checkpoint import (
     split_variables,
 )
 from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.data_parallel import DataParallel, Stage
+from tfos_ml.keras.data_parallel import DataParallel, Rules, Stage
+from tfos_ml.keras.dry_run import find_rules
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.first_batch import check_first_batch
 from tfos_ml.keras.model_source import WEIGHTS_FILE
@@ -97,7 +98,8 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     _settle_execution(model, group, notices)
     _start_alike(model, group, ctx)
     notices += check_first_batch(model, data, task.description)
-    _Training(task, ctx, group, model, data, notices).run()
+    rules = find_rules(model, data, group, task.description)
+    _Training(task, ctx, group, model, data, [*notices, *rules.notices], rules).run()
     return model
 
 
@@ -162,7 +164,9 @@ class _Training:
         model: Any,
         data: TrainingData,
         notices: list[str],
+        rules: Rules,
     ):
+        self._rules = rules
         self._task, self._ctx, self._group, self._model, self._data = task, ctx, group, model, data
         self._notices = notices
         tensorboard = [keras.callbacks.TensorBoard(ctx.log_dir, write_graph=False)] if _wants_logs(task, ctx) else []
@@ -188,16 +192,18 @@ class _Training:
         state = self._load()
         train = Stage("train", self._data.train.total, self._data.train.batch_size)
         test = Stage("test", self._data.validation.total, self._data.validation.batch_size)
-        parallel = DataParallel(self._model, self._group, train, test)
+        parallel = DataParallel(self._model, self._group, train, test, self._rules)
         epochs = EpochState(self._group, self._data, parallel, train, test)
-        metrics = MetricSums(self._model, self._group)
-        self._note_limits(metrics)
+        metrics = MetricSums(self._model, self._group, self._rules.train)
+        validation_metrics = MetricSums(self._model, self._group, self._rules.test)
+        self._note_limits({*metrics.inexact, *(validation_metrics.inexact if self._data.validation.total else ())})
         layer_state = LayerState(self._model, self._group)
         stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
         closing = Closing(
             epochs,
             layer_state,
             metrics,
+            validation_metrics,
             agree_on_batches=acts_on_batches(self._task.callbacks),
             raises_on_nan=not stops_on_nan,
             seed=self._seed,
@@ -227,11 +233,11 @@ class _Training:
             self._early_seconds = self._ctx.rows_ended_after(began)
         self._summarize(parallel.tracing_seconds)
 
-    def _note_limits(self, metrics: MetricSums) -> None:
+    def _note_limits(self, inexact: set[str]) -> None:
         """Warn where the result depends on the number of workers, or where it will be slow."""
-        if metrics.inexact:
+        if inexact:
             self._notices.append(
-                f"Metrics {metrics.inexact} cannot be put together exactly from the workers' shares: their values are "
+                f"Metrics {sorted(inexact)} cannot be put together exactly from the workers' shares: their values are "
                 "averages over workers, weighted by rows."
             )
         if self._data.shuffle_notice:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
 from tfos_ml.keras.collectives import Array, WorkerGroup
+
+if TYPE_CHECKING:
+    from tfos_ml.keras.data_parallel import PassRules
 
 _EXACT = (
     "AUC",
@@ -33,12 +36,13 @@ _EXACT = (
 _INEXACT = ("PearsonCorrelation", "ConcordanceCorrelation")  # means of what each batch gives by itself
 
 
-def is_exact(metric: Any) -> bool:
+def is_exact(metric: Any, rules: PassRules) -> bool:
     """Whether the states of a metric, added up over workers, are the state for all rows.
 
-    True of Keras' own means, sums, counts, AUC, Precision, Recall, F-scores, IoU and R2, and of
-    their subclasses.
+    Where it was not tried, true of Keras' own means, sums, counts, AUC, Precision, Recall, F-scores, IoU and R2.
     """
+    if rules.inexact is not None:
+        return metric.name not in rules.inexact
     return isinstance(metric, _classes(_EXACT)) and not isinstance(metric, _classes(_INEXACT))
 
 
@@ -55,6 +59,11 @@ def leaf_metrics(model: keras.Model) -> list[Any]:
     return [m for m in leaves if isinstance(m, keras.metrics.Metric)]
 
 
+def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Those of some logs that are one number."""
+    return {k: float(v) for k, v in logs.items() if not isinstance(v, dict) and np.ndim(v) == 0}
+
+
 class MetricSums:
     """Merges the metrics of all workers.
 
@@ -62,10 +71,13 @@ class MetricSums:
     results are averaged, weighted by rows.
     """
 
-    def __init__(self, model: keras.Model, group: WorkerGroup):
+    def __init__(self, model: keras.Model, group: WorkerGroup, rules: PassRules):
         self._model = model
         self._group = group
-        self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m)] if group.size > 1 else []
+        self.own_logs, self.summed_logs = rules.own_logs, rules.summed_logs
+        self.inexact: list[str] = []
+        if group.size > 1:
+            self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, rules)]
 
     def bring_together(self, weight: float) -> dict[str, float]:
         """Add the states up; returns row-weighted averages of the results of the other metrics.

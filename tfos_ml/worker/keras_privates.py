@@ -7,7 +7,7 @@ Tried on Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 
@@ -51,6 +51,11 @@ def all_layers(model: Any) -> list[Any]:
 def inputs_structure(model: Any) -> Any:
     """The input tensors of a functional model in the structure in which it was given them."""
     return model._inputs_struct
+
+
+def is_validation_of_fit(arguments: Mapping[str, Any]) -> bool:
+    """Whether it is ``Model.fit`` that calls ``evaluate`` with these keyword arguments, not a program."""
+    return bool(arguments.get("_use_cached_eval_dataset", False))
 
 
 def mask_of(tensor: Any) -> Any:

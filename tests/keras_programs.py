@@ -1,0 +1,410 @@
+"""Programs as people post them, whose steps are not those of Keras's own models; cases for keras_worker.py.
+
+Each is written after a public report or guide, small, on numbers made up here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def numbers(rows=41, width=4, seed=8, batch=8, labels=1):
+    random = np.random.RandomState(seed)
+    x = random.randn(rows, width).astype("f")
+    y = (x @ random.randn(width, labels) + 0.3).astype("f")
+    return {"x": x, "y": y[:, 0] if labels == 1 else y, "w": None, "val": np.arange(rows) % 5 == 2, "batch": batch}
+
+
+def few_rows():
+    """Nine rows in batches of four: the last step has one row."""
+    return {**numbers(rows=9, batch=4), "val": None}
+
+
+def rare_rows():
+    """A step of four equal rows, and one of one other row."""
+    y = np.array([1, 1, 1, 1, 3], "f")
+    return {"x": np.ones((5, 1), "f"), "y": y, "w": None, "val": None, "batch": 4}
+
+
+def tokens():
+    random = np.random.RandomState(9)
+    x = random.randint(0, 50, (41, 6))
+    return {"x": x, "y": (x[:, 0] > x[:, 3]).astype("f"), "w": None, "val": None, "batch": 8}
+
+
+def unlabeled_images():
+    random = np.random.RandomState(10)
+    return {"x": random.rand(41, 16).astype("f"), "y": None, "w": None, "val": None, "batch": 8}
+
+
+def rare_class():
+    """Labels of two classes; the weights of classes are for training rows only."""
+    data = numbers()
+    return {**data, "y": (data["y"] > 1.5).astype("f"), "class_weight": {0: 1.0, 1: 20.0}}
+
+
+def small(optimizer=None, loss="mse", width=4, model_class=None, outputs=1, **compiled):
+    import keras
+
+    layers = [keras.layers.Input((width,), name="x"), keras.layers.Dense(6, "tanh"), keras.layers.Dense(outputs)]
+    model = (model_class or keras.Sequential)(layers)
+    model.compile(optimizer or keras.optimizers.SGD(0.1, momentum=0.9), loss, **compiled)
+    return model
+
+
+def position_embedding(optimizer):
+    """After keras.io's text classification with a transformer."""
+    import keras
+
+    class TokensAndPositions(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions = keras.layers.Embedding(50, 4), keras.layers.Embedding(6, 4)
+
+        def call(self, x):
+            return self.tokens(x) + self.positions(keras.ops.arange(keras.ops.shape(x)[-1]))
+
+    x = keras.layers.Input((6,), name="x", dtype="int64")
+    hidden = TokensAndPositions()(x)
+    hidden = keras.layers.MultiHeadAttention(2, 2)(hidden, hidden)
+    pooled = keras.layers.GlobalAveragePooling1D()(keras.layers.LayerNormalization()(hidden))
+    model = keras.Model(x, keras.layers.Dense(1, "sigmoid")(pooled))
+    model.compile(optimizer(), "binary_crossentropy")
+    return model
+
+
+def adam():
+    import keras
+
+    return keras.optimizers.Adam(0.01)
+
+
+def clipped_rmsprop():
+    import keras
+
+    return keras.optimizers.RMSprop(0.01, clipnorm=0.05)
+
+
+def learned_queries():
+    """Rows attend to a table of queries, which is read whole by ``tf.gather``."""
+    import keras
+    import tensorflow as tf
+
+    class Queries(keras.layers.Layer):
+        def build(self, shape):
+            self.table = self.add_weight(shape=(3, shape[-1]), initializer="random_normal", name="queries")
+
+        def call(self, x):
+            return tf.matmul(x, tf.gather(self.table.value, tf.range(3)), transpose_b=True)
+
+    x = keras.layers.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(1)(Queries()(keras.layers.Dense(5)(x))))
+    model.compile(keras.optimizers.Adagrad(0.1), "mse")
+    return model
+
+
+def loss_of_each_row():
+    """A ``train_step`` that takes the gradient of a vector: of the sum of the losses of the rows."""
+    import keras
+    import tensorflow as tf
+
+    class Vector(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = keras.losses.mean_squared_error(y[:, None], self(x, training=True))
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
+            )
+            return {"total": tf.reduce_sum(loss), "worst": tf.reduce_mean(loss)}
+
+    return small(keras.optimizers.SGD(0.01), model_class=Vector)
+
+
+def added_sum():
+    """Ridge on the activations, summed over rows, beside a mean over rows."""
+    import keras
+
+    class Penalty(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(0.01 * keras.ops.sum(x * x))
+            return x
+
+    x = keras.layers.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(1)(Penalty()(keras.layers.Dense(3)(x))))
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    return model
+
+
+def loss_function(kind):
+    def make():
+        import keras
+        import tensorflow as tf
+
+        def squared(y, p):
+            return getattr(tf, f"reduce_{kind}")(tf.square(tf.reshape(y, [-1, 1]) - p))
+
+        def rmse(y, p):
+            return tf.sqrt(tf.reduce_mean(tf.square(tf.reshape(y, [-1, 1]) - p)))
+
+        def mean_error(y, p):
+            return tf.reduce_mean(tf.abs(tf.reshape(y, [-1, 1]) - p))
+
+        return small(keras.optimizers.SGD(0.01), squared, metrics=[mean_error])
+
+    return make
+
+
+def own_call_loss():
+    import keras
+    import tensorflow as tf
+
+    class Squared(keras.losses.Loss):
+        def __call__(self, y, p, sample_weight=None):
+            return tf.reduce_mean(tf.square(tf.reshape(y, [-1, 1]) - p))
+
+    return small(loss=Squared())
+
+
+def tracker():
+    """After keras.io's "Customizing fit": a metric that is told of one number a step."""
+    import keras
+    import tensorflow as tf
+
+    class Tracked(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1, kernel_initializer="zeros", use_bias=False)
+            self.loss_tracker = keras.metrics.Mean(name="loss")
+            self.error = keras.metrics.MeanAbsoluteError(name="mae")
+
+        def call(self, x):
+            return self.dense(x)
+
+        @property
+        def metrics(self):
+            return [self.loss_tracker, self.error]
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = keras.ops.mean(keras.losses.mean_squared_error(y[:, None], p))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            self.loss_tracker.update_state(loss)
+            self.error.update_state(y[:, None], p)
+            return {"loss": self.loss_tracker.result(), "mae": self.error.result()}
+
+    model = Tracked()
+    model.compile(keras.optimizers.SGD(0.0))
+    return model
+
+
+def one_log_more():
+    import keras
+    import tensorflow as tf
+
+    class More(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = self.compute_loss(x=x, y=y, y_pred=p)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            for metric in self.metrics:
+                if metric.name == "loss":
+                    metric.update_state(loss)
+                else:
+                    metric.update_state(y, p)
+            return {**self.get_metrics_result(), "bias": tf.reduce_mean(p)}
+
+    return small(model_class=More, metrics=[keras.metrics.MeanAbsoluteError(name="mae")])
+
+
+def spectral_normalization():
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.layers.Input((4,), name="x"),
+            keras.layers.SpectralNormalization(keras.layers.Dense(5, "tanh")),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    return model
+
+
+def moving_teacher():
+    """A teacher that follows the student by moving average, as in BYOL and mean teacher."""
+    import keras
+    import tensorflow as tf
+
+    class Teacher(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.student = keras.layers.Dense(1)
+            self.teacher = keras.layers.Dense(1, trainable=False)
+
+        def call(self, x):
+            return self.student(x) + self.teacher(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                target = tf.stop_gradient(self.teacher(x))
+                loss = keras.ops.mean((self.student(x) - target) ** 2) + self.compute_loss(y=y, y_pred=self(x))
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            for mine, its in zip(self.student.weights, self.teacher.weights, strict=True):
+                its.assign(0.9 * its + 0.1 * mine)
+            return {"loss": loss}
+
+    model = Teacher()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def autoencoder():
+    """A ``train_step`` that takes its data as what it is fitted on, without a label."""
+    import keras
+    import tensorflow as tf
+
+    class Autoencoder(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoder = keras.layers.Dense(3, "tanh"), keras.layers.Dense(16, "sigmoid")
+            self.loss_tracker = keras.metrics.Mean(name="reconstruction_loss")
+
+        def call(self, x):
+            return self.decoder(self.encoder(x))
+
+        @property
+        def metrics(self):
+            return [self.loss_tracker]
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                entropy = keras.losses.binary_crossentropy(data[:, :, None], self(data)[:, :, None])
+                loss = tf.reduce_mean(tf.reduce_sum(entropy, axis=1))
+            gradients = tape.gradient(loss, self.trainable_weights)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+            self.loss_tracker.update_state(loss)
+            return {"reconstruction_loss": self.loss_tracker.result()}
+
+    model = Autoencoder()
+    model.compile(keras.optimizers.Adam(0.01))
+    return model
+
+
+def of_logits():
+    import keras
+
+    return small(loss=keras.losses.BinaryCrossentropy(from_logits=True))
+
+
+def evaluating():
+    """Callbacks that evaluate and predict after each epoch, as users write them to follow a test set."""
+    import keras
+
+    class OnTestSet(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            data = numbers(rows=7, seed=5)
+            logs["test_loss"], logs["test_mae"] = self.model.evaluate(data["x"], data["y"], verbose=0)
+            logs["test_mean"] = float(self.model.predict(data["x"], verbose=0).mean())
+
+    return [OnTestSet()]
+
+
+def two_outputs_masked():
+    """Two outputs, one behind a mask: losses over the number of what is not masked on all workers."""
+    import keras
+
+    x = keras.layers.Input((6,), name="x", dtype="int64")
+    hidden = keras.layers.LSTM(3, return_sequences=True)(keras.layers.Embedding(50, 4, mask_zero=True)(x))
+    outputs = {"each": keras.layers.Dense(1, name="each")(hidden), "last": keras.layers.Dense(1)(hidden[:, -1])}
+    model = keras.Model(x, outputs)
+    model.compile(keras.optimizers.SGD(0.1), {"each": "mse", "last": "mae"})
+    return model
+
+
+def in_batch_negatives():
+    """A two-tower model: each row's negatives are the other rows of its batch."""
+    import keras
+    import tensorflow as tf
+
+    def softmax_over_batch(y, p):
+        scores = tf.matmul(p, p, transpose_b=True)
+        return keras.losses.sparse_categorical_crossentropy(tf.range(tf.shape(p)[0]), scores, from_logits=True)
+
+    return small(loss=softmax_over_batch, outputs=3)
+
+
+def rmse_metric():
+    import tensorflow as tf
+
+    def rmse(y, p):
+        return tf.sqrt(tf.reduce_mean(tf.square(tf.reshape(y, [-1, 1]) - p)))
+
+    return small(metrics=[rmse])
+
+
+def sampling(dropout=0.0):
+    """A variational autoencoder: a layer that draws, and a loss that is a sum over pixels."""
+    import keras
+    import tensorflow as tf
+
+    class Sampling(keras.layers.Layer):
+        def call(self, inputs):
+            mean, scale = inputs
+            self.add_loss(-0.5 * tf.reduce_mean(1 + scale - tf.square(mean) - tf.exp(scale)))
+            return mean + tf.exp(0.5 * scale) * tf.random.normal(tf.shape(mean))
+
+    x = keras.layers.Input((16,), name="x")
+    hidden = keras.layers.Dropout(dropout)(keras.layers.Dense(8, "relu")(x))
+    z = Sampling()((keras.layers.Dense(2)(hidden), keras.layers.Dense(2)(hidden)))
+    model = keras.Model(x, keras.layers.Dense(1)(z))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
+def batch_normalized():
+    import keras
+    import tensorflow as tf
+
+    class Scale(keras.layers.Layer):
+        def call(self, x):
+            return 2.0 * x
+
+    x = keras.layers.Input((4,), name="x")
+    hidden = keras.layers.BatchNormalization()(Scale()(keras.layers.Dense(5)(x)))
+    model = keras.Model(x, keras.layers.Dense(1)(hidden))
+    model.compile("adam", lambda y, p: tf.reduce_sum(tf.square(tf.reshape(y, [-1, 1]) - p)))
+    return model
+
+
+TRIED = {  # what is not the same on any number of workers: by its own words
+    "in_batch_negatives": (numbers, in_batch_negatives),
+    "rmse_metric": (numbers, rmse_metric),
+    "sampling": (lambda: numbers(width=16), sampling),
+    "batch_normalized": (numbers, batch_normalized),
+}
+PROGRAMS = {
+    "position_embedding": (tokens, lambda: position_embedding(adam)),
+    "position_embedding_clipped": (tokens, lambda: position_embedding(clipped_rmsprop)),
+    "learned_queries": (numbers, learned_queries),
+    "loss_of_each_row": (numbers, loss_of_each_row),
+    "added_sum": (numbers, added_sum),
+    "loss_function_sum": (numbers, loss_function("sum")),
+    "loss_function_mean": (numbers, loss_function("mean")),
+    "own_call_loss": (numbers, own_call_loss),
+    "tracker": (rare_rows, tracker),
+    "one_log_more": (numbers, one_log_more),
+    "spectral_normalization": (few_rows, spectral_normalization),
+    "moving_teacher": (few_rows, moving_teacher),
+    "autoencoder": (unlabeled_images, autoencoder),
+    "class_weights": (rare_class, of_logits),
+    "evaluating": (lambda: {**numbers(), "callbacks": evaluating}, lambda: small(metrics=["mae"])),
+}

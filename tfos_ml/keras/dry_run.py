@@ -1,0 +1,333 @@
+"""One step on a few rows, whole and in two shares, before the first step of a training.
+
+What a layer, a loss or a ``train_step`` of the user's own does across rows cannot be read off its class. So the program
+itself is tried: the gradients, metrics and assigned state of a step on all rows, beside those that two workers would
+put together from 5/8 and 3/8 of them. From what agrees follow the :class:`Rules` of the training; where nothing does,
+it is an error. Nothing of it stays in the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfos_ml.errors import ModelError
+from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, Stage, metric_variables
+from tfos_ml.keras.sync import leaf_metrics, numbers
+from tfos_ml.worker import keras_privates
+
+if TYPE_CHECKING:
+    from tfos_ml.keras.batches import TrainingData
+    from tfos_ml.keras.collectives import WorkerGroup
+    from tfos_ml.keras.inspection import ModelDescription
+
+ROWS = 8
+_TOLERANCE = 1e-3
+_HALF_TOLERANCE = 5e-2  # of models that compute in 16 bits
+_NOISE = 0.05  # standard deviation of what is added to weights: at zero too much agrees
+_ALL, _FIRST, _SECOND = range(3)
+
+
+def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, description: ModelDescription) -> Rules:
+    """The rules of a training, tried on rows of the first worker and the same on all.
+
+    Raises ``ModelError`` on that worker if the shares of several workers cannot be put together.
+    """
+    if group.size == 1 or _is_of_keras_alone(model):
+        return Rules()
+    rules = Rules()
+    if group.rank == 0:
+        rules = _try(model, data, bool(description.batch_dependent))
+    found = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
+    return Rules(**{**found, "train": PassRules(**found["train"]), "test": PassRules(**found["test"])})
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_tuples(part) for name, part in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _is_of_keras_alone(model: keras.Model) -> bool:
+    """Whether all that a step computes is Keras's own, and does with each row what it does with it alone."""
+    layers = keras_privates.all_layers(model)
+    if any(isinstance(layer, (keras.layers.Lambda, keras.layers.SpectralNormalization)) for layer in layers):
+        return False
+    operations = {op for layer in layers for op in getattr(layer, "operations", ())}
+    compiled = keras_privates.compiled_loss(model)
+    losses = [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []
+    parts = [*layers, *losses, *leaf_metrics(model)]
+    parts += [
+        getattr(part, name, None) for part in parts for name in ("activation", "activity_regularizer", "fn", "_fn")
+    ]
+    return operations <= set(layers) and all(_is_of_keras(part) for part in parts)
+
+
+def _is_of_keras(part: Any) -> bool:
+    owner = part if hasattr(part, "__name__") else type(part)
+    return part is None or str(owner.__module__).startswith("keras.")
+
+
+def _try(model: keras.Model, data: TrainingData, is_batch_dependent: bool) -> Rules:
+    element = data.first_element(ROWS)
+    rows = int(tf.nest.flatten(element)[0].shape[0])
+    if rows < 2:
+        return Rules(notices=(f"The first worker had {rows} rows, too few to try a step in shares before the first.",))
+    try:
+        with _kept(model):
+            return _DryRun(model, element, rows, is_batch_dependent).rules(bool(data.validation.total))
+    except ModelError:
+        raise
+    except Exception as error:
+        return Rules(notices=(f"No step could be tried before the first, in shares of {rows} rows: {error}",))
+
+
+@contextlib.contextmanager
+def _kept(model: keras.Model) -> Iterator[None]:
+    """Afterwards the model is as before, though its weights are others meanwhile."""
+    everything = [*model.variables, *model.optimizer.variables, *metric_variables(model)]
+    before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
+    random = np.random.default_rng(0)
+    try:
+        for variable in model.trainable_variables:
+            value = np.asarray(variable)
+            variable.assign((value + _NOISE * random.standard_normal(value.shape)).astype(value.dtype))
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
+
+
+class _Shares:
+    """Stands for the group of workers: what one share has to be told of the other is remembered from its last run."""
+
+    size = 2
+
+    def __init__(self) -> None:
+        self.part = _ALL
+        self.gradients: list[Any] = []
+        self._values: dict[tuple[str, int], Any] = {}
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether shares have to be told anything."""
+        return bool(self._values)
+
+    def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
+        if self.part == _ALL:
+            return value
+        self._values[name, self.part] = value
+        return value + self._values.get((name, _FIRST + _SECOND - self.part), tf.zeros_like(value))
+
+    def sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
+        self.gradients = list(gradients)
+        return self.gradients
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a step on some rows made, before any rule."""
+
+    terms: dict[str, Any]
+    gradients: list[Any]
+    metrics: list[Any]
+    state: list[Any]
+    logs: dict[str, float]
+    results: dict[str, float]  # of metrics
+
+
+class _DryRun:
+    """Runs the step on all rows and on each share, and compares."""
+
+    def __init__(self, model: keras.Model, element: Any, rows: int, is_batch_dependent: bool):
+        self._model, self._rows = model, rows
+        self._is_batch_dependent = is_batch_dependent
+        first = math.ceil(rows * 5 / 8) if rows > 2 else 1
+        self._parts = [
+            tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element)
+            for a, b in ((0, rows), (0, first), (first, rows))
+        ]
+        self._weights = (first / rows, 1 - first / rows)
+        is_half = any("16" in layer.compute_dtype for layer in keras_privates.all_layers(model))
+        self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
+        self._start = [np.asarray(v) for v in model.variables]
+
+    def rules(self, validates: bool) -> Rules:
+        outcomes = self._run(Rules())
+        kinds = {name: self._kind(*(o.terms[name] for o in outcomes)) for name in outcomes[_ALL].terms}
+        rules = Rules(sums=tuple(name for name, kind in kinds.items() if kind == "sum"))
+        if rules.sums:
+            outcomes = self._run(rules)
+        return replace(
+            rules,
+            gradient_is_sum=self._gradient_is_sum(outcomes),
+            whole_slices=tuple(self._whole_slices(outcomes)),
+            train=self._of_pass(outcomes),
+            test=self._of_pass(self._run(rules, "test_step")) if validates else PassRules(),
+            **self._of_state(outcomes),
+        )
+
+    def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
+        """The outcomes of all rows, and of both shares."""
+        shares, model = _Shares(), self._model
+        train, test = (Stage(name, self._rows, self._rows) for name in ("train", "test"))
+        model.optimizer.apply = lambda gradients, variables=None: None
+        parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
+        try:
+
+            def outcome(part: int) -> _Outcome:
+                train.rewind()
+                test.rewind()
+                return self._step(parallel, shares, step, part)
+
+            outcomes = [outcome(part) for part in (_ALL, _FIRST, _SECOND)]
+            if shares.exchanges:  # the first share did not know of the second's
+                outcomes[_FIRST:] = [outcome(_FIRST), outcome(_SECOND)]
+        finally:
+            parallel.close()
+        return outcomes
+
+    def _step(self, parallel: DataParallel, shares: _Shares, step: str, part: int) -> _Outcome:
+        for variable, value in zip(self._model.variables, self._start, strict=True):
+            variable.assign(value)
+        self._model.reset_metrics()
+        shares.part, shares.gradients = part, []
+        logs = getattr(self._model, step)(self._parts[part])
+        assert parallel.terms is not None
+        return _Outcome(
+            {name: np.asarray(value, np.float64) for name, value in parallel.terms.values.items()},
+            shares.gradients,
+            [np.asarray(v, np.float64) for v in metric_variables(self._model)],
+            [np.asarray(v) for v in self._model.variables],
+            numbers(logs or {}),
+            numbers(self._model.get_metrics_result()),
+        )
+
+    def _kind(self, whole: Any, first: Any, second: Any, scale: float = 0.0) -> str:
+        """How the values of both shares make that of all rows: "mean", "sum", or "" for neither."""
+        a, b = self._weights
+        room = self._tolerance * max(scale, float(np.max(np.abs([whole, first, second]), initial=0.0))) + 1e-12
+        if np.max(np.abs(a * first + b * second - whole), initial=0.0) <= room:
+            return "mean"
+        return "sum" if np.max(np.abs(first + second - whole), initial=0.0) <= room else ""
+
+    # Gradients
+
+    def _gradient_is_sum(self, outcomes: Sequence[_Outcome]) -> bool:
+        variables = [v.path for v in keras_privates.optimizer_variables(self._model.optimizer)]
+        wholes, firsts, seconds = ([_dense(g) for g in o.gradients] for o in outcomes)
+        largest = max((float(np.abs(g).max(initial=0.0)) for g in wholes if g is not None), default=0.0)
+        distances: dict[str, float] = {"mean": 0.0, "sum": 0.0}
+        differing = {}
+        for name, whole, first, second in zip(variables, wholes, firsts, seconds, strict=False):
+            if whole is None or first is None or second is None:
+                continue
+            scale = max(float(np.abs(whole).max(initial=0.0)), 1e-3 * largest) + 1e-12
+            a, b = self._weights
+            off = {"mean": a * first + b * second - whole, "sum": first + second - whole}
+            far = {kind: float(np.abs(d).max(initial=0.0)) / scale for kind, d in off.items()}
+            distances = {kind: max(far[kind], worst) for kind, worst in distances.items()}
+            if far["mean"] > self._tolerance:
+                differing[name] = far["mean"]
+        nearest = min(distances, key=lambda kind: distances[kind])
+        if distances[nearest] > self._tolerance and not self._is_uncertain():
+            raise ModelError(_not_additive(differing, self._rows))
+        return nearest == "sum"
+
+    def _is_uncertain(self) -> bool:
+        """Whether two steps on the same rows differ, or layers are known to depend on the batch."""
+        if self._is_batch_dependent:
+            return True
+        once, again = self._run(Rules())[_ALL], self._run(Rules())[_ALL]
+        pairs = zip(once.gradients, again.gradients, strict=True)
+        return any(g is not None and not np.allclose(_dense(g), _dense(h), rtol=1e-4) for g, h in pairs)
+
+    def _whole_slices(self, outcomes: Sequence[_Outcome]) -> Iterator[int]:
+        for i, gradients in enumerate(zip(*(o.gradients for o in outcomes), strict=False)):
+            if not all(isinstance(g, tf.IndexedSlices) for g in gradients):
+                continue
+            whole, first, second = (np.asarray(g.indices) for g in gradients)
+            if np.array_equal(whole, first) and np.array_equal(whole, second):
+                yield i
+            elif len(whole) != len(first) + len(second):
+                name = keras_privates.optimizer_variables(self._model.optimizer)[i].path
+                raise ModelError(
+                    f"A step reads the table {name!r} both by values of rows and by others: {len(whole)} entries for "
+                    f"{self._rows} rows, {len(first)} and {len(second)} for two shares of them. Several workers cannot "
+                    "put such gradients together as one would have them. Use a table of its own for what does not "
+                    "depend on rows, or clusterSize=1."
+                )
+
+    # Metrics and state
+
+    def _of_pass(self, outcomes: Sequence[_Outcome]) -> PassRules:
+        places = {id(v): i for i, v in enumerate(metric_variables(self._model))}
+        of_losses = list(getattr(keras_privates.compiled_loss(self._model), "metrics", ()))
+        by_step: list[int] = []
+        inexact: list[str] = []
+        for metric in leaf_metrics(self._model):
+            if any(metric is known for known in of_losses):
+                continue
+            kinds = {i: self._adds(i, outcomes) for i in (places[id(v)] for v in metric.variables if id(v) in places)}
+            by_step += [i for i, kind in kinds.items() if kind == "mean"]
+            if "" in kinds.values():
+                inexact.append(metric.name)
+        logs, results = outcomes[_ALL].logs, outcomes[_ALL].results
+        own = tuple(name for name in logs if not np.isclose(logs[name], results.get(name, np.nan)))
+        summed = tuple(name for name in own if self._kind(*(o.logs[name] for o in outcomes)) == "sum")
+        return PassRules(tuple(by_step), own, summed, tuple(inexact))
+
+    def _adds(self, place: int, outcomes: Sequence[_Outcome]) -> str:
+        """Like :meth:`_kind`; "sum" where both would do."""
+        whole, first, second = (o.metrics[place] for o in outcomes)
+        if np.allclose(first + second, whole, rtol=self._tolerance, atol=1e-7):
+            return "sum"
+        return self._kind(whole, first, second)
+
+    def _of_state(self, outcomes: Sequence[_Outcome]) -> dict[str, Any]:
+        """Which variables the step assigns, without BatchNormalization's; a notice if their mean is not right."""
+        known = {id(v) for layer in keras_privates.all_layers(self._model) for v in _statistics(layer)}
+        known |= {id(v) for v in metric_variables(self._model)}
+        assigned, wrong = [], []
+        for i, variable in enumerate(self._model.variables):
+            whole, first, second = (o.state[i] for o in outcomes)
+            if id(variable) in known or "float" not in variable.dtype or np.array_equal(whole, self._start[i]):
+                continue
+            assigned.append(i)
+            if self._kind(whole, first, second) != "mean":
+                wrong.append(variable.path)
+        notices: tuple[str, ...] = ()
+        if wrong and not self._is_batch_dependent:
+            notices = (
+                f"A training step assigns {wrong}, and what several workers assign is not what one would: their mean, "
+                "weighted by rows, is taken.",
+            )
+        return {"assigned": tuple(assigned), "notices": notices}
+
+
+def _statistics(layer: Any) -> list[Any]:
+    return list(layer.non_trainable_variables) if isinstance(layer, keras.layers.BatchNormalization) else []
+
+
+def _dense(gradient: Any) -> Any:
+    return None if gradient is None else np.asarray(tf.convert_to_tensor(gradient), np.float64)
+
+
+def _not_additive(differing: dict[str, float], rows: int) -> str:
+    worst = sorted(differing, key=lambda name: -differing[name])[:3]
+    shown = ", ".join(f"'{name}' by {differing[name]:.0%}" for name in worst)
+    more = ", ..." if len(differing) > 3 else ""
+    return (
+        f"Two workers would not train this model as one does. A step was tried on {rows} rows, whole and in two shares, "
+        f"and the gradients differ: {shown}{more}. The loss, or a layer, computes over the rows of a batch together, as "
+        "contrastive losses do, or adds a sum over rows to a mean over rows. Expected is a loss that is one of these "
+        "alone. Use clusterSize=1, or a TFEstimator with a training loop of your own."
+    )

@@ -1,0 +1,182 @@
+"""The loss of the global batch, of the terms that each worker computes from its own rows.
+
+Gradients of workers are summed by *share*, the part of a step's rows that a worker has. A term that is a mean over rows
+needs no more. What else there is:
+
+- Losses with another denominator (``"sum"``, ``"mean_with_sample_weight"``, masks) are divided by the denominator of
+  all workers.
+- Terms that are sums over rows, such as ``add_loss(reduce_sum(x))`` or a loss function that returns a sum, are divided
+  by the share. Which those are is found out before the first step (:mod:`tfos_ml.keras.dry_run`).
+- Up to Keras 3.12 the activity regularizer of a layer adds a sum over rows; later Keras divides it by the rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Collection
+from typing import Any
+
+import keras
+import tensorflow as tf
+import wrapt
+
+from tfos_ml.keras.collectives import WorkerGroup
+from tfos_ml.worker import keras_privates
+
+_MEAN_OF_ROWS = ("sum_over_batch_size", "mean")
+
+
+class LossTerms:
+    """Puts the losses of a compiled model in step with those of the other workers, until :meth:`close`.
+
+    `share` returns this worker's part of the rows while a step is traced, None outside of steps; `sums` names the terms
+    that are sums over rows. ``values`` has what each term was in the last step, unscaled; ``denominators`` the names of
+    the sums over workers that the step has begun.
+    """
+
+    def __init__(
+        self, model: keras.Model, group: WorkerGroup, share: Callable[[], tf.Tensor | None], sums: Collection[str]
+    ):
+        self._model, self._group, self._share, self._sums = model, group, share, frozenset(sums)
+        self.values: dict[str, Any] = {}
+        self.denominators: list[str] = []
+        self._plain_regularizers: list[tuple[keras.Layer, Any]] = []
+        self._compiled = keras_privates.compiled_loss(model)
+        self._plain = keras_privates.losses_of_outputs(self._compiled) if self._compiled is not None else None
+        if self._plain is not None:
+            in_step = [
+                entry._replace(loss=self._global(entry.loss, f"loss-{i}")) for i, entry in enumerate(self._plain)
+            ]
+            keras_privates.set_losses_of_outputs(self._compiled, in_step)
+        self._wrap_activity_regularizers()
+
+    def close(self) -> None:
+        """Give the model its losses back."""
+        for layer, regularizer in self._plain_regularizers:
+            layer.activity_regularizer = regularizer
+        if self._plain is not None:
+            keras_privates.set_losses_of_outputs(self._compiled, self._plain)
+
+    def added(self, loss: Any) -> Any:
+        """A total loss whose terms of ``add_loss`` are those of the global batch."""
+        share = self._share()
+        if share is None or loss is None:
+            return loss
+        for i, term in enumerate(self._model.losses):
+            name, value = f"added-{i}", tf.reduce_sum(tf.cast(term, loss.dtype))
+            scaled = self._scaled(name, value)
+            if name in self._sums:
+                loss += scaled - value
+        return loss
+
+    def _scaled(self, name: str, value: Any) -> Any:
+        """A term such that its share-weighted mean over workers is that of all rows."""
+        share = self._share()
+        self.values[name] = value
+        return value / tf.cast(share, value.dtype) if name in self._sums and share is not None else value
+
+    def _global(self, loss: Any, name: str) -> Callable[..., Any]:
+        def call(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            if self._share() is None:
+                return loss(y_true, y_pred, sample_weight)
+            if type(loss).__call__ is not keras.losses.Loss.__call__:
+                return self._scaled(name, tf.convert_to_tensor(loss(y_true, y_pred, sample_weight)))
+            return self._scaled(name, self._mean(loss, name, y_true, y_pred, sample_weight))
+
+        return call
+
+    def _mean(self, loss: Any, name: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """A loss of Keras's kind over the denominator of all workers."""
+        values: list[Any] = []
+        plain = _capturing(loss, values)(y_true, y_pred, sample_weight)
+        mask = _mask_of(y_pred, values[0])
+        own_mean = loss.reduction in _MEAN_OF_ROWS and mask is None
+        if own_mean or (loss.reduction == "mean_with_sample_weight" and mask is None and sample_weight is None):
+            return plain
+        total = _with_reduction(loss, "sum", y_true, y_pred, sample_weight)
+        share = self._share()
+        if loss.reduction == "sum":
+            return total / tf.cast(share, total.dtype)
+        weight = sample_weight if loss.reduction == "mean_with_sample_weight" else None
+        here = _denominator(values[0], mask, weight)
+        self.denominators.append(name)
+        denominator = self._group.all_reduce(tf.reshape(here, [1]), name)[0]
+        return tf.math.divide_no_nan(total, tf.cast(denominator * share, total.dtype))
+
+    def _wrap_activity_regularizers(self) -> None:
+        layers = [layer for layer in keras_privates.all_layers(self._model) if layer.activity_regularizer is not None]
+        if not layers or not _activity_losses_are_sums():
+            return
+        self._plain_regularizers = [(layer, layer.activity_regularizer) for layer in layers]
+        for layer in layers:
+            layer.activity_regularizer = _SumOverWorkers(layer.activity_regularizer, self._share)
+
+
+class _SumOverWorkers(wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """A regularizer whose share-weighted sums over the workers are the sum over their rows; saved as the plain one."""
+
+    def __init__(self, regularizer: Any, share: Callable[[], tf.Tensor | None]):
+        super().__init__(regularizer)
+        self._self_share = share
+
+    def __call__(self, output: Any) -> Any:
+        loss, share = self.__wrapped__(output), self._self_share()
+        return loss if share is None else loss / tf.cast(share, loss.dtype)
+
+
+def _activity_losses_are_sums() -> bool:
+    """Whether this Keras does not divide what an activity regularizer returns by the rows."""
+    layer = keras.layers.ActivityRegularization(l2=1.0)
+    layer(tf.ones([2, 1]))
+    return float(layer.losses[0]) > 1.5
+
+
+def _capturing(loss: Any, values: list[Any]) -> Callable[..., Any]:
+    """The loss, which notes what its ``call`` returns for each row before they are reduced."""
+
+    def run(y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        original = loss.call
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            values.append(original(*args, **kwargs))
+            return values[-1]
+
+        loss.call = call
+        try:
+            return loss(y_true, y_pred, sample_weight)
+        finally:
+            del loss.call
+
+    return run
+
+
+def _with_reduction(loss: Any, reduction: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+    own = loss.reduction
+    loss.reduction = reduction
+    try:
+        return loss(y_true, y_pred, sample_weight)
+    finally:
+        loss.reduction = own
+
+
+def _mask_of(y_pred: Any, values: Any) -> Any:
+    """The mask that Keras applies to the values of a loss, or None."""
+    masks = [m for m in map(keras_privates.mask_of, (y_pred, values)) if m is not None]
+    return functools.reduce(operator.and_, masks) if masks else None
+
+
+def _denominator(values: Any, mask: Any, sample_weight: Any) -> tf.Tensor:
+    """What this worker's rows add to the number, or weight, of all values."""
+    count = tf.cast(tf.size(values), tf.float32)
+    if sample_weight is None:
+        if mask is None:
+            return count
+        return count * tf.reduce_mean(tf.cast(mask, tf.float32))
+    weight = tf.cast(sample_weight, tf.float32)
+    if mask is not None:
+        mask = tf.cast(mask, tf.float32)
+        if weight.shape.rank == mask.shape.rank - 1 and mask.shape[-1] != 1:
+            weight = weight[..., None]
+        weight = weight * mask
+    return tf.reduce_sum(weight)
