@@ -33,6 +33,10 @@ ROWS = 8
 _TOLERANCE = 1e-3
 _HALF_TOLERANCE = 5e-2  # of models that compute in 16 bits
 _NOISE = 0.05  # standard deviation of what is added to weights: at zero too much agrees
+_DRAWS = (
+    "A training step draws random numbers, each worker its own, so that several workers do not train exactly what one "
+    "does: two steps on the same rows differed."
+)
 _ALL, _FIRST, _SECOND = range(3)
 
 
@@ -149,7 +153,7 @@ class _DryRun:
 
     def __init__(self, model: keras.Model, element: Any, rows: int, is_batch_dependent: bool):
         self._model, self._rows = model, rows
-        self._is_batch_dependent = is_batch_dependent
+        self._is_uncertain = is_batch_dependent  # what is nearest is taken, then
         first = math.ceil(rows * 5 / 8) if rows > 2 else 1
         self._parts = [
             tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element)
@@ -162,17 +166,21 @@ class _DryRun:
 
     def rules(self, validates: bool) -> Rules:
         outcomes = self._run(Rules())
+        draws = not self._is_uncertain and _differ(outcomes[_ALL], self._run(Rules())[_ALL])
+        self._is_uncertain = self._is_uncertain or draws
         kinds = {name: self._kind(*(o.terms[name] for o in outcomes)) for name in outcomes[_ALL].terms}
         rules = Rules(sums=tuple(name for name, kind in kinds.items() if kind == "sum"))
         if rules.sums:
             outcomes = self._run(rules)
+        assigned, notices = self._assigned(outcomes)
         return replace(
             rules,
+            assigned=tuple(assigned),
+            notices=tuple([*notices, _DRAWS] if draws else notices),
             gradient_is_sum=self._gradient_is_sum(outcomes),
             whole_slices=tuple(self._whole_slices(outcomes)),
             train=self._of_pass(outcomes),
             test=self._of_pass(self._run(rules, "test_step")) if validates else PassRules(),
-            **self._of_state(outcomes),
         )
 
     def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
@@ -211,13 +219,14 @@ class _DryRun:
             numbers(self._model.get_metrics_result()),
         )
 
-    def _kind(self, whole: Any, first: Any, second: Any, scale: float = 0.0) -> str:
+    def _kind(self, whole: Any, first: Any, second: Any) -> str:
         """How the values of both shares make that of all rows: "mean", "sum", or "" for neither."""
         a, b = self._weights
-        room = self._tolerance * max(scale, float(np.max(np.abs([whole, first, second]), initial=0.0))) + 1e-12
-        if np.max(np.abs(a * first + b * second - whole), initial=0.0) <= room:
-            return "mean"
-        return "sum" if np.max(np.abs(first + second - whole), initial=0.0) <= room else ""
+        far = {"mean": a * first + b * second - whole, "sum": first + second - whole}
+        distances = {kind: float(np.max(np.abs(off), initial=0.0)) for kind, off in far.items()}
+        nearest = min(distances, key=lambda kind: distances[kind])
+        room = self._tolerance * float(np.max(np.abs([whole, first, second]), initial=0.0)) + 1e-12
+        return nearest if self._is_uncertain or distances[nearest] <= room else ""
 
     # Gradients
 
@@ -238,17 +247,9 @@ class _DryRun:
             if far["mean"] > self._tolerance:
                 differing[name] = far["mean"]
         nearest = min(distances, key=lambda kind: distances[kind])
-        if distances[nearest] > self._tolerance and not self._is_uncertain():
+        if distances[nearest] > self._tolerance and not self._is_uncertain:
             raise ModelError(_not_additive(differing, self._rows))
         return nearest == "sum"
-
-    def _is_uncertain(self) -> bool:
-        """Whether two steps on the same rows differ, or layers are known to depend on the batch."""
-        if self._is_batch_dependent:
-            return True
-        once, again = self._run(Rules())[_ALL], self._run(Rules())[_ALL]
-        pairs = zip(once.gradients, again.gradients, strict=True)
-        return any(g is not None and not np.allclose(_dense(g), _dense(h), rtol=1e-4) for g, h in pairs)
 
     def _whole_slices(self, outcomes: Sequence[_Outcome]) -> Iterator[int]:
         for i, gradients in enumerate(zip(*(o.gradients for o in outcomes), strict=False)):
@@ -292,7 +293,7 @@ class _DryRun:
             return "sum"
         return self._kind(whole, first, second)
 
-    def _of_state(self, outcomes: Sequence[_Outcome]) -> dict[str, Any]:
+    def _assigned(self, outcomes: Sequence[_Outcome]) -> tuple[list[int], list[str]]:
         """Which variables the step assigns, without BatchNormalization's; a notice if their mean is not right."""
         known = {id(v) for layer in keras_privates.all_layers(self._model) for v in _statistics(layer)}
         known |= {id(v) for v in metric_variables(self._model)}
@@ -304,13 +305,10 @@ class _DryRun:
             assigned.append(i)
             if self._kind(whole, first, second) != "mean":
                 wrong.append(variable.path)
-        notices: tuple[str, ...] = ()
-        if wrong and not self._is_batch_dependent:
-            notices = (
-                f"A training step assigns {wrong}, and what several workers assign is not what one would: their mean, "
-                "weighted by rows, is taken.",
-            )
-        return {"assigned": tuple(assigned), "notices": notices}
+        if not wrong or self._is_uncertain:
+            return assigned, []
+        what = "what several workers assign is not what one would: their mean, weighted by rows, is taken."
+        return assigned, [f"A training step assigns {wrong}, and {what}"]
 
 
 def _statistics(layer: Any) -> list[Any]:
@@ -321,13 +319,19 @@ def _dense(gradient: Any) -> Any:
     return None if gradient is None else np.asarray(tf.convert_to_tensor(gradient), np.float64)
 
 
+def _differ(once: _Outcome, again: _Outcome) -> bool:
+    """Whether a step on the same rows is not the same step: it draws random numbers."""
+    pairs = zip(once.gradients, again.gradients, strict=True)
+    return any(g is not None and not np.allclose(_dense(g), _dense(h), rtol=1e-4) for g, h in pairs)
+
+
 def _not_additive(differing: dict[str, float], rows: int) -> str:
     worst = sorted(differing, key=lambda name: -differing[name])[:3]
     shown = ", ".join(f"'{name}' by {differing[name]:.0%}" for name in worst)
     more = ", ..." if len(differing) > 3 else ""
     return (
-        f"Two workers would not train this model as one does. A step was tried on {rows} rows, whole and in two shares, "
-        f"and the gradients differ: {shown}{more}. The loss, or a layer, computes over the rows of a batch together, as "
-        "contrastive losses do, or adds a sum over rows to a mean over rows. Expected is a loss that is one of these "
-        "alone. Use clusterSize=1, or a TFEstimator with a training loop of your own."
+        f"Two workers would not train this model as one does. A step was tried on {rows} rows, whole and in two "
+        f"shares, and the gradients differ: {shown}{more}. The loss, or a layer, computes over the rows of a batch "
+        "together, as contrastive losses do, or adds a sum over rows to a mean over rows; expected is a mean or a sum. "
+        "Use clusterSize=1, or a TFEstimator with a training loop of your own."
     )
