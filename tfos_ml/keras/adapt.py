@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import tempfile
+import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,11 +84,8 @@ def pack_state(model: keras.Model, names: Sequence[str]) -> bytes:
     with zipfile.ZipFile(packed, "w") as archive:
         for name in names:
             layer = model.get_layer(name)
-            with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
-                if hasattr(layer, "save_assets"):
-                    layer.save_assets(directory)
-                for path in Path(directory).iterdir():
-                    archive.write(path, f"{name}/assets/{path.name}")
+            if hasattr(layer, "get_vocabulary"):  # not as Keras saves it, in lines: entries may have line ends
+                archive.writestr(f"{name}/vocabulary", json.dumps(keras_privates.vocabulary_of(layer)))
             store: dict[str, Any] = {}
             layer.save_own_variables(store)
             file = io.BytesIO()
@@ -103,14 +100,16 @@ def pack_state(model: keras.Model, names: Sequence[str]) -> bytes:
 
 def load_assets(model: keras.Model, state: bytes) -> None:
     """Give layers their vocabularies and boundaries; before the model is built."""
-    with zipfile.ZipFile(io.BytesIO(state)) as archive, tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
-        archive.extractall(directory)
-        for folder in Path(directory).iterdir():
-            layer = model.get_layer(folder.name)
-            if (folder / "assets").exists():
-                layer.load_assets(str(folder / "assets"))
-            if (folder / "boundaries").exists():
-                layer.bin_boundaries = np.frombuffer((folder / "boundaries").read_bytes(), np.float64).tolist()
+    with zipfile.ZipFile(io.BytesIO(state)) as archive:
+        for entry in archive.namelist():
+            name, _, part = entry.partition("/")
+            layer = model.get_layer(name)
+            if part == "vocabulary":
+                vocabulary = json.loads(archive.read(entry))
+                weights = [np.ones(len(vocabulary))] if layer.get_config()["output_mode"] == "tf_idf" else []
+                layer.set_vocabulary(vocabulary, *weights)  # load_variables has the weights themselves
+            elif part == "boundaries":
+                layer.bin_boundaries = np.frombuffer(archive.read(entry), np.float64).tolist()
 
 
 def load_variables(model: keras.Model, state: bytes) -> None:

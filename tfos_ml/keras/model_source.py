@@ -17,6 +17,7 @@ from pyarrow import fs
 from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
+from tfos_ml.worker import keras_privates
 
 REASON_CHARACTERS = 600
 _QUOTED = ("Full object config:", "List of objects that could not be loaded:")
@@ -66,7 +67,8 @@ def save_instance(model: Any) -> bytes:
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         path = os.path.join(directory, "model.keras")
         try:
-            model.save(path)
+            with keras_privates.with_vocabularies_in_config(model):
+                model.save(path)
         except Exception as error:
             raise ModelError(
                 f"The model cannot be saved ({type(error).__name__}: {_reason(error)}) Something in it, for "

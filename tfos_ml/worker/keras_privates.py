@@ -53,6 +53,38 @@ def inputs_structure(model: Any) -> Any:
     return model._inputs_struct
 
 
+def vocabulary_of(layer: Any) -> list[Any]:
+    """The vocabulary of a StringLookup, IntegerLookup or TextVectorization, text or numbers, without special tokens."""
+    found = layer.get_vocabulary(include_special_tokens=False)
+    return [str(entry) if isinstance(entry, str) else int(entry) for entry in found]
+
+
+@contextlib.contextmanager
+def with_vocabularies_in_config(model: Any) -> Iterator[None]:
+    """Have Keras save vocabularies that its own file would damage as part of the model's configuration.
+
+    The file has one entry a line: those with line ends become several, and an empty one at the end is lost.
+    """
+    changed = []
+    for layer in all_layers(model):
+        lookup = getattr(layer, "_lookup_layer", layer)
+        if not hasattr(layer, "get_vocabulary") or lookup.input_vocabulary is not None:
+            continue
+        vocabulary = vocabulary_of(layer)
+        if all(isinstance(entry, int) or entry.splitlines() == [entry] for entry in vocabulary):
+            continue
+        changed.append(lookup)
+        lookup.input_vocabulary = vocabulary
+        if lookup.output_mode == "tf_idf":
+            start = lookup._token_start_index()
+            lookup.input_idf_weights = lookup.idf_weights_const.numpy()[start : start + len(vocabulary)]
+    try:
+        yield
+    finally:
+        for lookup in changed:
+            lookup.input_vocabulary = lookup.input_idf_weights = None
+
+
 def is_validation_of_fit(arguments: Mapping[str, Any]) -> bool:
     """Whether it is ``Model.fit`` that calls ``evaluate`` with these keyword arguments, not a program."""
     return bool(arguments.get("_use_cached_eval_dataset", False))
