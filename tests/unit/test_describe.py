@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.errors import ModelError
+from tfos_ml.data.schema import ColumnSpec
+from tfos_ml.errors import ModelError, ParamError
 from tfos_ml.inference.prediction import LossInfo
+from tfos_ml.keras.columns import check_class_weight
+
+LABEL = ColumnSpec("label", "y", "label", "float32", 0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -156,6 +160,52 @@ class TestLosses:
         assert describe(sequential(loss=None)).losses == {}
 
 
+class TestBatchSize:
+    @pytest.mark.parametrize(
+        ("shape", "options", "reason"),
+        [
+            ({"batch_shape": (4, 3, 2)}, {}, "input 'x' has a batch of 4"),
+            ({"batch_shape": (4, 3, 2)}, {"stateful": True}, "layer 'guilty' is stateful"),
+        ],
+    )
+    def test_must_be_free(self, describe, keras, shape, options, reason):
+        layers = [keras.layers.Input(name="x", **shape), keras.layers.SimpleRNN(2, name="guilty", **options)]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        with pytest.raises(ModelError, match=rf"batches of one size only: .*{reason}.*shape=\.\.\."):
+            describe(model)
+
+
+class TestClassWeight:
+    @pytest.mark.parametrize(
+        ("loss", "units", "label"),
+        [
+            ("binary_crossentropy", 1, ()),
+            ("binary_crossentropy", 1, (None,)),
+            ("binary_crossentropy", 1, (1,)),
+            ("sparse_categorical_crossentropy", 3, ()),
+            ("sparse_categorical_crossentropy", 3, (1,)),
+            ("categorical_crossentropy", 3, (3,)),
+        ],
+    )
+    def test_is_of_labels_of_one_class(self, describe, sequential, keras, loss, units, label):
+        check_class_weight(LABEL, label, describe(sequential(keras.layers.Dense(units), loss=loss)))
+
+    @pytest.mark.parametrize(
+        ("loss", "units", "label"),
+        [
+            ("binary_crossentropy", 3, (None,)),  # several labels a row
+            ("binary_crossentropy", 3, (3,)),
+            ("sparse_categorical_crossentropy", 3, (5,)),  # one a position
+            ("categorical_crossentropy", 3, (5, 3)),
+            ("mse", 1, (8, 8)),  # masks
+        ],
+    )
+    def test_is_refused_for_labels_of_several_positions(self, describe, sequential, keras, loss, units, label):
+        with pytest.raises(ParamError, match=r"label column 'y' have the shape .*weightCol"):
+            check_class_weight(LABEL, label, describe(sequential(keras.layers.Dense(units), loss=loss)))
+
+
 class TestBatchDependence:
     def test_is_not_that_of_plain_layers(self, describe, sequential, keras):
         assert describe(sequential(keras.layers.Dense(2), keras.layers.LayerNormalization())).batch_dependent == []
@@ -176,6 +226,22 @@ class TestBatchDependence:
         inner = keras.Sequential([keras.layers.Input((4,)), keras.layers.BatchNormalization(name="deep")])
         (found,) = describe(sequential(inner, keras.layers.Dense(1))).batch_dependent
         assert "'deep'" in found
+
+    @pytest.mark.parametrize(("options", "count"), [({}, 0), ({"dropout": 0.2}, 1), ({"recurrent_dropout": 0.2}, 1)])
+    @pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+    def test_is_that_of_recurrent_layers_that_drop(self, describe, keras, kind, options, count):
+        layers = [keras.layers.Input((3, 2)), getattr(keras.layers, kind)(2, name="guilty", **options)]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        named = [found for found in describe(model).batch_dependent if f"({kind}Cell: " in found]
+        assert len(named) == count
+
+    @pytest.mark.parametrize("dropout", [0.0, 0.3])
+    def test_is_that_of_attention_that_drops(self, describe, keras, dropout):
+        x = keras.layers.Input((3, 2))
+        model = keras.Model(x, keras.layers.MultiHeadAttention(1, 2, dropout=dropout)(x, x))
+        model.compile("sgd", "mse")
+        assert bool(describe(model).batch_dependent) == bool(dropout)
 
     @pytest.mark.parametrize(
         ("kind", "options"), [("BatchNormalization", {"trainable": False}), ("Dropout", {"rate": 0})]

@@ -15,7 +15,7 @@ from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError
 from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.columns import check_label
+from tfos_ml.keras.columns import check_class_weight, check_label
 from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.keras.worker_rows import HeldRows, rows_of
 from tfos_ml.worker.dataset import RowStore
@@ -97,6 +97,8 @@ class TrainingData:
         outputs = self._description.outputs
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
+            if self._class_weight:
+                check_class_weight(spec, self._rows.form.shapes[i], self._description)
             if outputs is None or (len(outputs) > 1 and spec.name not in outputs):
                 continue
             name = spec.name if spec.name in outputs else next(iter(outputs))

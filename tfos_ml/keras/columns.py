@@ -65,6 +65,23 @@ def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, desc
         )
 
 
+def check_class_weight(spec: ColumnSpec, row: tuple[int | None, ...], description: ModelDescription) -> None:
+    """Raise ``ParamError`` if label rows of a shape are not of one class each, so that they have no weight of one."""
+    name = spec.name if spec.name in (description.outputs or {}) else next(iter(description.outputs or {}), spec.name)
+    loss, output = description.loss_of(name), (description.outputs or {}).get(name)
+    if not row or row == (1,):
+        return
+    is_one_hot = loss is None or not loss.key.startswith(("binary", "sparse"))
+    may_be_one = row[0] is None and (output is None or tuple(output.shape or ())[1:] in ((1,), (None,)))
+    if len(row) == 1 and (is_one_hot or may_be_one):
+        return
+    raise errors.ParamError(
+        f"classWeight gives rows the weight of their class, but rows of label column '{spec.column}' have the shape "
+        f"{shown_shape(row)}, with a label at each position. Expected is a class a row: a number, or one-hot with a "
+        "categorical cross-entropy. Set weightCol to a column of weights, and unset classWeight."
+    )
+
+
 def constrain(columns: FeedSchema, description: ModelDescription) -> FeedSchema:
     """The columns with the constraints that the model puts on their rows; supervisors check them."""
     constrained = tuple(

@@ -240,6 +240,12 @@ class _Training:
                 f"Metrics {sorted(inexact)} cannot be put together exactly from the workers' shares: their values are "
                 "averages over workers, weighted by rows."
             )
+        vectors = [name for name, value in self._model.get_metrics_result().items() if np.ndim(value)]
+        if vectors:
+            self._notices.append(
+                f"Metrics {vectors} are vectors and missing in the history, which has numbers only. Take their mean, "
+                "such as average='macro', or one metric a class."
+            )
         if self._data.shuffle_notice:
             self._notices.append(self._data.shuffle_notice)
 

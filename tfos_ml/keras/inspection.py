@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from tfos_ml.keras.activations import output_activations
 from tfos_ml.keras.overview import ModelOverview, overview
 from tfos_ml.worker import keras_privates
 
+_RATES = ("rate", "stddev", "dropout", "recurrent_dropout")
 _COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
 
@@ -106,6 +107,7 @@ def describe(model: Any) -> ModelDescription:
 
     _check_kind(model)
     layers, losses = list(_layers(model)), _losses(model)
+    _check_batch_size(declared_inputs(model) or {}, layers)
     return ModelDescription(
         declared_inputs(model),
         declared_outputs(model),
@@ -142,6 +144,17 @@ def _check_kind(model: Any) -> None:
         raise ModelError(
             f"The model {model.name!r} has more than one optimizer ({['optimizer', *others]}). KerasEstimator trains "
             "models with one; use TFEstimator with a training loop of your own."
+        )
+
+
+def _check_batch_size(inputs: Mapping[str, TensorInfo], layers: list[Any]) -> None:
+    """Raise if a model takes batches of one size only: the last of an epoch has another."""
+    fixed = [f"input {name!r} has a batch of {t.shape[0]}" for name, t in inputs.items() if t.shape and t.shape[0]]
+    stateful = [f"layer {layer.name!r} is stateful" for layer in layers if getattr(layer, "stateful", False) is True]
+    if fixed or stateful:
+        raise ModelError(
+            f"The model takes batches of one size only: {', '.join(fixed + stateful)}. The last step of an "
+            "epoch has the rows that are left, and transform scores blocks of rows of any number. Build it with Input(shape=...) in place of batch_shape=, and stateful=False; or use TFEstimator."
         )
 
 
@@ -201,6 +214,12 @@ def _loss_info(loss: Any) -> LossInfo:
     return LossInfo(name, from_logits, reduction, str(module).startswith("keras."), ignored)
 
 
+def _draws(layer: Any) -> bool:
+    """Whether a layer draws random numbers in training; those that could, at rates of 0, do not."""
+    rates = [getattr(layer, name) for name in _RATES if isinstance(getattr(layer, name, None), (int, float))]
+    return bool(getattr(layer, "_seed_generators", None)) and (not rates or any(rates))
+
+
 def _batch_dependent(model: Any, layers: list[Any]) -> list[str]:
     """What computes over the rows of a batch together, or draws random numbers."""
     import keras
@@ -210,7 +229,7 @@ def _batch_dependent(model: Any, layers: list[Any]) -> list[str]:
         kind = type(layer).__name__
         if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
             found.append(f"layer {layer.name!r} ({kind}: statistics of each worker's share of a batch)")
-        elif getattr(layer, "_seed_generators", None) and getattr(layer, "rate", None) != 0:
+        elif _draws(layer):
             found.append(f"layer {layer.name!r} ({kind}: random numbers of each worker's own)")
     for loss in _losses(model).values():
         if loss.from_keras and loss.key in _COUPLING_LOSSES:

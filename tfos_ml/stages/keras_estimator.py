@@ -26,7 +26,14 @@ from tfos_ml.driver.job_errors import adapt_rows_error
 from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import Head, head_of
-from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
+from tfos_ml.keras.columns import (
+    check_attributes,
+    check_class_weight,
+    check_columns,
+    check_is_single_input,
+    constrain,
+    narrow_vectors,
+)
 from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
 from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, save_instance
 from tfos_ml.keras.output_checks import check_activations, check_reductions
@@ -188,6 +195,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         given = self._get("initialModel")
         initial = read_weights(pyarrow_uri(given)) if given else None
         self._check_for_several(description)
+        self._warn_of_monitors()
         adapted, layers = None, self._get("adaptLayers")
         if layers:
             rows = self._adapt_rows(dataset, columns)
@@ -203,6 +211,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         description.check_adapted(self._get("adaptLayers") or [])
         columns = narrow_vectors(columns, description)
         check_columns(columns, description)
+        for spec in (columns.columns[i] for i in columns.of("label") if self._get("classWeight")):
+            check_class_weight(spec, (None,) * spec.ndim, description)
         columns = constrain(columns, description)
         check_attributes(given, columns, description)
         check_activations(description)
@@ -282,6 +292,18 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
                 "Training on several workers is not exactly that on one, because of: "
                 + "; ".join(description.batch_dependent)
             )
+
+    def _warn_of_monitors(self) -> None:
+        """Keras warns of metrics that are not there on the nodes, after each epoch, where nobody sees it."""
+        if self._get("validationSplit") or self._get("validationIndicatorCol"):
+            return
+        for callback in self._callbacks:
+            monitor = getattr(callback, "monitor", None)
+            if isinstance(monitor, str) and monitor.startswith("val_"):
+                warn(
+                    f"The callback {type(callback).__name__} watches {monitor!r}, but there are no validation rows, so "
+                    "it will do nothing. Set validationSplit or validationIndicatorCol, or watch 'loss'."
+                )
 
     def _adapt_rows(self, df: DataFrame, columns: schema.FeedSchema) -> pa.Table:
         """Training rows of the feature columns, for preprocessing layers."""
