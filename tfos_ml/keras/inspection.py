@@ -153,8 +153,9 @@ def _check_batch_size(inputs: Mapping[str, TensorInfo], layers: list[Any]) -> No
     stateful = [f"layer {layer.name!r} is stateful" for layer in layers if getattr(layer, "stateful", False) is True]
     if fixed or stateful:
         raise ModelError(
-            f"The model takes batches of one size only: {', '.join(fixed + stateful)}. The last step of an "
-            "epoch has the rows that are left, and transform scores blocks of rows of any number. Build it with Input(shape=...) in place of batch_shape=, and stateful=False; or use TFEstimator."
+            f"The model takes batches of one size only: {', '.join(fixed + stateful)}. The last step of an epoch has "
+            "the rows that are left, and transform scores blocks of any number of rows. Build it with Input(shape=...) "
+            "in place of batch_shape=, and stateful=False; or use TFEstimator."
         )
 
 
