@@ -55,9 +55,10 @@ def keras():
 
 @pytest.fixture(scope="module")
 def is_exact(keras):
+    from tfos_ml.keras.data_parallel import PassRules
     from tfos_ml.keras.sync import is_exact
 
-    return is_exact
+    return lambda metric, inexact=None: is_exact(metric, PassRules(inexact=inexact))
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,10 @@ class TestExactness:
         assert is_exact(OwnRecall())
         assert is_exact(keras.metrics.MeanMetricWrapper(lambda y, p: y - p, name="difference"))
 
+    def test_what_was_tried_decides(self, keras, is_exact):
+        assert not is_exact(keras.metrics.Mean(name="rmse"), inexact=("rmse",))
+        assert is_exact(keras.metrics.PearsonCorrelation(name="correlation"), inexact=("rmse",))
+
 
 @pytest.fixture
 def fitted(keras):
@@ -149,19 +154,21 @@ class TestLeafMetrics:
 
 class TestAlone:
     def test_metrics_stay_as_they_are_and_are_not_warned_of(self, keras, fitted, group):
+        from tfos_ml.keras.data_parallel import PassRules
         from tfos_ml.keras.sync import MetricSums
 
         model = fitted(metrics=[keras.metrics.PearsonCorrelation(name="correlation"), "mae"])
         before = [np.asarray(v) for m in model.metrics for v in m.variables]
-        assert MetricSums(model, group).bring_together(1.0) == {}
+        assert MetricSums(model, group, PassRules()).bring_together(1.0) == {}
         for one, other in zip(before, [np.asarray(v) for m in model.metrics for v in m.variables], strict=True):
             np.testing.assert_array_equal(one, other)
 
     @pytest.mark.parametrize("values", [{}, {"a": 2.0, "b": np.float32(3)}])
     def test_an_average_is_of_ones_own_values(self, fitted, group, values):
+        from tfos_ml.keras.data_parallel import PassRules
         from tfos_ml.keras.sync import MetricSums
 
-        assert MetricSums(fitted(), group).average(values, 1.0) == values
+        assert MetricSums(fitted(), group, PassRules()).average(values, 1.0) == values
 
     def test_layer_state_stays_as_it_is(self, keras, fitted, group):
         from tfos_ml.keras.sync import LayerState

@@ -33,6 +33,24 @@ def test_symbolic_build():
     assert keras_privates.losses_of_outputs(keras_privates.compiled_loss(model))
 
 
+def test_is_validation_of_fit():
+    import keras
+
+    calls = []
+
+    class Watched(keras.Sequential):
+        def evaluate(self, *args, **kwargs):
+            calls.append(keras_privates.is_validation_of_fit(kwargs))
+            return super().evaluate(*args, **kwargs)
+
+    rows = np.ones((3, 2)), np.ones((3, 1))
+    model = Watched([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(*rows, validation_data=rows, verbose=0)
+    model.evaluate(*rows, verbose=0)
+    assert calls == [True, False]
+
+
 def test_user_loss(model):
     import keras
 
