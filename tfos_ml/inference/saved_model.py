@@ -7,8 +7,10 @@ schema of a transform without importing TensorFlow.
 from __future__ import annotations
 
 import json
+import keyword
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from tfos_ml.inference.archive import LOADED_MODELS
 from tfos_ml.inference.tensorflow_import import import_tensorflow
 
 SIGNATURE_FILE = "tfos_ml_signature.json"
+REASON_FILE = "tfos_ml_not_exported.txt"  # instead of a SavedModel
+_ARGUMENTS = "arguments"  # of the SavedModel, by input, where they have other names; beside the signature in that file
 _SHOWN_CHARACTERS = 300
 DEFAULT_SIGNATURE = "serving_default"
 DEFAULT_TAG = "serve"
@@ -59,18 +63,52 @@ class Signature:
         return cls(tensors(data["inputs"]), tensors(data["outputs"]))
 
 
-def write_signature(directory: str, key: str, ragged: Collection[str] = ()) -> None:
+def write_signature(directory: str, key: str, arguments: Mapping[str, str], ragged: Collection[str] = ()) -> None:
     """Read the signature `key` of a SavedModel and keep it beside it, if there is one of that name.
 
-    Inputs that are ragged are two tensors each in the SavedModel, values and row splits, and one here.
+    `arguments` has those of :func:`argument_names`. Inputs that are ragged are two tensors each in the SavedModel,
+    values and row splits, and one here.
     """
     if key not in _graph(directory, DEFAULT_TAG).signature_def:
         return
     signature = read_signature(directory, key)
-    inputs = {name: t for name, t in signature.inputs.items() if name not in map(row_splits_name, ragged)}
+    names = {argument: name for name, argument in arguments.items()}
+    inputs = {names.get(argument, argument): tensor for argument, tensor in signature.inputs.items()}
+    inputs = {name: tensor for name, tensor in inputs.items() if name not in map(row_splits_name, ragged)}
     inputs.update({name: TensorInfo(inputs[name].dtype, (None, None), ragged=True) for name in ragged})
-    content = {key: Signature(inputs, signature.outputs).to_json()}
+    renamed = {name: argument for name, argument in arguments.items() if name != argument}
+    content = {key: {**Signature(inputs, signature.outputs).to_json(), _ARGUMENTS: renamed}}
     (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(content))
+
+
+def argument_names(names: Iterable[str]) -> dict[str, str]:
+    """For each name the most similar one that TensorFlow takes for an argument; they differ by more than case.
+
+    >>> argument_names(["class", "a b", "a_b", "1st"])
+    {'class': 'class_', 'a b': 'a_b_1', 'a_b': 'a_b', '1st': 'arg_1st'}
+    """
+    found: dict[str, str] = {}
+    names = list(names)
+    for name in sorted(names, key=lambda name: _argument(name) != name):  # first those that can stay as they are
+        taken = {argument.lower() for argument in found.values()}
+        options = (f"{_argument(name)}{suffix}" for suffix in ("", *(f"_{i}" for i in range(1, len(names) + 1))))
+        found[name] = next(option for option in options if option.lower() not in taken)
+    return {name: found[name] for name in names}
+
+
+def _argument(name: str) -> str:
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    plain = plain if re.match("[A-Za-z]", plain) else f"arg_{plain.lstrip('_')}"
+    return f"{plain}_" if keyword.iskeyword(plain) or plain == "self" else plain
+
+
+def not_exported(why: str) -> str:
+    """What to say of a model that is trained, and cannot be exported."""
+    return (
+        f"The model is trained, but cannot be exported: {why}. Its weights are kept, for load_weights() and "
+        "initialModel, in assets.extra/model.weights.h5 of exportDir and of TFModel.saved_model_dir(); transform and "
+        "predict need a call() that TensorFlow can export."
+    )
 
 
 def note_padding(directory: str, lengths: Mapping[str, tuple[int, ...]]) -> None:
@@ -157,9 +195,25 @@ def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | N
     _loaded.move_to_end(name)
     model, functions = _loaded[name]
     if (key, outputs) not in functions:
-        functions[key, outputs] = _only(model.signatures[key], outputs)
+        function = _only(model.signatures[key], outputs)
+        functions[key, outputs] = _by_input(function, _arguments(Path(directory), key))
     scorer: Scorer = functions[key, outputs]
     return scorer
+
+
+def _arguments(directory: Path, key: str) -> dict[str, str]:
+    """Names of arguments by input, where they differ."""
+    file = directory / SIGNATURE_FILE
+    signatures = json.loads(file.read_text()) if file.exists() else {}
+    arguments: dict[str, str] = signatures.get(key, {}).get(_ARGUMENTS, {})
+    return arguments
+
+
+def _by_input(function: Scorer, arguments: Mapping[str, str]) -> Scorer:
+    """A function whose arguments have the names of the inputs."""
+    if not arguments:
+        return function
+    return lambda **inputs: function(**{arguments.get(name, name): tensor for name, tensor in inputs.items()})
 
 
 def _load(directory: Path, tag: str) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.arrow import pad_rows
+from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError
@@ -57,6 +58,11 @@ class TrainingData:
         self._check_rows(self._rows.numbers)
         batches = self._rows.batches(ctx.batch_size)
         self.train, self.validation = batches["train"], batches["validation"]
+
+    @property
+    def inputs(self) -> Mapping[str, TensorInfo]:
+        """The model's inputs by name."""
+        return self._inputs
 
     @property
     def waited(self) -> bool:

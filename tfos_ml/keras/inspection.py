@@ -50,6 +50,8 @@ class ModelDescription:
         By output name, as :func:`output_activations` finds it.
     overview : ModelOverview
         What people compare models by.
+    has_call : bool
+        Whether the model says what it makes of its inputs, so that it can be exported.
     """
 
     inputs: dict[str, TensorInfo] | None
@@ -60,6 +62,7 @@ class ModelDescription:
     not_adapted: list[str] = field(default_factory=list)
     activations: dict[str, str] = field(default_factory=dict)
     overview: ModelOverview = field(default_factory=ModelOverview)
+    has_call: bool = True
 
     def loss_of(self, output: str) -> LossInfo | None:
         """The loss of an output."""
@@ -78,7 +81,7 @@ class ModelDescription:
 
         losses = {name: LossInfo(**loss) for name, loss in data["losses"].items()}
         lists = (data["batch_dependent"], data["adaptable"], data["not_adapted"])
-        known = (data["activations"], ModelOverview(**data["overview"]))
+        known = (data["activations"], ModelOverview(**data["overview"]), data["has_call"])
         return cls(tensors(data["inputs"]), tensors(data["outputs"]), losses, *lists, *known)
 
     def check_adapted(self, names: Sequence[str]) -> None:
@@ -102,7 +105,7 @@ def describe(model: Any) -> ModelDescription:
     ModelError
         If it is not a compiled Keras 3 model that KerasEstimator can train.
     """
-    from tfos_ml.worker.export import declared_inputs, declared_outputs
+    from tfos_ml.worker.export import declared_inputs, declared_outputs, has_call
 
     _check_kind(model)
     layers, losses = list(_layers(model)), _losses(model)
@@ -115,6 +118,7 @@ def describe(model: Any) -> ModelDescription:
         [layer.name for layer in layers if _needs_adapt(layer)],
         output_activations(model),
         overview(model, {output: loss.name for output, loss in losses.items()}),
+        has_call(model),
     )
 
 

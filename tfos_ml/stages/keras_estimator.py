@@ -26,6 +26,7 @@ from tfos_ml.driver.job_errors import adapt_rows_error
 from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import Head, head_of
+from tfos_ml.inference.saved_model import not_exported
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
 from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, save_instance
@@ -188,6 +189,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         given = self._get("initialModel")
         initial = read_weights(pyarrow_uri(given)) if given else None
         self._check_for_several(description)
+        if not description.has_call:
+            warn(not_exported("it has no call()"), errors.NothingExportedWarning)
         adapted, layers = None, self._get("adaptLayers")
         if layers:
             rows = self._adapt_rows(dataset, columns)

@@ -210,6 +210,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
 
     def _signature_of(self, archive: Archive) -> Signature:
         key = self._get("signatureDefKey")
+        reason = archive.member(saved_model.REASON_FILE)
+        if reason is not None:
+            raise errors.NothingExportedError(reason.decode())
         content = archive.member(saved_model.SIGNATURE_FILE)
         known = None if content is None else saved_model.parse_signature(content, key)
         return known or saved_model.read_signature(archive.directory, key, self._get("tagSet"))

@@ -53,6 +53,30 @@ def inputs_structure(model: Any) -> Any:
     return model._inputs_struct
 
 
+def shapes_built_with(model: Any) -> Any:
+    """The structure of the inputs that a model was built with, of leaves that are no lists; None if it is not known."""
+    shapes = getattr(model, "_build_shapes_dict", None) or {}
+    if len(shapes) != 1:
+        return None
+    import keras
+
+    return keras.tree.map_shape_structure(str, next(iter(shapes.values())))
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Have Keras print nothing, in this thread: ``ExportArchive.write_out`` of 3.7 does, whatever ``verbose`` is."""
+    import keras
+
+    was_on = keras.config.is_interactive_logging_enabled()
+    keras.config.disable_interactive_logging()
+    try:
+        yield
+    finally:
+        if was_on:
+            keras.config.enable_interactive_logging()
+
+
 def mask_of(tensor: Any) -> Any:
     """The mask that a layer has attached to its output; None if there is none."""
     return getattr(tensor, "_keras_mask", None)
