@@ -259,6 +259,7 @@ def worker_context(data, rank, size, shuffle, directory):
     from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
     from tfos_ml.protocol.settings import NodeSettings
     from tfos_ml.worker.dataset import RowStore
+    from tfos_ml.worker.export import prepare
     from tfos_ml.worker.log_upload import LogUpload
 
     columns = columns_of(data)
@@ -304,6 +305,8 @@ def worker_context(data, rank, size, shuffle, directory):
         summarize=lambda facts: None,
         log_upload=LogUpload(str(directory.disk), None),
         export_checkpoint=lambda model, epoch: None,
+        prepare_export=lambda model, inputs: "" if rank else getattr(prepare(model, inputs, "exported"), "reason", ""),
+        log=logs.append,
     )
 
 

@@ -112,6 +112,35 @@ def test_outputs_may_have_any_name(spark, models, predictor):
     assert (scored.first().r, scored.first().p) == ([2.0, 4.0], [1.0, 2.0])
 
 
+def test_columns_are_kept_whatever_their_names(spark, models, predictor):
+    left = spark.createDataFrame([(1, [1.0, 2.0], "x")], "id int, features array<float>, `a``b` string")
+    right = spark.createDataFrame([(1, 7, 8)], "id int, __tfos_ml_outputs int, __TFOS_ML_OUTPUTS_0 int")
+    df = left.join(right, left.id == right.id)
+    several = TFModel(exportDir=str(models / "raw"), outputMapping={"raw": "r.`s", "probability": "p"}).transform(df)
+    assert several.columns == [*df.columns, "r.`s", "p"]
+    assert tuple(several.first()) == (1, [1.0, 2.0], "x", 1, 7, 8, [2.0, 4.0], [1.0, 2.0])
+    one = TFModel(exportDir=predictor, predictionCol="p`q").transform(df)
+    assert one.columns == [*df.columns, "p`q"]
+    assert tuple(one.first()) == (1, [1.0, 2.0], "x", 1, 7, 8, [2.0, 4.0])
+
+
+def test_columns_that_differ_by_case_alone_are_two_only_where_spark_says_so(spark, models, predictor):
+    df = spark.createDataFrame([([1.0, 2.0], 5)], "features array<float>, PREDICTION int")
+    one = TFModel(exportDir=predictor)
+    several = TFModel(exportDir=str(models / "raw"), outputMapping={"raw": "Out", "probability": "out"})
+    for model in (one, several):
+        with pytest.raises(errors.ParamError, match=r"differ by case alone .*caseSensitive=false"):
+            model.transform(df)
+        with pytest.raises(errors.ParamError, match="differ by case alone"):
+            model.transformSchema(df.schema)
+    spark.conf.set("spark.sql.caseSensitive", True)
+    try:
+        assert tuple(one.transform(df).first()) == ([1.0, 2.0], 5, [2.0, 4.0])
+        assert tuple(several.transform(df).first()) == ([1.0, 2.0], 5, [2.0, 4.0], [1.0, 2.0])
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
 def test_text_and_integers(spark, models):
     df = spark.createDataFrame([("naïve ", 7), ("☃", -(2**62))], "a string, b bigint")
     model = TFModel(

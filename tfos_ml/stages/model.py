@@ -129,7 +129,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         archive = self._packed()
         signature = self._signature_of(archive)
         inputs = self._bind_inputs(signature, dataset.schema)
-        outputs = self._bind_outputs(signature, archive, dataset.schema)
+        outputs = self._bind_outputs(signature, archive, dataset.schema, dataset.sparkSession)
         if self._get("nullPolicy") == "skip":
             dataset = dataset.where(schema.no_nulls(dataset, inputs))
         if self._get("nanPolicy") == "skip":
@@ -199,10 +199,12 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
             )
         return mapping
 
-    def _bind_outputs(self, signature: Signature, archive: Archive, columns: StructType) -> OutputColumns:
+    def _bind_outputs(
+        self, signature: Signature, archive: Archive, columns: StructType, spark: SparkSession | None = None
+    ) -> OutputColumns:
         content = archive.member(HEAD_FILE)
         head = None if content is None else Head(**json.loads(content))
-        return output_columns(self, signature.outputs, head, columns, self._labels)
+        return output_columns(self, signature.outputs, head, columns, self._labels, spark)
 
     def signature(self) -> Signature:
         """Inputs and outputs of the SavedModel, by name, with dtype and shape."""

@@ -155,7 +155,12 @@ def _tables(function: Any) -> list[Any]:
     variables = {id(variable.handle) for variable in function.variables}
     handles = {id(t) for t in function.captured_inputs if t.dtype == tf.resource} - variables
     known = [o for o in gc.get_objects() if issubclass(type(o), kind)] if handles else []
-    return [table for table in known if id(table.resource_handle) in handles]
+    tables = [table for table in known if id(table.resource_handle) in handles]
+    if handles - {id(table.resource_handle) for table in tables}:
+        raise ModelError(
+            "it uses a resource of TensorFlow's that is neither a variable nor a table, and cannot be saved"
+        )
+    return tables
 
 
 def is_distributed(model: Any) -> bool:
