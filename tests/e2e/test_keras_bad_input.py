@@ -111,6 +111,11 @@ def test_a_label_of_text_and_a_feature_of_text(keras, df, no_job):
         KerasEstimator(model=network(keras)).fit(text)
     with pytest.raises(errors.SignatureError, match=r"'label' holds string, but the model's input expects float32"):
         KerasEstimator(model=network(keras), featuresCol="label", labelCol="features").fit(text)
+    weights = df.withColumns({"a": F.lit("1"), "b": F.array(F.lit(1.0))})
+    with pytest.raises(errors.ColumnTypeError, match="Weight column 'a' holds string; a weight is one number a row"):
+        KerasEstimator(model=network(keras), weightCol="a").fit(weights)
+    with pytest.raises(errors.ColumnTypeError, match="Weight column 'b' holds arrays; a weight is one number a row"):
+        KerasEstimator(model=network(keras), weightCol="b").fit(weights)
     with pytest.raises(errors.ColumnNotFoundError, match="no label column"):
         KerasEstimator(model=network(keras)).fit(df.drop("label"))
 

@@ -44,7 +44,19 @@ def risky(m, x):
 save("risky", risky, x=([None], tf.int32))
 save("wide", lambda m, x: {"total": tf.reduce_sum(x, 1), "last": x[:, -1]}, x=([None, None], tf.float64))
 save("short", lambda m, x: {"y": x[:-1]}, x=([None], tf.float32))
+save("scalar", lambda m, x: {"y": tf.strings.length(x)}, x=([], tf.string))
+feature = {"x": tf.io.FixedLenFeature([], tf.float32)}
+save("examples", lambda m, examples: tf.io.parse_example(examples, feature), examples=([None], tf.string))
 save("ragged", lambda m, x: {"n": tf.reduce_sum(x, 1)}, x=([None, None], tf.int32))
+
+import os
+from google.protobuf import text_format
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+save("text_format", lambda m, x: {"y": m.weight * x}, x=([None], tf.float32))
+binary = f"{sys.argv[1]}/text_format/saved_model.pb"
+with open(binary, "rb") as file, open(f"{binary}txt", "w") as text:
+    text.write(text_format.MessageToString(SavedModel.FromString(file.read())))
+os.unlink(binary)
 """
 
 
@@ -67,6 +79,24 @@ def test_keeps_columns_and_declares_the_schema(numbers, models):
     assert TFModel(exportDir=str(models / "double")).transformSchema(numbers.schema).names == scored.columns
     assert scored.where("prediction != 2 * id").count() == 0
     assert scored.count() == 1000
+
+
+def test_a_model_in_text_format(spark, models, tmp_path):
+    numbers = spark.createDataFrame([(1.5,)], "features float")
+    directory = models / "text_format"
+    assert TFModel(exportDir=str(directory)).transform(numbers).first().prediction == 3.0
+    (tmp_path / "saved_model.pbtxt").write_text("meta_graphs { nonsense }")
+    with pytest.raises(errors.ModelError, match=f"{tmp_path}/saved_model.pbtxt is not a SavedModel"):
+        TFModel(exportDir=str(tmp_path)).transform(numbers)
+
+
+def test_an_error_of_the_model_names_columns_and_inputs(spark, models):
+    df = spark.createDataFrame([(b"damaged",)], "record binary")
+    scored = TFModel(exportDir=str(models / "examples"), featuresCol="record").transform(df)
+    with pytest.raises(
+        Exception, match=r"(?s)on rows of column 'record' as input 'examples', string\(batch\).*Could not parse"
+    ):
+        scored.collect()
 
 
 def test_is_lazy(numbers, models):
@@ -183,6 +213,7 @@ def test_null_policy(spark, models, policy):
             "double",
             r"Column 'features' holds string, but input 'x' expects float32\(batch\)",
         ),
+        ("'a' as features", "scalar", r"Input 'x' is string\(\), one value without a batch.*tf.map_fn"),
         ("id as nothing", "double", "Feature column 'features' does not exist"),
         ("id as features, id as prediction", "double", r"\['prediction'\] exist already"),
     ],

@@ -146,7 +146,7 @@ class TestLosses:
         found = describe(two_outputs("mse"))
         assert found.loss_of("p") == found.loss_of("q") == found.losses[""]
 
-    @pytest.mark.parametrize("loss", [["mse", None], {"p": "mse"}])
+    @pytest.mark.parametrize("loss", [["mse", None], {"p": "mse", "q": None}])
     def test_that_an_output_has_none_of_is_none(self, describe, two_outputs, loss):
         found = describe(two_outputs(loss))
         assert found.loss_of("p").key == "meansquarederror"
@@ -245,6 +245,18 @@ class TestRefused:
     def test_what_is_no_model(self, describe, value):
         with pytest.raises(ModelError, match=r"must be, or return, a compiled keras\.Model\. Received: <class"):
             describe(value)
+
+    @pytest.mark.parametrize("loss", [{"p": "mse"}, {"p": "mse", "other": "mse"}, {"p": "mse", "q": "mae", "r": "mse"}])
+    def test_losses_that_keras_refuses(self, describe, two_outputs, loss):
+        model = two_outputs(loss)
+        with pytest.raises(ModelError, match=r"refuses the losses or metrics .* Its outputs are \['p', 'q'\]"):
+            describe(model)
+
+    def test_metrics_that_keras_refuses(self, describe, two_outputs):
+        model = two_outputs("mse")
+        model.compile("sgd", "mse", metrics={"p": ["mae"], "other": ["mae"]})
+        with pytest.raises(ModelError, match="refuses the losses or metrics .*other"):
+            describe(model)
 
     def test_layer(self, describe, keras):
         with pytest.raises(ModelError, match="Received: <class '.*Dense'>"):

@@ -161,15 +161,21 @@ def _graph(directory: str | Path, tag: str) -> Any:
     """The ``MetaGraphDef`` of a SavedModel that has just these tags."""
     with needed_by("A SavedModel that tells its signature to TensorFlow alone"):
         import_tensorflow()
+    from google.protobuf import text_format
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     path = Path(directory) / "saved_model.pb"
-    if not path.is_file():
+    text = path.with_suffix(".pbtxt")
+    if not path.is_file() and not text.is_file():
         raise ModelError(f"There is no SavedModel in {directory}: saved_model.pb is missing.")
     try:
-        saved = SavedModel.FromString(path.read_bytes())
-    except DecodeError as error:
+        if path.is_file():
+            saved = SavedModel.FromString(path.read_bytes())
+        else:
+            path = text
+            saved = text_format.Parse(text.read_bytes(), SavedModel())
+    except (DecodeError, text_format.ParseError) as error:
         raise ModelError(f"{path} is not a SavedModel, or is damaged: {error}") from error
     tags = {frozenset(g.meta_info_def.tags): g for g in saved.meta_graphs}
     graph = tags.get(frozenset(tag.split(",")))

@@ -29,6 +29,7 @@ from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec
 from tfos_ml.errors import ModelError, NullValueError, SignatureError
+from tfos_ml.excerpt import message_excerpt
 from tfos_ml.inference import archive, saved_model
 from tfos_ml.inference.input_tensors import InputBinding, ModelInput
 from tfos_ml.inference.prediction import Head, classify
@@ -112,6 +113,11 @@ def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> pa.Da
 
 def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
     """Raise ``SignatureError`` on the driver if a column can never fit its tensor."""
+    if tensor.shape == ():
+        raise SignatureError(
+            f"Input '{spec.name}' is {tensor}, one value without a batch, but the model is given many rows at once. "
+            "Save it with a signature that takes a batch, for instance of tf.map_fn over its function."
+        )
     if tensor.ragged and spec.ndim != 1:
         raise SignatureError(
             f"Column '{spec.column}' has {spec.ndim} levels of arrays, but input '{spec.name}' is {tensor}; "
@@ -233,7 +239,12 @@ def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]
         tensors: dict[str, Any] = {}
         for bound in inputs:
             tensors.update(bound.tensors(start, stop))
-        returned = function(**tensors)
+        try:
+            returned = function(**tensors)
+        except Exception as error:  # TensorFlow's, which knows no columns
+            given = ", ".join(f"column '{b.column}' as input '{b.name}', {b.tensor}" for b in scoring.inputs)
+            what = f"{type(error).__name__}: {message_excerpt(str(error))}"
+            raise ModelError(f"The model failed on rows of {given}. {what}") from error
         for name, tensor in scoring.outputs.items():
             results[name].append(checked_output(name, tensor, returned, stop - start))
     if scoring.head is None:

@@ -108,6 +108,7 @@ def describe(model: Any) -> ModelDescription:
     from tfos_ml.worker.export import declared_inputs, declared_outputs, has_call
 
     _check_kind(model)
+    _check_compiled(model)
     layers, losses = list(_layers(model)), _losses(model)
     return ModelDescription(
         declared_inputs(model),
@@ -147,6 +148,21 @@ def _check_kind(model: Any) -> None:
             f"The model {model.name!r} has more than one optimizer ({['optimizer', *others]}). KerasEstimator trains "
             "models with one; use TFEstimator with a training loop of your own."
         )
+
+
+def _check_compiled(model: Any) -> None:
+    from tfos_ml.worker.export import declared_outputs, declared_tensors
+
+    outputs = declared_tensors(model, "outputs")
+    if outputs is None:
+        return
+    try:
+        keras_privates.check_compiled(model, outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"Keras refuses the losses or metrics that the model is compiled with: {error}. Its outputs are "
+            f"{list(declared_outputs(model) or ())}."
+        ) from None
 
 
 def _layers(layer: Any) -> Iterator[Any]:

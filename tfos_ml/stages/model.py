@@ -16,6 +16,7 @@ from tfos_ml import errors
 from tfos_ml.agent.scoring import make_udf_function
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.redact import redact
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
@@ -217,7 +218,13 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
             raise errors.NothingExportedError(reason.decode())
         content = archive.member(saved_model.SIGNATURE_FILE)
         known = None if content is None else saved_model.parse_signature(content, key)
-        return known or saved_model.read_signature(archive.directory, key, self._get("tagSet"))
+        if known is not None:
+            return known
+        try:
+            return saved_model.read_signature(archive.directory, key, self._get("tagSet"))
+        except errors.ModelError as error:  # of a copy
+            path = redact(self._get("exportDir") or "this TFModel")
+            raise errors.ModelError(str(error).replace(archive.directory, path)) from None
 
     def _packed(self) -> Archive:
         """The SavedModel as one tar file; fetched again only if sizes or times at ``exportDir`` have changed."""

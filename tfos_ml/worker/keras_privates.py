@@ -27,6 +27,16 @@ def compiled_loss(model: Any) -> Any:
     return model._compile_loss
 
 
+def check_compiled(model: Any, outputs: Any) -> None:
+    """Raise what Keras raises, when training begins, of losses and metrics that do not go with a model's outputs."""
+    loss, metrics = model._compile_loss, model._compile_metrics
+    if loss is not None:
+        type(loss)(loss._user_loss, loss._user_loss_weights, output_names=loss.output_names).build(outputs, outputs)
+    if metrics is not None:
+        given = (metrics._user_metrics, metrics._user_weighted_metrics)
+        type(metrics)(*given, output_names=metrics.output_names).build(outputs, outputs)
+
+
 def losses_of_outputs(compiled: Any) -> list[Any]:
     """Named tuples of a built :func:`compiled_loss`, one an output, with the field ``loss``."""
     found: list[Any] = compiled._flat_losses
