@@ -142,6 +142,18 @@ def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_jo
         KerasEstimator(model=odd).fit(df)
 
 
+def test_lambdas_and_normalization_of_the_users_own_program(keras, df):
+    bias = 0.25
+    layers = [keras.layers.Normalization(name="bare"), keras.layers.Lambda(lambda x: x + bias), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.layers.Input((4,)), *layers])
+    model.compile(keras.optimizers.SGD(0.0), loss=lambda y, p: keras.ops.mean(keras.ops.square(y - p), axis=-1))
+    with pytest.warns(UserWarning, match=r"\['bare'\] have mean 0 and variance 1, so they change nothing"):
+        fitted = KerasEstimator(model=model, verbose=0).fit(df)
+    rows = np.ones((2, 4), "float32")
+    found = next(iter(fitted.predict(rows).values()))
+    np.testing.assert_allclose(found, model.predict(rows, verbose=0), rtol=1e-6)
+
+
 def test_custom_objects_go_along(keras, df):
     @keras.saving.register_keras_serializable("tests")
     class Twice(keras.layers.Layer):

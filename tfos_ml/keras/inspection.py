@@ -52,6 +52,8 @@ class ModelDescription:
         What people compare models by.
     has_call : bool
         Whether the model says what it makes of its inputs, so that it can be exported.
+    idle_scalers : list of str
+        Normalization layers that change nothing; it may be that they have not been adapted.
     """
 
     inputs: dict[str, TensorInfo] | None
@@ -63,6 +65,7 @@ class ModelDescription:
     activations: dict[str, str] = field(default_factory=dict)
     overview: ModelOverview = field(default_factory=ModelOverview)
     has_call: bool = True
+    idle_scalers: list[str] = field(default_factory=list)
 
     def loss_of(self, output: str) -> LossInfo | None:
         """The loss of an output."""
@@ -79,10 +82,13 @@ class ModelDescription:
         def tensors(named: Any) -> Any:
             return None if named is None else {name: TensorInfo.from_json(t) for name, t in named.items()}
 
-        losses = {name: LossInfo(**loss) for name, loss in data["losses"].items()}
-        lists = (data["batch_dependent"], data["adaptable"], data["not_adapted"])
-        known = (data["activations"], ModelOverview(**data["overview"]), data["has_call"])
-        return cls(tensors(data["inputs"]), tensors(data["outputs"]), losses, *lists, *known)
+        made = {
+            "inputs": tensors(data["inputs"]),
+            "outputs": tensors(data["outputs"]),
+            "losses": {name: LossInfo(**loss) for name, loss in data["losses"].items()},
+            "overview": ModelOverview(**data["overview"]),
+        }
+        return cls(**{**data, **made})
 
     def check_adapted(self, names: Sequence[str]) -> None:
         """Raise ``ModelError`` unless just the layers that need it, and that there are, will be adapted."""
@@ -120,6 +126,7 @@ def describe(model: Any) -> ModelDescription:
         output_activations(model),
         overview(model, {output: loss.name for output, loss in losses.items()}),
         has_call(model),
+        [layer.name for layer in layers if _is_idle_scaler(layer)],
     )
 
 
@@ -179,18 +186,20 @@ def _needs_adapt(layer: Any) -> bool:
     if isinstance(layer, (keras.layers.StringLookup, keras.layers.IntegerLookup, keras.layers.TextVectorization)):
         lookup = getattr(layer, "_lookup_layer", layer)
         return bool(lookup.vocabulary_size() <= lookup._token_start_index())
-    if isinstance(layer, keras.layers.Normalization):
-        return layer.input_mean is None and not _was_adapted(layer)
     return isinstance(layer, keras.layers.Discretization) and layer.bin_boundaries is None
 
 
-def _was_adapted(layer: Any) -> bool:
+def _is_idle_scaler(layer: Any) -> bool:
+    """Whether it is a Normalization that changes nothing: one never adapted, or adapted to such rows."""
+    import keras
     import numpy as np
 
-    if not layer.built:
+    if not isinstance(layer, keras.layers.Normalization) or layer.input_mean is not None:
         return False
+    if not layer.built:
+        return True
     mean, variance = np.asarray(layer.adapt_mean), np.asarray(layer.adapt_variance)
-    return bool((mean != 0).any() or (variance != 1).any())
+    return bool((mean == 0).all() and (variance == 1).all())
 
 
 def _losses(model: Any) -> dict[str, LossInfo]:

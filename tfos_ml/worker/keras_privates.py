@@ -22,6 +22,12 @@ def user_loss(model: Any) -> Any:
     return None if compiled is None else compiled._user_loss
 
 
+def compiled_with(model: Any) -> list[Any]:
+    """Losses and metrics as they were passed to ``compile``."""
+    metrics = model._compile_metrics
+    return [user_loss(model), *(() if metrics is None else (metrics._user_metrics, metrics._user_weighted_metrics))]
+
+
 def compiled_loss(model: Any) -> Any:
     """The object that computes the losses of all outputs of a built model; None if there is none."""
     return model._compile_loss
