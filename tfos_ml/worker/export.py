@@ -105,8 +105,7 @@ class Serving:
                 "it calls Python (tf.py_function, tf.numpy_function), which no other process can do. Use TensorFlow's "
                 "or Keras' operations"
             )
-        for table in _tables(function):
-            archive.track(table)
+        keras_privates.add_to_archive(archive, _tables(function))
         return archive
 
     def write(self, path: str) -> None:

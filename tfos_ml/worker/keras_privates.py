@@ -79,6 +79,11 @@ def shapes_built_with(model: Any) -> Any:
     return keras.tree.map_shape_structure(str, next(iter(shapes.values())))
 
 
+def add_to_archive(archive: Any, tables: list[Any]) -> None:
+    """Have an ``ExportArchive`` save tables; with ``track`` that of 3.7 saves none but those of its own layers."""
+    archive._tf_trackable.tables = tables
+
+
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
     """Have Keras print nothing, in this thread: ``ExportArchive.write_out`` of 3.7 does, whatever ``verbose`` is."""
