@@ -63,21 +63,23 @@ class Signature:
         return cls(tensors(data["inputs"]), tensors(data["outputs"]))
 
 
-def write_signature(directory: str, key: str, arguments: Mapping[str, str], ragged: Collection[str] = ()) -> None:
+def write_signature(
+    directory: str, key: str, names: Mapping[str, str] | None = None, ragged: Collection[str] = ()
+) -> None:
     """Read the signature `key` of a SavedModel and keep it beside it, if there is one of that name.
 
-    `arguments` has those of :func:`argument_names`. Inputs that are ragged are two tensors each in the SavedModel,
+    `names` has what :func:`argument_names` returns. Inputs that are ragged are two tensors each in the SavedModel,
     values and row splits, and one here.
     """
     if key not in _graph(directory, DEFAULT_TAG).signature_def:
         return
     signature = read_signature(directory, key)
-    names = {argument: name for name, argument in arguments.items()}
-    inputs = {names.get(argument, argument): tensor for argument, tensor in signature.inputs.items()}
+    arguments = {name: argument for name, argument in (names or {}).items() if name != argument}
+    inputs_of = {argument: name for name, argument in arguments.items()}
+    inputs = {inputs_of.get(argument, argument): tensor for argument, tensor in signature.inputs.items()}
     inputs = {name: tensor for name, tensor in inputs.items() if name not in map(row_splits_name, ragged)}
     inputs.update({name: TensorInfo(inputs[name].dtype, (None, None), ragged=True) for name in ragged})
-    renamed = {name: argument for name, argument in arguments.items() if name != argument}
-    content = {key: {**Signature(inputs, signature.outputs).to_json(), _ARGUMENTS: renamed}}
+    content = {key: {**Signature(inputs, signature.outputs).to_json(), _ARGUMENTS: arguments}}
     (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(content))
 
 

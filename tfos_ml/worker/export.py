@@ -51,7 +51,7 @@ def export_saved_model(
         Serving(model, input_specs(model, schema, shapes), signature_key).write(path)
         return
     _save(model, path, signatures)
-    write_signature(path, signature_key, {})
+    write_signature(path, signature_key)
 
 
 def _save(model: Any, path: str, signatures: Any) -> None:
