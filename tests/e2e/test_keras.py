@@ -563,6 +563,40 @@ def test_names_are_data(spark, tmp_path):
     ] == [total]
 
 
+def nested_model():
+    import keras
+
+    keras.utils.set_random_seed(1)
+    parts = {"pair": [keras.Input((1,)), keras.Input((1,))], "one": keras.Input((1,), name="one")}
+    joined = keras.layers.Concatenate()([*parts["pair"], parts["one"]])
+    heads = {"y": [keras.layers.Dense(1)(joined), keras.layers.Dense(2)(joined)], "z": keras.layers.Dense(1)(joined)}
+    model = keras.Model(parts, heads)
+    model.compile(keras.optimizers.SGD(0.05), loss={"y": ["mse", "mae"], "z": "mse"})
+    return model
+
+
+def test_parts_of_nested_inputs_and_outputs_are_named_by_path(spark):
+    columns = {f"c{k}": (F.col("id") * k / 16).cast("float") for k in (1, 2, 3)}
+    label = F.col("id").cast("float")
+    df = spark.range(16).withColumns({**columns, "l": label, "pair": F.array(label, label)}).coalesce(1)
+    rows = df.toPandas()
+    pair, one = [rows[["c1"]].to_numpy(), rows[["c2"]].to_numpy()], rows[["c3"]].to_numpy()
+    labels = {"y": [rows[["l"]].to_numpy(), np.stack(rows["pair"])], "z": rows[["l"]].to_numpy()}
+    plain = nested_model()
+    plain.fit({"pair": pair, "one": one}, labels, epochs=2, batch_size=8, shuffle=False, verbose=0)
+    expected = plain.predict({"pair": pair, "one": one}, verbose=0)
+
+    params = {
+        "inputMapping": {"c1": "pair/0", "c2": "pair/1", "c3": "one"},
+        "labelMapping": {"l": "y/0", "pair": "y/1", "lz": "z"},
+        "outputMapping": {"y/0": "y0", "y/1": "y1", "z": "z"},
+    }
+    training = estimator(nested_model, clusterSize=2, **{**params, "epochs": 2, "batchSize": 8})
+    scored = training.fit(df.withColumn("lz", label)).transform(df).toPandas()
+    for column, values in (("y0", expected["y"][0]), ("y1", expected["y"][1]), ("z", expected["z"])):
+        np.testing.assert_allclose(np.stack(scored[column]), values, rtol=1e-5, atol=1e-5)
+
+
 def generator_of_images():
     """A model without ``call``, as examples of autoencoders and of adversarial networks are."""
     import keras

@@ -203,11 +203,11 @@ def _is_idle_scaler(layer: Any) -> bool:
 
 
 def _losses(model: Any) -> dict[str, LossInfo]:
-    from tfos_ml.worker.export import declared_outputs
+    from tfos_ml.worker.export import by_path, declared_outputs
 
     loss = keras_privates.user_loss(model)
     if isinstance(loss, dict):
-        found = loss
+        found = by_path(loss)
     elif isinstance(loss, (list, tuple)):
         found = dict(zip(declared_outputs(model) or (), loss, strict=False))
     else:

@@ -254,7 +254,7 @@ def arrange_inputs(model: Any, inputs: dict[str, Any]) -> Any:
     struct = getattr(model, "_inputs_struct", None)
     nested = struct if struct is not None else keras_privates.shapes_built_with(model)
     if is_nested(nested) and by_path(nested).keys() == inputs.keys():
-        return _from_paths(nested, inputs)
+        return from_paths(nested, inputs)
     if isinstance(struct, dict) or (len(inputs) > 1 and not isinstance(struct, (list, tuple))):
         return inputs
     return next(iter(inputs.values())) if len(inputs) == 1 else list(inputs.values())
@@ -311,13 +311,13 @@ def by_path(structure: Any, path: str = "") -> dict[str, Any]:
     return {name: leaf for place, part in parts for name, leaf in by_path(part, place).items()}
 
 
-def _from_paths(structure: Any, leaves: Mapping[str, Any], path: str = "") -> Any:
+def from_paths(structure: Any, leaves: Mapping[str, Any], path: str = "") -> Any:
     """A structure like another, of leaves by path; with tuples for lists, which tf.data takes for tensors."""
     start = f"{path}/" if path else ""
     if isinstance(structure, Mapping):
-        return {key: _from_paths(part, leaves, f"{start}{key}") for key, part in structure.items()}
+        return {key: from_paths(part, leaves, f"{start}{key}") for key, part in structure.items()}
     if isinstance(structure, (list, tuple)):
-        return tuple(_from_paths(part, leaves, f"{start}{i}") for i, part in enumerate(structure))
+        return tuple(from_paths(part, leaves, f"{start}{i}") for i, part in enumerate(structure))
     return leaves[path]
 
 
