@@ -22,6 +22,7 @@ from tfos_ml.inference.archive import LOADED_MODELS
 from tfos_ml.inference.tensorflow_import import import_tensorflow
 
 SIGNATURE_FILE = "tfos_ml_signature.json"
+NO_CALL = "it has no call()"
 REASON_FILE = "tfos_ml_not_exported.txt"  # instead of a SavedModel
 _ARGUMENTS = "arguments"  # of the SavedModel, by input, where they have other names; beside the signature in that file
 _SHOWN_CHARACTERS = 300

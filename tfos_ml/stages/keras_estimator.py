@@ -26,7 +26,7 @@ from tfos_ml.driver.job_errors import adapt_rows_error
 from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import Head, head_of
-from tfos_ml.inference.saved_model import not_exported
+from tfos_ml.inference.saved_model import NO_CALL, not_exported
 from tfos_ml.keras.columns import check_attributes, check_columns, check_is_single_input, constrain, narrow_vectors
 from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
 from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, source_of
@@ -189,7 +189,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         initial = read_weights(pyarrow_uri(given)) if given else None
         self._check_for_several(description)
         if not description.has_call:
-            warn(not_exported("it has no call()"), errors.NothingExportedWarning)
+            warn(not_exported(NO_CALL), errors.NothingExportedWarning)
         idle = [name for name in description.idle_scalers if name not in (self._get("adaptLayers") or ())]
         if idle:
             warn(

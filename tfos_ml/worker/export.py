@@ -24,7 +24,14 @@ from tfos_ml.data.casting import TensorInfo, fit_to_tensor
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.errors import ModelError
 from tfos_ml.excerpt import message_excerpt
-from tfos_ml.inference.saved_model import REASON_FILE, argument_names, not_exported, row_splits_name, write_signature
+from tfos_ml.inference.saved_model import (
+    NO_CALL,
+    REASON_FILE,
+    argument_names,
+    not_exported,
+    row_splits_name,
+    write_signature,
+)
 from tfos_ml.worker import keras_privates
 
 SINGLE_INPUT = "features"
@@ -86,7 +93,7 @@ class Serving:
         self._arguments = argument_names(tensors)
         self._specs = [self._spec(inputs, name) for name in tensors]
         self._serve = _serving_function(model, inputs, self._arguments)
-        self._archive = self._traced() if _is_keras_3(model) and not is_distributed(model) else None
+        self._archive = self._traced() if _is_keras_3(model) else None
 
     def _spec(self, inputs: Mapping[str, TensorInfo], name: str) -> tf.TensorSpec:
         tensor = inputs.get(name, TensorInfo("int64", (None,)))
@@ -98,21 +105,21 @@ class Serving:
 
         archive = keras.export.ExportArchive()
         function = archive.add_endpoint(self._key, self._serve, self._specs).get_concrete_function()
-        calls = {node.op for node in function.graph.as_graph_def().node}
-        library = function.graph.as_graph_def().library.function
-        if (calls | {node.op for called in library for node in called.node_def}) & _CALLS_PYTHON:
+        graph = function.graph.as_graph_def()
+        nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
+        if _CALLS_PYTHON & {node.op for node in nodes}:
             raise ModelError(
-                "it calls Python (tf.py_function, tf.numpy_function), which no other process can do. Use TensorFlow's "
-                "or Keras' operations"
+                "the model calls Python (tf.py_function, tf.numpy_function), which a SavedModel cannot do. Use "
+                "operations of TensorFlow or Keras"
             )
         keras_privates.add_to_archive(archive, _tables(function))
         return archive
 
     def write(self, path: str) -> None:
         """Save it at a path, a new directory, and beside it what its names are."""
-        if self._archive is None:  # variables of a strategy can only be saved in a function that is traced for it
+        if self._archive is None:
             signature = tf.function(self._serve, input_signature=self._specs, autograph=False)
-            _save(self._model, path, {self._key: signature})
+            tf.saved_model.save(self._model, path, signatures={self._key: signature})
         else:
             with keras_privates.silent():
                 self._archive.write_out(path)
@@ -137,7 +144,8 @@ def prepare(model: Any, inputs: Mapping[str, TensorInfo], key: str) -> Serving |
     try:
         return Serving(model, inputs, key)
     except Exception as error:  # of Keras, TensorFlow or the model
-        why = "it has no call()" if not has_call(model) else f"{type(error).__name__}: {message_excerpt(str(error))}"
+        kind = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
+        why = f"{kind}{message_excerpt(str(error))}" if has_call(model) else NO_CALL
         return Unserved(not_exported(why.rstrip(".")))
 
 
@@ -157,7 +165,7 @@ def _tables(function: Any) -> list[Any]:
     tables = [table for table in known if id(table.resource_handle) in handles]
     if handles - {id(table.resource_handle) for table in tables}:
         raise ModelError(
-            "it uses a resource of TensorFlow's that is neither a variable nor a table, and cannot be saved"
+            "the model uses a resource of TensorFlow's that is neither a variable nor a table, and cannot be saved"
         )
     return tables
 
