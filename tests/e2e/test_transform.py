@@ -44,6 +44,7 @@ def risky(m, x):
 save("risky", risky, x=([None], tf.int32))
 save("wide", lambda m, x: {"total": tf.reduce_sum(x, 1), "last": x[:, -1]}, x=([None, None], tf.float64))
 save("short", lambda m, x: {"y": x[:-1]}, x=([None], tf.float32))
+save("four", lambda m, x: {"y": x - tf.reduce_min(x)}, x=([4], tf.float32))
 save("scalar", lambda m, x: {"y": tf.strings.length(x)}, x=([], tf.string))
 feature = {"x": tf.io.FixedLenFeature([], tf.float32)}
 save("examples", lambda m, examples: tf.io.parse_example(examples, feature), examples=([None], tf.string))
@@ -79,6 +80,13 @@ def test_keeps_columns_and_declares_the_schema(numbers, models):
     assert TFModel(exportDir=str(models / "double")).transformSchema(numbers.schema).names == scored.columns
     assert scored.where("prediction != 2 * id").count() == 0
     assert scored.count() == 1000
+
+
+def test_a_model_of_a_fixed_batch(spark, models):
+    """The rows come by fours; the last three, and one row more."""
+    numbers = spark.range(0, 7, 1, 1).select(F.col("id").cast("float").alias("features"))
+    model = TFModel(exportDir=str(models / "four"))
+    assert [r.prediction for r in model.transform(numbers).collect()] == [0, 1, 2, 3, 0, 1, 2]
 
 
 def test_a_model_in_text_format(spark, models, tmp_path):
@@ -213,7 +221,7 @@ def test_null_policy(spark, models, policy):
             "double",
             r"Column 'features' holds string, but input 'x' expects float32\(batch\)",
         ),
-        ("'a' as features", "scalar", r"Input 'x' is string\(\), one value without a batch.*tf.map_fn"),
+        ("'a' as features", "scalar", r"'x': 'string\(\)'. are single values without a batch.*tf.map_fn"),
         ("id as nothing", "double", "Feature column 'features' does not exist"),
         ("id as features, id as prediction", "double", r"\['prediction'\] exist already"),
     ],

@@ -204,7 +204,7 @@ def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | N
     _loaded.move_to_end(name)
     model, functions = _loaded[name]
     if (key, outputs) not in functions:
-        function = _only(model.signatures[key], outputs)
+        function = _for_any_batch(_only(model.signatures[key], outputs), model.signatures[key])
         functions[key, outputs] = _by_input(function, _arguments(Path(directory), key))
     scorer: Scorer = functions[key, outputs]
     return scorer
@@ -266,6 +266,24 @@ def _damaged_variables(directory: Path) -> list[Path]:
         shards = sorted(directory.glob("variables.data-*"))
         return shards or [directory / "variables.data-00000-of-00001"]
     return []
+
+
+def _for_any_batch(function: Scorer, signature: Any) -> Scorer:
+    """A function for any number of rows, also where the signature fixes it: the last row fills the last batch up."""
+    import tensorflow as tf
+
+    sizes = {spec.shape[0] for spec in signature.structured_input_signature[1].values() if spec.shape.rank}
+    if len(sizes) != 1 or None in sizes:
+        return function
+    (size,) = sizes
+
+    def call(**inputs: Any) -> dict[str, Any]:
+        rows = int(next(iter(inputs.values())).shape[0])
+        places = [tf.minimum(tf.range(start, start + size), rows - 1) for start in range(0, rows, size)]
+        parts = [function(**{name: tf.gather(tensor, at) for name, tensor in inputs.items()}) for at in places]
+        return {name: tf.concat([part[name] for part in parts], 0)[:rows] for name in parts[0]}
+
+    return call
 
 
 def _only(function: Any, outputs: tuple[str, ...] | None) -> Scorer:

@@ -113,11 +113,6 @@ def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> pa.Da
 
 def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
     """Raise ``SignatureError`` on the driver if a column can never fit its tensor."""
-    if tensor.shape == ():
-        raise SignatureError(
-            f"Input '{spec.name}' is {tensor}, one value without a batch, but the model is given many rows at once. "
-            "Save it with a signature that takes a batch, for instance of tf.map_fn over its function."
-        )
     if tensor.ragged and spec.ndim != 1:
         raise SignatureError(
             f"Column '{spec.column}' has {spec.ndim} levels of arrays, but input '{spec.name}' is {tensor}; "
@@ -239,12 +234,7 @@ def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]
         tensors: dict[str, Any] = {}
         for bound in inputs:
             tensors.update(bound.tensors(start, stop))
-        try:
-            returned = function(**tensors)
-        except Exception as error:  # TensorFlow's, which knows no columns
-            given = ", ".join(f"column '{b.column}' as input '{b.name}', {b.tensor}" for b in scoring.inputs)
-            what = f"{type(error).__name__}: {message_excerpt(str(error))}"
-            raise ModelError(f"The model failed on rows of {given}. {what}") from error
+        returned = run_model(function, tensors, scoring.inputs)
         for name, tensor in scoring.outputs.items():
             results[name].append(checked_output(name, tensor, returned, stop - start))
     if scoring.head is None:
@@ -255,6 +245,18 @@ def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
     found = classify(values, scoring.head, scoring.threshold)
     return {name: nested(pa.array(found[name].reshape(-1)), found[name].shape, kind) for name, kind in types.items()}
+
+
+def run_model(
+    function: saved_model.Scorer, tensors: Mapping[str, Any], inputs: Sequence[InputBinding]
+) -> Mapping[str, Any]:
+    """What a model makes of tensors; raises ``ModelError``, which names the columns, where TensorFlow raises."""
+    try:
+        return function(**tensors)
+    except Exception as error:
+        given = ", ".join(f"column '{b.column}' as input '{b.name}', {b.tensor}" for b in inputs)
+        what = f"{type(error).__name__}: {message_excerpt(str(error))}"
+        raise ModelError(f"The model failed on rows of {given}. {what}") from error
 
 
 def load_function(scoring: Scoring) -> saved_model.Scorer:

@@ -198,6 +198,12 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
                 f"inputMapping={mapping} must name each input of the model once. Its signature: {signature}. "
                 f"Columns: {list(columns)}"
             )
+        single = {name: str(tensor) for name, tensor in signature.inputs.items() if tensor.shape == ()}
+        if single:
+            raise errors.SignatureError(
+                f"Inputs {single} are single values without a batch, but the model is given many rows at once. Save it "
+                "with a signature that takes a batch, for instance of tf.map_fn over its function."
+            )
         return mapping
 
     def _bind_outputs(
@@ -276,9 +282,11 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         archive = self._packed()
         signature = self._signature_of(archive)
         policies = {"pad_value": self._get("padValue"), "nan_policy": self._get("nanPolicy")}
-        tensors = local_inputs(rows, self._input_mapping(signature), signature, **policies)
+        mapping = self._input_mapping(signature)
+        tensors = local_inputs(rows, mapping, signature, **policies)
         function = saved_model.load(archive.directory, self._get("signatureDefKey"), self._get("tagSet"))
-        return {name: value.numpy() for name, value in function(**tensors).items()}
+        bindings = [InputBinding(column, name, signature.inputs[name]) for column, name in mapping.items()]
+        return {name: value.numpy() for name, value in udf.run_model(function, tensors, bindings).items()}
 
     def _files(self) -> dict[str, bytes]:
         files = {MODEL_FILE: self._packed().content} if self._archives or self._get("exportDir") is not None else {}

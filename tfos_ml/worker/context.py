@@ -514,7 +514,7 @@ class NodeContext:
     def export_checkpoint(self, model: Any, epoch: int) -> str | None:
         """The directory of an exported checkpoint; None if none is wanted. For tfos_ml itself."""
         every = self.settings.telemetry.checkpoint_every
-        if not every or not self.is_chief or (epoch + 1) % every:
+        if not every or not self.is_chief or (epoch + 1) % every or hasattr(self._prepared[1], "reason"):
             return None
         self._inbox.checkpoints_taken(self._checkpoints)
         return self._export(model, f"checkpoint-{epoch}")
