@@ -264,6 +264,7 @@ def worker_context(data, rank, size, shuffle, directory):
     from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
     from tfos_ml.protocol.settings import NodeSettings
     from tfos_ml.worker.dataset import RowStore
+    from tfos_ml.worker.export import prepare
     from tfos_ml.worker.log_upload import LogUpload
 
     columns = columns_of(data)
@@ -309,6 +310,8 @@ def worker_context(data, rank, size, shuffle, directory):
         summarize=lambda facts: [print(f"NOTICE {w}", flush=True) for w in facts["warnings"]],
         log_upload=LogUpload(str(directory.disk), None),
         export_checkpoint=lambda model, epoch: None,
+        prepare_export=lambda model, inputs: "" if rank else getattr(prepare(model, inputs, "exported"), "reason", ""),
+        log=logs.append,
     )
 
 

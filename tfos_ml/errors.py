@@ -194,7 +194,7 @@ class ModelError(TfosMlError):
 
 
 class NothingExportedError(ModelError):
-    """The train function exported no model, so there is nothing to transform with."""
+    """No model was exported, by the train function or since it cannot be, so there is nothing to transform with."""
 
 
 class SignatureError(ModelError, ValueError):
@@ -380,7 +380,7 @@ class NodeEndedWarning(TfosMlWarning):
 
 
 class NothingExportedWarning(TfosMlWarning):
-    """The train function ended without an error and exported no model."""
+    """The train function exported no model, or KerasEstimator trains one that cannot be exported."""
 
 
 class UnnamedFieldsWarning(TfosMlWarning):

@@ -13,7 +13,7 @@ _LIBRARY = re.compile(r"/(site-packages|dist-packages|tfos_ml|python3(\.\d+)?)/|
 _CLASS_LINE = re.compile(r"^[\w.]+:\Z", re.MULTILINE)
 _UNDERLINE = re.compile(r"^[\s^~]+$")
 _GRAPH_TRACE = re.compile(r"^Detected at node .*most recent call last\):$")
-_GRAPH_NODE = re.compile(r"^\s*\[\[\{\{node ")
+_GRAPH_NODE = re.compile(r"^\s*\[\[\{\{(function_)?node |^<stack traces unavailable>$|^Graph execution error:$")
 
 
 def excerpt(text: str, lines: int) -> str:
@@ -27,7 +27,7 @@ def excerpt(text: str, lines: int) -> str:
 
 def message_excerpt(message: str) -> str:
     """A message without the libraries' frames of a graph's making that TensorFlow puts into some."""
-    if _FRAME.search("\n".join(message.splitlines()[1:])) is None and "[[{{node" not in message:
+    if _FRAME.search("\n".join(message.splitlines()[1:])) is None and "{{node" not in message:
         kept = message.splitlines()
     else:
         noise = (_GRAPH_TRACE, _GRAPH_NODE)

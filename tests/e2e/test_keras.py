@@ -511,6 +511,133 @@ def test_weights_by_output_reach_their_output_without_xla(spark, keras):
     assert largest[1] == 0
 
 
+ODD_NAMES = ["class", "self", "a b", "a_b", "sepal length (cm)", "od280/od315_of_diluted_wines", "1st", "größe", "_c0"]
+ODD_NAMES += ["a.b", "a`b"]
+
+
+def model_of_odd_names():
+    """Subclassed: Keras' own names of inputs may not have slashes."""
+    import keras
+
+    class Sum(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1, kernel_initializer="ones")
+
+        def call(self, inputs):
+            return {"größe (cm)": self.dense(keras.ops.stack([inputs[name] for name in ODD_NAMES], axis=1))}
+
+    model = Sum()
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    return model
+
+
+def test_names_are_data(spark, tmp_path):
+    """Of inputs, outputs and columns, in training and scoring; and a join leaves two columns of one name."""
+    import mlflow.pyfunc
+
+    import tfos_ml.mlflow
+
+    values = {name: float(1 << i) for i, name in enumerate(ODD_NAMES)}
+    columns = [F.lit(value).cast("float").alias(name) for name, value in values.items()]
+    left = spark.range(8).select("id", *columns, F.struct((F.col("id") > 5).alias("is_val")).alias("meta"))
+    right = spark.range(8).select("id", F.lit(0.0).alias("y"))
+    df = left.join(right, left.id == right.id)
+    params = {
+        "inputMapping": {name: name for name in ODD_NAMES},
+        "labelMapping": {"y": "größe (cm)"},
+        "outputMapping": {"größe (cm)": "größe (cm)"},
+        "validationIndicatorCol": "meta.is_val",
+    }
+    fitted = estimator(model_of_odd_names, clusterSize=1, epochs=1, **params).fit(df)
+    assert (fitted.summary["rows"], fitted.summary["validation_rows"]) == (6, 2)
+    scored = fitted.transform(df)
+    assert scored.columns == [*df.columns, "größe (cm)"]
+    total = sum(values.values())
+    assert {row[-1][0] for row in scored.collect()} == {total}
+    assert fitted.predict({name: [value] for name, value in values.items()})["größe (cm)"].tolist() == [[total]]
+    tfos_ml.mlflow.save_model(fitted, str(tmp_path / "model"))
+    served = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    assert served.predict(df.select([f"`{name.replace('`', '``')}`" for name in ODD_NAMES]).toPandas())["größe (cm)"][
+        0
+    ] == [total]
+
+
+def nested_model():
+    import keras
+
+    keras.utils.set_random_seed(1)
+    parts = {"pair": [keras.Input((1,)), keras.Input((1,))], "one": keras.Input((1,), name="one")}
+    joined = keras.layers.Concatenate()([*parts["pair"], parts["one"]])
+    heads = {"y": [keras.layers.Dense(1)(joined), keras.layers.Dense(2)(joined)], "z": keras.layers.Dense(1)(joined)}
+    model = keras.Model(parts, heads)
+    model.compile(keras.optimizers.SGD(0.05), loss={"y": ["mse", "mae"], "z": "mse"})
+    return model
+
+
+def test_parts_of_nested_inputs_and_outputs_are_named_by_path(spark):
+    columns = {f"c{k}": (F.col("id") * k / 16).cast("float") for k in (1, 2, 3)}
+    label = F.col("id").cast("float")
+    df = spark.range(16).withColumns({**columns, "l": label, "pair": F.array(label, label)}).coalesce(1)
+    rows = df.toPandas()
+    pair, one = [rows[["c1"]].to_numpy(), rows[["c2"]].to_numpy()], rows[["c3"]].to_numpy()
+    labels = {"y": [rows[["l"]].to_numpy(), np.stack(rows["pair"])], "z": rows[["l"]].to_numpy()}
+    plain = nested_model()
+    plain.fit({"pair": pair, "one": one}, labels, epochs=2, batch_size=8, shuffle=False, verbose=0)
+    expected = plain.predict({"pair": pair, "one": one}, verbose=0)
+
+    params = {
+        "inputMapping": {"c1": "pair/0", "c2": "pair/1", "c3": "one"},
+        "labelMapping": {"l": "y/0", "pair": "y/1", "lz": "z"},
+        "outputMapping": {"y/0": "y0", "y/1": "y1", "z": "z"},
+    }
+    training = estimator(nested_model, clusterSize=2, **{**params, "epochs": 2, "batchSize": 8})
+    scored = training.fit(df.withColumn("lz", label)).transform(df).toPandas()
+    for column, values in (("y0", expected["y"][0]), ("y1", expected["y"][1]), ("z", expected["z"])):
+        np.testing.assert_allclose(np.stack(scored[column]), values, rtol=1e-5, atol=1e-5)
+
+
+def generator_of_images():
+    """A model without ``call``, as examples of autoencoders and of adversarial networks are."""
+    import keras
+    import tensorflow as tf
+
+    class Generator(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.encoder = keras.Sequential([keras.Input((16,)), keras.layers.Dense(2)])
+            self.decoder = keras.Sequential([keras.Input((2,)), keras.layers.Dense(16, kernel_initializer="zeros")])
+            self.mean_loss = keras.metrics.Mean(name="loss")
+
+        def train_step(self, data):
+            x = tf.nest.flatten(data)[0]
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.decoder(self.encoder(x)) - x) ** 2)
+            weights = self.trainable_weights
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            self.mean_loss.update_state(loss)
+            return {"loss": self.mean_loss.result()}
+
+    model = Generator()
+    model.compile(keras.optimizers.SGD(0.5))
+    return model
+
+
+def test_a_model_without_call_is_trained_and_its_weights_are_kept(spark, tmp_path):
+    df = spark.range(8).select(F.array_repeat(F.lit(0.5).cast("float"), 16).alias("features"))
+    destination = str(tmp_path / "published")
+    training = estimator(generator_of_images, clusterSize=2, epochs=1, batchSize=8, exportDir=destination)
+    with pytest.warns(errors.NothingExportedWarning, match=r"cannot be exported: it has no call\(\)"):
+        fitted = training.fit(df)
+    assert fitted.history["loss"] == [pytest.approx(0.25)]
+    with pytest.raises(errors.NothingExportedError, match="weights are kept"):
+        fitted.transform(df)
+    plain = generator_of_images()
+    plain.built = True
+    plain.load_weights(f"{destination}/assets.extra/model.weights.h5")
+    np.testing.assert_allclose(plain.decoder.get_weights()[1], 0.5 / 16, rtol=1e-5)
+
+
 def ragged_model():
     import keras
     import tensorflow as tf

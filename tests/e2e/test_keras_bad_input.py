@@ -111,6 +111,11 @@ def test_a_label_of_text_and_a_feature_of_text(keras, df, no_job):
         KerasEstimator(model=network(keras)).fit(text)
     with pytest.raises(errors.SignatureError, match=r"'label' holds string, but the model's input expects float32"):
         KerasEstimator(model=network(keras), featuresCol="label", labelCol="features").fit(text)
+    weights = df.withColumns({"a": F.lit("1"), "b": F.array(F.lit(1.0))})
+    with pytest.raises(errors.ColumnTypeError, match="Weight column 'a' holds string; a weight is one number a row"):
+        KerasEstimator(model=network(keras), weightCol="a").fit(weights)
+    with pytest.raises(errors.ColumnTypeError, match="Weight column 'b' holds arrays; a weight is one number a row"):
+        KerasEstimator(model=network(keras), weightCol="b").fit(weights)
     with pytest.raises(errors.ColumnNotFoundError, match="no label column"):
         KerasEstimator(model=network(keras)).fit(df.drop("label"))
 
@@ -135,6 +140,18 @@ def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_jo
     odd.compile("sgd", "mse")
     with pytest.raises(errors.ModelError, match="not loaded in another process"):
         KerasEstimator(model=odd).fit(df)
+
+
+def test_lambdas_and_normalization_of_the_users_own_program(keras, df):
+    bias = 0.25
+    layers = [keras.layers.Normalization(name="bare"), keras.layers.Lambda(lambda x: x + bias), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.layers.Input((4,)), *layers])
+    model.compile(keras.optimizers.SGD(0.0), loss=lambda y, p: keras.ops.mean(keras.ops.square(y - p), axis=-1))
+    with pytest.warns(UserWarning, match=r"\['bare'\] have mean 0 and variance 1, so they change nothing"):
+        fitted = KerasEstimator(model=model, verbose=0).fit(df)
+    rows = np.ones((2, 4), "float32")
+    found = next(iter(fitted.predict(rows).values()))
+    np.testing.assert_allclose(found, model.predict(rows, verbose=0), rtol=1e-6)
 
 
 def test_custom_objects_go_along(keras, df):

@@ -44,7 +44,20 @@ def risky(m, x):
 save("risky", risky, x=([None], tf.int32))
 save("wide", lambda m, x: {"total": tf.reduce_sum(x, 1), "last": x[:, -1]}, x=([None, None], tf.float64))
 save("short", lambda m, x: {"y": x[:-1]}, x=([None], tf.float32))
+save("four", lambda m, x: {"y": x - tf.reduce_min(x)}, x=([4], tf.float32))
+save("scalar", lambda m, x: {"y": tf.strings.length(x)}, x=([], tf.string))
+feature = {"x": tf.io.FixedLenFeature([], tf.float32)}
+save("examples", lambda m, examples: tf.io.parse_example(examples, feature), examples=([None], tf.string))
 save("ragged", lambda m, x: {"n": tf.reduce_sum(x, 1)}, x=([None, None], tf.int32))
+
+import os
+from google.protobuf import text_format
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+save("text_format", lambda m, x: {"y": m.weight * x}, x=([None], tf.float32))
+binary = f"{sys.argv[1]}/text_format/saved_model.pb"
+with open(binary, "rb") as file, open(f"{binary}txt", "w") as text:
+    text.write(text_format.MessageToString(SavedModel.FromString(file.read())))
+os.unlink(binary)
 """
 
 
@@ -67,6 +80,31 @@ def test_keeps_columns_and_declares_the_schema(numbers, models):
     assert TFModel(exportDir=str(models / "double")).transformSchema(numbers.schema).names == scored.columns
     assert scored.where("prediction != 2 * id").count() == 0
     assert scored.count() == 1000
+
+
+def test_a_model_of_a_fixed_batch(spark, models):
+    """The rows come by fours; the last three, and one row more."""
+    numbers = spark.range(0, 7, 1, 1).select(F.col("id").cast("float").alias("features"))
+    model = TFModel(exportDir=str(models / "four"))
+    assert [r.prediction for r in model.transform(numbers).collect()] == [0, 1, 2, 3, 0, 1, 2]
+
+
+def test_a_model_in_text_format(spark, models, tmp_path):
+    numbers = spark.createDataFrame([(1.5,)], "features float")
+    directory = models / "text_format"
+    assert TFModel(exportDir=str(directory)).transform(numbers).first().prediction == 3.0
+    (tmp_path / "saved_model.pbtxt").write_text("meta_graphs { nonsense }")
+    with pytest.raises(errors.ModelError, match=f"{tmp_path}/saved_model.pbtxt is not a SavedModel"):
+        TFModel(exportDir=str(tmp_path)).transform(numbers)
+
+
+def test_an_error_of_the_model_names_columns_and_inputs(spark, models):
+    df = spark.createDataFrame([(b"damaged",)], "record binary")
+    scored = TFModel(exportDir=str(models / "examples"), featuresCol="record").transform(df)
+    with pytest.raises(
+        Exception, match=r"(?s)on rows of column 'record' as input 'examples', string\(batch\).*Could not parse"
+    ):
+        scored.collect()
 
 
 def test_is_lazy(numbers, models):
@@ -112,6 +150,35 @@ def test_outputs_may_have_any_name(spark, models, predictor):
     assert (scored.first().r, scored.first().p) == ([2.0, 4.0], [1.0, 2.0])
 
 
+def test_columns_are_kept_whatever_their_names(spark, models, predictor):
+    left = spark.createDataFrame([(1, [1.0, 2.0], "x")], "id int, features array<float>, `a``b` string")
+    right = spark.createDataFrame([(1, 7, 8)], "id int, __tfos_ml_outputs int, __TFOS_ML_OUTPUTS_0 int")
+    df = left.join(right, left.id == right.id)
+    several = TFModel(exportDir=str(models / "raw"), outputMapping={"raw": "r.`s", "probability": "p"}).transform(df)
+    assert several.columns == [*df.columns, "r.`s", "p"]
+    assert tuple(several.first()) == (1, [1.0, 2.0], "x", 1, 7, 8, [2.0, 4.0], [1.0, 2.0])
+    one = TFModel(exportDir=predictor, predictionCol="p`q").transform(df)
+    assert one.columns == [*df.columns, "p`q"]
+    assert tuple(one.first()) == (1, [1.0, 2.0], "x", 1, 7, 8, [2.0, 4.0])
+
+
+def test_columns_that_differ_by_case_alone_are_two_only_where_spark_says_so(spark, models, predictor):
+    df = spark.createDataFrame([([1.0, 2.0], 5)], "features array<float>, PREDICTION int")
+    one = TFModel(exportDir=predictor)
+    several = TFModel(exportDir=str(models / "raw"), outputMapping={"raw": "Out", "probability": "out"})
+    for model in (one, several):
+        with pytest.raises(errors.ParamError, match=r"differ by case alone .*caseSensitive=false"):
+            model.transform(df)
+        with pytest.raises(errors.ParamError, match="differ by case alone"):
+            model.transformSchema(df.schema)
+    spark.conf.set("spark.sql.caseSensitive", True)
+    try:
+        assert tuple(one.transform(df).first()) == ([1.0, 2.0], 5, [2.0, 4.0])
+        assert tuple(several.transform(df).first()) == ([1.0, 2.0], 5, [2.0, 4.0], [1.0, 2.0])
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
 def test_text_and_integers(spark, models):
     df = spark.createDataFrame([("naïve ", 7), ("☃", -(2**62))], "a string, b bigint")
     model = TFModel(
@@ -154,6 +221,7 @@ def test_null_policy(spark, models, policy):
             "double",
             r"Column 'features' holds string, but input 'x' expects float32\(batch\)",
         ),
+        ("'a' as features", "scalar", r"'x': 'string\(\)'. are single values without a batch.*tf.map_fn"),
         ("id as nothing", "double", "Feature column 'features' does not exist"),
         ("id as features, id as prediction", "double", r"\['prediction'\] exist already"),
     ],

@@ -150,7 +150,7 @@ class TestLosses:
         found = describe(two_outputs("mse"))
         assert found.loss_of("p") == found.loss_of("q") == found.losses[""]
 
-    @pytest.mark.parametrize("loss", [["mse", None], {"p": "mse"}])
+    @pytest.mark.parametrize("loss", [["mse", None], {"p": "mse", "q": None}])
     def test_that_an_output_has_none_of_is_none(self, describe, two_outputs, loss):
         found = describe(two_outputs(loss))
         assert found.loss_of("p").key == "meansquarederror"
@@ -257,11 +257,22 @@ class TestBatchDependence:
 
 class TestPreprocessing:
     def test_layers_that_were_not_adapted_are_named(self, describe, sequential, keras):
-        found = describe(sequential(keras.layers.Normalization(name="scale"), keras.layers.Dense(1)))
-        assert found.adaptable == found.not_adapted == ["scale"]
-        with pytest.raises(ModelError, match=r"Preprocessing layers \['scale'\] have not been adapted\. Set adaptLay"):
+        layers = [keras.layers.Input((1,), dtype="string"), keras.layers.StringLookup(name="words")]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        found = describe(model)
+        assert found.adaptable == found.not_adapted == ["words"]
+        with pytest.raises(ModelError, match=r"Preprocessing layers \['words'\] have not been adapted\. Set adaptLay"):
             found.check_adapted([])
-        found.check_adapted(["scale"])
+        found.check_adapted(["words"])
+
+    def test_normalization_that_changes_nothing_may_be_meant(self, describe, sequential, keras):
+        """As that of keras.applications is before its weights are loaded, or after rows of mean 0 and variance 1."""
+        standard = keras.layers.Normalization(name="standard", axis=None)
+        standard.adapt(np.array([[-1.0, 1.0]]))
+        found = describe(sequential(keras.layers.Normalization(name="bare"), standard, keras.layers.Dense(1)))
+        assert (found.not_adapted, found.idle_scalers) == ([], ["bare", "standard"])
+        found.check_adapted([])
 
     def test_layers_that_know_their_statistics_may_be_adapted_but_need_not(self, describe, sequential, keras):
         adapted = keras.layers.Normalization(name="adapted")
@@ -269,7 +280,7 @@ class TestPreprocessing:
         given = keras.layers.Normalization(mean=1.0, variance=2.0, name="given")
         found = describe(sequential(adapted, given, keras.layers.Dense(1)))
         assert found.adaptable == ["adapted", "given"]
-        assert found.not_adapted == []
+        assert found.not_adapted == found.idle_scalers == []
         found.check_adapted([])
         found.check_adapted(["given"])
 
@@ -312,6 +323,18 @@ class TestRefused:
         with pytest.raises(ModelError, match=r"must be, or return, a compiled keras\.Model\. Received: <class"):
             describe(value)
 
+    @pytest.mark.parametrize("loss", [{"p": "mse"}, {"p": "mse", "other": "mse"}, {"p": "mse", "q": "mae", "r": "mse"}])
+    def test_losses_that_keras_refuses(self, describe, two_outputs, loss):
+        model = two_outputs(loss)
+        with pytest.raises(ModelError, match=r"refuses the losses or metrics .* Its outputs are \['p', 'q'\]"):
+            describe(model)
+
+    def test_metrics_that_keras_refuses(self, describe, two_outputs):
+        model = two_outputs("mse")
+        model.compile("sgd", "mse", metrics={"p": ["mae"], "other": ["mae"]})
+        with pytest.raises(ModelError, match="refuses the losses or metrics .*other"):
+            describe(model)
+
     def test_layer(self, describe, keras):
         with pytest.raises(ModelError, match="Received: <class '.*Dense'>"):
             describe(keras.layers.Dense(1))
@@ -351,6 +374,26 @@ class TestSource:
         source = ModelSource(function=lambda units: sequential(keras.layers.Dense(units)), arguments={"units": 7})
         assert source.build().output_shape == (None, 7)
 
+    def test_lambdas_go_along_with_what_they_refer_to(self, sequential, keras):
+        import cloudpickle
+
+        from tfos_ml.keras.model_source import source_of
+
+        factor = 3.0
+        layers = keras.layers
+        model = sequential(
+            layers.Lambda(lambda x: keras.ops.square(x) * factor, output_shape=lambda shape: shape),
+            layers.Dense(2, kernel_initializer="ones", activation=lambda x: np.float32(factor) * x),
+            loss=lambda y, p: keras.ops.mean(keras.ops.abs(y - p) * factor, axis=-1),
+            metrics=[lambda y, p: keras.ops.mean(y - p)],
+        )
+        source = cloudpickle.loads(cloudpickle.dumps(source_of(model)))
+        again = source.build()
+        x, y = np.ones((2, 4), "f"), np.ones((2, 2), "f")
+        np.testing.assert_allclose(again.predict(x, verbose=0), np.full((2, 2), 36.0))
+        assert again.evaluate(x, y, verbose=0) == [pytest.approx(105.0), pytest.approx(-35.0)]
+        assert model.layers[0].function.__name__ == "<lambda>"
+
     def test_model_that_cannot_be_serialised_is_refused_with_the_way_out(self, sequential, keras):
         from tfos_ml.keras.model_source import save_instance
 
@@ -380,9 +423,9 @@ class TestSource:
 class TestAllKeras:
     @pytest.fixture
     def names_only_keras(self, sequential):
-        from tfos_ml.keras.model_source import is_all_keras, save_instance
+        from tfos_ml.keras.model_source import is_all_keras, source_of
 
-        return lambda *layers, **options: is_all_keras(save_instance(sequential(*layers, **options)))
+        return lambda *layers, **options: is_all_keras(source_of(sequential(*layers, **options)))
 
     def test_is_true_of_kerass_own_layers_losses_and_metrics(self, names_only_keras, keras):
         inner = keras.Sequential([keras.layers.Dense(2, kernel_regularizer="l2", activation="gelu")])

@@ -122,3 +122,55 @@ def test_without_optimizer(model):
     with keras_privates.without_optimizer(model):
         assert not saves_optimizer()
     assert saves_optimizer()
+
+
+def test_compiled_with(model):
+    import keras
+
+    loss, *metrics = keras_privates.compiled_with(model)
+    assert (loss["two"], metrics) == ("mae", [])
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mape"])
+    assert keras_privates.compiled_with(model) == ["mse", ["mae"], ["mape"]]
+
+
+def test_check_compiled(model):
+    keras_privates.check_compiled(model, model.output)
+    with pytest.raises((KeyError, ValueError), match="two"):
+        keras_privates.check_compiled(model, {"one": model.output["one"]})
+
+
+def test_shapes_built_with(model):
+    import keras
+
+    class Own(keras.Model):
+        def call(self, x):
+            return x["pair"][0]
+
+    own = Own()
+    assert keras_privates.shapes_built_with(own) is None
+    own({"pair": [np.ones((2, 1)), np.ones((2, 3))]})
+    assert keras_privates.shapes_built_with(own) == {"pair": ["(2, 1)", "(2, 3)"]}
+
+
+def test_silent(capsys):
+    import keras
+
+    with keras_privates.silent():
+        keras.utils.Progbar(2).update(1)
+        assert not keras.config.is_interactive_logging_enabled()
+    assert keras.config.is_interactive_logging_enabled()
+
+
+def test_add_to_archive(tmp_path):
+    import keras
+    import tensorflow as tf
+
+    initializer = tf.lookup.KeyValueTensorInitializer(tf.constant([1]), tf.constant([5]))
+    table = tf.lookup.StaticHashTable(initializer, -1)
+    archive = keras.export.ExportArchive()
+    archive.add_endpoint("look", table.lookup, [tf.TensorSpec([None], tf.int32)])
+    keras_privates.add_to_archive(archive, [table])
+    with keras_privates.silent():
+        archive.write_out(str(tmp_path))
+    assert tf.saved_model.load(str(tmp_path)).look(tf.constant([1, 2])).numpy().tolist() == [5, -1]

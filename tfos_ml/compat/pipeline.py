@@ -42,6 +42,7 @@ from tfos_ml.compat.params import (
     HasTFRecordDir,
     TFTypeConverters,
 )
+from tfos_ml.data.schema import quoted
 from tfos_ml.driver.programs import classic_session
 from tfos_ml.errors import ParamError, RemovedError
 from tfos_ml.stages.model import TFModel as NativeModel
@@ -210,7 +211,9 @@ class TFEstimator(
             master_node=self.getMasterNode(),
         )
         try:
-            cluster.train(dataset.select(columns).rdd, self.getEpochs())
+            cluster.train(
+                dataset.select([quoted(c) if c in dataset.columns else c for c in columns]).rdd, self.getEpochs()
+            )
             cluster.shutdown(grace_secs=self.getGraceSecs())
         except BaseException as error:
             cluster.__exit__(type(error), error, None)

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.saved_model import DEFAULT_SIGNATURE, write_signature
-from tfos_ml.worker.export import declared_inputs, declared_tensors, serving_function
+from tfos_ml.inference.saved_model import DEFAULT_SIGNATURE
+from tfos_ml.worker.export import Serving, declared_inputs, declared_tensors
 
 _UNNAMED = ("keras_tensor", "input_layer")
 
@@ -32,8 +32,7 @@ def save_model(model: Any, path: str) -> None:
                 "with an Input layer or called on a batch."
             )
         renamed = dict(zip(input_names(model, inputs), inputs.values(), strict=True))
-        tf.saved_model.save(model, path, signatures={DEFAULT_SIGNATURE: serving_function(model, renamed)})
-        write_signature(path, DEFAULT_SIGNATURE, [name for name, tensor in renamed.items() if tensor.ragged])
+        Serving(model, renamed, DEFAULT_SIGNATURE).write(path)
 
 
 def _is_of(package: str, model: Any) -> bool:

@@ -135,7 +135,7 @@ def _find(schema: StructType, column: str, role: str) -> tuple[DataType, str]:
 
     matches = [f.dataType for f in schema.fields if f.name == column]
     if len(matches) == 1:
-        return matches[0], _quoted(column)
+        return matches[0], quoted(column)
     if len(matches) > 1:
         raise ColumnNotFoundError(
             f"{role.capitalize()} column '{column}' is ambiguous: {len(matches)} columns have that name. "
@@ -144,7 +144,7 @@ def _find(schema: StructType, column: str, role: str) -> tuple[DataType, str]:
     for field in schema.fields:
         if isinstance(field.dataType, StructType) and column.startswith(f"{field.name}."):
             found, path = _find(field.dataType, column[len(field.name) + 1 :], role)
-            return found, f"{_quoted(field.name)}.{path}"
+            return found, f"{quoted(field.name)}.{path}"
     close = difflib.get_close_matches(column, schema.names, 1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     raise ColumnNotFoundError(
@@ -152,7 +152,13 @@ def _find(schema: StructType, column: str, role: str) -> tuple[DataType, str]:
     )
 
 
-def _quoted(name: str) -> str:
+def column_of(df: DataFrame, column: str, role: str) -> Column:
+    """A column of `df`, or a field of a struct by its path; raises ``ColumnNotFoundError`` if there is none."""
+    return df[_find(df.schema, column, role)[1]]
+
+
+def quoted(name: str) -> str:
+    """A column's name, whatever is in it, as an expression of Spark's."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -201,7 +207,7 @@ def no_nulls(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
 
     condition = F.lit(True)
     for spec in specs:
-        column = df[_find(df.schema, spec.column, spec.role)[1]]
+        column = column_of(df, spec.column, spec.role)
         condition &= column.isNotNull()
         if spec.ndim and spec.kind == PLAIN:
             condition &= _all_elements(column, spec.ndim)
@@ -217,7 +223,7 @@ def all_finite(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
     for spec in specs:
         if spec.dtype not in ("float32", "float64"):
             continue
-        column = df[_find(df.schema, spec.column, spec.role)[1]]
+        column = column_of(df, spec.column, spec.role)
         if spec.is_vector:
             column = F.when(column.isNotNull(), vector_to_array(column))
         condition &= F.coalesce(_finite_elements(column, spec.ndim), F.lit(True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,8 +16,6 @@ from tfos_ml.inference.prediction import Head
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructField
-
-_STRUCT = "__tfos_ml_outputs"
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,10 @@ class OutputColumns:
         if len(self.types) == 1:
             (field,) = self.types
             return df.withColumn(self.names[field], self._column(field, result))
-        scored = df.withColumn(_STRUCT, result)
-        kept = [F.col(f"`{c}`") for c in df.columns]
-        return scored.select(*kept, *(self._column(f, F.col(_STRUCT)[name]) for f, name in self.names.items()))
+        taken = {column.lower() for column in df.columns}
+        struct = next(name for i in count() if (name := f"__tfos_ml_outputs_{i}") not in taken)
+        new = [self._column(field, F.col(struct)[name]) for field, name in self.names.items()]
+        return df.withColumn(struct, result).select("*", *new).drop(struct)
 
     def result_type(self) -> DataType:
         """What the UDF returns: the only field, or a struct named like the columns."""

@@ -7,8 +7,10 @@ schema of a transform without importing TensorFlow.
 from __future__ import annotations
 
 import json
+import keyword
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,9 @@ from tfos_ml.inference.archive import LOADED_MODELS
 from tfos_ml.inference.tensorflow_import import import_tensorflow
 
 SIGNATURE_FILE = "tfos_ml_signature.json"
+NO_CALL = "it has no call()"
+REASON_FILE = "tfos_ml_not_exported.txt"  # instead of a SavedModel
+_ARGUMENTS = "arguments"  # of the SavedModel, by input, where they have other names; beside the signature in that file
 _SHOWN_CHARACTERS = 300
 DEFAULT_SIGNATURE = "serving_default"
 DEFAULT_TAG = "serve"
@@ -59,18 +64,54 @@ class Signature:
         return cls(tensors(data["inputs"]), tensors(data["outputs"]))
 
 
-def write_signature(directory: str, key: str, ragged: Collection[str] = ()) -> None:
+def write_signature(
+    directory: str, key: str, names: Mapping[str, str] | None = None, ragged: Collection[str] = ()
+) -> None:
     """Read the signature `key` of a SavedModel and keep it beside it, if there is one of that name.
 
-    Inputs that are ragged are two tensors each in the SavedModel, values and row splits, and one here.
+    `names` has what :func:`argument_names` returns. Inputs that are ragged are two tensors each in the SavedModel,
+    values and row splits, and one here.
     """
     if key not in _graph(directory, DEFAULT_TAG).signature_def:
         return
     signature = read_signature(directory, key)
-    inputs = {name: t for name, t in signature.inputs.items() if name not in map(row_splits_name, ragged)}
+    arguments = {name: argument for name, argument in (names or {}).items() if name != argument}
+    inputs_of = {argument: name for name, argument in arguments.items()}
+    inputs = {inputs_of.get(argument, argument): tensor for argument, tensor in signature.inputs.items()}
+    inputs = {name: tensor for name, tensor in inputs.items() if name not in map(row_splits_name, ragged)}
     inputs.update({name: TensorInfo(inputs[name].dtype, (None, None), ragged=True) for name in ragged})
-    content = {key: Signature(inputs, signature.outputs).to_json()}
+    content = {key: {**Signature(inputs, signature.outputs).to_json(), _ARGUMENTS: arguments}}
     (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(content))
+
+
+def argument_names(names: Iterable[str]) -> dict[str, str]:
+    """For each name the most similar one that TensorFlow takes for an argument; they differ by more than case.
+
+    >>> argument_names(["class", "a b", "a_b", "1st"])
+    {'class': 'class_', 'a b': 'a_b_1', 'a_b': 'a_b', '1st': 'arg_1st'}
+    """
+    found: dict[str, str] = {}
+    names = list(names)
+    for name in sorted(names, key=lambda name: _argument(name) != name):  # first those that can stay as they are
+        taken = {argument.lower() for argument in found.values()}
+        options = (f"{_argument(name)}{suffix}" for suffix in ("", *(f"_{i}" for i in range(1, len(names) + 1))))
+        found[name] = next(option for option in options if option.lower() not in taken)
+    return {name: found[name] for name in names}
+
+
+def _argument(name: str) -> str:
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    plain = plain if re.match("[A-Za-z]", plain) else f"arg_{plain.lstrip('_')}"
+    return f"{plain}_" if keyword.iskeyword(plain) or plain == "self" else plain
+
+
+def not_exported(why: str) -> str:
+    """What to say of a model that is trained, and cannot be exported."""
+    return (
+        f"The model is trained, but cannot be exported: {why}. Its weights are kept, for load_weights() and "
+        "initialModel, in assets.extra/model.weights.h5 of exportDir and of TFModel.saved_model_dir(); transform and "
+        "predict need a call() that TensorFlow can export."
+    )
 
 
 def note_padding(directory: str, lengths: Mapping[str, tuple[int, ...]]) -> None:
@@ -123,15 +164,21 @@ def _graph(directory: str | Path, tag: str) -> Any:
     """The ``MetaGraphDef`` of a SavedModel that has just these tags."""
     with needed_by("A SavedModel that tells its signature to TensorFlow alone"):
         import_tensorflow()
+    from google.protobuf import text_format
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     path = Path(directory) / "saved_model.pb"
-    if not path.is_file():
+    text = path.with_suffix(".pbtxt")
+    if not path.is_file() and not text.is_file():
         raise ModelError(f"There is no SavedModel in {directory}: saved_model.pb is missing.")
     try:
-        saved = SavedModel.FromString(path.read_bytes())
-    except DecodeError as error:
+        if path.is_file():
+            saved = SavedModel.FromString(path.read_bytes())
+        else:
+            path = text
+            saved = text_format.Parse(text.read_bytes(), SavedModel())
+    except (DecodeError, text_format.ParseError) as error:
         raise ModelError(f"{path} is not a SavedModel, or is damaged: {error}") from error
     tags = {frozenset(g.meta_info_def.tags): g for g in saved.meta_graphs}
     graph = tags.get(frozenset(tag.split(",")))
@@ -157,9 +204,25 @@ def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | N
     _loaded.move_to_end(name)
     model, functions = _loaded[name]
     if (key, outputs) not in functions:
-        functions[key, outputs] = _only(model.signatures[key], outputs)
+        function = _for_any_batch(_only(model.signatures[key], outputs), model.signatures[key])
+        functions[key, outputs] = _by_input(function, _arguments(Path(directory), key))
     scorer: Scorer = functions[key, outputs]
     return scorer
+
+
+def _arguments(directory: Path, key: str) -> dict[str, str]:
+    """Names of arguments by input, where they differ."""
+    file = directory / SIGNATURE_FILE
+    signatures = json.loads(file.read_text()) if file.exists() else {}
+    arguments: dict[str, str] = signatures.get(key, {}).get(_ARGUMENTS, {})
+    return arguments
+
+
+def _by_input(function: Scorer, arguments: Mapping[str, str]) -> Scorer:
+    """A function whose arguments have the names of the inputs."""
+    if not arguments:
+        return function
+    return lambda **inputs: function(**{arguments.get(name, name): tensor for name, tensor in inputs.items()})
 
 
 def _load(directory: Path, tag: str) -> Any:
@@ -203,6 +266,24 @@ def _damaged_variables(directory: Path) -> list[Path]:
         shards = sorted(directory.glob("variables.data-*"))
         return shards or [directory / "variables.data-00000-of-00001"]
     return []
+
+
+def _for_any_batch(function: Scorer, signature: Any) -> Scorer:
+    """A function for any number of rows, also where the signature fixes it: the last row fills the last batch up."""
+    import tensorflow as tf
+
+    sizes = {spec.shape[0] for spec in signature.structured_input_signature[1].values() if spec.shape.rank}
+    if len(sizes) != 1 or None in sizes:
+        return function
+    (size,) = sizes
+
+    def call(**inputs: Any) -> dict[str, Any]:
+        rows = int(next(iter(inputs.values())).shape[0])
+        places = [tf.minimum(tf.range(start, start + size), rows - 1) for start in range(0, rows, size)]
+        parts = [function(**{name: tf.gather(tensor, at) for name, tensor in inputs.items()}) for at in places]
+        return {name: tf.concat([part[name] for part in parts], 0)[:rows] for name in parts[0]}
+
+    return call
 
 
 def _only(function: Any, outputs: tuple[str, ...] | None) -> Scorer:

@@ -29,6 +29,7 @@ from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec
 from tfos_ml.errors import ModelError, NullValueError, SignatureError
+from tfos_ml.excerpt import message_excerpt
 from tfos_ml.inference import archive, saved_model
 from tfos_ml.inference.input_tensors import InputBinding, ModelInput
 from tfos_ml.inference.prediction import Head, classify
@@ -233,7 +234,7 @@ def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]
         tensors: dict[str, Any] = {}
         for bound in inputs:
             tensors.update(bound.tensors(start, stop))
-        returned = function(**tensors)
+        returned = run_model(function, tensors, scoring.inputs)
         for name, tensor in scoring.outputs.items():
             results[name].append(checked_output(name, tensor, returned, stop - start))
     if scoring.head is None:
@@ -244,6 +245,18 @@ def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
     found = classify(values, scoring.head, scoring.threshold)
     return {name: nested(pa.array(found[name].reshape(-1)), found[name].shape, kind) for name, kind in types.items()}
+
+
+def run_model(
+    function: saved_model.Scorer, tensors: Mapping[str, Any], inputs: Sequence[InputBinding]
+) -> Mapping[str, Any]:
+    """What a model makes of tensors; raises ``ModelError``, which names the columns, where TensorFlow raises."""
+    try:
+        return function(**tensors)
+    except Exception as error:
+        given = ", ".join(f"column '{b.column}' as input '{b.name}', {b.tensor}" for b in inputs)
+        what = f"{type(error).__name__}: {message_excerpt(str(error))}"
+        raise ModelError(f"The model failed on rows of {given}. {what}") from error
 
 
 def load_function(scoring: Scoring) -> saved_model.Scorer:

@@ -15,12 +15,10 @@ def output_activations(model: Any) -> dict[str, str]:
 
     ``"linear"`` stands for any number; an output whose values are bounded otherwise, or not known, is left out.
     """
-    from tfos_ml.worker.export import declared_outputs, declared_tensors
+    from tfos_ml.worker.export import declared_tensors, named_outputs
 
-    names = list(declared_outputs(model) or ())
-    tensors = declared_tensors(model, "outputs") or []
-    ordered = [tensors[name] for name in names] if isinstance(tensors, dict) else tensors
-    found = {name: _activation_of(tensor) for name, tensor in zip(names, ordered, strict=True)}
+    outputs = named_outputs(declared_tensors(model, "outputs") or {}, model)
+    found = {name: _activation_of(tensor) for name, tensor in outputs.items()}
     return {name: activation for name, activation in found.items() if activation is not None}
 
 

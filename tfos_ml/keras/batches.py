@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.arrow import pad_rows
+from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError
@@ -19,7 +20,15 @@ from tfos_ml.keras.columns import check_class_weight, check_label
 from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.keras.worker_rows import HeldRows, rows_of
 from tfos_ml.worker.dataset import RowStore
-from tfos_ml.worker.export import arrange_inputs, fit_inputs, input_specs, tensor_spec
+from tfos_ml.worker.export import (
+    arrange_inputs,
+    by_path,
+    fit_inputs,
+    from_paths,
+    input_specs,
+    is_nested,
+    tensor_spec,
+)
 from tfos_ml.worker.row_store import no_rows
 from tfos_ml.worker.rows import Rows
 
@@ -58,6 +67,11 @@ class TrainingData:
         self._check_rows(self._rows.numbers)
         batches = self._rows.batches(ctx.batch_size)
         self.train, self.validation = batches["train"], batches["validation"]
+
+    @property
+    def inputs(self) -> Mapping[str, TensorInfo]:
+        """The model's inputs by name."""
+        return self._inputs
 
     @property
     def waited(self) -> bool:
@@ -223,6 +237,8 @@ class TrainingData:
         """Values by output name in the structure of the model's outputs."""
         outputs = self._description.outputs
         struct = getattr(self._model, "_outputs_struct", None)
+        if is_nested(struct) and by_path(struct).keys() == values.keys():
+            return from_paths(struct, values)
         if len(values) == 1 and (outputs is None or len(outputs) == 1) and not isinstance(struct, dict):
             return next(iter(values.values()))
         if outputs is None or isinstance(struct, dict):

@@ -39,6 +39,12 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
                 f"Label column '{spec.column}' holds {spec.dtype}; a loss needs numbers. Index it first, for instance "
                 "with pyspark.ml.feature.StringIndexer."
             )
+    for spec in weights:
+        if spec.is_text or spec.ndim:
+            held = "arrays" if spec.ndim else spec.dtype
+            raise errors.ColumnTypeError(
+                f"Weight column '{spec.column}' holds {held}; a weight is one number a row. Cast it, or choose another."
+            )
     if description.outputs is None:
         return
     _check_names("label", labels if columns.named_labels else [], description.outputs)

@@ -98,14 +98,30 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     _settle_execution(model, group, notices)
     _start_alike(model, group, ctx)
     notices += check_first_batch(model, data, task.description)
+    notices += _prepare_export(model, data, task, ctx)
     rules = find_rules(model, data, group, task.description)
     _Training(task, ctx, group, model, data, [*notices, *rules.notices], rules).run()
     return model
 
 
+def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeContext) -> list[str]:
+    """Have the export ready before the first step; what to say of a model that cannot be exported."""
+    state = random_state()
+    reason = ctx.prepare_export(model, data.inputs)
+    set_random_state(state)
+    if not reason or not task.description.has_call:  # of which the driver has told
+        return []
+    ctx.log(reason)
+    return [reason]
+
+
 def _build(model: Any, data: TrainingData, task: KerasFit) -> None:
     """Make all variables of model, metrics, loss and optimizer, and set them to where training starts."""
-    keras_privates.symbolic_build(model, data.element_spec())
+    if task.description.has_call:
+        keras_privates.symbolic_build(model, data.element_spec())
+    else:  # only its step knows what is built
+        tf.function(model.train_step).get_concrete_function(data.element_spec())
+        model.built = True
     if task.adapted:
         adapt.load_variables(model, task.adapted)
     if task.initial_weights:

@@ -51,6 +51,10 @@ class ModelDescription:
         By output name, as :func:`output_activations` finds it.
     overview : ModelOverview
         What people compare models by.
+    has_call : bool
+        Whether the model says what it makes of its inputs, so that it can be exported.
+    idle_scalers : list of str
+        Normalization layers that change nothing; it may be that they have not been adapted.
     """
 
     inputs: dict[str, TensorInfo] | None
@@ -61,6 +65,8 @@ class ModelDescription:
     not_adapted: list[str] = field(default_factory=list)
     activations: dict[str, str] = field(default_factory=dict)
     overview: ModelOverview = field(default_factory=ModelOverview)
+    has_call: bool = True
+    idle_scalers: list[str] = field(default_factory=list)
 
     def loss_of(self, output: str) -> LossInfo | None:
         """The loss of an output."""
@@ -77,10 +83,13 @@ class ModelDescription:
         def tensors(named: Any) -> Any:
             return None if named is None else {name: TensorInfo.from_json(t) for name, t in named.items()}
 
-        losses = {name: LossInfo(**loss) for name, loss in data["losses"].items()}
-        lists = (data["batch_dependent"], data["adaptable"], data["not_adapted"])
-        known = (data["activations"], ModelOverview(**data["overview"]))
-        return cls(tensors(data["inputs"]), tensors(data["outputs"]), losses, *lists, *known)
+        made = {
+            "inputs": tensors(data["inputs"]),
+            "outputs": tensors(data["outputs"]),
+            "losses": {name: LossInfo(**loss) for name, loss in data["losses"].items()},
+            "overview": ModelOverview(**data["overview"]),
+        }
+        return cls(**{**data, **made})
 
     def check_adapted(self, names: Sequence[str]) -> None:
         """Raise ``ModelError`` unless just the layers that need it, and that there are, will be adapted."""
@@ -103,9 +112,10 @@ def describe(model: Any) -> ModelDescription:
     ModelError
         If it is not a compiled Keras 3 model that KerasEstimator can train.
     """
-    from tfos_ml.worker.export import declared_inputs, declared_outputs
+    from tfos_ml.worker.export import declared_inputs, declared_outputs, has_call
 
     _check_kind(model)
+    _check_compiled(model)
     layers, losses = list(_layers(model)), _losses(model)
     _check_batch_size(declared_inputs(model) or {}, layers)
     return ModelDescription(
@@ -117,6 +127,8 @@ def describe(model: Any) -> ModelDescription:
         [layer.name for layer in layers if _needs_adapt(layer)],
         output_activations(model),
         overview(model, {output: loss.name for output, loss in losses.items()}),
+        has_call(model),
+        [layer.name for layer in layers if _is_idle_scaler(layer)],
     )
 
 
@@ -159,6 +171,21 @@ def _check_batch_size(inputs: Mapping[str, TensorInfo], layers: list[Any]) -> No
         )
 
 
+def _check_compiled(model: Any) -> None:
+    from tfos_ml.worker.export import declared_outputs, declared_tensors
+
+    outputs = declared_tensors(model, "outputs")
+    if outputs is None:
+        return
+    try:
+        keras_privates.check_compiled(model, outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"Keras refuses the losses or metrics that the model is compiled with: {error}. Its outputs are "
+            f"{list(declared_outputs(model) or ())}."
+        ) from None
+
+
 def _layers(layer: Any) -> Iterator[Any]:
     """All layers of a model, itself included."""
     yield layer
@@ -173,26 +200,28 @@ def _needs_adapt(layer: Any) -> bool:
     if isinstance(layer, (keras.layers.StringLookup, keras.layers.IntegerLookup, keras.layers.TextVectorization)):
         lookup = getattr(layer, "_lookup_layer", layer)
         return bool(lookup.vocabulary_size() <= lookup._token_start_index())
-    if isinstance(layer, keras.layers.Normalization):
-        return layer.input_mean is None and not _was_adapted(layer)
     return isinstance(layer, keras.layers.Discretization) and layer.bin_boundaries is None
 
 
-def _was_adapted(layer: Any) -> bool:
+def _is_idle_scaler(layer: Any) -> bool:
+    """Whether it is a Normalization that changes nothing: one never adapted, or adapted to such rows."""
+    import keras
     import numpy as np
 
-    if not layer.built:
+    if not isinstance(layer, keras.layers.Normalization) or layer.input_mean is not None:
         return False
+    if not layer.built:
+        return True
     mean, variance = np.asarray(layer.adapt_mean), np.asarray(layer.adapt_variance)
-    return bool((mean != 0).any() or (variance != 1).any())
+    return bool((mean == 0).all() and (variance == 1).all())
 
 
 def _losses(model: Any) -> dict[str, LossInfo]:
-    from tfos_ml.worker.export import declared_outputs
+    from tfos_ml.worker.export import by_path, declared_outputs
 
     loss = keras_privates.user_loss(model)
     if isinstance(loss, dict):
-        found = loss
+        found = by_path(loss)
     elif isinstance(loss, (list, tuple)):
         found = dict(zip(declared_outputs(model) or (), loss, strict=False))
     else:

@@ -6,9 +6,10 @@ import io
 import json
 import os
 import tempfile
+import types
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from tfos_ml.worker import keras_privates
 
 REASON_CHARACTERS = 600
 _QUOTED = ("Full object config:", "List of objects that could not be loaded:")
+_LAMBDA = "<lambda>"
 WEIGHTS_FILE = "assets.extra/model.weights.h5"  # beside the SavedModel of a fit
 
 
@@ -59,6 +61,40 @@ class ModelSource:
                     ) from error
 
 
+def source_of(model: Any) -> ModelSource:
+    """A model, which is not changed, as it is sent to other processes; raises as :func:`save_instance`.
+
+    Lambdas go along as they are: Keras would save their code without what it refers to, and not load it.
+    """
+    lambdas = {f"tfos_ml_lambda_{i}": function for i, function in enumerate(_lambdas(model))}
+    try:
+        for name, function in lambdas.items():
+            function.__name__ = name
+        return ModelSource(archive=save_instance(model), custom_objects=lambdas)
+    finally:
+        for function in lambdas.values():
+            function.__name__ = _LAMBDA
+
+
+def _lambdas(model: Any) -> list[Any]:
+    """The lambdas of a compiled model's layers, losses and metrics; each once."""
+    from tfos_ml.worker import keras_privates
+
+    compiled = list(_leaves(keras_privates.compiled_with(model)))
+    parts = [*keras_privates.all_layers(model), *(part for part in compiled if hasattr(part, "__dict__"))]
+    found = [*compiled, *(leaf for part in parts for leaf in _leaves(vars(part)))]
+    return list({id(f): f for f in found if isinstance(f, types.FunctionType) and f.__name__ == _LAMBDA}.values())
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What is in lists and dicts."""
+    if isinstance(value, (list, tuple, Mapping)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
 def save_instance(model: Any) -> bytes:
     """A model, which is not changed, as the bytes of a ``.keras`` file.
 
@@ -79,9 +115,10 @@ def save_instance(model: Any) -> bytes:
             return file.read()
 
 
-def is_all_keras(archive: bytes) -> bool:
+def is_all_keras(source: ModelSource) -> bool:
     """Whether a ``.keras`` file names no class or function but Keras' own."""
-    with zipfile.ZipFile(io.BytesIO(archive)) as files:
+    assert source.archive is not None
+    with zipfile.ZipFile(io.BytesIO(source.archive)) as files:
         config = json.loads(files.read("config.json"))
     return _all_keras(config)
 

@@ -43,7 +43,9 @@ class InputRows:
         """Which rows are for validation; None if none are."""
         if isinstance(self.validation, ValidationDraw):
             return self.validation.column()
-        return F.coalesce(self.df[f"`{self.validation}`"], F.lit(False)) if self.validation else None
+        if not self.validation:
+            return None
+        return F.coalesce(schema.column_of(self.df, self.validation, "validation indicator"), F.lit(False))
 
     def numbered(self) -> DataFrame:
         """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""

@@ -26,6 +26,7 @@ from tfos_ml.driver.job_errors import adapt_rows_error
 from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import Head, head_of
+from tfos_ml.inference.saved_model import NO_CALL, not_exported
 from tfos_ml.keras.columns import (
     check_attributes,
     check_class_weight,
@@ -35,7 +36,7 @@ from tfos_ml.keras.columns import (
     narrow_vectors,
 )
 from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
-from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, save_instance
+from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, source_of
 from tfos_ml.keras.output_checks import check_activations, check_reductions
 from tfos_ml.keras.train_function import train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
@@ -146,10 +147,9 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         from tfos_ml.keras.inspection import describe
 
         description = describe(value)
-        archive = save_instance(value)
-        self._source = ModelSource(archive=archive)
+        self._source = source_of(value)
         # What names classes of the user's own is looked at again, in a process that does not know them.
-        self._description = description if is_all_keras(archive) else None
+        self._description = description if is_all_keras(self._source) else None
         return self
 
     def getModel(self) -> Any:
@@ -196,6 +196,14 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         initial = read_weights(pyarrow_uri(given)) if given else None
         self._check_for_several(description)
         self._warn_of_monitors()
+        if not description.has_call:
+            warn(not_exported(NO_CALL), errors.NothingExportedWarning)
+        idle = [name for name in description.idle_scalers if name not in (self._get("adaptLayers") or ())]
+        if idle:
+            warn(
+                f"Normalization layers {idle} have mean 0 and variance 1, so they change nothing. Adapt them, or name "
+                "them in adaptLayers, if they should."
+            )
         adapted, layers = None, self._get("adaptLayers")
         if layers:
             rows = self._adapt_rows(dataset, columns)
@@ -280,7 +288,11 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             )
         if self._source.function is not None:
             check_model_function(self._source.function, arguments or {})
-        return dataclasses.replace(self._source, arguments=arguments, custom_objects=self._custom_objects)
+        return dataclasses.replace(self._source, arguments=arguments, custom_objects=self._objects(self._source))
+
+    def _objects(self, source: ModelSource) -> dict[str, Any]:
+        """What a saved model names: what the user has passed, and what the model brings along."""
+        return {**self._custom_objects, **source.custom_objects}
 
     def _check_for_several(self, description: ModelDescription) -> None:
         """What matters where several workers train."""
@@ -364,7 +376,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _files(self) -> dict[str, bytes]:
         source = self._source or ModelSource()
-        parts = (source.function, self._callbacks, self._custom_objects)
+        parts = (source.function, self._callbacks, self._objects(source))
         files = {PROGRAM_FILE: pack_program("The model", source.function, parts, self._named_parts())}
         return files if source.archive is None else {**files, _MODEL_FILE: source.archive}
 

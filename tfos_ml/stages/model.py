@@ -16,6 +16,7 @@ from tfos_ml import errors
 from tfos_ml.agent.scoring import make_udf_function
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.redact import redact
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
@@ -129,7 +130,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         archive = self._packed()
         signature = self._signature_of(archive)
         inputs = self._bind_inputs(signature, dataset.schema)
-        outputs = self._bind_outputs(signature, archive, dataset.schema)
+        outputs = self._bind_outputs(signature, archive, dataset.schema, dataset.sparkSession)
         if self._get("nullPolicy") == "skip":
             dataset = dataset.where(schema.no_nulls(dataset, inputs))
         if self._get("nanPolicy") == "skip":
@@ -197,12 +198,20 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
                 f"inputMapping={mapping} must name each input of the model once. Its signature: {signature}. "
                 f"Columns: {list(columns)}"
             )
+        single = {name: str(tensor) for name, tensor in signature.inputs.items() if tensor.shape == ()}
+        if single:
+            raise errors.SignatureError(
+                f"Inputs {single} are single values without a batch, but the model is given many rows at once. Save it "
+                "with a signature that takes a batch, for instance of tf.map_fn over its function."
+            )
         return mapping
 
-    def _bind_outputs(self, signature: Signature, archive: Archive, columns: StructType) -> OutputColumns:
+    def _bind_outputs(
+        self, signature: Signature, archive: Archive, columns: StructType, spark: SparkSession | None = None
+    ) -> OutputColumns:
         content = archive.member(HEAD_FILE)
         head = None if content is None else Head(**json.loads(content))
-        return output_columns(self, signature.outputs, head, columns, self._labels)
+        return output_columns(self, signature.outputs, head, columns, self._labels, spark)
 
     def signature(self) -> Signature:
         """Inputs and outputs of the SavedModel, by name, with dtype and shape."""
@@ -210,9 +219,18 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
 
     def _signature_of(self, archive: Archive) -> Signature:
         key = self._get("signatureDefKey")
+        reason = archive.member(saved_model.REASON_FILE)
+        if reason is not None:
+            raise errors.NothingExportedError(reason.decode())
         content = archive.member(saved_model.SIGNATURE_FILE)
         known = None if content is None else saved_model.parse_signature(content, key)
-        return known or saved_model.read_signature(archive.directory, key, self._get("tagSet"))
+        if known is not None:
+            return known
+        try:
+            return saved_model.read_signature(archive.directory, key, self._get("tagSet"))
+        except errors.ModelError as error:  # of a copy
+            path = redact(self._get("exportDir") or "this TFModel")
+            raise errors.ModelError(str(error).replace(archive.directory, path)) from None
 
     def _packed(self) -> Archive:
         """The SavedModel as one tar file; fetched again only if sizes or times at ``exportDir`` have changed."""
@@ -264,9 +282,11 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         archive = self._packed()
         signature = self._signature_of(archive)
         policies = {"pad_value": self._get("padValue"), "nan_policy": self._get("nanPolicy")}
-        tensors = local_inputs(rows, self._input_mapping(signature), signature, **policies)
+        mapping = self._input_mapping(signature)
+        tensors = local_inputs(rows, mapping, signature, **policies)
         function = saved_model.load(archive.directory, self._get("signatureDefKey"), self._get("tagSet"))
-        return {name: value.numpy() for name, value in function(**tensors).items()}
+        bindings = [InputBinding(column, name, signature.inputs[name]) for column, name in mapping.items()]
+        return {name: value.numpy() for name, value in udf.run_model(function, tensors, bindings).items()}
 
     def _files(self) -> dict[str, bytes]:
         files = {MODEL_FILE: self._packed().content} if self._archives or self._get("exportDir") is not None else {}

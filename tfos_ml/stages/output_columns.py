@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
@@ -16,6 +18,8 @@ from tfos_ml.stages.params import ScoringParams
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+_CASE = "spark.sql.caseSensitive"
+
 
 def output_columns(
     stage: ScoringParams,
@@ -23,12 +27,13 @@ def output_columns(
     head: Head | None,
     given: StructType,
     labels: Sequence[str] = (),
+    spark: SparkSession | None = None,
 ) -> OutputColumns:
     """The columns that a stage with such Params appends to those `given`.
 
     `outputs` are all of its model, `head` is what the only one means, if that is known, `labels` are names of the
-    classes. Raises ``SignatureError`` if an output is not there or has no Spark type, or there are several and no
-    ``outputMapping``, and ``ParamError`` if a column is there already.
+    classes, `spark` is the session, by default the active one. Raises ``SignatureError`` if an output is not there or
+    has no Spark type, or there are several and no ``outputMapping``, and ``ParamError`` if a column is there already.
     """
     mapping: dict[str, str] | None = stage._get("outputMapping")
     binary = stage._get("binaryOutputs") or ()
@@ -53,10 +58,14 @@ def output_columns(
         }
         mapping = {field: chosen[field] for field in types if chosen[field]}
     new = list(mapping.values())
-    taken = [c for c in new if c in given.names]
-    if taken or len(set(new)) < len(new):
+    spark = spark or SparkSession.getActiveSession()
+    in_case = spark is not None and spark.conf.get(_CASE, "false") == "true"
+    seen = {name if in_case else name.lower() for name in given.names}
+    taken = [c for c in new if (c if in_case else c.lower()) in seen]
+    if taken or len({c if in_case else c.lower() for c in new}) < len(new):
+        more = "" if in_case else f" To Spark, names that differ by case alone are the same ({_CASE}=false)."
         raise ParamError(
-            f"Output columns {new} must be new and different; {taken or 'some'} exist already. "
+            f"Output columns {new} must be new and different; {taken or 'some'} exist already.{more} "
             f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"
         )
     return OutputColumns({field: types[field] for field in mapping}, mapping, head, tuple(labels))

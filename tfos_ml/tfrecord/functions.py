@@ -19,6 +19,7 @@ from tfos_ml.common.hadoop import store_settings
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import arrow_schema_of, register_data_source, struct_of
+from tfos_ml.data.schema import quoted
 from tfos_ml.errors import (
     ClusterConfigError,
     ColumnTypeError,
@@ -300,7 +301,7 @@ def to_tfexample(df: DataFrame, column: str = EXAMPLE_COLUMN, **options: Any) ->
             records = encode(batch.columns, columns, checked.record_type, exact_doubles=checked.exact_doubles)
             yield pa.RecordBatch.from_arrays([records.cast(pa.binary())], [column])
 
-    return df.mapInArrow(run_task, f"`{column}` binary")
+    return df.mapInArrow(run_task, f"{quoted(column)} binary")
 
 
 def from_tfexample(df: DataFrame, schema: StructType | str, column: str = EXAMPLE_COLUMN, **options: Any) -> DataFrame:

@@ -105,6 +105,7 @@ class NodeContext:
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
         self._checkpoints = 0  # sent
+        self._prepared: tuple[Any, Any] = (None, None)  # a model, and what will be written of it
         # For tfos_ml itself: event files that are to be copied; what training rows are read with; where the nodes that
         # get them are, by rank, and what only they know; and ways to work together that TensorFlow does not know of.
         self.log_upload = LogUpload(self.log_dir, self.settings.log_store)
@@ -470,13 +471,24 @@ class NodeContext:
         self._channel.send(messages.Exported(path))
         return path
 
+    def prepare_export(self, model: Any, inputs: Mapping[str, Any]) -> str:
+        """Why the chief will not be able to export a model with such inputs; "" if it will. For tfos_ml itself."""
+        from tfos_ml.worker.export import prepare
+
+        if self.is_chief:
+            self._prepared = model, prepare(model, inputs, self.settings.signature_def_key)
+        return str(getattr(self._prepared[1], "reason", ""))
+
     def _export(self, model: Any, name: str, signatures: Any = None) -> str:
         from tfos_ml.worker.export import export_saved_model
 
         path = os.path.join(self._directory, name)
         shapes = self._rows.store("train").shapes if self._rows.are_held else None
         began = time.monotonic()
-        export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
+        if signatures is None and self._prepared[0] is model:
+            self._prepared[1].write(path)
+        else:
+            export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
         self.summarize({"export_seconds": round(time.monotonic() - began, 3)})
         return path
 
@@ -502,7 +514,7 @@ class NodeContext:
     def export_checkpoint(self, model: Any, epoch: int) -> str | None:
         """The directory of an exported checkpoint; None if none is wanted. For tfos_ml itself."""
         every = self.settings.telemetry.checkpoint_every
-        if not every or not self.is_chief or (epoch + 1) % every:
+        if not every or not self.is_chief or (epoch + 1) % every or hasattr(self._prepared[1], "reason"):
             return None
         self._inbox.checkpoints_taken(self._checkpoints)
         return self._export(model, f"checkpoint-{epoch}")

@@ -1,15 +1,21 @@
 """Model -> SavedModel with a signature whose names are ours and stay the same.
 
 Keras' own ``export`` names inputs ``keras_tensor_2`` and outputs ``output_0``; here inputs
-carry the tensor names of ``inputMapping`` and outputs dict keys or layer names.
+carry the tensor names of ``inputMapping`` and outputs dict keys or layer names. Names are data: where TensorFlow
+does not allow one for an argument, the argument has a similar one, and the file beside the SavedModel says which.
+
+Parts of nested inputs and outputs are named by their path: ``{"a": [x, y]}`` has ``a/0`` and ``a/1``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -17,11 +23,20 @@ import tensorflow as tf
 from tfos_ml.data.casting import TensorInfo, fit_to_tensor
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.saved_model import row_splits_name, write_signature
+from tfos_ml.excerpt import message_excerpt
+from tfos_ml.inference.saved_model import (
+    NO_CALL,
+    REASON_FILE,
+    argument_names,
+    not_exported,
+    row_splits_name,
+    write_signature,
+)
 from tfos_ml.worker import keras_privates
 
 SINGLE_INPUT = "features"
 RowShape = tuple[int | None, ...]
+_CALLS_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
 def export_saved_model(
@@ -39,23 +54,120 @@ def export_saved_model(
     not saved, unless a signature needs it. Raises ``ModelError`` if the model has
     no signature and none can be made.
     """
-    ragged: list[str] = []
     if signatures is None:
-        inputs = input_specs(model, schema, shapes)
-        ragged = [name for name, tensor in inputs.items() if tensor.ragged]
-        signatures = {signature_key: serving_function(model, inputs)}
+        Serving(model, input_specs(model, schema, shapes), signature_key).write(path)
+        return
     _save(model, path, signatures)
-    write_signature(path, signature_key, ragged)
+    write_signature(path, signature_key)
 
 
 def _save(model: Any, path: str, signatures: Any) -> None:
     """Save a model without its optimizer; with it if a signature reads one of its variables."""
-    keras = sys.modules.get("keras")
-    if keras is not None and isinstance(model, keras.Model) and getattr(model, "optimizer", None) is not None:
+    if _is_keras_3(model) and getattr(model, "optimizer", None) is not None:
         with contextlib.suppress(AssertionError), keras_privates.without_optimizer(model):
             tf.saved_model.save(model, path, signatures=signatures)
             return
     tf.saved_model.save(model, path, signatures=signatures)
+
+
+def _is_keras_3(model: Any) -> bool:
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(model, keras.Model)
+
+
+class Serving:
+    """How a model is called to serve; can be written as a SavedModel, again and again while it is trained.
+
+    `inputs` are the model's by name. Where a model of Keras 3 cannot be exported, making it raises what Keras raises,
+    or ``ModelError``; other models are looked at when they are written.
+    """
+
+    def __init__(self, model: Any, inputs: Mapping[str, TensorInfo], key: str):
+        if not callable(model):
+            raise ModelError(f"A {type(model).__name__} cannot be called, so it needs signatures=. Give it a __call__.")
+        self._model, self._key = model, key
+        self._ragged = {name: tensor for name, tensor in inputs.items() if tensor.ragged}
+        tensors = [
+            part for name in inputs for part in ([name, row_splits_name(name)] if name in self._ragged else [name])
+        ]
+        self._arguments = argument_names(tensors)
+        self._specs = [self._spec(inputs, name) for name in tensors]
+        self._serve = _serving_function(model, inputs, self._arguments)
+        self._archive = self._traced() if _is_keras_3(model) else None
+
+    def _spec(self, inputs: Mapping[str, TensorInfo], name: str) -> tf.TensorSpec:
+        tensor = inputs.get(name, TensorInfo("int64", (None,)))
+        return tf.TensorSpec([None] if tensor.ragged else tensor.shape, tensor.dtype, self._arguments[name])
+
+    def _traced(self) -> Any:
+        """Keras' archive of the function and all that it uses, whether the model knows of it or not."""
+        import keras
+
+        archive = keras.export.ExportArchive()
+        function = archive.add_endpoint(self._key, self._serve, self._specs).get_concrete_function()
+        graph = function.graph.as_graph_def()
+        nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
+        if _CALLS_PYTHON & {node.op for node in nodes}:
+            raise ModelError(
+                "the model calls Python (tf.py_function, tf.numpy_function), which a SavedModel cannot do. Use "
+                "operations of TensorFlow or Keras"
+            )
+        keras_privates.add_to_archive(archive, _tables(function))
+        return archive
+
+    def write(self, path: str) -> None:
+        """Save it at a path, a new directory, and beside it what its names are."""
+        if self._archive is None:
+            signature = tf.function(self._serve, input_signature=self._specs, autograph=False)
+            tf.saved_model.save(self._model, path, signatures={self._key: signature})
+        else:
+            with keras_privates.silent():
+                self._archive.write_out(path)
+        write_signature(path, self._key, self._arguments, list(self._ragged))
+
+
+@dataclass(frozen=True)
+class Unserved:
+    """What is written for a model that is trained, and cannot be a SavedModel: why not."""
+
+    reason: str
+
+    def write(self, path: str) -> None:
+        """Make a directory, in which weights can be kept beside the reason."""
+        os.makedirs(path)
+        with open(os.path.join(path, REASON_FILE), "w") as file:
+            file.write(self.reason)
+
+
+def prepare(model: Any, inputs: Mapping[str, TensorInfo], key: str) -> Serving | Unserved:
+    """What will be written of a model that is to be trained."""
+    try:
+        return Serving(model, inputs, key)
+    except Exception as error:  # of Keras, TensorFlow or the model
+        kind = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
+        why = f"{kind}{message_excerpt(str(error))}" if has_call(model) else NO_CALL
+        return Unserved(not_exported(why.rstrip(".")))
+
+
+def has_call(model: Any) -> bool:
+    """Whether a model of Keras 3 says what it makes of its inputs; one with a ``train_step`` of its own may not."""
+    import keras
+
+    return type(model).call is not keras.Model.call
+
+
+def _tables(function: Any) -> list[Any]:
+    """The tables that a function reads: those of its layers, and those that no layer knows."""
+    kind = tf.saved_model.experimental.TrackableResource
+    variables = {id(variable.handle) for variable in function.variables}
+    handles = {id(t) for t in function.captured_inputs if t.dtype == tf.resource} - variables
+    known = [o for o in gc.get_objects() if issubclass(type(o), kind)] if handles else []
+    tables = [table for table in known if id(table.resource_handle) in handles]
+    if handles - {id(table.resource_handle) for table in tables}:
+        raise ModelError(
+            "the model uses a resource of TensorFlow's that is neither a variable nor a table, and cannot be saved"
+        )
+    return tables
 
 
 def is_distributed(model: Any) -> bool:
@@ -80,7 +192,7 @@ def input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | Non
     declared = declared_inputs(model)
     if declared is None:
         return {name: _column_info(c, s) for name, (c, s) in zip(names, columns, strict=True)}
-    if isinstance(declared_tensors(model, "inputs"), dict):
+    if is_nested(declared_tensors(model, "inputs")):
         return declared
     if len(declared) != len(names):
         raise ModelError(
@@ -94,10 +206,10 @@ def input_specs(model: Any, schema: FeedSchema, shapes: Sequence[RowShape] | Non
 
 def declared_inputs(model: Any) -> dict[str, TensorInfo] | None:
     """The inputs of a functional or sequential Keras model that is built, by name; None otherwise."""
-    inputs = declared_tensors(model, "inputs")
+    inputs: Any = declared_tensors(model, "inputs")
     if inputs is None:
         return None
-    named = inputs if isinstance(inputs, dict) else {t.name: t for t in inputs}
+    named: dict[str, Any] = by_path(inputs) if is_nested(inputs) else {t.name: t for t in inputs}
     return {str(name): _info(t) for name, t in named.items()}
 
 
@@ -110,9 +222,7 @@ def declared_outputs(model: Any) -> dict[str, TensorInfo] | None:
     outputs = declared_tensors(model, "outputs")
     if outputs is None:
         return None
-    if not isinstance(outputs, dict):
-        outputs = dict(zip(output_layer_names(model, len(outputs)), outputs, strict=True))
-    return {str(name): _info(t) for name, t in outputs.items()}
+    return {name: _info(t) for name, t in named_outputs(outputs, model).items()}
 
 
 def declared_tensors(model: Any, kind: str) -> dict[str, Any] | list[Any] | None:
@@ -150,34 +260,28 @@ def tensor_spec(tensor: TensorInfo, name: str | None = None) -> tf.TensorSpec | 
 def arrange_inputs(model: Any, inputs: dict[str, Any]) -> Any:
     """Inputs by name, in the model's order, as what the model is called with: one, a list or a dict."""
     struct = getattr(model, "_inputs_struct", None)
+    nested = struct if struct is not None else keras_privates.shapes_built_with(model)
+    if is_nested(nested) and by_path(nested).keys() == inputs.keys():
+        return from_paths(nested, inputs)
     if isinstance(struct, dict) or (len(inputs) > 1 and not isinstance(struct, (list, tuple))):
         return inputs
     return next(iter(inputs.values())) if len(inputs) == 1 else list(inputs.values())
 
 
-def serving_function(model: Any, inputs: dict[str, TensorInfo]) -> Any:
-    """A function of one tensor for each input, two (values and row splits) for ragged ones."""
-    if not callable(model):
-        raise ModelError(f"A {type(model).__name__} cannot be called, so it needs signatures=. Give it a __call__.")
+def _serving_function(model: Any, inputs: Mapping[str, TensorInfo], arguments: Mapping[str, str]) -> Any:
+    """A Python function of one tensor for each input, two (values and row splits) for ragged ones, by `arguments`."""
     is_keras = hasattr(model, "trainable_variables") and hasattr(model, "compute_output_shape")
-    named: dict[str, tf.TensorSpec] = {}
-    for name, tensor in inputs.items():
-        named[name] = tf.TensorSpec([None] if tensor.ragged else tensor.shape, tensor.dtype, name)
-        if tensor.ragged:
-            named[row_splits_name(name)] = tf.TensorSpec([None], tf.int64, row_splits_name(name))
 
     def serve(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        tensors = {**dict(zip(named, args, strict=False)), **kwargs}
-        given = arrange_inputs(model, {name: _joined(name, tensor, tensors) for name, tensor in inputs.items()})
-        outputs = model(given, training=False) if is_keras else model(given)
+        given = {**dict(zip(arguments.values(), args, strict=False)), **kwargs}
+        tensors = {name: given[argument] for name, argument in arguments.items()}
+        arranged = arrange_inputs(model, {name: _joined(name, tensor, tensors) for name, tensor in inputs.items()})
+        outputs = model(arranged, training=False) if is_keras else model(arranged)
         return _name_outputs(outputs, model)
 
-    if not all(name.isidentifier() for name in named):
-        return tf.function(serve, autograph=False).get_concrete_function(**named)
-    # Traced anew when saved: variables of a strategy cannot be saved in a function traced before.
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in named]
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments.values()]
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return tf.function(serve, input_signature=list(named.values()), autograph=False)
+    return serve
 
 
 def _joined(name: str, tensor: TensorInfo, tensors: Mapping[str, Any]) -> Any:
@@ -187,12 +291,42 @@ def _joined(name: str, tensor: TensorInfo, tensors: Mapping[str, Any]) -> Any:
 
 
 def _name_outputs(outputs: Any, model: Any) -> dict[str, Any]:
-    """Outputs by dict key, else layer name, else ``output_0``, ``output_1``..."""
-    if isinstance(outputs, dict):
-        return {str(name): tf.convert_to_tensor(value) for name, value in outputs.items()}
+    named = named_outputs(outputs, model)
+    return {name: tf.convert_to_tensor(value) for name, value in named.items() if value is not None}
+
+
+def named_outputs(outputs: Any, model: Any) -> dict[str, Any]:
+    """Outputs by dict key, or path if they are nested, else layer name, else ``output_0``, ``output_1``..."""
+    if is_nested(outputs):
+        return by_path(outputs)
     values = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-    names = output_layer_names(model, len(values))
-    return {name: tf.convert_to_tensor(value) for name, value in zip(names, values, strict=True)}
+    return dict(zip(output_layer_names(model, len(values)), values, strict=True))
+
+
+def is_nested(structure: Any) -> bool:
+    """Whether it is a dict, or a list with a list or dict in it."""
+    if isinstance(structure, (list, tuple)):
+        return any(isinstance(part, (list, tuple, Mapping)) for part in structure)
+    return isinstance(structure, Mapping)
+
+
+def by_path(structure: Any, path: str = "") -> dict[str, Any]:
+    """What is in lists and dicts, by its path in them."""
+    if not isinstance(structure, (list, tuple, Mapping)):
+        return {path: structure}
+    items = structure.items() if isinstance(structure, Mapping) else enumerate(structure)
+    parts = ((f"{path}/{key}" if path else str(key), part) for key, part in items)
+    return {name: leaf for place, part in parts for name, leaf in by_path(part, place).items()}
+
+
+def from_paths(structure: Any, leaves: Mapping[str, Any], path: str = "") -> Any:
+    """A structure like another, of leaves by path; with tuples for lists, which tf.data takes for tensors."""
+    start = f"{path}/" if path else ""
+    if isinstance(structure, Mapping):
+        return {key: from_paths(part, leaves, f"{start}{key}") for key, part in structure.items()}
+    if isinstance(structure, (list, tuple)):
+        return tuple(from_paths(part, leaves, f"{start}{i}") for i, part in enumerate(structure))
+    return leaves[path]
 
 
 def output_layer_names(model: Any, count: int) -> list[str]:

@@ -22,9 +22,25 @@ def user_loss(model: Any) -> Any:
     return None if compiled is None else compiled._user_loss
 
 
+def compiled_with(model: Any) -> list[Any]:
+    """Losses and metrics as they were passed to ``compile``."""
+    metrics = model._compile_metrics
+    return [user_loss(model), *(() if metrics is None else (metrics._user_metrics, metrics._user_weighted_metrics))]
+
+
 def compiled_loss(model: Any) -> Any:
     """The object that computes the losses of all outputs of a built model; None if there is none."""
     return model._compile_loss
+
+
+def check_compiled(model: Any, outputs: Any) -> None:
+    """Raise what Keras raises, when training begins, of losses and metrics that do not go with a model's outputs."""
+    loss, metrics = model._compile_loss, model._compile_metrics
+    if loss is not None:
+        type(loss)(loss._user_loss, loss._user_loss_weights, output_names=loss.output_names).build(outputs, outputs)
+    if metrics is not None:
+        given = (metrics._user_metrics, metrics._user_weighted_metrics)
+        type(metrics)(*given, output_names=metrics.output_names).build(outputs, outputs)
 
 
 def losses_of_outputs(compiled: Any) -> list[Any]:
@@ -88,6 +104,35 @@ def with_vocabularies_in_config(model: Any) -> Iterator[None]:
 def is_validation_of_fit(arguments: Mapping[str, Any]) -> bool:
     """Whether it is ``Model.fit`` that calls ``evaluate`` with these keyword arguments, not a program."""
     return bool(arguments.get("_use_cached_eval_dataset", False))
+
+
+def shapes_built_with(model: Any) -> Any:
+    """The structure of the inputs that a model was built with, of leaves that are no lists; None if it is not known."""
+    shapes = getattr(model, "_build_shapes_dict", None) or {}
+    if len(shapes) != 1:
+        return None
+    import keras
+
+    return keras.tree.map_shape_structure(str, next(iter(shapes.values())))
+
+
+def add_to_archive(archive: Any, tables: list[Any]) -> None:
+    """Have an ``ExportArchive`` save tables; with ``track`` that of 3.7 saves none but those of its own layers."""
+    archive._tf_trackable.tables = tables
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Have Keras print nothing, in this thread: ``ExportArchive.write_out`` of 3.7 does, whatever ``verbose`` is."""
+    import keras
+
+    was_on = keras.config.is_interactive_logging_enabled()
+    keras.config.disable_interactive_logging()
+    try:
+        yield
+    finally:
+        if was_on:
+            keras.config.enable_interactive_logging()
 
 
 def mask_of(tensor: Any) -> Any:
