@@ -23,6 +23,7 @@ from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.export import (
     arrange_inputs,
     by_path,
+    declared_inputs,
     fit_inputs,
     from_paths,
     input_specs,
@@ -60,6 +61,7 @@ class TrainingData:
         self._schema = ctx.schema
         self._pad_value = ctx.settings.pad_value
         self.current_epoch = 0
+        self._names_inputs = False
         self._group = group
         self._rows = rows_of(ctx, group)
         self._inputs = input_specs(model, self._schema, self._rows.form.shapes)
@@ -171,6 +173,11 @@ class TrainingData:
             return dataset
         return dataset.map(lambda *parts: _with_ragged(parts if isinstance(spec, tuple) else parts[0]))
 
+    def names_inputs(self) -> bool:
+        """Pass the only input by its name from now on, as a subclassed model may want; False if that is no way."""
+        self._names_inputs = declared_inputs(self._model) is None and self._schema.named_features
+        return self._names_inputs
+
     def first_element(self, rows: int) -> Any:
         """At most so many of this worker's first training rows, as a batch."""
         return _with_ragged(tf.nest.map_structure(tf.constant, self._gather(*self._rows.first(rows))))
@@ -222,7 +229,7 @@ class TrainingData:
         return weights
 
     def _element(self, inputs: dict[str, Any], labels: dict[str, Any], weights: dict[str, Any]) -> Any:
-        x = arrange_inputs(self._model, inputs)
+        x = inputs if self._names_inputs else arrange_inputs(self._model, inputs)
         if not labels:  # as Keras packs it: a tensor or a dict stays what it is
             return (tuple(x),) if isinstance(x, (list, tuple)) else x
         x = tuple(x) if isinstance(x, list) else x  # to tf.data a list is one tensor

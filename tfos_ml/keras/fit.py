@@ -118,7 +118,12 @@ def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeCon
 def _build(model: Any, data: TrainingData, task: KerasFit) -> None:
     """Make all variables of model, metrics, loss and optimizer, and set them to where training starts."""
     if task.description.has_call:
-        keras_privates.symbolic_build(model, data.element_spec())
+        try:
+            keras_privates.symbolic_build(model, data.element_spec())
+        except Exception:
+            if not data.names_inputs():
+                raise
+            keras_privates.symbolic_build(model, data.element_spec())
     else:  # only its step knows what is built
         tf.function(model.train_step).get_concrete_function(data.element_spec())
         model.built = True
