@@ -140,6 +140,16 @@ def test_check_compiled(model):
         keras_privates.check_compiled(model, {"one": model.output["one"]})
 
 
+def test_check_compiled_leaves_no_number_of_a_name_behind():
+    import keras
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["AUC"])
+    keras.utils.clear_session()
+    keras_privates.check_compiled(model, model.outputs[0])
+    assert keras.metrics.AUC().name == "auc"
+
+
 def test_shapes_built_with(model):
     import keras
 

@@ -7,6 +7,7 @@ Tried on Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :f
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -34,13 +35,24 @@ def compiled_loss(model: Any) -> Any:
 
 
 def check_compiled(model: Any, outputs: Any) -> None:
-    """Raise what Keras raises, when training begins, of losses and metrics that do not go with a model's outputs."""
+    """Raise what Keras raises, when training begins, of losses and metrics that do not go with a model's outputs.
+
+    Names that Keras numbers, as that of the next AUC, are what they would be without.
+    """
+    from keras.src.backend.common.global_state import get_global_attribute
+
     loss, metrics = model._compile_loss, model._compile_metrics
-    if loss is not None:
-        type(loss)(loss._user_loss, loss._user_loss_weights, output_names=loss.output_names).build(outputs, outputs)
-    if metrics is not None:
-        given = (metrics._user_metrics, metrics._user_weighted_metrics)
-        type(metrics)(*given, output_names=metrics.output_names).build(outputs, outputs)
+    numbers = get_global_attribute("object_name_uids", defaultdict(int), set_to_default=True)
+    before = dict(numbers)
+    try:
+        if loss is not None:
+            type(loss)(loss._user_loss, loss._user_loss_weights, output_names=loss.output_names).build(outputs, outputs)
+        if metrics is not None:
+            given = (metrics._user_metrics, metrics._user_weighted_metrics)
+            type(metrics)(*given, output_names=metrics.output_names).build(outputs, outputs)
+    finally:
+        numbers.clear()
+        numbers.update(before)
 
 
 def losses_of_outputs(compiled: Any) -> list[Any]:
@@ -87,7 +99,8 @@ def with_vocabularies_in_config(model: Any) -> Iterator[None]:
         if not hasattr(layer, "get_vocabulary") or lookup.input_vocabulary is not None:
             continue
         vocabulary = vocabulary_of(layer)
-        if all(isinstance(entry, int) or entry.splitlines() == [entry] for entry in vocabulary):
+        is_safe = all(isinstance(entry, int) or entry.splitlines() == [entry] for entry in vocabulary)
+        if is_safe and lookup.output_mode != "tf_idf":  # which Keras 3.7 does not load
             continue
         changed.append(lookup)
         lookup.input_vocabulary = vocabulary
