@@ -308,7 +308,7 @@ class TrainFnError(NodeError):
 
 
 class NodeExitError(NodeError):
-    """The TensorFlow process of one node died."""
+    """The TensorFlow process of one node died, or exited before its train function had returned."""
 
 
 class NodeLostError(NodeError):

@@ -31,7 +31,11 @@ def barrier_spark():
     ("how", "number", "exit_code", "signal_name"),
     [
         ("exit", 7, 7, None),
+        ("exit", 0, 0, None),  # what it has not trained yet would be lost without a word
+        ("C exit", 0, 0, None),
         ("sys.exit", 3, 3, None),
+        ("library", 0, 0, None),
+        ("handler", 0, 0, None),
         ("signal", signal.SIGSEGV, None, "SIGSEGV"),
         ("signal", signal.SIGKILL, None, "SIGKILL"),
     ],
@@ -66,6 +70,24 @@ def test_what_a_node_reported_just_before_it_failed_is_known(spark):
 def test_barrier_that_not_all_reach_is_an_error_at_once(spark):
     with pytest.raises(errors.CollectiveCallError, match="worker:1': 'has ended'"):
         fit(spark, node_functions.mismatched_barriers, nodes=2)
+
+
+@pytest.mark.parametrize("how", ["exit", "library"])
+def test_a_process_that_exits_too_early_is_named_and_its_node_begun_again(spark, how):
+    with pytest.raises(errors.NodeExitError, match="before (its|the) train function had returned") as caught:
+        fit(spark, node_functions.exit_at_first, {"how": how}, nodes=2)
+    assert (caught.value.role, caught.value.index, caught.value.exit_code) == ("worker", 1, 0)
+    if how == "library":
+        assert "node_functions.py, line" in str(caught.value)
+        assert "in exit_of_library" in str(caught.value)
+    result = fit(spark, node_functions.exit_at_first, {"how": how}, nodes=2, restarts=1)
+    assert [node["rows"] for node in metrics_of(result.reports).values()] == [60, 60]
+
+
+@pytest.mark.parametrize("call", ["sys.exit()", "exit(0)"])
+def test_sys_exit_of_the_train_function_itself_is_its_end(barrier_spark, call):
+    result = fit(barrier_spark, node_functions.leave, {"call": call})
+    assert metrics_of(result.reports)["worker:0"]["rows"] == 60
 
 
 def test_restart_after_a_failure(spark):

@@ -61,7 +61,7 @@ def messages_until_exit(monitor):
 
 
 def test_messages_come_in_order_before_the_exit_and_heartbeats_are_kept(watch):
-    monitor = watch("for i in range(3): channel.send(SegmentRead(i)); channel.send(Heartbeat(i == 1))")
+    monitor = watch("for i in range(3): channel.send(SegmentRead(i)); channel.send(Heartbeat(i == 1))\nchannel.send(Returned())")
     assert messages_until_exit(monitor) == [m.SegmentRead(i) for i in range(3)]
     assert (monitor.failure, monitor.serves, monitor.silent) == (None, False, None)
     assert not monitor.is_failure_due(True)
@@ -75,6 +75,7 @@ def test_messages_come_in_order_before_the_exit_and_heartbeats_are_kept(watch):
         ("os.kill(os.getpid(), signal.SIGSEGV)", None, "SIGSEGV", "the process was ended by SIGSEGV"),
         (f"channel.send({OWN}); sys.exit(1)", 1, None, "the train function raised"),
         (f"channel.send({OWN})", 0, None, "the train function raised"),
+        ("", 0, None, process_monitor.UNFINISHED),
     ],
 )
 def test_a_failure_of_its_own_is_due_at_once(watch, lines, code, signal_name, text):
