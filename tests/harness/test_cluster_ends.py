@@ -36,7 +36,6 @@ def test_a_node_whose_process_exits_before_it_has_read_its_rows_ends_the_cluster
     cluster = start(spark, node_functions.exit_at_first, Namespace(how="exit"), nodes=2, mode=InputMode.SPARK)
     with pytest.raises(errors.NodeExitError, match="exited with code 0 before") as caught:
         cluster.train(spark.sparkContext.parallelize(range(200), 4))
-        cluster.shutdown()
     assert (caught.value.role, caught.value.index) == ("worker", 1)
 
 

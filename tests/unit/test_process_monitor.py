@@ -61,7 +61,8 @@ def messages_until_exit(monitor):
 
 
 def test_messages_come_in_order_before_the_exit_and_heartbeats_are_kept(watch):
-    monitor = watch("for i in range(3): channel.send(SegmentRead(i)); channel.send(Heartbeat(i == 1))\nchannel.send(Returned())")
+    sends = "for i in range(3): channel.send(SegmentRead(i)); channel.send(Heartbeat(i == 1))"
+    monitor = watch(f"{sends}\nchannel.send(Returned())")
     assert messages_until_exit(monitor) == [m.SegmentRead(i) for i in range(3)]
     assert (monitor.failure, monitor.serves, monitor.silent) == (None, False, None)
     assert not monitor.is_failure_due(True)
