@@ -37,6 +37,7 @@
         ├── TrainFnError             the train function raised; carries its traceback
         ├── NodeExitError            the TensorFlow process died: exit code or signal
         ├── NodeLostError            the node's Spark task, Python worker or host is gone
+        │   └── PythonDaemonError    Spark's Python daemon had ended, so the node could not start
         ├── InputLostError           Spark could not read all of the node's rows
         ├── KeptRowsLostError        rows that an earlier fit of a search left on a host are gone; never raised by fit
         ├── EarlyStartError          training began before all rows were there, and cannot go on; never raised by fit
@@ -313,6 +314,10 @@ class NodeExitError(NodeError):
 
 class NodeLostError(NodeError):
     """The Spark task, Python worker or host of a node died, or is cut off."""
+
+
+class PythonDaemonError(NodeLostError):
+    """Spark's Python daemon on an executor had ended, so that a node, or another task, could not start."""
 
 
 class InputLostError(NodeError):

@@ -87,6 +87,18 @@ def test_signal_is_reported(spark, tmp_path):
     assert "last words" in caught.value.log_tail
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.chaos)])
+def test_a_python_daemon_of_sparks_that_ends_while_it_is_idle_is_not_noticed(spark, tmp_path, number):
+    estimator(train_functions.consume, tmp_path, clusterSize=4).fit(features(spark))  # so many workers idle
+    processes = [p for p in psutil.Process().children(recursive=True) if "daemon" in " ".join(p.cmdline()[1:3])]
+    daemons = [process for process in processes if process.parent() not in processes]
+    assert daemons
+    for daemon in daemons:
+        daemon.send_signal(number)
+    assert wait_until(lambda: gone([daemon.pid for daemon in daemons]), 10)
+    estimator(train_functions.consume, tmp_path, clusterSize=1).fit(features(spark))
+
+
 def running(directory: Path, nodes: int) -> dict[str, list[int]]:
     """Pids of the nodes, once all are in their train function."""
     assert wait_until(lambda: len(list(directory.glob("*.json"))) == nodes, 150)  # Spark may have to start first

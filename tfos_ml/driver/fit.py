@@ -97,7 +97,7 @@ def launch(
     task = replace(task, is_driver_far=is_connect(spark))
     check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
     check_executors(spark, task.template.size)
-    policy = RestartPolicy(max_restarts)
+    policy = RestartPolicy(max_restarts, task.reservation_timeout)
     checked = time.monotonic() - began
     while True:
         settings = replace(task.settings, restart_count=policy.restarts)
