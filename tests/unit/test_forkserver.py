@@ -42,12 +42,16 @@ def start(owner, tmp_path):
     """Starts a function of ``forked.py``; what it prints is in a file."""
     started = []
 
-    def start(function, *arguments, environment=(), idle_seconds=300.0, marker=NO_MARKER, application="", asker=None):
+    def start(
+        function, *arguments, environment=(), idle_seconds=300.0, marker=NO_MARKER, application="", asker=None, **more
+    ):
         output = tmp_path / f"output-{len(started)}"
         variables = child_environment(marker, 1, {PRELOADS: "0", **dict(environment)})
         with open(os.devnull, "rb") as nothing, open(output, "wb") as file:
             forking = Forking(asker or owner.pid, idle_seconds, application)
-            process = start_process("forked", [function, *arguments], variables, nothing, file, forking, "a fork")
+            process = start_process(
+                "forked", [function, *arguments], variables, nothing, file, forking, "a fork", **more
+            )
         process.output = output
         started.append(process)
         return process
@@ -108,6 +112,7 @@ class TestForkedProcess:
 
     def test_has_no_descriptor_of_others(self, start):
         start("wait")
+        start("wait", outlives_requester=True)
         found = told(start, "descriptors")["descriptors"]
         assert sum(name.startswith("socket:") for name in found) == 1  # over which it tells its exit code
 

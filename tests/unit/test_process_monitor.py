@@ -87,6 +87,13 @@ def test_a_failure_of_its_own_is_due_at_once(watch, lines, code, signal_name, te
     assert monitor.is_failure_due(peers_live=False)
 
 
+def test_an_exit_is_seen_although_a_process_that_was_left_behind_holds_the_connection(watch):
+    lines = "if os.fork(): channel.send(SegmentRead(7)); channel.send(Returned()); os._exit(0)\nfor _ in channel: pass"
+    monitor, found = watch(lines), []
+    assert wait_until(lambda: found.extend(monitor.messages(0)) or monitor.check() or monitor.has_exited, 10)
+    assert (found, monitor.failure) == ([m.SegmentRead(7)], None)
+
+
 @pytest.mark.parametrize("lines", [f"channel.send({COLLATERAL}); sys.exit(1)", "os.kill(os.getpid(), signal.SIGABRT)"])
 def test_what_may_be_collateral_is_due_once_all_others_have_shown_that_they_live(watch, lines):
     monitor = watch(lines)

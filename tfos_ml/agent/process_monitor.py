@@ -17,6 +17,7 @@ from tfos_ml.protocol.messages import Heartbeat, Message, Returned
 COLLATERAL_SECONDS = 5.0
 CULPRIT_SECONDS = 10.0  # after a heartbeat timeout, within which a stuck process is found out by its own supervisor
 EXIT_SECONDS = 10.0
+DRAIN_SECONDS = 1.0  # after the end of a process, within which what it has sent is read
 UNFINISHED = (
     "the process exited with code 0 before its train function had returned: something in it, or in a library, called "
     "os._exit(0) or C's exit(0), maybe on a signal. Rows may be untrained, so it is no success. Return from the train "
@@ -51,6 +52,7 @@ class ProcessMonitor:
         self._messages: queue.SimpleQueue[Message | VersionMismatchError | _Wake | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
         self._due_at = 0.0
+        self._ended_at: float | None = None  # ``time.monotonic()`` of when it was found ended
         self.has_exited = False
         self._has_returned = False  # the train function
         self.failure: Failure | None = None  # without the node's name
@@ -128,6 +130,11 @@ class ProcessMonitor:
     def check(self) -> None:
         """Raise ``NodeExitError`` if a process that has not exited is stuck."""
         if self.has_exited:
+            return
+        if self._child.returncode is not None:
+            self._ended_at = self._ended_at or time.monotonic()
+            if time.monotonic() - self._ended_at > DRAIN_SECONDS:
+                self._note_exit()  # what it has forked and left behind may hold its connection open
             return
         self._channel.check()
         if time.monotonic() - self._heard > self._timeout:

@@ -231,8 +231,9 @@ class ForkServer:
         try:
             os.setsid()
             _send(connection, pid=os.getpid(), started=start_ticks(os.getpid()))  # not the server: before the code
-            for key in list(self._selector.get_map().values()):
-                os.close(key.fd)  # of the server and of other processes
+            known = {key.fd for key in self._selector.get_map().values()}
+            for number in known | {other.fileno() for other in self._children.values()}:
+                os.close(number)  # of the server and of other processes
             self._selector.close()
             standard_input, output = descriptors
             for number, descriptor in enumerate((standard_input, output, output)):
