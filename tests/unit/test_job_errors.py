@@ -45,6 +45,11 @@ CASES = {
         errors.PythonDaemonError,
         "worker:1 .*SIGTERM",
     ),
+    "too few slots": (
+        "SparkException: [SPARK-24819]: Barrier execution mode does not allow run a barrier stage that requires more",
+        errors.NotEnoughSlotsError,
+        "too few task slots.*Lower clusterSize.*24819",
+    ),
     "results too large": (TOO_LARGE, errors.ResultSizeError, r"Set exportDir.*9\.5 MiB"),
     "session stopped": ("Job 0 cancelled because SparkContext was shut down", errors.FitCancelledError, "shut down"),
     "no package on executors": (

@@ -23,6 +23,7 @@ _CANCELLED = re.compile(
     r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext"
 )
 _TOO_LARGE = re.compile(r"bigger than spark\.driver\.maxResultSize")
+_TOO_FEW_SLOTS = re.compile(r"SPARK-24819")
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '((?:tfos_ml|pyarrow|cloudpickle|psutil)[\w.]*)'")
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _REDUCER = re.compile(r"reduceId=(\d+)")
@@ -61,6 +62,11 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
             f"The Python of the executors has no module {missing[1]!r}. Install what the driver has on every host, in "
             "the Python that spark.pyspark.python or PYSPARK_PYTHON names, or send it with spark.archives or "
             "spark.submit.pyFiles."
+        )
+    if _TOO_FEW_SLOTS.search(text):
+        return errors.NotEnoughSlotsError(
+            "Spark has had too few task slots for all nodes at once, for as long as it waits for more. Lower "
+            f"clusterSize or nodeCpus, or bring executors back. Spark says: {_line(_TOO_FEW_SLOTS, text)}"
         )
     if _DAEMON_ENDED.search(text):
         return errors.PythonDaemonError(_NO_WORKER)
