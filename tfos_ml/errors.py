@@ -48,7 +48,8 @@
         ├── NonFiniteLossError       the loss became NaN or infinite
         ├── NonFiniteWeightsError    weights of the model became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
-        ├── SpoolFullError           no room left for the rows of a node
+        ├── ModelDirError            a node could not read or write modelDir
+        ├── SpoolFullError           no room left for the rows or the model of a node
         ├── VersionMismatchError     nodes run different versions of Python or TensorFlow
         └── PortTakenError           the reserved port was taken before TensorFlow bound it
 
@@ -360,8 +361,12 @@ class NonFiniteWeightsError(NodeError):
     """Weights of a Keras model became NaN or infinite, while its loss may have been finite."""
 
 
+class ModelDirError(NodeError):
+    """A node could not read or write the checkpoints in ``modelDir``: it is full, or its store fails."""
+
+
 class SpoolFullError(NodeError):
-    """Neither shared memory nor the local disk has room for the rows of a node."""
+    """Neither shared memory nor the local disk has room for the rows of a node, or the disk none for its model."""
 
 
 class VersionMismatchError(NodeError):
