@@ -37,6 +37,7 @@
         ├── TrainFnError             the train function raised; carries its traceback
         ├── NodeExitError            the TensorFlow process died: exit code or signal
         ├── NodeLostError            the node's Spark task, Python worker or host is gone
+        │   └── PythonDaemonError    Spark's Python daemon had ended, so the node could not start
         ├── InputLostError           Spark could not read all of the node's rows
         ├── KeptRowsLostError        rows that an earlier fit of a search left on a host are gone; never raised by fit
         ├── EarlyStartError          training began before all rows were there, and cannot go on; never raised by fit
@@ -47,7 +48,8 @@
         ├── NonFiniteLossError       the loss became NaN or infinite
         ├── NonFiniteWeightsError    weights of the model became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
-        ├── SpoolFullError           no room left for the rows of a node
+        ├── ModelDirError            a node could not read or write modelDir
+        ├── SpoolFullError           no room left for the rows or the model of a node
         ├── VersionMismatchError     nodes run different versions of Python or TensorFlow
         └── PortTakenError           the reserved port was taken before TensorFlow bound it
 
@@ -308,11 +310,15 @@ class TrainFnError(NodeError):
 
 
 class NodeExitError(NodeError):
-    """The TensorFlow process of one node died."""
+    """The TensorFlow process of one node died, or exited before its train function had returned."""
 
 
 class NodeLostError(NodeError):
     """The Spark task, Python worker or host of a node died, or is cut off."""
+
+
+class PythonDaemonError(NodeLostError):
+    """Spark's Python daemon on an executor had ended, so that a node, or another task, could not start."""
 
 
 class InputLostError(NodeError):
@@ -355,8 +361,12 @@ class NonFiniteWeightsError(NodeError):
     """Weights of a Keras model became NaN or infinite, while its loss may have been finite."""
 
 
+class ModelDirError(NodeError):
+    """A node could not read or write the checkpoints in ``modelDir``: it is full, or its store fails."""
+
+
 class SpoolFullError(NodeError):
-    """Neither shared memory nor the local disk has room for the rows of a node."""
+    """Neither shared memory nor the local disk has room for the rows of a node, or the disk none for its model."""
 
 
 class VersionMismatchError(NodeError):

@@ -10,6 +10,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import wait_until
 from standalone import START_SECONDS, Driver, Outcome, Standalone
@@ -29,6 +30,7 @@ DYNAMIC = {
     "spark_dynamicAllocation_minExecutors": 2,
     "spark_dynamicAllocation_maxExecutors": 2,
 }
+REGISTRATION = {"spark_scheduler_maxRegisteredResourcesWaitingTime": "5s"}
 slower = partial(pytest.param, marks=pytest.mark.chaos)  # all together they take too long for each change
 EXPORTED = {"rows": 100, "history": {"rows_here": [50.0]}}
 
@@ -190,3 +192,19 @@ def test_executors_that_register_late_are_waited_for(cluster, drivers, tmp_path)
     cluster.start_worker("127.0.0.4", memory="4g")
     outcome = driver.outcome()
     assert outcome.result == EXPORTED, outcome
+
+
+@pytest.mark.chaos
+def test_a_restart_without_the_host_that_was_lost_tells_both_causes(tmp_path):
+    with Standalone(tmp_path) as two:
+        driver = two.driver(spark_task_cpus=8, spark_executor_cores=8, spark_cores_max=16, **REGISTRATION)
+        (tmp_path / "fit").mkdir()
+        begin_and_wait(driver, tmp_path / "fit", maxRestarts=1)
+        lost = two.workers[1]
+        for process in [psutil.Process(lost.process.pid), *lost.executors(), *lost.pythons()]:
+            process.kill()
+        outcome = driver.outcome()
+    assert outcome.error == "NotEnoughSlotsError", outcome
+    assert "cannot begin again after NodeLostError (worker:" in outcome.message
+    assert "needs 2 task slots at once, but Spark has 1" in outcome.message
+    assert "maxRegisteredResourcesWaitingTime=5 s" in outcome.message

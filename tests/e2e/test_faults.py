@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import train_functions
-from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, ON_CONNECT, on, our_processes, wait_until
+from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, ON_CONNECT, lives, on, our_processes, wait_until
 from pyspark.sql import functions as F
 from supervisors import supervisor_of
 
@@ -85,6 +85,19 @@ def test_signal_is_reported(spark, tmp_path):
         estimator(die, tmp_path, clusterSize=1).fit(features(spark))
     assert (caught.value.exit_code, caught.value.signal) == (None, "SIGKILL")
     assert "last words" in caught.value.log_tail
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.chaos)])
+def test_a_python_daemon_of_sparks_that_ends_while_it_is_idle_is_not_noticed(spark, tmp_path, number):
+    estimator(train_functions.consume, tmp_path, clusterSize=4).fit(features(spark))  # so many workers idle
+    living = [p for p in psutil.Process().children(recursive=True) if lives(p.pid)]
+    processes = [process for process in living if "daemon" in " ".join(process.cmdline()[1:3])]
+    daemons = [process for process in processes if process.parent() not in processes]
+    assert daemons
+    for daemon in daemons:
+        daemon.send_signal(number)
+    assert wait_until(lambda: gone([daemon.pid for daemon in daemons]), 10)
+    estimator(train_functions.consume, tmp_path, clusterSize=1).fit(features(spark))
 
 
 def running(directory: Path, nodes: int) -> dict[str, list[int]]:

@@ -337,6 +337,26 @@ def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
 
 @pytest.mark.chaos
 @pytest.mark.filterwarnings("ignore:Training on several workers")
+def exits_at_step_five():
+    import keras
+
+    class Exit(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            mine = json.loads(os.environ["TF_CONFIG"])
+            if batch == 4 and mine["task"]["index"] == len(mine["cluster"]["worker"]) - 1:
+                os._exit(0)
+
+    return Exit()
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.chaos), 2])
+def test_a_worker_whose_process_exits_with_code_0_is_named(spark, size):
+    job = estimator(regression_model, clusterSize=size, callbacks=[exits_at_step_five()])
+    with pytest.raises(errors.NodeExitError, match="exited with code 0 before") as caught:
+        job.fit(as_frame(spark, regression_rows()))
+    assert caught.value.index == size - 1
+
+
 def test_a_later_fit_goes_on_from_the_newest_whole_checkpoint(spark, tmp_path):
     df = as_frame(spark, regression_rows())
     quiet = fit_undisturbed(df)

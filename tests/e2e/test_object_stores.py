@@ -255,7 +255,7 @@ def test_a_checkpoint_that_is_refused_does_not_count(spark, store, status):
     df, place = rows(spark), f"state-{status}"
     store.fail(lambda method, path: method in ("PUT", "POST") and f"{place}/tfos_ml/epoch-00002" in path, status)
     began = time.monotonic()
-    with pytest.raises(errors.TrainFnError, match="StorageError: .*credentials") as caught:
+    with pytest.raises(errors.ModelDirError, match="cannot be written: .*credentials") as caught:
         estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df)
     assert time.monotonic() - began < TIME_LIMIT
     assert_no_secret(caught.value, caught.value.__dict__)
@@ -270,7 +270,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(spark, store):
     df = rows(spark)
     estimator(modelDir="s3a://bucket/unread", epochs=1, clusterSize=1).fit(df)
     store.fail(lambda method, path: method == "GET" and path.endswith("/COMPLETE.json"), 403)
-    with pytest.raises(errors.TrainFnError, match="StorageError") as caught:
+    with pytest.raises(errors.ModelDirError, match="cannot be taken over") as caught:
         estimator(modelDir="s3a://bucket/unread", clusterSize=1).fit(df)
     assert_no_secret(caught.value)
     store.heal()

@@ -54,7 +54,7 @@ def test_a_process_that_ends_itself(spark):
 
         os._exit(0)
 
-    with pytest.warns(errors.NothingExportedWarning, match="exit code 0 before the train function returned"):
+    with pytest.raises(errors.NodeExitError, match="exited with code 0 before its train function had returned"):
         fit(spark, leave)
 
 

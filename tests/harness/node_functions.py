@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,38 @@ def die(args: Any, ctx: Any) -> None:
     print("last words", flush=True)
     if args.how == "sys.exit":
         raise SystemExit(args.number)
+    if args.how == "library":
+        exit_of_library()
+    if args.how == "C exit":
+        ctypes.CDLL(None).exit(args.number)
+    if args.how == "handler":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(args.number))
+        os.kill(os.getpid(), signal.SIGTERM)
     if args.how == "signal":
         os.kill(os.getpid(), args.number)
         signal.pause()
     os._exit(args.number)
+
+
+def exit_of_library() -> None:
+    """End the program, as command lines do."""
+    sys.exit(0)
+
+
+def leave(args: Any, ctx: Any) -> None:
+    """Read all rows, and end as a program does."""
+    read(args, ctx)
+    if args.call == "exit(0)":
+        exit(0)
+    sys.exit()
+
+
+def exit_at_first(args: Any, ctx: Any) -> None:
+    """Node 1 exits amid its rows in the first attempt, while the other reads."""
+    if ctx.restart_count == 0 and ctx.task_index == 1:
+        ctx.get_data_feed().next_batch(10)
+        die(Namespace(how=args.how, number=0), ctx)
+    read(args, ctx)
 
 
 def read(args: Any, ctx: Any) -> None:

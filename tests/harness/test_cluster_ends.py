@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from argparse import Namespace
 
 import node_functions
 import pytest
@@ -29,6 +30,13 @@ def test_grace_secs_do_not_cut_the_work_of_a_map_function(spark, mode):
         cluster.train(spark.sparkContext.parallelize(range(10), 2))
     cluster.shutdown(grace_secs=0.5)
     assert all("done" in metrics for metrics in metrics_of(cluster.summary["nodes"]).values())
+
+
+def test_a_node_whose_process_exits_before_it_has_read_its_rows_ends_the_cluster(spark):
+    cluster = start(spark, node_functions.exit_at_first, Namespace(how="exit"), nodes=2, mode=InputMode.SPARK)
+    with pytest.raises(errors.NodeExitError, match="exited with code 0 before") as caught:
+        cluster.train(spark.sparkContext.parallelize(range(200), 4))
+    assert (caught.value.role, caught.value.index) == ("worker", 1)
 
 
 @pytest.mark.parametrize("timeout", [-1, 0])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import node_functions
 import pytest
-from harness import fit, metrics_of, session
+from harness import CONSTANTS, fit, metrics_of, session
+from spark_of_processes import ProcessSpark
 
 from tfos_ml import TFModel, errors
 
@@ -31,7 +33,11 @@ def barrier_spark():
     ("how", "number", "exit_code", "signal_name"),
     [
         ("exit", 7, 7, None),
+        ("exit", 0, 0, None),  # what it has not trained yet would be lost without a word
+        ("C exit", 0, 0, None),
         ("sys.exit", 3, 3, None),
+        ("library", 0, 0, None),
+        ("handler", 0, 0, None),
         ("signal", signal.SIGSEGV, None, "SIGSEGV"),
         ("signal", signal.SIGKILL, None, "SIGKILL"),
     ],
@@ -68,8 +74,53 @@ def test_barrier_that_not_all_reach_is_an_error_at_once(spark):
         fit(spark, node_functions.mismatched_barriers, nodes=2)
 
 
+@pytest.mark.parametrize("how", ["exit", "library"])
+def test_a_process_that_exits_too_early_is_named_and_its_node_begun_again(spark, how):
+    with pytest.raises(errors.NodeExitError, match="before (its|the) train function had returned") as caught:
+        fit(spark, node_functions.exit_at_first, {"how": how}, nodes=2)
+    assert (caught.value.role, caught.value.index, caught.value.exit_code) == ("worker", 1, 0)
+    if how == "library":
+        assert "node_functions.py, line" in str(caught.value)
+        assert "in exit_of_library" in str(caught.value)
+    result = fit(spark, node_functions.exit_at_first, {"how": how}, nodes=2, restarts=1)
+    assert [node["rows"] for node in metrics_of(result.reports).values()] == [60, 60]
+
+
+@pytest.mark.parametrize("call", ["sys.exit()", "exit(0)"])
+def test_sys_exit_of_the_train_function_itself_is_its_end(barrier_spark, call):
+    result = fit(barrier_spark, node_functions.leave, {"call": call})
+    assert metrics_of(result.reports)["worker:0"]["rows"] == 60
+
+
 def test_restart_after_a_failure(spark):
     result = fit(spark, node_functions.fail_at_first, nodes=2, restarts=1)
+    assert [node["rows"] for node in metrics_of(result.reports).values()] == [60, 60]
+
+
+# Slots
+
+
+def test_a_restart_for_which_a_lost_host_has_left_no_room_tells_both_causes(barrier_spark):
+    slots = barrier_spark.sparkContext._jsc.sc().maxNumConcurrentTasks
+
+    def lose_a_host(reports):
+        slots.return_value = 1
+
+    began = time.monotonic()
+    said = r"begin again after TrainFnError \(worker:\d on .*own mistake.*needs 2 task slots at once, but Spark has 1"
+    with pytest.raises(errors.NotEnoughSlotsError, match=said):
+        fit(barrier_spark, node_functions.report_and_fail, nodes=2, restarts=2, reported=lose_a_host)
+    assert time.monotonic() - began < 15  # of a reservationTimeout of 30 s
+
+
+def test_executors_of_unknown_size_that_come_late_are_waited_for():
+    """On a standalone cluster one has all cores of its worker, unless spark.executor.cores is set."""
+    spark = ProcessSpark({"spark.executor.instances": "1"}, CONSTANTS)
+    spark.sparkContext.startTime = time.time() * 1000
+    jvm = spark.sparkContext._jsc.sc()
+    jvm.conf().getTimeAsSeconds.return_value = 30.0
+    jvm.maxNumConcurrentTasks.side_effect = [0, 0, *[8] * 10]
+    result = fit(spark, node_functions.read, nodes=2)
     assert [node["rows"] for node in metrics_of(result.reports).values()] == [60, 60]
 
 

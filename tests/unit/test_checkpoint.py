@@ -1,6 +1,7 @@
 import itertools
 import json
 import random
+import subprocess
 import threading
 import warnings
 from dataclasses import replace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tfos_ml.errors import DestinationError, ModelError, SupersededError
+from tfos_ml.errors import DestinationError, ModelDirError, ModelError, SupersededError
 from tfos_ml.keras.model_dir import FOLDER, check_model_dir
 
 
@@ -160,6 +161,18 @@ class TestCheckpoints:
             "shared.npz",
             "worker-0.pkl",
         ]
+
+    def test_that_a_full_directory_has_no_room_for_are_a_typed_error(self, checkpoints, state_of, tmp_path):
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], capture_output=True)
+        if done.returncode:
+            pytest.skip(f"nothing can be mounted here: {done.stderr}")
+        try:
+            checkpoints().save(state_of(1))
+            with pytest.raises(ModelDirError, match=rf"modelDir='{tmp_path}' cannot be written: .*No space left"):
+                checkpoints().save(state_of(2, shared=[np.zeros(1 << 18)]))
+            assert not list(epoch_folder(tmp_path, 2).glob("COMPLETE*"))
+        finally:
+            subprocess.run(["umount", str(tmp_path)], check=True)
 
     @pytest.mark.parametrize(("file", "how"), DAMAGES)
     def test_that_are_damaged_give_way_to_the_one_before(self, checkpoints, state_of, tmp_path, file, how):

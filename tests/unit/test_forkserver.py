@@ -42,12 +42,16 @@ def start(owner, tmp_path):
     """Starts a function of ``forked.py``; what it prints is in a file."""
     started = []
 
-    def start(function, *arguments, environment=(), idle_seconds=300.0, marker=NO_MARKER, application="", asker=None):
+    def start(
+        function, *arguments, environment=(), idle_seconds=300.0, marker=NO_MARKER, application="", asker=None, **more
+    ):
         output = tmp_path / f"output-{len(started)}"
         variables = child_environment(marker, 1, {PRELOADS: "0", **dict(environment)})
         with open(os.devnull, "rb") as nothing, open(output, "wb") as file:
             forking = Forking(asker or owner.pid, idle_seconds, application)
-            process = start_process("forked", [function, *arguments], variables, nothing, file, forking, "a fork")
+            process = start_process(
+                "forked", [function, *arguments], variables, nothing, file, forking, "a fork", **more
+            )
         process.output = output
         started.append(process)
         return process
@@ -108,6 +112,7 @@ class TestForkedProcess:
 
     def test_has_no_descriptor_of_others(self, start):
         start("wait")
+        start("wait", outlives_requester=True)
         found = told(start, "descriptors")["descriptors"]
         assert sum(name.startswith("socket:") for name in found) == 1  # over which it tells its exit code
 
@@ -269,6 +274,28 @@ class TestServer:
         assert not is_forked(process)
         assert process.wait(DEADLINE) == 0
 
+    def test_that_stands_still_is_left_for_good_within_seconds(self, start, owner, monkeypatch):
+        running = start("wait")
+        server = servers(owner.pid)[0]
+        server.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(forkserver, "STILL_SECONDS", 1.0)
+        assert is_forked(start("end", "0"))  # of another server
+        assert ends(server.pid, DEADLINE)
+        assert len([process for process in servers(owner.pid) if process.pid != running.pid]) == 1
+        assert running.poll() is None
+
+    def test_that_stands_still_and_cannot_be_ended_is_not_asked_again(self, start, owner, monkeypatch):
+        start("end", "0")
+        server = servers(owner.pid)[0]
+        server.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(forkserver, "STILL_SECONDS", 1.0)
+        monkeypatch.setattr(forkserver, "SIGKILL", 0)  # as if a filesystem hung
+        assert is_forked(start("end", "0"))
+        monkeypatch.setattr(forkserver, "STILL_SECONDS", DEADLINE)
+        assert is_forked(start("end", "0"))
+        assert len(servers(owner.pid)) == 2
+        server.kill()
+
     def test_ends_processes_of_a_requester_that_died(self, start, owner, tmp_path):
         program = (
             "import sys; from tfos_ml.agent.forkserver import *; from tfos_ml.agent.process import *;"
@@ -376,7 +403,8 @@ class TestFreshInstead:
 class TestTensorFlow:
     KERAS = ((USES_KERAS, "1"),)
 
-    def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start):
+    def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start, monkeypatch):
+        monkeypatch.setattr(forkserver, "STILL_SECONDS", 1.0)  # its import takes longer, and is waited for
         assert told(start, "tensorflow", environment=self.KERAS)["tensorflow"]
         for _ in range(2):
             process = start("compute", environment=self.KERAS)

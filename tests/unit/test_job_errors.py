@@ -26,6 +26,11 @@ SILENT = BARRIER + (
     "reason: Stage failed because barrier task ResultTask(3, {rank}) finished unsuccessfully.\nExecutorLostFailure "
     "(executor 1 exited caused by one of the running tasks) Reason: Executor heartbeat timed out after 8731 ms"
 )
+DAEMON_ENDED = BARRIER + (
+    "reason: Stage failed because barrier task ResultTask(8, {rank}) finished unsuccessfully.\njava.io.IOException: "
+    "Stream closed\n\tat java.base/java.lang.ProcessBuilder$NullOutputStream.write(ProcessBuilder.java:445)\n\tat "
+    "org.apache.spark.api.python.PythonWorkerFactory.stopWorker(PythonWorkerFactory.scala:523)\n\tat ..."
+)
 TOO_LARGE = (
     "Job aborted due to stage failure: Total size of serialized results of 2 tasks (9.5 MiB) is bigger than "
     "spark.driver.maxResultSize (1024.0 KiB)"
@@ -34,6 +39,17 @@ CASES = {
     "shuffle block lost": (FETCH_FAILED, errors.InputLostError, r"worker:1 .*could not read all rows.*maxRestarts"),
     "Python worker died": (WORKER_DIED, errors.NodeLostError, r"worker:1 on 10\.0\.0\.2: .*memoryOverhead"),
     "executor silent": (SILENT, errors.NodeLostError, "worker:1 .*cut off, or too busy.*timed out after 8731 ms"),
+    "Python daemon ended": (DAEMON_ENDED, errors.PythonDaemonError, "worker:1 .*its Python daemon .* had ended"),
+    "Python daemon ended, a broken pipe": (
+        DAEMON_ENDED.replace("Stream closed", "Broken pipe"),
+        errors.PythonDaemonError,
+        "worker:1 .*SIGTERM",
+    ),
+    "too few slots": (
+        "SparkException: [SPARK-24819]: Barrier execution mode does not allow run a barrier stage that requires more",
+        errors.NotEnoughSlotsError,
+        "too few task slots.*Lower clusterSize.*24819",
+    ),
     "results too large": (TOO_LARGE, errors.ResultSizeError, r"Set exportDir.*9\.5 MiB"),
     "session stopped": ("Job 0 cancelled because SparkContext was shut down", errors.FitCancelledError, "shut down"),
     "no package on executors": (
@@ -63,6 +79,10 @@ def test_what_is_not_ours_stays_as_it_is():
     error = RuntimeError("[DIVIDE_BY_ZERO] Division by zero")
     assert node_error(error, RUNNING, make_template(2).nodes, HOSTS, None) is error
     assert typed_error(error, RUNNING) is error
+    written = RuntimeError(
+        "java.io.IOException: Broken pipe\n\tat org.apache.hadoop.hdfs.DataStreamer.run(DataStreamer)"
+    )
+    assert typed_error(written, RUNNING) is written
 
 
 def test_a_session_that_is_stopped_explains_any_error():

@@ -47,6 +47,7 @@ EXAMPLES = [
     m.Checkpoint("/a", 3, {"loss": 0.5}, 1.5),
     m.Exported("/a"),
     m.Results("/a"),
+    m.Returned(),
     Failure(errors.TrainFnError, "it broke", traceback="é\n", collateral=True),
 ]
 

@@ -96,3 +96,32 @@ def test_rows_beyond_the_budget_that_the_disk_has_no_room_for_are_a_typed_error(
         assert os.listdir(tmp_path) == []
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def return_much(args, ctx):
+    return b"x" * (4 << 20)
+
+
+def test_what_a_node_returns_and_the_disk_has_no_room_for_is_a_typed_error(tmp_path, monkeypatch):
+    """Models are exported to the same directory."""
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(tmp_path)], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    try:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+        program = Artifact("program", pack_program("trainFn", return_much, (return_much, {}), {}))
+        task = make_task(payload=program, settings=NodeSettings(returns=True))
+        match = rf"what the train function returned has no room on the node: .*{tmp_path}.*spark\.local\.dir"
+        with pytest.raises(NodeFailure, match=match) as caught:
+            list(supervise(Supervisor(task, OnlyTask()), ()))
+        assert caught.value.failure.error is errors.SpoolFullError
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_full_disk_is_told_from_what_tensorflow_says(tmp_path):
+    match, room = rf"the model has no room on the node: .*{tmp_path}.* MiB", spool.room_for("the model", str(tmp_path))
+    with pytest.raises(errors.SpoolFullError, match=match), room:
+        raise RuntimeError("{{function_node __wrapped__SaveV2}} part-0; No space left on device [Op:SaveV2]")
+    with pytest.raises(RuntimeError, match="out of memory"), spool.room_for("the model", str(tmp_path)):
+        raise RuntimeError("out of memory")

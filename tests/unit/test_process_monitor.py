@@ -61,7 +61,8 @@ def messages_until_exit(monitor):
 
 
 def test_messages_come_in_order_before_the_exit_and_heartbeats_are_kept(watch):
-    monitor = watch("for i in range(3): channel.send(SegmentRead(i)); channel.send(Heartbeat(i == 1))")
+    sends = "for i in range(3): channel.send(SegmentRead(i)); channel.send(Heartbeat(i == 1))"
+    monitor = watch(f"{sends}\nchannel.send(Returned())")
     assert messages_until_exit(monitor) == [m.SegmentRead(i) for i in range(3)]
     assert (monitor.failure, monitor.serves, monitor.silent) == (None, False, None)
     assert not monitor.is_failure_due(True)
@@ -75,6 +76,7 @@ def test_messages_come_in_order_before_the_exit_and_heartbeats_are_kept(watch):
         ("os.kill(os.getpid(), signal.SIGSEGV)", None, "SIGSEGV", "the process was ended by SIGSEGV"),
         (f"channel.send({OWN}); sys.exit(1)", 1, None, "the train function raised"),
         (f"channel.send({OWN})", 0, None, "the train function raised"),
+        ("", 0, None, process_monitor.UNFINISHED),
     ],
 )
 def test_a_failure_of_its_own_is_due_at_once(watch, lines, code, signal_name, text):
@@ -83,6 +85,13 @@ def test_a_failure_of_its_own_is_due_at_once(watch, lines, code, signal_name, te
     assert (monitor.failure.exit_code, monitor.failure.signal, monitor.failure.message) == (code, signal_name, text)
     assert monitor.broken_at is None
     assert monitor.is_failure_due(peers_live=False)
+
+
+def test_an_exit_is_seen_although_a_process_that_was_left_behind_holds_the_connection(watch):
+    lines = "if os.fork(): channel.send(SegmentRead(7)); channel.send(Returned()); os._exit(0)\nfor _ in channel: pass"
+    monitor, found = watch(lines), []
+    assert wait_until(lambda: found.extend(monitor.messages(0)) or monitor.check() or monitor.has_exited, 10)
+    assert (found, monitor.failure) == ([m.SegmentRead(7)], None)
 
 
 @pytest.mark.parametrize("lines", [f"channel.send({COLLATERAL}); sys.exit(1)", "os.kill(os.getpid(), signal.SIGABRT)"])

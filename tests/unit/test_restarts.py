@@ -42,3 +42,13 @@ def test_a_port_taken_by_others_does_not_count():
     taken = errors.PortTakenError("in use")
     assert [policy.decide(taken).restart for _ in range(PORT_RETRIES + 2)] == [True] * (PORT_RETRIES + 1) + [False]
     assert policy.restarts == 1
+
+
+def test_a_python_daemon_that_had_ended_does_not_count_until_nodes_should_have_started(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    policy, ended = RestartPolicy(max_restarts=1, start_seconds=60), errors.PythonDaemonError("ended")
+    assert all(policy.decide(ended).restart for _ in range(20))  # one for each worker that idled
+    assert policy.restarts == 0
+    now[0] += 61
+    assert [policy.decide(ended).restart for _ in range(2)] == [True, False]

@@ -14,10 +14,12 @@ import json
 import logging
 import os
 import resource
+import select
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,12 +30,15 @@ import psutil
 
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.interpreter import module_command
-from tfos_ml.common.pids import ProcessHandle, start_mark, start_ticks
+from tfos_ml.common.pids import ProcessHandle, activity, start_mark, start_ticks
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS, has_gpu_device
 from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Request
 
 logger = logging.getLogger(__name__)
+SERVER_MODULE = "tfos_ml.worker.forkserver"
 ANSWER_SECONDS = 120.0  # within which a server imports TensorFlow on a busy machine, and forks
+STILL_SECONDS = 6.0  # without any activity, after which a server that is to answer is ended
+_SLICE_SECONDS = 0.25
 EXIT_SECONDS = 2.0  # between the end of a process and its exit code
 
 # Variables that a program may read when it starts or is imported, so that only equal ones can share a server.
@@ -137,11 +142,17 @@ def start_process(
     if forking is not None and forking.is_possible():
         owner = (forking.owner, start_ticks(forking.owner) or 0)
         request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), owner, name, outlives_requester)
-        for server in (forking, forking.alone()) if forking.application else (forking,):
+        # The second time another one, if the first has ended.
+        servers = [forking, forking, *([forking.alone()] if forking.application else [])]
+        while servers:
+            server = servers.pop(0)
             try:
                 return _fork(request, descriptors, server)
+            except ConnectionError as error:
+                logger.info("%s: %s", name or module, error)
             except (OSError, ValueError, LookupError) as error:
                 logger.info("%s: %s", name or module, error)
+                servers = [other for other in servers if other != server]
         logger.info("%s is started afresh", name or module)
     return subprocess.Popen(
         module_command(module, str(os.getpid()), *arguments),
@@ -157,7 +168,7 @@ def start_server(environment: Mapping[str, str], forking: Forking) -> None:
     """Start the fork server for processes of an environment, unless it runs; it goes on importing meanwhile."""
     if forking.is_possible():
         with contextlib.suppress(OSError):  # whoever needs it will tell
-            _connect(environment, forking).close()
+            _connect(environment, forking)[0].close()
 
 
 class ForkedProcess:
@@ -206,14 +217,18 @@ def _fork(request: Request, descriptors: Sequence[int], forking: Forking) -> For
     Raises
     ------
     OSError, ValueError, LookupError
-        If it does not.
+        If it does not; ``ConnectionError`` if it has ended, so that there may be another.
     """
-    connection = _connect(request.environment, forking)
+    connection, path = _connect(request.environment, forking)
     try:
         connection.settimeout(ANSWER_SECONDS)
         line = json.dumps(asdict(request)).encode() + b"\n"
         sent = socket.send_fds(connection, [line], descriptors)
         connection.sendall(line[sent:])
+        server = unix_sockets.peer(connection)
+        if _stands_still(connection, server):
+            _leave_for_good(path, server)
+            raise ConnectionError(f"the fork server stood still for {STILL_SECONDS:g} s, and was ended")
         answer = _read(connection)
         if "refused" in answer:
             raise OSError(answer["refused"])
@@ -221,6 +236,38 @@ def _fork(request: Request, descriptors: Sequence[int], forking: Forking) -> For
     except BaseException:
         connection.close()
         raise
+
+
+def _stands_still(connection: socket.socket, server: int) -> bool:
+    """Wait until a server answers, which may import first, or does nothing at all; whether it is the latter.
+
+    Slices of time are counted, not seconds: where everything stood still, this process did too, and that is one.
+    Raises ``TimeoutError`` after ``ANSWER_SECONDS``.
+    """
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    known, still, deadline = activity(server), 0.0, time.monotonic() + ANSWER_SECONDS
+    while not poller.poll(_SLICE_SECONDS * 1000):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the fork server has not answered for {ANSWER_SECONDS:g} s")
+        known, before = activity(server), known
+        still = still + _SLICE_SECONDS if known == before else 0.0
+        if still >= STILL_SECONDS:
+            return True
+    return False
+
+
+def _leave_for_good(path: Path, server: int) -> None:
+    """End a server that stands still, lest it forks when it goes on; what it has forked does so without it."""
+    with contextlib.suppress(OSError):  # it has ended
+        if SERVER_MODULE.encode() in Path(f"/proc/{server}/cmdline").read_bytes().split(b"\0"):
+            os.kill(server, SIGKILL)
+    with unix_sockets.locked(path.parent):  # a filesystem that hangs may keep it from ending
+        connection = unix_sockets.connect(path, socket.SOCK_STREAM)
+        if connection is not None:
+            with connection:
+                if unix_sockets.peer(connection) == server:
+                    path.unlink(missing_ok=True)
 
 
 def _read(connection: socket.socket) -> dict[str, Any]:
@@ -235,8 +282,8 @@ def _read(connection: socket.socket) -> dict[str, Any]:
     return answer
 
 
-def _connect(environment: Mapping[str, str], forking: Forking) -> socket.socket:
-    """A connection to the fork server, which is started if there is none."""
+def _connect(environment: Mapping[str, str], forking: Forking) -> tuple[socket.socket, Path]:
+    """A connection to the fork server, which is started if there is none, and the path of its socket."""
     imports_keras = bool(environment.get(USES_KERAS)) or environment.get(PRELOADS) != "0"
     path = socket_path(_KIND, forking.application or forking.owner, [read_at_start(environment), imports_keras])
     with unix_sockets.locked(path.parent):
@@ -247,7 +294,7 @@ def _connect(environment: Mapping[str, str], forking: Forking) -> socket.socket:
             connection = unix_sockets.connect(path, socket.SOCK_STREAM)
     if connection is None:
         raise ConnectionError("the fork server has ended")
-    return connection
+    return connection, path
 
 
 def socket_path(kind: str, owner: int | str, key: object) -> Path:
@@ -331,7 +378,7 @@ def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, 
         started = start_ticks(forking.owner)
         known = [path, listener.fileno(), forking.owner, started, forking.idle_seconds]
         starter = subprocess.Popen(
-            module_command("tfos_ml.worker.forkserver", *map(str, known), "keras" if imports_keras else ""),
+            module_command(SERVER_MODULE, *map(str, known), "keras" if imports_keras else ""),
             env={**kept, **variables, "PYTHONPATH": environment["PYTHONPATH"], MARKER: NO_MARKER},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -340,4 +387,8 @@ def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, 
             pass_fds=[listener.fileno()],
             start_new_session=True,
         )
-        starter.wait(unix_sockets.LOCK_SECONDS)
+        try:
+            starter.wait(unix_sockets.LOCK_SECONDS)
+        except subprocess.TimeoutExpired:
+            starter.kill()
+            raise OSError(f"no fork server has started within {unix_sockets.LOCK_SECONDS:g} s") from None

@@ -163,7 +163,7 @@ class NodeRun:
         role, timeout = self._member.role, self._task.reservation_timeout
         port, pid = self._claimed.port.number, self._claimed.child.pid
         mine = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
-        deadline = time.monotonic() + timeout + (0 if self._task.barrier else GATHER_GRACE_SECONDS)
+        deadline = self._timeline.began + timeout + (0 if self._task.barrier else GATHER_GRACE_SECONDS)
         infos = read_infos(self._exchanged(asdict(mine), deadline))
         self._timeline.end("meeting")
         self._send(self._start_message([info.address for info in infos]))

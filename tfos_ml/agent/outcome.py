@@ -14,6 +14,7 @@ import pyarrow as pa
 from tfos_ml.agent import delivery
 from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.common.redact import redact, secrets_of_uri
+from tfos_ml.data.spool import room_in
 from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.protocol import results
@@ -39,6 +40,7 @@ class Outcome:
 
         The features of its first rows (`example`) are left out if they are too large. The SavedModel is packed in
         `directory`, unless it goes to the run's ``exportDir``: raises ``DestinationError`` if that cannot be written.
+        Raises ``NoRoomError`` if the disk is full.
         A large one of a Spark task (`of_task`) goes directly to a driver that can be reached: raises ``ArrowException``
         if that is gone.
         """
@@ -61,7 +63,8 @@ class Outcome:
         if self.results is not None:
             yield from results.rows_of_file(member.rank, "results", self.results)
         if self.exported is not None and not staged:
-            packed, task = archive.pack(self.exported, directory), member.task
+            with room_in(directory):
+                packed, task = archive.pack(self.exported, directory), member.task
             rows = partial(results.rows_of_file, member.rank, "model", packed)
             if of_task and task.control is not None and packed.stat().st_size > delivery.LARGE_BYTES:
                 delivery.deliver(rows, member.rank, task.control, task.lease or LEASE_SECONDS)

@@ -12,11 +12,17 @@ from tfos_ml.agent.process import ChildProcess, describe_exit
 from tfos_ml.errors import NodeExitError, VersionMismatchError
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.messages import Heartbeat, Message
+from tfos_ml.protocol.messages import Heartbeat, Message, Returned
 
 COLLATERAL_SECONDS = 5.0
 CULPRIT_SECONDS = 10.0  # after a heartbeat timeout, within which a stuck process is found out by its own supervisor
 EXIT_SECONDS = 10.0
+DRAIN_SECONDS = 1.0  # after the end of a process, within which what it has sent is read
+UNFINISHED = (
+    "the process exited with code 0 before its train function had returned: something in it, or in a library, called "
+    "os._exit(0) or C's exit(0), maybe on a signal. Rows may be untrained, so it is no success. Return from the train "
+    "function instead"
+)
 
 
 class ProcessFailure(Exception):  # noqa: N818  (it carries a Failure)
@@ -46,7 +52,9 @@ class ProcessMonitor:
         self._messages: queue.SimpleQueue[Message | VersionMismatchError | _Wake | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
         self._due_at = 0.0
+        self._ended_at: float | None = None  # ``time.monotonic()`` of when it was found ended
         self.has_exited = False
+        self._has_returned = False  # the train function
         self.failure: Failure | None = None  # without the node's name
         self.serves = False  # whether its train function only waits in ``tf.distribute.Server.join``
         self.broken_at: float | None = None  # ``time.monotonic()`` of an exit that may be collateral
@@ -95,6 +103,8 @@ class ProcessMonitor:
                         self.serves = message.serves
                     case Failure():
                         self.failure = message
+                    case Returned():
+                        self._has_returned = True
                     case _:
                         yield message
                 message = self._messages.get_nowait()
@@ -105,12 +115,12 @@ class ProcessMonitor:
         self._child.wait(EXIT_SECONDS)  # it follows the end of the connection at once
         returncode = self._child.returncode
         self.has_exited = True
-        if returncode == 0 and self.failure is None:
+        if returncode == 0 and self.failure is None and self._has_returned:
             return
         if returncode is None:
             raise NodeExitError("the process closed its channel but does not end")
         code, signal_name, sentence = describe_exit(returncode)
-        failure = self.failure or Failure(NodeExitError, f"the process {sentence}")
+        failure = self.failure or Failure(NodeExitError, f"the process {sentence}" if returncode else UNFINISHED)
         self.failure = replace(failure, exit_code=code, signal=signal_name)
         now = self._due_at = time.monotonic()
         if self._has_peers and (failure.collateral or signal_name == "SIGABRT"):
@@ -120,6 +130,11 @@ class ProcessMonitor:
     def check(self) -> None:
         """Raise ``NodeExitError`` if a process that has not exited is stuck."""
         if self.has_exited:
+            return
+        if self._child.returncode is not None:
+            self._ended_at = self._ended_at or time.monotonic()
+            if time.monotonic() - self._ended_at > DRAIN_SECONDS:
+                self._note_exit()  # what it has forked and left behind may hold its connection open
             return
         self._channel.check()
         if time.monotonic() - self._heard > self._timeout:

@@ -40,6 +40,15 @@ def _stat(pid: int) -> list[bytes]:
     return text.rpartition(b")")[2].split()  # the name before it may hold anything
 
 
+def activity(pid: int) -> list[bytes]:
+    """What changes while a process does anything: its processor time, its context switches."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_bytes().splitlines()
+    except OSError:
+        return []
+    return [*_stat(pid)[11:13], *(line for line in status if b"ctxt_switches" in line)]
+
+
 def start_mark(pid: int) -> str | None:
     """Eight digits for the start of a process, which differ from boot to boot; None if there is none of this pid."""
     ticks = start_ticks(pid)

@@ -10,7 +10,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._since = time.monotonic()
+        self.began = self._since = time.monotonic()
 
     def end(self, phase: str) -> None:
         """End the phase that is under way, and begin the next."""

@@ -18,6 +18,7 @@ from pathlib import Path
 LOCK_SECONDS = 30.0  # within which another process starts a server
 _PEER = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED, unix(7)
 _BACKLOG = 64
+_CONNECT = struct.pack("ll", int(LOCK_SECONDS), 0)  # a struct timeval: a server that stands still takes no more
 
 
 @contextlib.contextmanager
@@ -53,6 +54,7 @@ def connect(path: Path, kind: socket.SocketKind) -> socket.socket | None:
     """A connection to a server; None if there is none, whose socket is then deleted."""
     connection = socket.socket(socket.AF_UNIX, kind)
     try:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _CONNECT)
         with _address(path) as address:
             connection.connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
@@ -90,6 +92,16 @@ def _address(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}/{path.name}"
     finally:
         os.close(descriptor)
+
+
+def serve_as_this_process(listener: socket.socket) -> None:
+    """Have :func:`peer` tell this process to who connects from now on, and not the one that has made the listener."""
+    listener.listen(_BACKLOG)
+
+
+def peer(connection: socket.socket) -> int:
+    """The pid of the process at the other side of a connection."""
+    return int(_PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0])
 
 
 def check_peer(connection: socket.socket) -> None:

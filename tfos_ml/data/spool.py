@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from tfos_ml.common import directories
 from tfos_ml.common.cgroup import memory_headroom
+from tfos_ml.errors import SpoolFullError
 
 CHUNK_BYTES = 32 << 20
 FIRST_CHUNK_BYTES = 1 << 20  # chunks double from there, so that the first rows of a slow input do not wait for more
@@ -123,6 +124,22 @@ def room_in(directory: Path, setting: str = "spark.local.dir") -> Iterator[None]
         if error.errno not in _FULL:
             raise
         raise NoRoomError(_full(directory, setting, error)) from error
+
+
+@contextlib.contextmanager
+def room_for(what: str, directory: str) -> Iterator[None]:
+    """Turn the errors of a full disk in the block, which TensorFlow says in words only, into ``SpoolFullError``."""
+    try:
+        with room_in(Path(directory)):
+            try:
+                yield
+            except Exception as error:
+                full = [number for number in _FULL if os.strerror(number) in str(error)]
+                if full:
+                    raise OSError(full[0], str(error)) from error
+                raise
+    except NoRoomError as error:
+        raise SpoolFullError(f"{what} has no room on the node: {error}") from None
 
 
 def _full(directory: Path, setting: str, error: OSError) -> str:

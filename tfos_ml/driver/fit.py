@@ -84,8 +84,8 @@ def launch(
     come, if they can come early. `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which
     run on the driver's host.
 
-    Raises ``NotEnoughSlotsError`` and ``ClusterConfigError`` before any job starts, ``NodeError`` for the first failure
-    that happened, and ``EmptyDataError`` if no row reached any node.
+    Raises ``NotEnoughSlotsError`` before an attempt that has no room, ``ClusterConfigError`` before any job starts,
+    ``NodeError`` for the first failure that happened, and ``EmptyDataError`` if no row reached any node.
     """
     began = time.monotonic()
     check_settings(spark)
@@ -95,21 +95,34 @@ def launch(
     task = replace(task, barrier=barrier, node_ports=ports, shares_console=shares_console, verbose=verbose)
     task = replace(task, idle_seconds=idle_seconds(spark), fork_owner=fork_owner(spark), application=application(spark))
     task = replace(task, is_driver_far=is_connect(spark))
-    check_slots(spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
+    have_slots = partial(check_slots, spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
+    have_slots()
     check_executors(spark, task.template.size)
-    policy = RestartPolicy(max_restarts)
+    policy = RestartPolicy(max_restarts, task.reservation_timeout)
     checked = time.monotonic() - began
+    lost: errors.TfosMlError | None = None  # how the attempt before has ended
     while True:
         settings = replace(task.settings, restart_count=policy.restarts)
         once = replace(task, run_id=uuid.uuid4().hex[:12], settings=settings)
         try:
+            if lost is not None:
+                have_slots(after_loss=True)
             result = _Attempt(spark, once, profile, reported).run(rows(), driver_program)
             return replace(result, restarts=policy.restarts, check_seconds=checked)
         except errors.TfosMlError as error:
             decision = policy.decide(error)
             if not decision.restart:
-                raise
+                raise _told_with_cause(error, lost) from error.__cause__ or lost
             logger.warning("%s", decision.notice)
+            lost = error
+
+
+def _told_with_cause(error: errors.TfosMlError, lost: errors.TfosMlError | None) -> errors.TfosMlError:
+    """What nodes have not started for tells, too, how the attempt before ended."""
+    if lost is None or not isinstance(error, errors.NotEnoughSlotsError | errors.ReservationTimeoutError):
+        return error
+    why = str(lost).partition("\n")[0]
+    return type(error)(f"The fit cannot begin again after {type(lost).__name__} ({why}): {error}")
 
 
 class _Attempt:

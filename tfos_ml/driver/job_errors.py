@@ -23,10 +23,19 @@ _CANCELLED = re.compile(
     r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext"
 )
 _TOO_LARGE = re.compile(r"bigger than spark\.driver\.maxResultSize")
+_TOO_FEW_SLOTS = re.compile(r"SPARK-24819")
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '((?:tfos_ml|pyarrow|cloudpickle|psutil)[\w.]*)'")
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _REDUCER = re.compile(r"reduceId=(\d+)")
 _SILENT = re.compile(r"Executor heartbeat timed out")
+# Of a daemon that has ended; it forks Spark's Python workers, and takes those that idle with it.
+_DAEMON_ENDED = re.compile(
+    r"java\.io\.IOException: (?:Stream closed|Broken pipe)(?:\s+at [^\n]*){1,20}PythonWorkerFactory"
+)
+_NO_WORKER = (
+    "Spark could not start a Python worker, since its Python daemon on that executor had ended: by SIGTERM, or by the "
+    f"kernel for want of memory. {MEMORY}; else run it again"
+)
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
 
 
@@ -54,6 +63,13 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
             "the Python that spark.pyspark.python or PYSPARK_PYTHON names, or send it with spark.archives or "
             "spark.submit.pyFiles."
         )
+    if _TOO_FEW_SLOTS.search(text):
+        return errors.NotEnoughSlotsError(
+            "Spark has had too few task slots for all nodes at once, for as long as it waits for more. Lower "
+            f"clusterSize or nodeCpus, or bring executors back. Spark says: {_line(_TOO_FEW_SLOTS, text)}"
+        )
+    if _DAEMON_ENDED.search(text):
+        return errors.PythonDaemonError(_NO_WORKER)
     return error
 
 
@@ -86,6 +102,8 @@ def node_error(
     if failure is not None and not (failure.error is errors.InputLostError and has_cause):
         return failure.to_error()
     typed = typed_error(error, spark)
+    if isinstance(typed, errors.PythonDaemonError):
+        return _of_node(nodes, hosts, errors.PythonDaemonError, _NO_WORKER, _TASK, text)
     if typed is not error:
         return typed
     if _FETCH.search(text):

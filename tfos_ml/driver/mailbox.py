@@ -30,20 +30,24 @@ class Mailbox:
     def _run(self) -> None:
         while not self._closed.wait(PERIOD_SECONDS):
             self._take()
-        self._take()
+        if not self._take():
+            self._take()
         try:
             self._reader.delete()
         except StorageError as error:
             logger.debug("The folder of live reports is left: %s", error)
 
-    def _take(self) -> None:
+    def _take(self) -> bool:
+        """Pass on what is new; whether it could be read."""
         try:
             for call in self._reader.take():
                 self._nodes.note(call)
         except StorageError as error:  # the fit does not depend on it
             if not self._has_warned:
                 self._has_warned = True
-                logger.warning("modelDir cannot be read from here, so metrics come at the end: %s", error)
+                logger.warning("modelDir cannot be read from here, so metrics come late or at the end: %s", error)
+            return False
+        return True
 
     def close(self) -> None:
         """Take what is left, delete the folder, and end the thread."""

@@ -32,6 +32,7 @@ EXPIRY_SETTING, EXPIRY_SECONDS = "spark.tfos_ml.cacheExpiry", 7 * 86400.0
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
 _FILES = "spark.io.encryption.enabled"
 _TRAFFIC = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
+_REGISTRATION = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
@@ -211,22 +212,27 @@ def check_slots(
     *,
     name: str = "clusterSize",
     advice: str = "Lower clusterSize or nodeCpus",
+    after_loss: bool = False,
 ) -> None:
     """Raise ``NotEnoughSlotsError`` for a cluster that Spark has too few task slots for.
 
     Executors that the settings promise but that have not registered yet are waited for, for at most `timeout` seconds;
     where no setting says how many there will be, as long as they may still be registering:
-    ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the application began. On Spark
-    Connect slots cannot be counted, and nothing is checked. The error names the argument that requires so many, and
-    gives an advice.
+    ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the application began. With
+    `after_loss`, as a node has been lost, a standalone cluster has as long, from now on; other cluster managers replace
+    executors. On Spark Connect slots cannot be counted, and nothing is checked. The error names the argument that
+    requires so many, and gives an advice.
     """
     if is_connect(spark):
         return
     promised = _promised_slots(spark, profile)
-    if allocates_dynamically(spark) and needed <= (promised or 0):
+    if allocates_dynamically(spark) and (promised is None or needed <= promised):
         return  # executors come once tasks wait for them
     available = registered_slots(spark, profile)
     since, deadline = _started_at(spark), time.monotonic() + timeout
+    if after_loss:
+        since = time.monotonic()
+        promised = promised if is_local(spark) or not _is_standalone(spark) else None
     while available < needed and time.monotonic() < deadline:
         is_settled = promised is None and time.monotonic() - since > _registration_timeout(spark)
         if is_settled or (promised is not None and promised < needed):
@@ -235,9 +241,11 @@ def check_slots(
         found = registered_slots(spark, profile)
         available, since = found, since if found == available else time.monotonic()
     if available < needed:
+        waited = "" if promised is not None else f", after {_REGISTRATION}={_registration_timeout(spark):g} s"
+        has = available if promised is None or promised >= needed else max(available, promised)
         raise NotEnoughSlotsError(
-            f"{name}={needed} needs {needed} task slots at once, but Spark has {max(available, promised or 0)} "
-            f"(master {spark.sparkContext.master}, CPUs a node: {_task_cpus(spark, profile)}). "
+            f"{name}={needed} needs {needed} task slots at once, but Spark has {has} "
+            f"(master {spark.sparkContext.master}, CPUs a node: {_task_cpus(spark, profile)}{waited}). "
             f"{advice}, or start the session with more cores, for instance "
             f".master('local[{needed}]') or more executors."
         )
@@ -250,9 +258,8 @@ def _started_at(spark: SparkSession) -> float:
 
 def _registration_timeout(spark: SparkSession) -> float:
     """Seconds after which Spark itself no longer waits for executors to register."""
-    name = "spark.scheduler.maxRegisteredResourcesWaitingTime"
     conf = spark.sparkContext._jsc.sc().conf()
-    return float(conf.getTimeAsSeconds(name, "30s"))
+    return float(conf.getTimeAsSeconds(_REGISTRATION, "30s"))
 
 
 def registered_slots(spark: SparkSession, profile: Any = None) -> int:
@@ -272,22 +279,28 @@ def _task_cpus(spark: SparkSession, profile: Any) -> int:
 def _promised_slots(spark: SparkSession, profile: Any) -> int | None:
     """Slots there will be once all executors have registered; None where no setting says so, as on many clusters."""
     master = spark.sparkContext.master or ""
+    cores = int(_conf(spark, "spark.executor.cores", "0" if _is_standalone(spark) else "1"))
     if master.startswith("local-cluster["):
         executors, cores, _ = (int(n) for n in master[len("local-cluster[") : -1].split(","))
         executors = min(executors, int(_conf(spark, "spark.dynamicAllocation.maxExecutors", str(executors))))
     elif allocates_dynamically(spark):
         executors = int(_conf(spark, "spark.dynamicAllocation.maxExecutors", str(2**31 - 1)))
-        cores = int(_conf(spark, "spark.executor.cores", "1"))
     elif is_local(spark):
         return 0  # all are there
     elif _conf(spark, "spark.cores.max", ""):
         return int(_conf(spark, "spark.cores.max", "")) // _task_cpus(spark, profile)
     elif _conf(spark, "spark.executor.instances", ""):
         executors = int(_conf(spark, "spark.executor.instances", ""))
-        cores = int(_conf(spark, "spark.executor.cores", "1"))
     else:
         return None
+    if not cores:
+        return None  # an executor has all cores of its worker
     return executors * (cores // _task_cpus(spark, profile))
+
+
+def _is_standalone(spark: SparkSession) -> bool:
+    """Whether Spark's own cluster manager runs the executors, which cannot replace the worker of a lost one."""
+    return (spark.sparkContext.master or "").startswith(("spark://", "local-cluster["))
 
 
 def _conf(spark: SparkSession, name: str, default: str) -> str:

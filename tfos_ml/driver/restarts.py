@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from tfos_ml import errors
@@ -30,20 +31,35 @@ class Decision:
 
 @dataclass
 class RestartPolicy:
-    """Counts the restarts of one fit."""
+    """Counts the restarts of one fit.
 
-    max_restarts: int  # that the user allows; for ports that others took there are ``PORT_RETRIES`` more
+    Beside those that the user allows there are ``PORT_RETRIES`` for ports that others took, and any number within
+    `start_seconds` while Spark gives out Python workers that had died with their daemon: each fails one attempt before
+    a node has started.
+    """
+
+    max_restarts: int
+    start_seconds: float = 0.0
     restarts: int = 0
     _ports_taken: int = field(default=0, repr=False)
+    _unstarted_since: float | None = field(default=None, repr=False)
 
     def decide(self, error: BaseException) -> Decision:
         """What to do after an attempt has failed with `error`."""
         if isinstance(error, errors.PortTakenError) and self._ports_taken < PORT_RETRIES:
             self._ports_taken += 1
             return Decision(True, f"Starting anew, because a reserved port was taken: {error.message}")
+        if not isinstance(error, errors.PythonDaemonError):
+            self._unstarted_since = None
+        elif self._may_start_again():
+            return Decision(True, "Starting anew, because Spark's Python daemon on an executor had ended")
         if not isinstance(error, errors.NodeError) or isinstance(error, COME_AGAIN):
             return Decision(False)
         if self.restarts == self.max_restarts:
             return Decision(False)
         self.restarts += 1
         return Decision(True, f"Restart {self.restarts} of {self.max_restarts}, because a node failed: {error}")
+
+    def _may_start_again(self) -> bool:
+        self._unstarted_since = self._unstarted_since or time.monotonic()
+        return time.monotonic() - self._unstarted_since < self.start_seconds

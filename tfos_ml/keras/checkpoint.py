@@ -10,12 +10,14 @@ not agree with it, does not count; the one before is then used. The last two com
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import pickle
 import random
 import warnings
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +26,9 @@ import keras
 import numpy as np
 from pyarrow import fs
 
-from tfos_ml.common.filesystems import open_uri, storage_errors
+from tfos_ml.common.filesystems import StorageError, open_uri, storage_errors
 from tfos_ml.common.redact import redact
-from tfos_ml.errors import ModelError
+from tfos_ml.errors import ModelDirError, ModelError
 from tfos_ml.keras.collectives import Array, WorkerGroup
 from tfos_ml.keras.fence import Fence
 from tfos_ml.keras.model_dir import FOLDER
@@ -70,9 +72,9 @@ class Checkpoints:
         """Write a checkpoint; called by all workers together.
 
         On the chief, raises ``SupersededError`` if a later attempt has taken over the directory. Raises
-        ``StorageError`` if the store fails; what is written by then does not count.
+        ``ModelDirError`` if the store fails; what is written by then does not count.
         """
-        with storage_errors(self._uri):
+        with _store_errors(self._uri, "written"):
             self._save(state)
 
     def _save(self, state: TrainingState) -> None:
@@ -130,11 +132,11 @@ class Checkpoints:
         """The newest whole checkpoint, the same on all workers; None if there is none.
 
         Raises ``ModelError`` if some worker cannot read what the chief can, and on the chief ``SupersededError`` if a
-        later attempt comes meanwhile, and ``StorageError`` if the store fails.
+        later attempt comes meanwhile, and ``ModelDirError`` if the store fails.
         """
         text = ""
         if self._is_chief:
-            with storage_errors(self._uri):
+            with _store_errors(self._uri, "taken over"):
                 self._taken()
                 text = self._newest()
         text = self._group.broadcast_text(text, self._is_chief)
@@ -178,6 +180,18 @@ class Checkpoints:
         if _checksum(data) != checksum:
             raise DamagedError(f"{path} is damaged")
         return data
+
+
+@contextlib.contextmanager
+def _store_errors(uri: str, what: str) -> Iterator[None]:
+    """Errors of the store within as ``ModelDirError``."""
+    try:
+        with storage_errors(uri):
+            yield
+    except StorageError as error:
+        raise ModelDirError(
+            f"modelDir={redact(uri)!r} cannot be {what}: {error}. A later fit goes on from the last whole checkpoint"
+        ) from None
 
 
 def _own_file(rank: int) -> str:

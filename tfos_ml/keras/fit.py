@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.common.redact import redact
+from tfos_ml.data.spool import room_for
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import HEAD_FILE, Head
 from tfos_ml.inference.saved_model import note_padding
@@ -374,9 +375,10 @@ def _identity(model: Any, ctx: NodeContext) -> str:
 
 def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> None:
     """Weights to start another training from, what the output means, and how rows were padded."""
-    note_padding(path, padded_lengths(model, ctx.schema, ctx.row_store("train")))
-    weights = os.path.join(path, WEIGHTS_FILE)
-    os.makedirs(os.path.dirname(weights), exist_ok=True)
-    model.save_weights(weights)
-    with open(os.path.join(path, HEAD_FILE), "w") as file:
-        json.dump(asdict(task.head), file)
+    with room_for("the model", path):
+        note_padding(path, padded_lengths(model, ctx.schema, ctx.row_store("train")))
+        weights = os.path.join(path, WEIGHTS_FILE)
+        os.makedirs(os.path.dirname(weights), exist_ok=True)
+        model.save_weights(weights)
+        with open(os.path.join(path, HEAD_FILE), "w") as file:
+            json.dump(asdict(task.head), file)

@@ -65,19 +65,23 @@ class MailboxReader:
         self._seen: set[str] = set()
 
     def take(self) -> list[ReportProgress]:
-        """Reports that are new, in the order of each node; raises ``StorageError`` if the folder cannot be read."""
-        return request(self._uri, self._take)
+        """Reports that are new, in the order of each node.
 
-    def _take(self, filesystem: fs.FileSystem, path: str) -> list[ReportProgress]:
+        Raises ``StorageError`` if the folder or one of its files cannot be read; the next call then has all of them.
+        """
+        found = request(self._uri, self._read_new)
+        self._seen.update(found)
+        return [call for call in found.values() if call is not None]
+
+    def _read_new(self, filesystem: fs.FileSystem, path: str) -> dict[str, ReportProgress | None]:
         listed = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
         names = sorted(info.base_name for info in listed if info.base_name.endswith(_ENDING))
-        found = []
+        found = {}
         for name in names:
             if name not in self._seen:
                 with filesystem.open_input_stream(posixpath.join(path, name)) as stream:
-                    found.append(_read(stream.read()))
-                self._seen.add(name)
-        return [call for call in found if call is not None]
+                    found[name] = _read(stream.read())
+        return found
 
     def delete(self) -> None:
         """Delete the folder; raises ``StorageError`` if that fails."""

@@ -231,9 +231,14 @@ class Results:
     path: str
 
 
+@dataclass(frozen=True)
+class Returned:
+    """The train function has ended, and all that there is to say of it has been said: the end of a process counts."""
+
+
 FromWorker: TypeAlias = (
     Heartbeat | Reading | ChunkReleased | ChunkRead | SegmentRead | RowsTaken | Answers | ReleasePort | BarrierReached
-    | Report | LogLine | Summary | Checkpoint | Exported | Results | Failure
+    | Report | LogLine | Summary | Checkpoint | Exported | Results | Returned | Failure
 )  # fmt: skip
 Message: TypeAlias = ToWorker | FromWorker
 _KINDS: dict[str, type[Message]] = {cls.__name__: cls for cls in get_args(Message)}

@@ -103,7 +103,7 @@ def independence(reports: list[dict[str, Any]], template: ClusterTemplate) -> st
 
 def missing_export(chief: dict[str, Any]) -> str:
     """What to say of a chief that exported nothing."""
-    ending = chief.get("ending", "its process ended with exit code 0 before the train function returned")
+    ending = chief.get("ending", RETURNED)
     how = "" if ending == RETURNED else f" ({ending})"
     return (
         f"The train function exported no model on {chief['label']}{how}, so what fit returns cannot transform. "

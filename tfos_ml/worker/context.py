@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.data.order import batch_sizes
+from tfos_ml.data.spool import room_for
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.pickling import pickle_value
@@ -485,10 +486,11 @@ class NodeContext:
         path = os.path.join(self._directory, name)
         shapes = self._rows.store("train").shapes if self._rows.are_held else None
         began = time.monotonic()
-        if signatures is None and self._prepared[0] is model:
-            self._prepared[1].write(path)
-        else:
-            export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
+        with room_for("the model", self._directory):
+            if signatures is None and self._prepared[0] is model:
+                self._prepared[1].write(path)
+            else:
+                export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
         self.summarize({"export_seconds": round(time.monotonic() - began, 3)})
         return path
 
@@ -532,7 +534,7 @@ class NodeContext:
         self._inbox.checkpoints_taken(self._checkpoints)
         if self.settings.returns:
             path = os.path.join(self._directory, "returned.pkl")
-            with open(path, "wb") as file:
+            with room_for("what the train function returned", self._directory), open(path, "wb") as file:
                 file.write(pickle_value(value))
             self._channel.send(messages.Results(path))
 

@@ -56,7 +56,7 @@ PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator"
 """What programs import that define their train functions in a module of their own; imported when there is time."""
 KERAS_MODULES = ("keras", "tfos_ml.keras.fit", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
 _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
-_REQUEST_SECONDS = 5.0
+_REQUEST_SECONDS = 3.0  # less than a server may seem to stand still
 _TICK_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
 _NAME_SECONDS = 3.0  # within which the memory allocator's thread has its name, on a busy machine
@@ -231,8 +231,9 @@ class ForkServer:
         try:
             os.setsid()
             _send(connection, pid=os.getpid(), started=start_ticks(os.getpid()))  # not the server: before the code
-            for key in list(self._selector.get_map().values()):
-                os.close(key.fd)  # of the server and of other processes
+            known = {key.fd for key in self._selector.get_map().values()}
+            for number in known | {other.fileno() for other in self._children.values()}:
+                os.close(number)  # of the server and of other processes
             self._selector.close()
             standard_input, output = descriptors
             for number, descriptor in enumerate((standard_input, output, output)):
@@ -365,9 +366,15 @@ def _import_all(names: Sequence[str]) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Serve; arguments: the socket's path and descriptor, the owner's pid and start, idle seconds, "keras" or ""."""
     path, descriptor, pid, started, idle_seconds, keras = arguments
+    reading, writing = os.pipe()
     if os.fork():
+        os.close(writing)
+        os.read(reading, 1)  # until it is known by its own pid
         os._exit(0)  # whoever has started it need not wait for its end
     listener = socket.socket(fileno=int(descriptor))
+    unix_sockets.serve_as_this_process(listener)
+    os.close(writing)
+    os.close(reading)
     listener.set_inheritable(False)
     owner = ProcessHandle.open(int(pid), int(started))
     try:

@@ -35,7 +35,7 @@ from tfos_ml.inference.tensorflow_import import (
 )
 from tfos_ml.protocol.channel import HEARTBEAT, Channel, ChannelClosedError
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.messages import Start
+from tfos_ml.protocol.messages import Returned, Start
 from tfos_ml.worker.serving import send_heartbeat
 
 if TYPE_CHECKING:
@@ -118,18 +118,37 @@ def _run(channel: Channel) -> None:
         context.log_upload.run()
     context.summarize({**outcome(context, ending), "log_problem": context.log_upload.problem})
     context.close(value)
+    channel.send(Returned())
 
 
 def _call(train_fn: Callable[[Any, Any], Any], args: Any, context: NodeContext) -> tuple[Any, str]:
-    """What a train function returns, and how it ended; ``sys.exit(0)`` is like a return."""
-    from tfos_ml.worker.outcome import RETURNED, exit_line
+    """What a train function returns, and how it ended; ``sys.exit(0)`` in the function itself is like a return."""
+    from tfos_ml.worker.outcome import RETURNED, exit_line, is_own_exit
 
     try:
         return train_fn(args, context), RETURNED
     except SystemExit as end:
-        if end.code:
+        if end.code or not is_own_exit(end):
             raise
         return None, exit_line(end)
+
+
+def _exit_failure(end: SystemExit) -> Failure:
+    """Of a ``sys.exit`` that is no end of the train function."""
+    from tfos_ml.worker.outcome import exit_line
+
+    said = f": {end.code}" if isinstance(end.code, str) else ""
+    message = f"the train function called sys.exit({_exit_code(end)}){said}"
+    if not end.code:
+        message = (
+            f"{exit_line(end)} was called before the train function had returned. Rows may be untrained, so it is no "
+            "success. Return from the train function instead, which may itself call sys.exit(0); what it calls may not"
+        )
+    return replace(_failure(end), error=errors.NodeExitError, message=message)
+
+
+def _exit_code(end: SystemExit) -> int:
+    return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _failure(error: BaseException) -> Failure:
@@ -171,12 +190,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         _run(channel)
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if code:
-            said = f": {end.code}" if isinstance(end.code, str) else ""
-            message = f"the train function called sys.exit({code}){said}"
-            channel.send(replace(_failure(end), error=errors.NodeExitError, message=message))
-        return code
+        channel.send(_exit_failure(end))
+        return _exit_code(end)
     except ChannelClosedError:
         return 1
     except BaseException as error:

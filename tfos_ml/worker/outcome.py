@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tfos_ml.worker.context import NodeContext
 
 RETURNED = "returned"
+_AROUND = ("tfos_ml/worker/main.py", "tfos_ml/compat/map_functions.py", "_sitebuiltins.py", "<frozen _sitebuiltins>")
 
 
 def outcome(ctx: NodeContext, ending: str) -> dict[str, Any]:
@@ -18,14 +19,23 @@ def outcome(ctx: NodeContext, ending: str) -> dict[str, Any]:
     return {"ending": ending, "reads": ctx.reads, "coordinates": [*coordination(), *ctx.coordinates]}
 
 
+def is_own_exit(error: SystemExit) -> bool:
+    """Whether the train function itself has called ``sys.exit``, and not what it calls or a handler of a signal."""
+    return len(_frames(error)) <= 1
+
+
 def exit_line(error: SystemExit) -> str:
     """Where ``sys.exit`` was called."""
-    frames = traceback.extract_tb(error.__traceback__)
-    code = "" if error.code is None else error.code
-    where = [f for f in frames if not f.filename.endswith("tfos_ml/worker/main.py")]
+    code, where = "" if error.code is None else error.code, _frames(error)
     return f"sys.exit({code})" + (
         f" at {where[-1].filename}, line {where[-1].lineno}, in {where[-1].name}" if where else ""
     )
+
+
+def _frames(error: SystemExit) -> list[traceback.FrameSummary]:
+    """From the train function on; that of Python's ``exit()``, which is no more than ``sys.exit``, is left out."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if not frame.filename.endswith(_AROUND)]
 
 
 def coordination() -> list[str]:
