@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import time
-import venv
 from pathlib import Path
 
 import numpy as np
@@ -249,42 +248,6 @@ def test_the_whole_pipeline_is_logged_beside_the_model(fitted):
     assert [type(stage) for stage in pipeline.stages] == [VectorAssembler, TFModel]
     assert pipeline.transform(fitted.df.limit(20)).collect() == fitted.model.transform(fitted.df.limit(20)).collect()
     assert info.signature.inputs.input_names() == ["a", "b"]
-
-
-PREDICT = """
-import importlib.util, json, sys
-import mlflow, pandas as pd
-
-assert importlib.util.find_spec("pyspark") is None
-model = mlflow.pyfunc.load_model(sys.argv[1])
-scored = model.predict(pd.read_json(sys.argv[2]))
-print(json.dumps({"prediction": scored.prediction.tolist(), "probability": [list(p) for p in scored.probability]}))
-"""
-
-
-@pytest.mark.chaos
-def test_pyfunc_predicts_in_an_environment_without_pyspark(fitted, downloaded, tmp_path):
-    venv.create(tmp_path / "venv", symlinks=True)
-    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    installed = Path(np.__file__).parents[1]
-    for entry in installed.iterdir():
-        if not entry.name.lower().startswith(("pyspark", "py4j", "__editable__", "_virtualenv")):
-            packages.joinpath(entry.name).symlink_to(entry)
-    packages.joinpath("tfos_ml").symlink_to(Path(__file__).parents[2] / "tfos_ml")
-    fitted.rows.to_json(tmp_path / "rows.json")
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(
-        [tmp_path / "venv/bin/python", "-c", PREDICT, downloaded, tmp_path / "rows.json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    scored = json.loads(done.stdout.splitlines()[-1])
-    assert np.array(scored["probability"]) == pytest.approx(fitted.probability)
-    assert scored["prediction"] == fitted.predictions
 
 
 @pytest.mark.chaos
