@@ -1,15 +1,18 @@
-"""Programs in another process than the tests': a fork of one that has imported TensorFlow, or without some packages."""
+"""Programs in another process than the tests': a fork that has TensorFlow, or with few packages or little memory."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
+import subprocess
 import sys
 import sysconfig
 import tempfile
 import venv
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from tfos_ml.agent.forkserver import Forking, start_process
@@ -70,3 +73,39 @@ def _linked(directory: Path, entries: set[str]) -> str:
         if not entry.startswith(("__editable__", "__pycache__", "_virtualenv")):
             packages.joinpath(entry).symlink_to(Path(sysconfig.get_path("purelib"), entry))
     return str(directory / "bin/python")
+
+
+@contextlib.contextmanager
+def limited(megabytes):
+    """A real control group with a memory limit, and one without in it: the directory of the latter."""
+    for root, limit in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
+        outer = Path("/sys/fs/cgroup") / root / f"tfos_ml-test-{os.getpid()}"
+        try:
+            outer.mkdir()
+        except OSError:
+            continue
+        inner = outer / "inner"
+        try:
+            (outer / limit).write_text(str(megabytes << 20))
+            inner.mkdir()
+            yield inner
+            return
+        except FileNotFoundError:  # no group that accounts memory
+            continue
+        finally:
+            for directory in (inner, outer):
+                if directory.is_dir():
+                    directory.rmdir()
+    pytest.skip("no control group with a memory limit can be made here")
+
+
+def run_in(group, text, *arguments, seconds=30.0, **environment):
+    """Run a program in a control group, from before its first import of ours."""
+    enter = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n"
+    return subprocess.run(
+        [sys.executable, "-c", enter + text, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env={**os.environ, **environment},
+    )

@@ -58,6 +58,7 @@ class NodeSettings:
     release_port: bool = True  # whether the node's port is freed before the train function is called
     telemetry: Telemetry = Telemetry()
     spool_memory: int | None = None  # bytes of rows that a node holds in memory; None: a share of what is free
+    host_nodes: int = 1  # of the run that hold rows on this node's host, once they have met
     shuffle_memory: int = SHUFFLE_BYTES  # bytes of all rows up to which a shuffle permutes all of them
 
     @classmethod
