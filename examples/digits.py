@@ -9,10 +9,13 @@ import argparse
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors run this very interpreter
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # all of the demo stays on this machine
+
+warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)  # all of this works
 
 import matplotlib
 

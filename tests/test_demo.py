@@ -23,6 +23,7 @@ def test_demo_trains_predicts_and_draws(tmp_path, monkeypatch):
     assert demo.returncode == 0, demo.stderr
     assert_accurate(demo.stdout)
     assert "Epoch 15/15 [worker:0] accuracy: " in demo.stderr
+    assert "FutureWarning" not in demo.stderr  # what a newcomer sees first
     assert_picture(tmp_path / "pictures" / "training.png")
     assert_picture(tmp_path / "pictures" / "digits.png")
     last_line = demo.stdout.splitlines()[-1]

@@ -190,6 +190,16 @@ def test_existing_output_column(spark, tmp_path, df):
         model.transform(df)
 
 
+def test_a_stream_is_not_fitted_on(spark):
+    """Red before: Spark's AnalysisException, of a query with streaming sources."""
+    stream = spark.readStream.format("rate").load().selectExpr("cast(value as float) features", "value label")
+    estimator = TFEstimator(trainFn=lambda args, ctx: None, verbose=0)
+    with pytest.raises(errors.InputTypeError, match="fit takes rows that have an end.*foreachBatch.*TFCluster"):
+        estimator.fit(stream)
+    with pytest.raises(errors.InputTypeError, match="fitMultiple takes rows that have an end"):
+        estimator.fitMultiple(stream, [{}])
+
+
 def test_import_does_not_import_tensorflow():
     code = "import sys, tfos_ml; from tfos_ml import TFEstimator, TFModel; print('tensorflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -9,6 +9,7 @@ import argparse
 import glob
 import json
 import os
+import socket
 import threading
 import warnings
 from pathlib import Path
@@ -403,7 +404,10 @@ def test_a_failure_is_raised_and_the_context_lives_on(spark):
 
 
 def hold_port(args, ctx):
-    assert ctx.tmp_socket is not None
+    port = ctx.tmp_socket.getsockname()[1]  # red before: AttributeError
+    assert ctx.cluster_spec["worker"][0].endswith(f":{port}")
+    with pytest.raises(OSError, match="in use"), socket.create_server(("", port)):
+        pass
     with pytest.raises(errors.RemovedError):
         ctx.mgr.get_queue("input")
     assert ctx.mgr.get("state") == "running"

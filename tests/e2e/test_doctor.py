@@ -14,9 +14,11 @@ import socket
 import subprocess
 import sys
 import venv
+from pathlib import Path
 
 import pytest
 from connect_server import needs_connect_server
+from elsewhere import interpreter_without
 
 pytestmark = pytest.mark.timeout(150)
 SECONDS = 60  # what it promises
@@ -52,10 +54,10 @@ def run(tmp_path):
     directory = tmp_path / "working"
     directory.mkdir()
 
-    def run(*arguments, before=(), **environment):
+    def run(*arguments, before=(), python=sys.executable, **environment):
         given = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
         done = subprocess.run(
-            [*before, sys.executable, "-m", "tfos_ml", "doctor", *arguments],
+            [*before, python, "-m", "tfos_ml", "doctor", *arguments],
             env={name: value for name, value in given.items() if value is not None},
             cwd=directory,
             capture_output=True,
@@ -112,6 +114,14 @@ def test_a_client_of_spark_connect(report, connect_server):
 
 
 # Broken ones
+
+
+def test_no_pyspark(report, tmp_path):
+    """Red before: a ModuleNotFoundError with its traceback; the advice had a marker, which pip leaves out."""
+    python = interpreter_without(tmp_path / "venv", "pyspark", "py4j")
+    one = report(python=python, PYTHONPATH=str(Path(__file__).parents[2])).only_failure()
+    assert (one["check"], one["said"]) == ("Packages", "pyspark is not installed here")
+    assert re.match(r"pip install 'pyspark[<>=.,\d]+', or 'tfos_ml\[all\]'$", one["advice"])
 
 
 def test_no_java(report):

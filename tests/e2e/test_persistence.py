@@ -194,7 +194,6 @@ def test_an_estimator_with_its_function_and_arguments(spark, tmp_path):
         tfArgs={"extra": added},
         batchSize=7,
         inputMapping={"id": "x"},
-        nodeEnv={"A": "b"},
         verbose=0,
     )
     estimator.save(path)
@@ -209,6 +208,22 @@ def test_an_estimator_with_its_function_and_arguments(spark, tmp_path):
     assert nothing.history == model.history
     with pytest.raises(errors.NothingExportedError):
         nothing.transform(points(spark))
+
+
+def test_values_of_node_env_are_not_saved(spark, tmp_path):
+    """Red before: they stood in the metadata in plain text, which others of the host may read."""
+    estimator = TFEstimator(nodeEnv={"MY_TOKEN": "hunter2", "HF_HOME": "/hunter2"}, epochs=3)
+    evaluator = RegressionEvaluator()
+    search = CrossValidator(estimator=estimator, estimatorParamMaps=[{}], evaluator=evaluator)
+    warned = pytest.warns(UserWarning, match="without the values of nodeEnv.*HF_HOME, MY_TOKEN.*setNodeEnv")
+    for number, stage in enumerate((estimator, Pipeline(stages=[estimator]), search)):
+        stage.save(f"{tmp_path}/{number}")
+        with warned:
+            loaded = type(stage).load(f"{tmp_path}/{number}")
+    assert (loaded.getEstimator().getNodeEnv(), loaded.getEstimator().getEpochs()) == ({}, 3)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="its function was pickled by Python 3.11")

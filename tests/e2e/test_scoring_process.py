@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import cloudpickle
@@ -170,6 +171,13 @@ class TestOneProcess:
             one._disconnect()
         names = [f.path for f in psutil.Process(server_of(owner).process_id()).open_files()]
         assert not [name for name in names if str(tmp_path) in name]
+
+    def test_a_model_of_thousands_of_columns(self, owner, models):
+        """Red before: OSError: Message too long; what says how a model is called was one message."""
+        scoring = plain(models / "strict")
+        wide = replace(scoring, names={"y": "y" * (2 << 20)})  # as long as that of 30,000 inputs
+        with Scorer(wide, ScoringProcess(EXECUTOR, 0, 300.0, owner)) as scorer:
+            assert scorer.score(floats(1, 2, 3, 4, 5)).to_pylist() == [1, 2, 3, 4, 5]
 
 
 class TestEnd:

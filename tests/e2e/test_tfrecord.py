@@ -304,6 +304,15 @@ def test_many_files_are_read_by_few_tasks_in_order(spark, tmp_path):
     assert [row.n for row in df.collect()] == list(range(400))
 
 
+def test_files_without_records_are_read_among_others(spark, tmp_path, save_and_load):
+    """Red before: IndexError if the first file had none."""
+    for number, count in enumerate((0, 3, 0, 2)):
+        write_by_tensorflow(tmp_path / "in" / f"part-{number:03d}", [example(n=[i]) for i in range(count)])
+    _, load = save_and_load
+    assert [row.n for row in load(f"{tmp_path}/in").collect()] == [0, 1, 2, 0, 1]
+    assert tfrecord.infer_schema(f"{tmp_path}/in").names == ["n"]
+
+
 @pytest.mark.skipif(HAS_SOURCES, reason="Spark 4.0 has Python data sources")
 def test_register_says_what_to_use_instead(spark):
     with pytest.raises(errors.ClusterConfigError, match="load_tfrecords and save_as_tfrecords"):

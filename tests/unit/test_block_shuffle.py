@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tfos_ml import NodeContext
 from tfos_ml.data.arrow import value_bytes
 from tfos_ml.data.order import SHUFFLE_WINDOW_BLOCKS, permute, shuffle_block, shuffled
 
@@ -51,6 +52,10 @@ def test_a_window_has_the_rows_of_few_blocks_and_shuffles_them():
         assert len(blocks) <= SHUFFLE_WINDOW_BLOCKS + 1  # two may be cut at its ends
         assert (np.diff(window) == 1).mean() < 0.2
         assert blocks.max() - blocks.min() > len(blocks)  # from all over
+
+
+def test_the_docs_of_a_dataset_tell_how_many():
+    assert f"{SHUFFLE_WINDOW_BLOCKS} blocks" in NodeContext.dataset.__doc__
 
 
 def test_without_blocks_all_rows_are_permuted():

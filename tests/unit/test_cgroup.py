@@ -1,10 +1,9 @@
-import contextlib
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from elsewhere import limited, run_in
 
 from tfos_ml.common.cgroup import memory_headroom
 from tfos_ml.data import spool
@@ -138,38 +137,6 @@ def test_mount_of_another_namespace_is_searched_for_the_process(host, version, g
 
 def test_without_control_groups_there_is_no_limit(host):
     assert memory_headroom(host.proc) is None
-
-
-@contextlib.contextmanager
-def limited(megabytes):
-    """A real control group with a memory limit, and one without in it: the directory of the latter."""
-    for root, limit in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
-        outer = Path("/sys/fs/cgroup") / root / f"tfos_ml-test-{os.getpid()}"
-        try:
-            outer.mkdir()
-        except OSError:
-            continue
-        inner = outer / "inner"
-        try:
-            (outer / limit).write_text(str(megabytes * MIB))
-            inner.mkdir()
-            yield inner
-            return
-        except FileNotFoundError:  # no group that accounts memory
-            continue
-        finally:
-            for directory in (inner, outer):
-                if directory.is_dir():
-                    directory.rmdir()
-    pytest.skip("no control group with a memory limit can be made here")
-
-
-def run_in(group, text, *arguments):
-    """Run a program in a control group, from before its first import of ours."""
-    enter = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')\n"
-    return subprocess.run(
-        [sys.executable, "-c", enter + text, *arguments], capture_output=True, text=True, timeout=DEADLINE
-    )
 
 
 SEE = """

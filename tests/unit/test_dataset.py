@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.data import spool
+from tfos_ml.data import memory_budget, spool
 from tfos_ml.data.arrow import fixed_shape, list_extents
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.order import PARTITION_SHIFT, batch_sizes, permute
@@ -427,3 +427,25 @@ class TestRagged:
             store = make_store(schema, [pa.array(lists, pa.list_(pa.float32()))], [0, 1], totals=[2], rows_a_chunk=1)
         (batch,) = batches(dataset(store, batch=2, seed=None, pad_value=9.0))
         assert batch.tolist() == padded
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize("free", [2 * GIB, 6.5 * GIB, 100 * GIB])
+def test_nodes_of_a_host_with_their_copies_take_half_of_what_is_free(nodes, free, monkeypatch):
+    """Red before: each had half of it, and a copy took three times the rows."""
+    monkeypatch.setattr(memory_budget, "free_memory", lambda: free)
+    budget = MemoryBudget.of_node(None).among(nodes, None)
+    assert nodes * budget.size <= (free - GIB) / 2
+    largest = int(budget.size / 2.5)  # half of it for numbers that are converted
+    assert budget.has_room_for_copy(largest)
+    assert not budget.has_room_for_copy(largest + 100)
+    monkeypatch.setattr(memory_budget, "free_memory", lambda: nodes * largest + GIB)
+    assert not budget.has_room_for_copy(largest)
+
+
+def test_a_setting_is_each_nodes_own(monkeypatch):
+    monkeypatch.setattr(memory_budget, "free_memory", lambda: 100 * GIB)
+    assert MemoryBudget.of_node(800).among(2, 800) == MemoryBudget(800, 2)

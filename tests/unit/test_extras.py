@@ -59,3 +59,11 @@ def test_a_missing_package_of_the_users_own_is_left_as_it_is():
 
     with pytest.raises(ModuleNotFoundError, match="No module named 'not_there'"), needed_by("It"):
         import not_there  # noqa: F401
+
+
+def test_serving_the_doctor_and_nodes_import_no_pyspark():
+    """Red before for all but a node's process. What ruff's banned-module-level-imports says of each module, for all."""
+    program = "import tfos_ml.mlflow.pyfunc, tfos_ml.doctor.command, tfos_ml.tfrecord.functions, tfos_ml.worker.main"
+    command = [sys.executable, "-c", BEGIN.format(package="pyspark") + program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

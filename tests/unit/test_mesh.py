@@ -2,12 +2,14 @@
 
 import contextlib
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from conftest import free_ports
 
+from tfos_ml.keras.links import _listen
 from tfos_ml.keras.mesh import WHOLE_BYTES, BrokenMeshError, Mesh, SilentWorkerError
 
 SECRET = b"of these tests"
@@ -146,3 +148,101 @@ def connected(address):
     while True:
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection((host, int(port)), timeout=DEADLINE)
+
+
+def test_silent_strangers_are_greeted_beside_the_workers():
+    """Red before: each of them held the others up for 20 s, and the start failed."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as strangers:
+        first = pool.submit(Mesh.connect, 0, addresses, SECRET, 10.0)
+        for _ in range(300):
+            strangers.enter_context(connected(addresses[0]))
+        second = pool.submit(Mesh.connect, 1, addresses, SECRET, 10.0)
+        with contextlib.closing(first.result()), contextlib.closing(second.result()):
+            pass
+
+
+@pytest.mark.parametrize(("address", "is_reached"), [("127.0.0.1", False), ("192.0.2.7", True)])
+def test_listens_where_the_nodes_address_is(address, is_reached):
+    """Red before: on all addresses. One that is not this host's own, as behind NAT, does not say where."""
+    (port,) = free_ports(1)
+    with contextlib.closing(_listen((address, int(port)))):
+        if is_reached:
+            connected(f"127.0.0.2:{port}").close()
+        else:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", port), timeout=DEADLINE)
+
+
+class Relay:
+    """Between two workers; once `changes` is set, it has what goes to the first one go through that."""
+
+    def __init__(self, target):
+        self.changes = bytes
+        self.seen = b""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._target = target
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        caller, _ = self._listener.accept()
+        with caller, connected(self._target) as listener, self._listener:
+            back = threading.Thread(target=self._pass_on, args=[listener, caller, bytes], daemon=True)
+            back.start()
+            self._pass_on(caller, listener, lambda data: self.changes(data))
+            back.join(DEADLINE)
+
+    def _pass_on(self, source, target, change):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                self.seen += data
+                target.sendall(change(data))
+            target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+def relayed(request):
+    """Two workers, between which somebody sits: who, what has both reduce an array, and whether they encrypt."""
+    port, unused = free_ports(2)
+    relay = Relay(f"127.0.0.1:{port}")
+    ways = [(0, [f"127.0.0.1:{port}", "127.0.0.1:1"]), (1, [relay.address, f"127.0.0.1:{unused}"])]
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
+        meshes = list(pool.map(lambda way: Mesh.connect(*way, SECRET, 10.0, request.param), ways))
+        for mesh in meshes:
+            stack.callback(mesh.close)
+
+        def reduce(mesh, values):
+            with contextlib.ExitStack() as at_failure:
+                at_failure.callback(mesh.close)  # as a worker's end does, which the other then sees
+                total = mesh.all_reduce(values)
+                at_failure.pop_all()
+                return total
+
+        yield relay, lambda values: list(pool.map(reduce, meshes, [values] * 2)), request.param
+
+
+def flipped(data):
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
+@pytest.mark.parametrize("count", [10, LARGE])
+@pytest.mark.parametrize("change", [flipped, lambda data: data[:-1] + bytes([data[-1] ^ 1])], ids=["first", "last"])
+def test_a_sum_that_is_altered_on_its_way_is_none(relayed, change, count):
+    """Red before: the sum was another, and nobody saw it."""
+    relay, reduce, encrypted = relayed
+    values = np.frombuffer(b"a telling text, ", np.uint8).repeat(count)
+    assert [int(found[0]) for found in reduce(values)] == [2 * ord("a") % 256] * 2
+    assert (b"aaaa" in relay.seen) is not encrypted
+    relay.changes = change
+    with pytest.raises(BrokenMeshError, match="altered on its way"):
+        reduce(values)
+
+
+def test_a_message_that_comes_again_is_not_the_next(relayed):
+    relay, reduce, _ = relayed
+    messages = []
+    relay.changes = lambda data: messages.append(data) or messages[0]  # the first one, again and again
+    reduce(np.ones(10))
+    with pytest.raises(BrokenMeshError, match="altered on its way"):
+        reduce(np.zeros(10))

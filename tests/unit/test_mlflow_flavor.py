@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import venv
 import warnings
 import zipfile
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
+from elsewhere import interpreter_with, interpreter_without
 
 from tfos_ml import TFModel, errors
 from tfos_ml.inference.saved_model import write_signature
@@ -272,20 +272,10 @@ PREDICT = """
 import importlib.util, sys
 import mlflow.pyfunc, numpy
 
-assert importlib.util.find_spec("tfos_ml") is None
+assert importlib.util.find_spec(sys.argv[2]) is None
 scored = mlflow.pyfunc.load_model(sys.argv[1]).predict({"features": numpy.array([[1.0, 2.0], [3.0, 4.0]])})
 print([y.tolist() for y in scored.y])
 """
-
-
-def interpreter_without_tfos_ml(directory):
-    """Python with all packages of this one, but for tfos_ml."""
-    venv.create(directory, symlinks=True)
-    (packages,) = directory.glob("lib/python*/site-packages")
-    for entry in Path(np.__file__).parents[1].iterdir():
-        if not entry.name.startswith(("tfos_ml", "__editable__", "_virtualenv")):
-            packages.joinpath(entry.name).symlink_to(entry)
-    return str(directory / "bin/python")
 
 
 def run(python, program, *arguments, path=""):
@@ -301,7 +291,7 @@ def run(python, program, *arguments, path=""):
 @pytest.mark.chaos
 def test_package_that_is_only_on_the_path_goes_along(doubling, tmp_path):
     """Red before: PackageNotFoundError: No package metadata was found for tfos_ml."""
-    python = interpreter_without_tfos_ml(tmp_path / "venv")
+    python = interpreter_without(tmp_path / "venv")
     root = Path(__file__).parents[2]
     with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:  # as --py-files sends it
         for file in (root / "tfos_ml").rglob("*.py"):
@@ -310,7 +300,21 @@ def test_package_that_is_only_on_the_path_goes_along(doubling, tmp_path):
     requirements = (tmp_path / "model" / "requirements.txt").read_text()
     assert f"tensorflow=={tf.__version__}" in requirements
     assert "tfos_ml" not in requirements
-    assert run(python, PREDICT, tmp_path / "model").splitlines()[-1] == "[[2.0, 4.0], [6.0, 8.0]]"
+    assert run(python, PREDICT, tmp_path / "model", "tfos_ml").splitlines()[-1] == "[[2.0, 4.0], [6.0, 8.0]]"
+
+
+@pytest.mark.slow
+@pytest.mark.chaos  # but CI runs it with the oldest versions
+@pytest.mark.corner("MLflow: served where nothing but the logged requirements is installed")
+def test_a_model_is_served_where_there_are_its_requirements_alone(doubling, tmp_path):
+    """Red before: MissingPackageError, tfos_ml.common.spark_api imported pyspark."""
+    import tfos_ml.mlflow
+
+    tfos_ml.mlflow.save_model(TFModel(exportDir=doubling, outputMapping={"y": "y"}), str(tmp_path / "model"))
+    wanted = (tmp_path / "model" / "requirements.txt").read_text().split()
+    python, root = interpreter_with(tmp_path / "venv", *wanted), Path(tfos_ml.__file__).parents[1]
+    path = root if (root / "setup.cfg").exists() else ""  # where it was installed as a link
+    assert run(python, PREDICT, tmp_path / "model", "pyspark", path=path).splitlines()[-1] == "[[2.0, 4.0], [6.0, 8.0]]"
 
 
 def test_nulls_are_an_error_or_null(saved_model, tmp_path):

@@ -166,6 +166,7 @@ class NodeRun:
         deadline = self._timeline.began + timeout + (0 if self._task.barrier else GATHER_GRACE_SECONDS)
         infos = read_infos(self._exchanged(asdict(mine), deadline))
         self._timeline.end("meeting")
+        self._share_memory([info.host for info in infos])
         self._send(self._start_message([info.address for info in infos]))
         if self._task.file_plan is not None and len(self._task.template.feed_ranks) > 1:
             problem = self._source.connect(infos)
@@ -187,8 +188,18 @@ class NodeRun:
             self._pump(POLL_SECONDS)
         return found.result()
 
+    def _share_memory(self, hosts: list[str]) -> None:
+        """Divide this host's memory among the nodes there that hold rows, before the first row comes."""
+        template, claimed = self._member.template, self._claimed
+        holders = {*template.feed_ranks, *template.validation_ranks}
+        nodes = sum(hosts[rank] == self._member.host for rank in holders)
+        budget = claimed.budget.among(max(1, nodes), self._task.settings.spool_memory)
+        claimed.directories.budget = budget.shared
+        self._claimed = replace(claimed, budget=budget)
+
     def _start_message(self, addresses: list[str]) -> messages.Start:
         role, template, plan = self._member.role, self._member.template, self._task.file_plan
+        budget = self._claimed.budget
         ranks = {"train": list(template.feed_ranks), "validation": list(template.validation_ranks)}
         return messages.Start(
             payload=str(self._claimed.payload),
@@ -205,7 +216,7 @@ class NodeRun:
             tf_config=tf_config(template, role.rank, addresses),
             schema=self._task.schema,
             log_dir=self._claimed.log_dir,
-            settings=replace(self._task.settings, spool_memory=self._claimed.budget.size),
+            settings=replace(self._task.settings, spool_memory=budget.size, host_nodes=budget.nodes),
             planned=None if plan is None else PlannedRows.of_plan(plan, self._task.schema, ranks),
             secret=node_secret(self._task.control["token"]).hex() if self._task.control else "",
         )

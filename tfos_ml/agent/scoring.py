@@ -311,7 +311,8 @@ class ScoringConnection:
         """Have the model loaded; raises ``ModelError`` if it cannot be."""
         model = scoring.model
         directory = archive.unpacked(model) if isinstance(model, Artifact) else model
-        self._batches.connection.sendall(udf.encode_scoring(scoring, directory))
+        described = [pa.array([udf.encode_scoring(scoring, directory)], pa.binary())]  # too long for one message
+        self._batches.send_batch(pa.RecordBatch.from_arrays(described, ["scoring"]))
         self._answer()
 
     def score(self, columns: list[pa.Array]) -> pa.Array:

@@ -26,6 +26,17 @@ def check_dataframe(data: Any, method: str) -> None:
     raise errors.InputTypeError(f"{method} takes a Spark DataFrame. Received: {name}. {hint}".rstrip())
 
 
+def check_rows(data: Any, method: str) -> None:
+    """Raise ``InputTypeError`` unless `data` is a Spark DataFrame whose rows have an end."""
+    check_dataframe(data, method)
+    if data.isStreaming:
+        raise errors.InputTypeError(
+            f"{method} takes rows that have an end. Received: a streaming DataFrame. Fit each batch of it, as in "
+            "df.writeStream.foreachBatch(lambda rows, number: estimator.fit(rows)).start(), or have a TFCluster "
+            "train on the stream: df.writeStream.foreachBatch(cluster.feed_batch).start()."
+        )
+
+
 def check_call(param: str, function: Any, arguments: str, *args: Any, **kwargs: Any) -> None:
     """Raise ``ParamError`` unless a function can be called with some arguments, as far as its signature tells.
 

@@ -9,8 +9,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
-
 from tfos_ml.common.sessions import is_connect, is_local
 
 if TYPE_CHECKING:
@@ -27,6 +25,8 @@ def repartition_by_id(df: DataFrame, partitions: int, number: Column) -> DataFra
     """Put each row into the partition whose number, an int column, it has; without a job."""
     if hasattr(type(df), "repartitionById"):  # an attribute of the DataFrame itself might be a column
         return df.repartitionById(partitions, number)
+    from pyspark.sql import functions as F  # where a model is served there is none
+
     keys = F.array(*map(F.lit, keys_of_partitions(partitions)))
     return df.repartition(partitions, F.element_at(keys, number.cast("int") + 1))
 

@@ -132,6 +132,11 @@ class _ReservedPort:
     def __init__(self, node: NodeContext):
         self._node = node
 
+    def getsockname(self) -> tuple[str, int]:
+        """Its address and number, as a socket's: on all addresses of this host."""
+        address = self._node.cluster_spec[self._node.job_name][self._node.task_index]
+        return "0.0.0.0", int(address.rpartition(":")[2])
+
     def close(self) -> None:
         """Free it."""
         self._node.release_port()

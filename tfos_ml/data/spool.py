@@ -56,13 +56,13 @@ class Chunk:
     nbytes: int = 0  # of its rows in memory
 
 
-@dataclass(frozen=True)
+@dataclass
 class SpoolDirectories:
     """The directories of one spool: ``memory`` in shared memory if there is any, ``disk`` always."""
 
     memory: Path | None
     disk: Path
-    budget: int | None = None  # bytes that ``memory`` may hold; None for what is free
+    budget: int | None = None  # bytes that ``memory`` may hold; None for what is free. Less when the host is shared
 
     def all(self) -> list[str]:
         """Both, as strings."""

@@ -56,7 +56,7 @@ def check_packages(tensorflow_runs_here: bool) -> list[Finding]:
     for requirement in _requirements():
         version = version_of(requirement.name)
         extra = EXTRAS.get(requirement.name)
-        line = f"'{requirement}'"
+        line = f"'{requirement.name}{requirement.specifier}'"  # with a marker pip would leave it out
         if version is None and importlib.util.find_spec(_module(requirement.name)) is None:
             said = f"{requirement.name} is not installed here"
             if extra == "tensorflow" and not tensorflow_runs_here:

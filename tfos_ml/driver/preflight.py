@@ -23,6 +23,7 @@ from tfos_ml.protocol.graces import (
     Graces,
 )
 from tfos_ml.protocol.scoring_process import AUTO, CHOICES, SCORING_SETTING
+from tfos_ml.protocol.settings import encryption_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,6 @@ MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an addres
 EXPIRY_SETTING, EXPIRY_SECONDS = "spark.tfos_ml.cacheExpiry", 7 * 86400.0
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
 _FILES = "spark.io.encryption.enabled"
-_TRAFFIC = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 _REGISTRATION = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
@@ -195,12 +195,12 @@ def _check_encryption(spark: SparkSession) -> None:
             "their hosts' shared memory (/dev/shm) and local directories, readable by this user and root, until the "
             f"nodes end. If that will do, start the session with {ALLOW_PLAINTEXT}=true."
         )
-    set_names = [name for name in _TRAFFIC if _is_true(spark, name)]
-    if set_names and not is_local(spark):
+    set_names = encryption_of(spark)
+    if set_names:
         raise ClusterConfigError(
             f"{set_names[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes cannot be encrypted "
-            "(all other traffic of tfos_ml is, by TLS). If the network between the executors is trusted, start the "
-            f"session with {ALLOW_PLAINTEXT}=true."
+            "(all other traffic of tfos_ml is: by TLS, and the sums of KerasEstimator on CPUs by AES-GCM). If the "
+            f"network between the executors is trusted, start the session with {ALLOW_PLAINTEXT}=true."
         )
 
 

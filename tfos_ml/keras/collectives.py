@@ -45,7 +45,13 @@ class WorkerGroup:
 
     @classmethod
     def start(
-        cls, rank: int, addresses: Sequence[str], timeout: float, communication: str = "auto", secret: bytes = b""
+        cls,
+        rank: int,
+        addresses: Sequence[str],
+        timeout: float,
+        communication: str = "auto",
+        secret: bytes = b"",
+        encrypts: bool = False,
     ) -> WorkerGroup:
         """Connect with the others, whose `addresses` are "host:port" by rank, and who know the same `secret`.
 
@@ -64,7 +70,7 @@ class WorkerGroup:
             return cls(rank, size, timeout, communication)
         has_gpus = bool(tf.config.list_physical_devices("GPU"))
         if communication == "auto" and secret and not has_gpus:
-            return cls(rank, size, timeout, communication, _connect(rank, addresses, secret, timeout))
+            return cls(rank, size, timeout, communication, _connect(rank, addresses, secret, timeout, encrypts))
         tf.distribute.MultiWorkerMirroredStrategy()
         if communication == "nccl" and not has_gpus:
             raise ClusterConfigError(
@@ -244,9 +250,9 @@ class WorkerGroup:
         return float(self.all_reduce(tf.constant([value], tf.float64), "largest", "Max")[0])
 
 
-def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float) -> Mesh:
+def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float, encrypts: bool) -> Mesh:
     try:
-        return Mesh.connect(rank, addresses, secret, timeout)
+        return Mesh.connect(rank, addresses, secret, timeout, encrypts)
     except BrokenMeshError as error:
         raise tf.errors.DeadlineExceededError(None, None, str(error)) from None
     except OSError as error:

@@ -78,7 +78,9 @@ def train(task: KerasFit, ctx: NodeContext) -> None:
 
 def _fit_with_others(task: KerasFit, ctx: NodeContext) -> Any:
     timeout, communication = ctx.settings.feed_timeout, ctx.settings.communication
-    group = WorkerGroup.start(ctx.worker_num, ctx.worker_addresses, timeout, communication, ctx.secret)
+    group = WorkerGroup.start(
+        ctx.worker_num, ctx.worker_addresses, timeout, communication, ctx.secret, ctx.settings.encrypts
+    )
     ctx.coordinates.append("KerasEstimator")
     try:
         with group.errors_of_others():

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import tempfile
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -104,7 +105,7 @@ def log_pipeline(
             run_id=run_id,
             step=step,
             spark_model=model,
-            signature=_signature(dataset, not_read),
+            signature=_signature(_inputs(model, dataset.drop(*not_read))),
             pip_requirements=packages.pip_requirements("pyspark"),
             **options,
         )
@@ -126,11 +127,32 @@ def _directory_for(spark: SparkSession, local: str) -> str:
     return default
 
 
-def _signature(dataset: DataFrame, not_read: Collection[str]) -> ModelSignature | None:
-    """The columns that the pipeline reads; None if MLflow has no name for the type of one."""
+def _inputs(model: PipelineModel, dataset: DataFrame) -> DataFrame:
+    """The columns that the pipeline reads: those that Params of its stages name, if these do; else all."""
+    named = "\n".join(_texts(model))
+    unread = [name for name in dataset.columns if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", named)]
+    inputs = dataset.drop(*unread)
+    try:
+        model.transform(inputs)
+    except Exception:  # a stage of the user's, say, that has a name in its code
+        return dataset
+    return inputs
+
+
+def _texts(stage: Any) -> Iterator[str]:
+    """What the Params of a fitted stage, and of those within it, say, but for what is no text."""
+    for inner in [*getattr(stage, "stages", ()), *filter(None, [getattr(stage, "bestModel", None)])]:
+        yield from _texts(inner)
+    for param in stage.params:
+        value = stage.getOrDefault(param) if stage.isDefined(param) else None
+        yield from (str(part) for part in (value if isinstance(value, (list, tuple, dict)) else [value]))
+
+
+def _signature(dataset: DataFrame) -> ModelSignature | None:
+    """Of these columns; None if MLflow has no name for the type of one."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Hint: Inferred schema contains integer", UserWarning)
         try:
-            return infer_signature(dataset.drop(*not_read))
+            return infer_signature(dataset)
         except MlflowException:
             return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tfos_ml.common.hadoop import default_fs, driver_places
+from tfos_ml.common.sessions import is_local
 from tfos_ml.data.order import SHUFFLE_BYTES
 from tfos_ml.protocol.paths import absolute_path
 
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FEED_TIMEOUT = 600.0
+_ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
+
+
+def encryption_of(spark: SparkSession) -> list[str]:
+    """The settings that have Spark encrypt what goes from host to host; none of a local session, which has one host."""
+    return [name for name in _ENCRYPTION if not is_local(spark) and str(spark.conf.get(name, "")).lower() == "true"]
 
 
 @dataclass(frozen=True)
@@ -55,15 +62,17 @@ class NodeSettings:
     returns: bool = False  # whether the train function's return value goes to the driver
     instances: int | None = None  # of TFParallel, each a cluster of its own
     queues: list[str] | None = None  # of a TFCluster
+    encrypts: bool = False  # whether Spark is told to encrypt what goes from host to host
     release_port: bool = True  # whether the node's port is freed before the train function is called
     telemetry: Telemetry = Telemetry()
     spool_memory: int | None = None  # bytes of rows that a node holds in memory; None: a share of what is free
+    host_nodes: int = 1  # of the run that hold rows on this node's host, once they have met
     shuffle_memory: int = SHUFFLE_BYTES  # bytes of all rows up to which a shuffle permutes all of them
 
     @classmethod
     def of_session(cls, spark: SparkSession) -> NodeSettings:
-        """The defaults, with the default filesystem and the driver's directories of a session."""
-        return cls(default_fs=default_fs(spark), **driver_places(spark))
+        """The defaults, with what a session says: its filesystem, the driver's directories, encryption."""
+        return cls(default_fs=default_fs(spark), encrypts=bool(encryption_of(spark)), **driver_places(spark))
 
     def absolute_path(self, path: str) -> str:
         """A path of the user's as all nodes understand it; see :func:`tfos_ml.protocol.paths.absolute_path`."""

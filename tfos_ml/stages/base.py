@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.ml import Estimator
 
 from tfos_ml import errors
-from tfos_ml.common.arguments import check_dataframe
+from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
@@ -60,7 +60,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
-        check_dataframe(dataset, f"{type(self).__name__}.fit")
+        check_rows(dataset, f"{type(self).__name__}.fit")
         listener = listening().begin(self, dataset)
         try:
             model = self._train(dataset, listener)
@@ -241,7 +241,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         >>> TFEstimator(trainFn=lambda args, ctx: None).explainInput(df)
         "spark: inputPath='spark'"
         """
-        check_dataframe(dataset, f"{type(self).__name__}.explainInput")
+        check_rows(dataset, f"{type(self).__name__}.explainInput")
         self.check_params()
         return str(self._choose_input(dataset, self._template()))
 
@@ -308,6 +308,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             Index of a param map and its model, as they are done. Several threads may share it, as
             those of ``CrossValidator`` do.
         """
+        check_rows(dataset, f"{type(self).__name__}.fitMultiple")
         estimator, shared = self.copy(), ExitStack()
         listening().adopt(estimator)
         if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 PART_BYTES = 1 << 20
 ROW_GROUP_PARTS = 16
 _VERSION = "tfosMlVersion"
+_SECRET, _UNSAVED = "nodeEnv", "nodeEnvNames"  # values may be secrets, and whoever reads the files would read them
 _MARK = "save.id"  # on Spark Connect, in the data of each save
 _LIMITS = {"spark.driver.maxResultSize": "1g", "spark.rpc.message.maxSize": "128"}
 _NO_FILESYSTEM = re.compile(r"ClassNotFoundException: .*|No FileSystem for scheme .*")
@@ -118,8 +119,10 @@ class StageWriter(MLWriter):
     def _write_metadata(self, path: str, mode: str) -> None:
         from tfos_ml.common.version import __version__
 
-        facts = {_VERSION: __version__, **self._stage._facts()}
-        text = DefaultParamsWriter._get_metadata_to_save(self._stage, reader_context(self.sparkSession), facts)
+        given = {param.name: value for param, value in self._stage._paramMap.items()}
+        facts = {_VERSION: __version__, _UNSAVED: sorted(given.pop(_SECRET, ())), **self._stage._facts()}
+        context = reader_context(self.sparkSession)
+        text = DefaultParamsWriter._get_metadata_to_save(self._stage, context, facts, given)
         rows = self.sparkSession.createDataFrame([(text,)], "value string")
         try:
             rows.coalesce(1).write.mode(mode).text(f"{path}/metadata")
@@ -221,6 +224,13 @@ def restore(cls: type, metadata: dict[str, Any], files: dict[str, bytes], path: 
     if saved != __version__ or gone:
         note = f" Params that are no more: {gone}." if gone else ""
         warnings.warn(f"{path} was saved by tfos_ml {saved}; this is {__version__}.{note}", UserWarning, stacklevel=3)
+    if unsaved := metadata.get(_UNSAVED):
+        warnings.warn(
+            f"{path} was saved without the values of {_SECRET}, which may be secrets: {', '.join(unsaved)}. Set them "
+            "with setNodeEnv before the next fit.",
+            UserWarning,
+            stacklevel=3,
+        )
     for name, value in metadata["defaultParamMap"].items():
         if stage.hasParam(name):
             stage._setDefault(**{name: value})

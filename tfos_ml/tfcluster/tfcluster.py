@@ -16,6 +16,7 @@ from tfos_ml import errors
 from tfos_ml.agent.detached import start_node
 from tfos_ml.agent.feed_task import FeedNode
 from tfos_ml.agent.rendezvous import read_infos
+from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.fit import RunResult
@@ -303,6 +304,8 @@ class TFCluster:
         self._check_feed(qname)
         check_seconds("feed_timeout", feed_timeout)
         check_epochs(num_epochs)
+        if hasattr(dataRDD, "isStreaming"):
+            check_rows(dataRDD, "TFCluster.train")
         if hasattr(dataRDD, "foreachRDD"):
             dataRDD.foreachRDD(lambda rdd: self._feed_from_stream(rdd, num_epochs or 1, feed_timeout, qname))
         else:

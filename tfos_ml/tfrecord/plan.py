@@ -146,9 +146,9 @@ def _dealt(files: Sequence[DataFile], most: int) -> tuple[tuple[DataFile, ...], 
     """Files in order, in runs of limited size."""
     most = min(most, max(_LEAST_BYTES, sum(file.size for file in files) // _TASKS))
     tasks: list[list[DataFile]] = []
-    size = most
+    size = 0
     for file in files:
-        if size + file.size > most and (not tasks or tasks[-1]):
+        if not tasks or size + file.size > most:
             tasks.append([])
             size = 0
         tasks[-1].append(file)

@@ -151,7 +151,7 @@ class NodeContext:
             Default the Param ``shuffle``. The order is one seeded permutation of all rows, a new
             one each pass and the same for every cluster size. Where the rows of all nodes have more
             bytes than ``spark.tfos_ml.shuffleMemory`` (16g), blocks of 2 MiB are permuted, and the
-            rows within windows of 64 blocks, and a warning says so. Without it, rows come in the
+            rows within windows of 24 blocks, and a warning says so. Without it, rows come in the
             order of the DataFrame.
         drop_remainder : bool, default False
             Leave out, on every worker, what does not fill a batch on all of them.

@@ -163,7 +163,7 @@ class NodeRows:
             shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]
             longest = [tuple(high for _, high in e) for e in extents]
             block = shuffle_block(sum(self.counts("train").values()), self.size, self._settings.shuffle_memory)
-            budget = MemoryBudget.of_node(self._settings.spool_memory)
+            budget = MemoryBudget.of_node(self._settings.spool_memory, self._settings.host_nodes)
             self._stores = {
                 name: RowStore(
                     self._chunks[name],

@@ -1,7 +1,7 @@
 """``tfos_ml.worker.scoring``: the process in which all Python workers of an executor run their models.
 
 So a model is in memory once, and no Python worker imports TensorFlow. A connection is one task's use of one model: the
-first message says how the model is called, each further one is a batch (:mod:`tfos_ml.inference.shared_batches`).
+first batch says how the model is called, each further one has rows (:mod:`tfos_ml.inference.shared_batches`).
 Connections are served at the same time, a thread each. The process ends with its *owner*, the executor, and when
 nobody has been connected for a while, or memory is short then.
 
@@ -32,7 +32,6 @@ from tfos_ml.inference.tensorflow_import import import_tensorflow
 OUTPUT = "output"  # the column that a batch of results has
 MIN_IDLE_SECONDS = 10.0  # for who has started it, and has not connected yet
 _TICK_SECONDS = 5.0
-_DESCRIPTION_BYTES = 1 << 20
 
 
 class ScoringServer:
@@ -121,11 +120,9 @@ class ScoringServer:
 
     def _answer(self, batches: SharedBatches) -> None:
         """Load the model, and score batches until the connection ends."""
-        description = batches.connection.recv(_DESCRIPTION_BYTES)
-        if not description:
-            return  # somebody has looked whether this server answers
+        described = _received_batch(batches)  # an end: somebody has looked whether this server answers
         try:
-            scoring = udf.decode_scoring(description)
+            scoring = udf.decode_scoring(described.column(0)[0].as_py())
             with self._loads:
                 function = udf.load_function(scoring)
         except Exception as error:
@@ -133,15 +130,21 @@ class ScoringServer:
             return
         batches.send(Ready(os.getpid()))
         while True:
-            message = batches.receive()
-            if not isinstance(message, BatchSent):
-                raise ValueError(f"expected a batch, got {message}")
+            batch = _received_batch(batches)
             try:
-                result = _score(scoring, function, batches.read(message))
+                result = _score(scoring, function, batch)
             except Exception as error:
                 batches.fail(error, traceback.format_exc())
                 continue
             batches.send_batch(result)
+
+
+def _received_batch(batches: SharedBatches) -> pa.RecordBatch:
+    """The next batch, in the sender's memory."""
+    message = batches.receive()
+    if not isinstance(message, BatchSent):
+        raise ValueError(f"expected a batch, got {message}")
+    return batches.read(message)
 
 
 def _score(scoring: udf.Scoring, function: saved_model.Scorer, batch: pa.RecordBatch) -> pa.RecordBatch:

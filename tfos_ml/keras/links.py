@@ -1,0 +1,306 @@
+"""Connections between two workers that know the run's secret, over which only they can say something.
+
+Both prove in a greeting that they know it, and derive a key for each way of the connection. Every message carries a
+tag (AES-GCM) that only they can make, and that counts the messages: what is changed, left out or sent again on its way
+is found before it is used. Where Spark's own traffic is encrypted, what is sent is, too. Only numbers of a known size
+pass, nothing that would be parsed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import os
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Generator, Sequence
+from typing import TypeAlias
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from tfos_ml.protocol.addresses import is_loopback
+
+_GREETING_SECONDS = 20.0  # for the proof of who was called
+_RETRY_SECONDS = 0.05  # until the other side listens
+_GUESTS = 256  # that may be silent at the same time; the longest one goes
+_BACKLOG = 128
+_RANK = struct.Struct("!I")
+_HASH_BYTES, _TAG_BYTES = 32, 16
+_PIECE_BYTES = 1 << 30  # AES-GCM takes less than 2 GiB at a time
+_NONCE = struct.Struct("!QI")  # of a message, and of a piece of it
+_CALLER, _LISTENER = (b"caller", b"listener"), (b"listener", b"caller")
+
+Keys: TypeAlias = tuple[bytes, bytes]  # of what this side sends, and of what it receives
+Greeting: TypeAlias = Generator[bytes, bytes, tuple[int, Keys]]
+
+
+class AlteredMessageError(OSError):
+    """What came is not what the other worker has sent."""
+
+
+class Link:
+    """A connection with another worker; messages go both ways at once, one each way at a time."""
+
+    def __init__(self, connection: socket.socket, keys: Keys, encrypts: bool):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setblocking(False)
+        self.connection = connection
+        self._ours, self._theirs = map(AESGCM, keys)
+        self._encrypts = encrypts
+        self._messages = 0
+        self._sent: list[memoryview] = []
+        self._missing: list[memoryview] = []
+        self._sealed: list[tuple[memoryview, bytearray]] = []  # pieces, with what proves (encrypted: holds) each
+
+    def begin(self, sent: memoryview, received: memoryview) -> None:
+        """Send a message, and take one that fills a buffer, with :meth:`progress`; both stay as they are until then."""
+        self._messages += 1
+        self._sent, self._missing, self._sealed = [], [], []
+        for number, piece in enumerate(_pieces(sent)):
+            nonce = _NONCE.pack(self._messages, number)
+            if self._encrypts:
+                self._sent.append(memoryview(self._ours.encrypt(nonce, piece, None)))
+            else:
+                self._sent += [piece, memoryview(self._ours.encrypt(nonce, b"", piece))]
+        for piece in _pieces(received):
+            sealed = bytearray(_TAG_BYTES + (len(piece) if self._encrypts else 0))
+            self._sealed.append((piece, sealed))
+            self._missing += [memoryview(sealed)] if self._encrypts else [piece, memoryview(sealed)]
+
+    def progress(self) -> bool:
+        """Send and receive what goes at once; whether something is left. Raises ``OSError``."""
+        with contextlib.suppress(BlockingIOError):
+            while self._sent:
+                self._sent = _after(self._sent, self.connection.sendmsg(self._sent))
+        with contextlib.suppress(BlockingIOError):
+            while self._missing:
+                count = self.connection.recvmsg_into(self._missing)[0]
+                if not count:
+                    raise ConnectionError("end of the stream")
+                self._missing = _after(self._missing, count)
+        if not self._missing and self._sealed:
+            self._open()
+        return bool(self._sent or self._missing)
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        return (selectors.EVENT_WRITE if self._sent else 0) | (selectors.EVENT_READ if self._missing else 0)
+
+    def _open(self) -> None:
+        try:
+            for number, (piece, sealed) in enumerate(self._sealed):
+                nonce = _NONCE.pack(self._messages, number)
+                if self._encrypts:
+                    piece[:] = self._theirs.decrypt(nonce, sealed, None)
+                else:
+                    self._theirs.decrypt(nonce, sealed, piece)
+        except InvalidTag:
+            raise AlteredMessageError("what it sent was altered on its way") from None
+        self._sealed = []
+
+
+def _pieces(buffer: memoryview) -> list[memoryview]:
+    return [buffer[i : i + _PIECE_BYTES] for i in range(0, len(buffer) or 1, _PIECE_BYTES)]
+
+
+def _after(buffers: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of buffers after so many bytes."""
+    while buffers and count >= len(buffers[0]):
+        count -= len(buffers[0])
+        buffers = buffers[1:]
+    return [buffers[0][count:], *buffers[1:]] if count else buffers
+
+
+def connect(rank: int, addresses: Sequence[str], secret: bytes, deadline: float, encrypts: bool) -> dict[int, Link]:
+    """Links with all other workers, by rank: those of lower ranks are called, those of higher ranks call.
+
+    Raises
+    ------
+    TimeoutError
+        If not all are there at the deadline; it has the addresses of those that are not.
+    OSError
+        If this worker's own port is taken.
+    """
+    links: dict[int, Link] = {}
+    try:
+        with _listen(_split(addresses[rank])) as listener:
+            for other in range(rank):
+                links[other] = _call(rank, _split(addresses[other]), secret, deadline, encrypts)
+            with _Reception(listener, rank, secret) as reception:
+                while len(links) < len(addresses) - 1:
+                    connection, other, keys = reception.next(deadline)
+                    if rank < other < len(addresses) and other not in links:
+                        links[other] = Link(connection, keys, encrypts)
+                    else:
+                        connection.close()
+    except BaseException as error:
+        for link in links.values():
+            link.connection.close()
+        if isinstance(error, TimeoutError):
+            missing = [address for n, address in enumerate(addresses) if n != rank and n not in links]
+            raise TimeoutError(", ".join(missing)) from None
+        raise
+    return links
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _listen(address: tuple[str, int]) -> socket.socket:
+    """Where the node's address is; on all addresses if that is none of this host's own, as behind NAT."""
+    host, port = address
+    try:
+        family, *_, own = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if is_loopback(str(own[0])) and not is_loopback(host):  # others know this host's name in another way
+            raise OSError(errno.EADDRNOTAVAIL, host)
+        return socket.create_server(own[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        if not isinstance(error, socket.gaierror) and error.errno != errno.EADDRNOTAVAIL:
+            raise
+    is_dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual else socket.AF_INET
+    return socket.create_server(("", port), family=family, dualstack_ipv6=is_dual, backlog=_BACKLOG)
+
+
+class _Guest:
+    """Who has called, and has not proven anything yet."""
+
+    def __init__(self, connection: socket.socket, greeting: Greeting):
+        connection.setblocking(False)
+        self._connection = connection
+        self._greeting = greeting
+        self._say(next(greeting))
+
+    def _say(self, message: bytes) -> None:
+        self._received, self._expected = b"", len(message)  # theirs are as long as ours
+        self._connection.sendall(message)
+
+    def take(self) -> tuple[int, Keys] | None:
+        """What has come; the rank and the keys once it has proven who it is. Raises ``OSError`` if it cannot."""
+        more = self._connection.recv(self._expected - len(self._received))
+        if not more:
+            raise ConnectionError("end of the stream")
+        self._received += more
+        if len(self._received) == self._expected:
+            try:
+                self._say(self._greeting.send(self._received))
+            except StopIteration as end:
+                proven: tuple[int, Keys] = end.value
+                return proven
+        return None
+
+
+class _Reception:
+    """Greets all that call, side by side; a context manager, which sends away who has not proven anything."""
+
+    def __init__(self, listener: socket.socket, rank: int, secret: bytes):
+        self._listener, self._rank, self._secret = listener, rank, secret
+        self._guests: dict[socket.socket, _Guest] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> _Reception:
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._guests:
+            connection.close()
+        self._selector.close()
+
+    def next(self, deadline: float) -> tuple[socket.socket, int, Keys]:
+        """The next caller that knows the secret, its rank and the keys; raises ``TimeoutError``."""
+        while True:
+            for key, _ in self._selector.select(_left(deadline)):
+                connection = key.fileobj
+                if connection is self._listener:
+                    self._welcome()
+                elif connection in self._guests:  # else it has just been sent away
+                    assert isinstance(connection, socket.socket)
+                    try:
+                        proven = self._guests[connection].take()
+                    except OSError:  # a stranger
+                        self._forget(connection).close()
+                        continue
+                    if proven is not None:
+                        return self._forget(connection), *proven
+
+    def _welcome(self) -> None:
+        with contextlib.suppress(OSError):  # gone again
+            connection, _ = self._listener.accept()
+            self._guests[connection] = _Guest(connection, _greeting(self._rank, self._secret, _LISTENER))
+            self._selector.register(connection, selectors.EVENT_READ)
+        if len(self._guests) > _GUESTS:
+            self._forget(next(iter(self._guests))).close()
+
+    def _forget(self, connection: socket.socket) -> socket.socket:
+        self._selector.unregister(connection)
+        del self._guests[connection]
+        return connection
+
+
+def _call(rank: int, address: tuple[str, int], secret: bytes, deadline: float, encrypts: bool) -> Link:
+    """A link with a worker that listens, or soon will."""
+    while True:
+        connection = None
+        try:
+            connection = socket.create_connection(address, timeout=_left(deadline))
+            until = min(deadline, time.monotonic() + _GREETING_SECONDS)
+            return Link(connection, _greet(connection, _greeting(rank, secret, _CALLER), until), encrypts)
+        except OSError:  # not there yet, or still another's port
+            if connection is not None:
+                connection.close()
+            _left(deadline)
+            time.sleep(_RETRY_SECONDS)
+
+
+def _greet(connection: socket.socket, greeting: Greeting, deadline: float) -> Keys:
+    """Greet a worker that was called; raises ``OSError`` if it does not prove in time that it is one."""
+    message = next(greeting)
+    while True:
+        connection.settimeout(_left(deadline))
+        connection.sendall(message)
+        received = b""
+        while len(received) < len(message):
+            connection.settimeout(_left(deadline))
+            more = connection.recv(len(message) - len(received))
+            if not more:
+                raise ConnectionError("end of the stream")
+            received += more
+        try:
+            message = greeting.send(received)
+        except StopIteration as end:
+            keys: Keys = end.value[1]
+            return keys
+
+
+def _greeting(rank: int, secret: bytes, roles: tuple[bytes, bytes]) -> Greeting:
+    """Yields what to send, and is sent what came, of the same length; returns the other's rank, and the keys.
+
+    Each side sends its rank with a random number, and then a keyed hash of its role and of both messages. Raises
+    ``PermissionError`` if the other side does not know the secret.
+    """
+    mine = _RANK.pack(rank) + os.urandom(_HASH_BYTES)
+    theirs = yield mine
+    ways = (roles[0] + mine + theirs, roles[1] + theirs + mine)
+    proofs = [hmac.digest(secret, way, "sha256") for way in ways]
+    if not hmac.compare_digest((yield proofs[0]), proofs[1]):
+        raise PermissionError("the other side does not know the secret")
+    ours, others = (hmac.digest(secret, b"key of the " + way, "sha256") for way in ways)
+    return _RANK.unpack_from(theirs)[0], (ours, others)
+
+
+def _left(deadline: float) -> float:
+    """Seconds until then; raises ``TimeoutError`` if there are none."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("not all workers are there")
+    return seconds
