@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
+from tfos_ml.keras.checkpoint import random_state, set_random_state
 from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, Stage, metric_variables
 from tfos_ml.keras.sync import leaf_metrics, numbers
 from tfos_ml.worker import keras_privates
@@ -99,13 +100,14 @@ def _kept(model: keras.Model) -> Iterator[None]:
     """Afterwards the model is as before, though its weights are others meanwhile."""
     everything = [*model.variables, *model.optimizer.variables, *metric_variables(model)]
     before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
-    random = np.random.default_rng(0)
+    random, drawn = np.random.default_rng(0), random_state()
     try:
         for variable in model.trainable_variables:
             value = np.asarray(variable)
             variable.assign((value + _NOISE * random.standard_normal(value.shape)).astype(value.dtype))
         yield
     finally:
+        set_random_state(drawn)
         for variable, value in before:
             variable.assign(value)
 
