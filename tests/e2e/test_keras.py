@@ -335,8 +335,6 @@ def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
     assert len(list((directory / "tfos_ml").glob("epoch-*"))) == 2
 
 
-@pytest.mark.chaos
-@pytest.mark.filterwarnings("ignore:Training on several workers")
 def exits_at_step_five():
     import keras
 
@@ -357,6 +355,8 @@ def test_a_worker_whose_process_exits_with_code_0_is_named(spark, size):
     assert caught.value.index == size - 1
 
 
+@pytest.mark.chaos
+@pytest.mark.filterwarnings("ignore:Training on several workers")
 def test_a_later_fit_goes_on_from_the_newest_whole_checkpoint(spark, tmp_path):
     df = as_frame(spark, regression_rows())
     quiet = fit_undisturbed(df)
@@ -529,6 +529,33 @@ def test_weights_by_output_reach_their_output_without_xla(spark, keras):
     largest = fitted.transform(df).select(F.max(F.abs(F.col("p")[0])), F.max(F.abs(F.col("q")[0]))).first()
     assert largest[0] > 0.1
     assert largest[1] == 0
+
+
+def by_name():
+    import keras
+
+    class ByName(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1, kernel_initializer="zeros")
+
+        def call(self, inputs):
+            return {"y": self.dense(inputs["x"])}
+
+    model = ByName()
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model
+
+
+def test_a_subclassed_model_may_take_its_only_input_by_name(spark):
+    rows = regression_rows().head(64)
+    x, y = np.array(rows.features.tolist(), "f"), rows.label.to_numpy()
+    plain = by_name()
+    history = plain.fit({"x": x}, {"y": y}, epochs=EPOCHS, batch_size=BATCH, shuffle=False, verbose=0).history
+    fitted = estimator(by_name, clusterSize=2, inputMapping={"features": "x"}).fit(as_frame(spark, rows))
+    np.testing.assert_allclose(fitted.history["loss"], history["loss"], rtol=1e-5)
+    expected = plain.predict({"x": x}, verbose=0)["y"][:, 0]
+    np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, rtol=1e-4)
 
 
 ODD_NAMES = ["class", "self", "a b", "a_b", "sepal length (cm)", "od280/od315_of_diluted_wines", "1st", "größe", "_c0"]

@@ -196,3 +196,22 @@ def test_a_model_of_tf_keras(df):
     model.compile("sgd", "mse")
     with pytest.raises(errors.ModelError, match="tf_keras .Keras 2.*TFEstimator"):
         KerasEstimator(model=model)
+
+
+def test_a_callback_that_watches_validation_rows_that_there_are_not(keras, df):
+    job = KerasEstimator(model=network(keras), verbose=0, callbacks=[keras.callbacks.EarlyStopping()])
+    with pytest.warns(UserWarning, match="EarlyStopping watches 'val_loss', but there are no validation rows"):
+        job.fit(df)
+
+
+def test_class_weights_for_labels_of_several_positions(keras, df, no_job):
+    job = KerasEstimator(model=network(keras, 2, "binary_crossentropy", "sigmoid"), classWeight={1: 2.0})
+    with pytest.raises(errors.ParamError, match=r"label column 'label' have the shape .*weightCol"):
+        job.fit(df.withColumn("label", F.array("label", "label").cast("array<float>")))
+
+
+def test_a_model_of_batches_of_one_size(keras, df, no_job):
+    model = keras.Sequential([keras.layers.Input(batch_shape=(8, 4), name="x"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(errors.ModelError, match=r"input 'x' has a batch of 8\. .*shape=\.\.\."):
+        KerasEstimator(model=model, batchSize=8).fit(df)

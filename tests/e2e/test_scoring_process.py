@@ -154,7 +154,9 @@ class TestOneProcess:
         assert one.score(floats(4.0)).to_pylist() == [4.0]
 
     def test_error_of_the_model_tells_what_tensorflow_says(self, scorer):
-        with pytest.raises(errors.ModelError, match=r"(?s)The model failed: InvalidArgumentError: .*\[5\]"):
+        with pytest.raises(
+            errors.ModelError, match=r"(?s)The model failed on rows of column 'c' .* InvalidArgumentError: .*\[5\]"
+        ):
             scorer("strict").score(floats(1.0, 2.0))
 
     def test_missing_model_is_told(self, scorer):

@@ -36,9 +36,11 @@ class Late(keras.Model):
         return self.dense(inputs)
 
 
-def behind_relu():
-    layers = [keras.layers.Dense(8, activation="relu", name="hidden"), keras.layers.Dense(3, activation="softmax")]
-    return keras.Sequential([keras.layers.Input((4,), name="x"), *layers])
+def behind_zeros():
+    """What is NaN becomes zero, and the loss does not show it; ReLU does that on some processors only."""
+    x = keras.layers.Input((4,), name="x")
+    hidden = keras.ops.nan_to_num(keras.layers.Dense(8, name="hidden")(x))
+    return keras.Model(x, keras.layers.Dense(3, activation="softmax")(hidden))
 
 
 @pytest.fixture
@@ -63,9 +65,9 @@ def with_nan():
     return data
 
 
-def test_nan_behind_a_relu_is_found_in_the_weights(fit):
+def test_nan_that_the_loss_does_not_show_is_found_in_the_weights(fit):
     with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: .*hidden/kernel has [0-9]+ of 32 values"):
-        fit(behind_relu, with_nan())
+        fit(behind_zeros, with_nan())
 
 
 def test_terminate_on_nan_ends_the_training_instead(fit):
