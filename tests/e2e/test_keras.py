@@ -416,7 +416,7 @@ def test_raw_strings_in_classes_out(spark, tmp_path):
     rows["label"] = [float("good" in t or "fine" in t) for t in texts]
     df = spark.createDataFrame(rows)
     mapping = {"text": "text", "length": "length"}
-    with pytest.raises(errors.ModelError, match=r"\['words', 'scale'\] have not been adapted. Set adaptLayers="):
+    with pytest.raises(errors.ModelError, match=r"\['words'\] have not been adapted. Set adaptLayers="):
         estimator(text_model, inputMapping=mapping).fit(df)
     export, saved = str(tmp_path / "export"), str(tmp_path / "saved")
     fitted = estimator(
