@@ -31,7 +31,6 @@ class Outcome:
     facts: dict[str, Any] = field(default_factory=dict)  # for the summary
     exported: str | None = None  # directory of the SavedModel
     results: str | None = None  # file
-    ended_at_work: str | None = None  # what is lost if the node was ended while it still worked
 
     def rows(
         self, member: NodeIdentity, report: dict[str, Any], example: bytes | None, directory: Path, of_task: bool
@@ -53,7 +52,6 @@ class Outcome:
             "chief": member.is_chief,
             "evaluator": member.is_evaluator,
             "staged": staged,
-            "ended_at_work": self.ended_at_work,
             **report,
             **self.facts,
         }

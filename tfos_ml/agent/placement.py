@@ -17,9 +17,8 @@ import psutil
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent.graceful_end import leave_together
 from tfos_ml.agent.progress_link import period_for
-from tfos_ml.agent.rendezvous import Rendezvous
+from tfos_ml.agent.rendezvous import Rendezvous, leave_together
 from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbracketed
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.protocol.control_messages import Enter, GatherRound, ReportFailure

@@ -1,9 +1,15 @@
-"""Where the nodes meet: a reserved port each, and Spark's ``allGather`` to exchange them.
+"""How nodes exchange messages: all of them at once, one exchange after the other; and how they leave without a hang.
 
-No server of our own: the exchange runs over Spark's barrier coordinator and so inherits
-Spark's authentication and encryption. One exchange takes about a second, because Spark
-polls once a second; it blocks until *every* node has joined, so it runs in a thread beside
-the supervisor, which goes on watching its process.
+An exchange blocks until *every* node has joined it, so it runs in a thread beside the supervisor, which goes on
+watching its process. The node's placement (:mod:`tfos_ml.agent.placement`) carries it: the driver's control server, or
+Spark's own ``allGather``, which takes about a second.
+
+Spark prints the error of a task several times, with Java's traces, and a line for each task that it has to kill. So a
+node whose failure the driver has acknowledged lets its task end as if all were well, without result rows, and so do the
+others when the driver asks them to stop. The driver raises what was reported, whatever becomes of the job. But a task
+of a barrier stage must not leave another one waiting in an exchange of Spark's, which nobody would ever answer. So the
+tasks first tell each other, over the driver's control server, how many exchanges each has begun, and those that have
+begun one less than others take part in it.
 """
 
 from __future__ import annotations
@@ -12,19 +18,30 @@ import concurrent.futures
 import contextlib
 import importlib.metadata
 import json
+import logging
 import platform
 import socket
 import sys
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from tfos_ml.common.version import __version__
 from tfos_ml.errors import ClusterConfigError, VersionMismatchError
 from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, bracketed, described_ports
 from tfos_ml.protocol.codec import decode
+from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import GatherRound
+
+logger = logging.getLogger(__name__)
+LEAVE_SECONDS = 20.0  # by then the driver has cancelled the job, unless it is out of reach
+POLL_SECONDS = 0.1
+_LEAVING = -1  # round of the control server's exchanges, beside all others
 
 
 class BarrierContext(Protocol):
@@ -141,3 +158,21 @@ def read_infos(messages: list[dict[str, Any]]) -> list[NodeInfo]:
                 f"The nodes run different versions of {package}: {found}. Install the same one on every host."
             )
     return infos
+
+
+def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, size: int) -> bool:
+    """End the exchanges of a barrier task; whether no task is left waiting in one."""
+    if size == 1:
+        return True
+    deadline = time.monotonic() + LEAVE_SECONDS
+    mine = GatherRound(rank, _LEAVING, size, str(rendezvous.begun))
+    try:
+        with closing(ControlClient(**control)) as client:
+            while (begun := client.call_reliably(mine, LEAVE_SECONDS).messages) is None:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(POLL_SECONDS)
+    except pa.ArrowException as error:
+        logger.debug("The driver cannot be reached: %s", error)
+        return False
+    return rendezvous.complete(max(map(int, begun)), deadline - time.monotonic())

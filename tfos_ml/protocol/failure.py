@@ -1,7 +1,7 @@
 """How a failure travels from a node to the driver.
 
 A node reports it to the driver's control server, and its Spark task then ends without an error
-(``graceful_end.py``). Where it cannot, it raises :class:`NodeFailure` in the task, which ends the
+(``agent/rendezvous.py``). Where it cannot, it raises :class:`NodeFailure` in the task, which ends the
 barrier stage. Spark carries only the text of the exception, so the text holds the failure a second
 time, encoded, for the driver to read it back into a typed error.
 """
