@@ -33,6 +33,7 @@ OLDEST = [  # the lowest of all that setup.cfg names
     "google-crc32c==1.5.*",
     "keras==3.7.*",
     "mlflow==3.9.*",
+    "msgspec==0.19.*",
     "numpy==1.26.*",
     "pandas==2.2.*",
     "pyarrow==18.*",

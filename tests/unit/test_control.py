@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,8 +31,7 @@ GARBAGE = {
 }
 
 
-@dataclass(frozen=True)
-class Shutdown(Request[Done]):
+class Shutdown(Request[Done], frozen=True):
     """What no server offers."""
 
     rank: int

@@ -22,7 +22,7 @@ from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.claims import DriverClaims
-from tfos_ml.protocol.codec import encode_tagged
+from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Announcement, ExchangeRows, FeedSegment, ProgressAnswer, PutPartition
 from tfos_ml.protocol.messages import (
@@ -356,7 +356,7 @@ def exchange_message(client, wrong):
         reader.read_chunk()
 
 
-ORDER = encode_tagged(PutPartition(1, 0, "a", "input", 1, 60.0))
+ORDER = decode(dict, encode(PutPartition(1, 0, "a", "input", 1, 60.0)))
 
 
 @pytest.mark.timeout(30)
@@ -374,19 +374,19 @@ def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
 @pytest.mark.parametrize(
     "order",
     [
-        "",
-        "garbage",
-        "[]",
-        "{}",
-        ORDER.replace('"epochs": 1', '"epochs": "two"'),
-        ORDER.replace('"partition": 0', '"partition": true'),
-        ORDER.replace('"partition": 0', '"partition": 0, "more": 0'),
-        ORDER.replace('"input"', '""'),
-        encode_tagged(ExchangeRows("input", 60.0)),
+        b"",
+        b"garbage",
+        encode([]),
+        encode({}),
+        encode({**ORDER, "epochs": "two"}),
+        encode({**ORDER, "partition": True}),
+        encode({**ORDER, "more": 0}),
+        encode({**ORDER, "stream": ""}),
+        encode(ExchangeRows("input", 60.0)),
     ],
 )
 def test_malformed_orders_are_refused(node, order):
-    refusal = "malformed order|expected a message of type|PutPartition.epochs|PutPartition.partition|unknown fields"
+    refusal = "malformed order|expected PutPartition"
     with connect(node.endpoint.location, TOKEN) as client, pytest.raises(pa.ArrowInvalid, match=refusal):
         put_message(client, message(1, block_of([1])), order)
     assert node.put([1])

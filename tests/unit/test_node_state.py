@@ -11,6 +11,7 @@ from tfos_ml.agent import node_events as e
 from tfos_ml.agent.identity import identity_of
 from tfos_ml.agent.node_state import COLLATERAL_SECONDS, CULPRIT_SECONDS, UNFINISHED, NodeState, Phase, Process
 from tfos_ml.protocol import messages as m
+from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_messages import Ending, ProgressAnswer
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.graces import Graces, Limit
@@ -50,7 +51,7 @@ class Nodes:
                     self.sent[rank].append(effect.message)
                 case e.Exchange():
                     assert self._mine[rank] is None
-                    self._mine[rank] = vars(effect.mine)
+                    self._mine[rank] = encode_text(effect.mine)
                 case e.Fail():
                     self.failures[rank] = effect.failure
         if all(mine is not None for mine in self._mine):
@@ -282,14 +283,14 @@ def random_event(draw, size):
     answer = ProgressAnswer(
         draw.random() < 0.01, draw.random() < 0.5, draw.choice([None, None, Ending(), Ending(Limit(1.0, "limit"))])
     )
-    counts, status = vars(m.RowCounts("AAAA")), [vars(m.NodeStatus()), vars(m.NodeStatus(rows=3))]
+    counts, status = encode_text(m.RowCounts("AAAA")), [encode_text(m.NodeStatus()), encode_text(m.NodeStatus(rows=3))]
     return draw.choice(
         [
             lambda: e.NodesMet(),
             lambda: e.RowsCounted(m.RowCounts("AAAA")),
             lambda: e.InputOver(),
             lambda: e.Exchanged([counts] * size),
-            lambda: e.Exchanged([draw.choice([*status, vars(m.NodeStatus(barrier="b"))]) for _ in range(size)]),
+            lambda: e.Exchanged([draw.choice([*status, encode_text(m.NodeStatus(barrier="b"))]) for _ in range(size)]),
             lambda: e.Exchanged([status[1]] * size),
             lambda: m.Heartbeat(draw.random() < 0.3),
             lambda: m.BarrierReached("b"),
@@ -306,7 +307,7 @@ def random_event(draw, size):
 def is_possible(event, state):
     """Whether the other side may send this now: answers are of the exchange under way."""
     if isinstance(event, e.Exchanged):
-        is_counts = "counts" in event.answers[0]
+        is_counts = "RowCounts" in event.answers[0]
         return state._in_exchange and is_counts is (state.phase is Phase.JOINED)
     return state.phase is Phase.CLAIMED or not isinstance(event, e.NodesMet)
 

@@ -44,9 +44,9 @@ def test_no_task_is_left_waiting(server, before, waiting):
     stage = Stage()
     nodes = [Rendezvous(stage) for _ in range(NODES)]
     for _ in range(before):
-        for future in [node.exchange({}) for node in nodes]:
+        for future in [node.exchange("") for node in nodes]:
             future.result(DEADLINE)
-    futures = [nodes[rank].exchange({}) for rank in waiting]
+    futures = [nodes[rank].exchange("") for rank in waiting]
     with ThreadPoolExecutor(NODES) as threads:
         left = [threads.submit(leave_together, nodes[rank], server.address, rank, NODES) for rank in range(NODES)]
         assert [one.result(DEADLINE) for one in left] == [True] * NODES

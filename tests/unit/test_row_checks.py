@@ -1,7 +1,6 @@
 """What the supervisor of a node lets through to the TensorFlow process, batch by batch."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +38,7 @@ def feed(tmp_path):
     def run(spec, *batches, null_policy="error", nan_policy="error"):
         chunks = []  # messages, of which the last is the end of the input
         schema = FeedSchema((spec,), null_policy=null_policy, nan_policy=nan_policy)
-        schema = decode(FeedSchema, json.loads(encode(schema)))
+        schema = decode(FeedSchema, encode(schema))
         directories = SpoolDirectories(Path(tmp_path), Path(tmp_path))
         feeder = Feeder(make_task(schema=schema), directories, chunks.append)
         start = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.failure import Failure
@@ -33,7 +33,7 @@ class InputOver:
 class Exchanged:
     """An exchange has ended; the messages of all nodes by rank."""
 
-    answers: list[dict[str, Any]]
+    answers: list[str]
 
 
 @dataclass(frozen=True)

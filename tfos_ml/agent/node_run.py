@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claimed
@@ -46,6 +47,7 @@ from tfos_ml.data import kept_rows
 from tfos_ml.data.planned_rows import PlannedRows
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
+from tfos_ml.protocol.codec import decode_text, encode_text
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, WorksOn
 from tfos_ml.protocol.failure import Failure
@@ -102,7 +104,7 @@ class NodeRun:
         deadline = timeline.began + self._task.reservation_timeout + grace
         self._state = NodeState(member, deadline, is_detached=detachment is not None)
         self._monitor = ProcessMonitor(claimed.child, claimed.channel)
-        self._exchange: Future[list[dict[str, Any]]] | None = None  # with the other nodes, under way
+        self._exchange: Future[list[str]] | None = None  # with the other nodes, under way
         self._source = self._row_source()
         self._outcome = Outcome()
         self._link: ProgressLink | None = None
@@ -178,19 +180,19 @@ class NodeRun:
         """Meet the other nodes and hand the process all it needs to run the train function."""
         role, port, pid = self._member.role, self._claimed.port.number, self._claimed.child.pid
         mine = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
-        infos = read_infos(self._exchanged(asdict(mine)))
+        infos = read_infos(self._exchanged(encode_text(mine)))
         self._timeline.end("meeting")
         self._address = infos[role.rank].address
         self._share_memory([info.host for info in infos])
         self._send(self._start_message([info.address for info in infos]))
         if self._task.file_plan is not None and len(self._task.template.feed_ranks) > 1:
             problem = self._source.connect(infos)
-            self._source.begin([message["problem"] for message in self._exchanged({"problem": problem})])
+            self._source.begin([decode_text(str, message) for message in self._exchanged(encode_text(problem))])
         self._handle(NodesMet())
         if self._detachment is not None:
             self._detachment.joined()
 
-    def _exchanged(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+    def _exchanged(self, message: str) -> list[str]:
         """The messages of all nodes, by rank."""
         exchange = self._rendezvous.exchange(message)
         exchange.add_done_callback(lambda _: self._monitor.wake())
@@ -292,7 +294,7 @@ class NodeRun:
                 case Send():
                     self._send(effect.message)
                 case Exchange():
-                    self._exchange = self._rendezvous.exchange(vars(effect.mine))
+                    self._exchange = self._rendezvous.exchange(encode_text(effect.mine))
                     self._exchange.add_done_callback(lambda _: self._monitor.wake())
                 case Fail():
                     raise NodeFailed(effect.failure)
@@ -306,7 +308,7 @@ class NodeRun:
                 self._send(messages.PortReleased())
             case messages.Report():
                 is_shown = self._member.is_chief or self._member.is_evaluator
-                report = {**vars(message), "label": self._member.node.label, "shown": is_shown}
+                report = {**asdict(message), "label": self._member.node.label, "shown": is_shown}
                 self._outcome.reports.append(report)
                 if self._link is not None:
                     self._link.report(report)

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+
+from msgspec.structs import replace
 
 from tfos_ml import errors
 from tfos_ml.agent.identity import NodeIdentity
@@ -45,7 +45,7 @@ from tfos_ml.agent.node_events import (
     Tick,
 )
 from tfos_ml.agent.process import describe_exit
-from tfos_ml.protocol.codec import decode
+from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.graces import ended_at_work, limit_of, lost_peers
@@ -321,14 +321,14 @@ class NodeState:
         elif self._barrier is not None:
             self._exchange(NodeStatus(barrier=self._barrier))
 
-    def _take_answers(self, answers: list[dict[str, Any]], now: float) -> None:
+    def _take_answers(self, answers: list[str], now: float) -> None:
         if self.phase is Phase.JOINED:
-            counts = [decode(RowCounts, answer) for answer in answers]
+            counts = [decode_text(RowCounts, answer) for answer in answers]
             self._effects.append(Send(Agreement(dict(zip(self._labels, counts, strict=True)))))
             self._enter(Phase.RUNNING, now)
         elif self.phase is Phase.RUNNING:
             ranks = self._member.template.feed_ranks
-            self._take_statuses({self._labels[rank]: decode(NodeStatus, answers[rank]) for rank in ranks}, now)
+            self._take_statuses({self._labels[rank]: decode_text(NodeStatus, answers[rank]) for rank in ranks}, now)
         elif self.phase is Phase.DRAINING:
             self._be_done(now)
 

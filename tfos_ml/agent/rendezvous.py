@@ -17,7 +17,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import importlib.metadata
-import json
 import logging
 import platform
 import socket
@@ -26,15 +25,14 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from tfos_ml.common.version import __version__
 from tfos_ml.errors import ClusterConfigError, VersionMismatchError
 from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, bracketed, described_ports
-from tfos_ml.protocol.codec import decode
+from tfos_ml.protocol.codec import Struct, decode_text
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import GatherRound
 
@@ -85,8 +83,7 @@ class ReservedPort:
             self._socket.close()
 
 
-@dataclass(frozen=True)
-class NodeInfo:
+class NodeInfo(Struct, frozen=True):
     """What a node sends the others of itself when they meet."""
 
     rank: int
@@ -112,25 +109,25 @@ def local_versions() -> dict[str, str]:
 
 
 class Rendezvous:
-    """Exchanges of JSON messages between all nodes, one after the other."""
+    """Exchanges of texts between all nodes, one after the other."""
 
     def __init__(self, context: BarrierContext):
         self._context = context
-        self._last: Future[list[dict[str, Any]]] | None = None
+        self._last: Future[list[str]] | None = None
         self.begun = 0  # exchanges, the one under way among them
 
-    def exchange(self, message: dict[str, Any]) -> Future[list[dict[str, Any]]]:
+    def exchange(self, message: str) -> Future[list[str]]:
         """Send a message to all nodes; the future has those of all, by rank."""
-        future: Future[list[dict[str, Any]]] = Future()
+        future: Future[list[str]] = Future()
         self._last = future
         self.begun += 1
         thread = threading.Thread(target=self._gather, args=(message, future), name="rendezvous", daemon=True)
         thread.start()
         return future
 
-    def _gather(self, message: dict[str, Any], future: Future[list[dict[str, Any]]]) -> None:
+    def _gather(self, message: str, future: Future[list[str]]) -> None:
         try:
-            future.set_result([json.loads(m) for m in self._context.allGather(json.dumps(message))])
+            future.set_result(self._context.allGather(message))
         except BaseException as error:  # raised where the future is waited for
             future.set_exception(error)
 
@@ -139,7 +136,7 @@ class Rendezvous:
         deadline = time.monotonic() + timeout
         while self.begun < begun or self._last is not None:
             if self._last is None:
-                self.exchange({})
+                self.exchange("")
                 assert self._last is not None
             done, _ = concurrent.futures.wait([self._last], max(0.0, deadline - time.monotonic()))
             if not done:
@@ -148,9 +145,9 @@ class Rendezvous:
         return True
 
 
-def read_infos(messages: list[dict[str, Any]]) -> list[NodeInfo]:
+def read_infos(messages: list[str]) -> list[NodeInfo]:
     """What nodes have sent of themselves, by rank; raises ``VersionMismatchError``, which names those that differ."""
-    infos = sorted((decode(NodeInfo, message) for message in messages), key=lambda info: info.rank)
+    infos = sorted((decode_text(NodeInfo, message) for message in messages), key=lambda info: info.rank)
     for package in infos[0].versions:
         found = {f"{c.label} on {c.host}": c.versions.get(package) for c in infos}
         if len(set(found.values())) > 1:

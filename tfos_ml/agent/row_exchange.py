@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.agent import row_outbox
@@ -173,7 +174,7 @@ class Inbox:
             ready = peer.ask(TakeParts(self._rank, peer.taken, waits))
             for part in ready.parts:
                 chunk = None if part.chunk is None else self._moved(peer, part.number, part.chunk)
-                self._arrived(peer, replace(part, chunk=chunk))
+                self._arrived(peer, structs.replace(part, chunk=chunk))
         except (pa.ArrowException, ConnectionError) as error:
             # Who fails tells the driver, which ends this node, too: this is for one that is cut off.
             if time.monotonic() - peer.heard_at > LEASE_SECONDS:

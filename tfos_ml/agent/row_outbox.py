@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import structs
 
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.data import blocks, spool
@@ -108,7 +108,7 @@ class Outbox:
             if rank in self._left or self._closed:
                 _delete(part)
                 return
-            self._parts[rank].append(replace(part, number=self._numbers[rank]))
+            self._parts[rank].append(structs.replace(part, number=self._numbers[rank]))
             self._numbers[rank] += 1
             self._size += size_of(part)
             self._changed.notify_all()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claim
@@ -150,7 +151,9 @@ class Supervisor:
 
     def _named(self, failure: Failure) -> Failure:
         node, tail = self._member.node, self._claim.log_tail()
-        return replace(failure, role=node.job_name, index=node.task_index, host=self._member.host, log_tail=tail)
+        return structs.replace(
+            failure, role=node.job_name, index=node.task_index, host=self._member.host, log_tail=tail
+        )
 
     def report_failure(self, error: NodeFailure) -> bool:
         """Report a failure to the driver at once, and end the process; whether the task may end without an error.

@@ -40,7 +40,7 @@ from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError, DestinationError
 from tfos_ml.protocol.addresses import node_ports
 from tfos_ml.protocol.artifacts import Artifact, publish
-from tfos_ml.protocol.codec import decode, encode, parse
+from tfos_ml.protocol.codec import decode_text, encode_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,7 +127,7 @@ def _looks(spark: SparkSession, nodes: int, assignment: Assignment, left: Callab
         raise OutOfTimeError(f"the job has not ended within {seconds:.0f} s")
     if job.error is not None:
         raise job.error
-    return [decode(Look, parse(found)) for found in job.result]
+    return [decode_text(Look, found) for found in job.result]
 
 
 def look(assignment: Assignment, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -142,7 +142,7 @@ def look(assignment: Assignment, batches: Iterable[pa.RecordBatch]) -> Iterator[
         artifact=_read(assignment.artifact, assignment.content),
         storage=storage.read_and_write(assignment.directory, uuid.uuid4().hex) if assignment.directory else "",
     )
-    yield pa.record_batch([[encode(found)]], ["found"])
+    yield pa.record_batch([[encode_text(found)]], ["found"])
 
 
 def _own_version(package: str) -> str:

@@ -23,6 +23,7 @@ from tfos_ml.protocol.addresses import (
     driver_endpoint,
     node_endpoint,
 )
+from tfos_ml.protocol.codec import Struct
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Request
 from tfos_ml.protocol.transport import Service, TransportServer
@@ -33,15 +34,13 @@ if TYPE_CHECKING:
 BACK_SECONDS = 3.0
 
 
-@dataclass(frozen=True)
-class CalledBack:
+class CalledBack(Struct, frozen=True):
     """Why the driver could not connect; empty if it could."""
 
     problem: str
 
 
-@dataclass(frozen=True)
-class CallBack(Request[CalledBack]):
+class CallBack(Request[CalledBack], frozen=True):
     """Connect to a port of the caller's host."""
 
     host: str
