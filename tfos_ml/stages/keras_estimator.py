@@ -345,9 +345,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             rows = rows.where(schema.no_nulls(rows, specs))
         return rows.where(schema.all_finite(rows, specs)) if columns.nan_policy == "skip" else rows
 
-    def _columns_of(self, df: DataFrame) -> schema.FeedSchema:
-        return self._feed_columns(df.schema, df.sparkSession)
-
     def _validation_rule(self) -> str | ValidationDraw | None:
         split = self._get("validationSplit")
         return ValidationDraw(split, self._get("seed")) if split else super()._validation_rule()
