@@ -8,7 +8,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "matrix"
-PAGE = HERE / "compatibility.rst"
+PAGE = HERE / "reference" / "compatibility.rst"
 ORDER = ("spark-3.5", "spark-4.0", "debian-12", "newest", "connect", "connect-client")
 SHOWN = {
     "python": "Python",
@@ -28,9 +28,9 @@ Compatibility
 .. Made by docs/compatibility.py from the results of make test-matrix, in docs/matrix; not to be edited.
 
 Each column is an environment of its own, into which the wheel was installed, and the tests that cross every layer
-were run there (``make test-matrix``; `tests/README.rst <../tests/README.rst>`_ says how). What ``setup.cfg`` allows
+were run there (``make test-matrix``; `tests/README.rst <../../tests/README.rst>`_ says how). What ``setup.cfg`` allows
 lies between the lowest and the highest of these versions. How a Spark differs is found out by what it has, not by its
-number, as platforms number their own Sparks: `tfos_ml/common/spark_api.py <../tfos_ml/common/spark_api.py>`_.
+number, as platforms number their own Sparks: `tfos_ml/common/spark_api.py <../../tfos_ml/common/spark_api.py>`_.
 
 """
 REASONS = "Why tests were left out (what they show may work all the same):\n\n"

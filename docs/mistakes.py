@@ -1,10 +1,10 @@
-"""Make typical mistakes in a real Spark session, and write what a person then sees to docs/mistakes.rst.
+"""Make typical mistakes in a real Spark session, and write what a person then sees to docs/reference/mistakes.rst.
 
 Each function with ``@mistake`` is one: it is given a :class:`Table`, does something wrong, and an error is raised or a
 warning shown. All run one after the other in one fresh driver process at Spark's default log level, whose console (its
 own lines, the JVM's, and those of the nodes, which share it in local mode) goes to a file.
 
-    python docs/mistakes.py [--only WORD] [--output docs/mistakes.rst]
+    python docs/mistakes.py [--only WORD] [--output docs/reference/mistakes.rst]
 """
 
 from __future__ import annotations
@@ -698,7 +698,7 @@ def main() -> int:
     """Write the page; the number of mistakes whose outcome is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="pattern of names")
-    parser.add_argument("--output", default=str(ROOT / "docs" / "mistakes.rst"))
+    parser.add_argument("--output", default=str(ROOT / "docs" / "reference" / "mistakes.rst"))
     parser.add_argument("--console", help=argparse.SUPPRESS)
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 """Writes what follows from the Params but has to be text: ``python tools/generate_keywords.py``, after a change of one.
 
-That is ``tfos_ml/stages/keywords.py``, for type checkers and editors, and ``docs/params.rst``.
+That is ``tfos_ml/stages/keywords.py``, for type checkers and editors, and ``docs/reference/params.rst``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tfos_ml.stages import params
 from tfos_ml.stages.declared import Param
 
 ROOT = Path(__file__).parents[1]
-KEYWORDS, REFERENCE = ROOT / "tfos_ml" / "stages" / "keywords.py", ROOT / "docs" / "params.rst"
+KEYWORDS, REFERENCE = ROOT / "tfos_ml" / "stages" / "keywords.py", ROOT / "docs" / "reference" / "params.rst"
 GROUPS = {
     "Scoring": (params.ScoringParams, "All stages"),
     "Classifier": (params.ClassifierParams, "TFModel and KerasEstimator, for models that classify"),

@@ -1,4 +1,4 @@
-"""``tfos_ml.compat`` has what TensorFlowOnSpark has, as docs/migration.rst says of each name and argument."""
+"""``tfos_ml.compat`` has what TensorFlowOnSpark has, as docs/howto/migrate_tensorflowonspark.rst says of each name and argument."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tfos_ml import errors
 
-PAGE = Path(__file__).parents[2] / "docs" / "migration.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "migrate_tensorflowonspark.rst"
 STATUS = re.compile(r"same$|different: .+|gone: .+")
 
 # Public names of TensorFlowOnSpark 2.2.5, with arguments and defaults, as its wheel has them.

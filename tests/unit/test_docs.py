@@ -113,7 +113,7 @@ def test_the_version_and_the_way_to_others_are_on_every_page(site):
 
     changelog = (ROOT / "CHANGELOG.rst").read_text()
     released = re.findall(r"^(\d+\.\d+\.\d+) \(\d", changelog, re.MULTILINE)
-    for page in (site / "index.html", site / "howto" / "train.html", site / "api" / "index.html"):
+    for page in (site / "index.html", site / "tutorials" / "train.html", site / "reference" / "api.html"):
         shown = re.search(r'<details class="versions">.*?</details>', page.read_text(), re.DOTALL)[0]
         assert f"Version {__version__}" in shown
         assert ("unreleased" in shown) is (__version__ not in released)

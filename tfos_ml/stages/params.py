@@ -1,7 +1,7 @@
 """The Params of estimators and models: each declared once.
 
 From a declaration follow validation (``declared``, ``constraints``), keywords, setters and getters with their types
-and docstrings (``keywords``, generated), the list in ``help``, and docs/params.rst (generated).
+and docstrings (``keywords``, generated), the list in ``help``, and docs/reference/params.rst (generated).
 """
 
 from __future__ import annotations
