@@ -1,4 +1,4 @@
-"""``tfos_ml.compat`` has what TensorFlowOnSpark has, as docs/howto/migrate_tensorflowonspark.rst says of each name and argument."""
+"""``tfos_ml.compat`` has TensorFlowOnSpark's names and arguments, as docs/howto/migrate_tensorflowonspark.rst says."""
 
 from __future__ import annotations
 
