@@ -391,7 +391,8 @@ class TFCluster:
         """End the feed, wait until all map functions have returned, and clean up; again is fine.
 
         The chief and the workers are waited for as long as they work. Then parameter servers and evaluators learn of
-        it (``ctx.should_stop()``, ``ctx.wait()``), and are ended after a grace. See ``docs/explanation/reliability.rst``.
+        it (``ctx.should_stop()``, ``ctx.wait()``), and are ended after a grace; ``docs/explanation/reliability.rst``
+        has a table.
 
         Parameters
         ----------
