@@ -1,7 +1,7 @@
 """``python -m tfos_ml doctor``, as users run it: on good set-ups, and on broken ones, each of which it names.
 
 A good set-up and five broken ones are in ``make test``, the others in ``make chaos``: nearly each starts a Spark of its
-own. The program of docs/howto/doctor.rst runs it in a session that is there already, too (tests/test_readme.py).
+own. The program of docs/howto/install.rst runs it in a session that is there already, too (tests/test_readme.py).
 """
 
 from __future__ import annotations
