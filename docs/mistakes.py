@@ -38,8 +38,8 @@ This page shows {number} common mistakes, and the error or warning that each cau
 it starts a Spark job if it can detect the mistake.
 
 ``table.df`` is a DataFrame with a column ``features`` (arrays of four floats) and a column ``label`` (0, 1 or 2).
-``keras_model()`` returns a compiled classifier for it. ``python docs/mistakes.py`` makes all mistakes in a Spark
-session (``local[4]``) and writes this page.
+``keras_model()`` returns a compiled classifier for it. The console also shows a traceback above each error, which this
+page leaves out. ``python docs/mistakes.py`` makes all mistakes in a Spark session and writes this page.
 """
 
 
@@ -483,11 +483,22 @@ def page(outcomes: list[Outcome]) -> str:
     for outcome in outcomes:
         source = inspect.getsource(made[outcome.name].make).split("\n", 2)[2]  # without decorator and head
         code = textwrap.indent(textwrap.dedent(source).strip(), "    ")
-        text = textwrap.indent(outcome.console, "    ")
+        text = textwrap.indent(message(outcome), "    ")
         parts.append(
-            f"{outcome.title}\n{'-' * len(outcome.title)}\n\n.. code-block:: python\n\n{code}\n\nConsole::\n\n{text}\n"
+            f"{outcome.title}\n{'-' * len(outcome.title)}\n\n.. code-block:: python\n\n{code}\n\n::\n\n{text}\n"
         )
     return "\n".join(parts)
+
+
+def message(outcome: Outcome) -> str:
+    """The error or warning as the console shows it, in short lines and without the traceback above it."""
+    lines = outcome.console.splitlines()
+    name = outcome.error.rsplit(".", 1)[-1]
+    (*_, first) = (number for number, line in enumerate(lines) if f"{name}: " in line)
+    begun = lines[first].index(name)
+    rest = [] if name.endswith("Warning") else lines[first + 1 :]  # below a warning is the line that it is about
+    wrapped = (textwrap.wrap(line, 112, break_long_words=False) or [""] for line in [lines[first][begun:], *rest])
+    return "\n".join(line for lines in wrapped for line in lines)
 
 
 def _row(cells: tuple[str, ...], widths: list[int]) -> str:
