@@ -43,25 +43,25 @@ class NodeContext:
     executor_id : int
         Rank of the node in the whole cluster.
     worker_num, num_workers : int
-        Index among, and number of, the nodes that receive training rows; ``worker_num`` is -1
-        on nodes that receive none. With ``TFParallel``, of the instances.
+        Index and number of the nodes that receive training rows; ``worker_num`` is -1 on other nodes. With
+        ``TFParallel``, index and number of the instances.
     cluster_spec : dict of str to list of str
         ``host:port`` of all nodes by job name.
     is_chief : bool
-        Whether this node writes what is written once.
+        Whether this node is the chief, which exports the model.
     default_fs, working_dir : str
         Default filesystem of the Spark cluster, and the driver's working directory.
     checkpoint_dir : str or None
-        ``modelDir``, absolute.
+        Absolute form of ``modelDir``.
     log_dir : str
-        For TensorBoard's event files: ``logDir``; unless set, a directory that goes with the node, and with
-        ``tensorboard=True`` one that stays. Where ``logDir`` is on a store that TensorFlow cannot write (all but local
-        paths and ``gs://``), a local directory, which is copied there at the end, and by ``KerasEstimator`` after each
-        epoch.
+        Directory for TensorBoard's event files: ``logDir``. If that is not set, a directory that is deleted with the
+        node, or kept with ``tensorboard=True``. If TensorFlow cannot write to the store of ``logDir`` (it can write
+        to local paths and ``gs://``), a local directory that is copied there at the end, and by ``KerasEstimator``
+        after each epoch.
     restart_count : int
-        How many times this fit has been restarted.
+        Number of restarts of this fit so far.
     run_id : str
-        The same on all nodes of one attempt of a fit, and of no other.
+        Identifies one attempt of a fit; the same on all its nodes.
     batch_size, per_node_batch_size, epochs : int
         The global batch, one node's share of it (at least 1), and the epochs requested.
 
