@@ -79,7 +79,7 @@ def test_links_and_pictures_of_the_page_lead_somewhere(metadata):
     text = metadata.get_payload()
     assert "<docs/" not in text
     assert "image:: docs/" not in text
-    assert f"{metadata['Home-page']}/blob/main/docs/migration.rst" in text
+    assert f"{metadata['Home-page']}/blob/main/docs/howto/migrate_tensorflowonspark.rst" in text
 
 
 def test_an_empty_environment_can_import_it(built, tmp_path):
