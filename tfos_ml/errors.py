@@ -92,7 +92,7 @@ class ParamError(InvalidInputError):
 
 
 class InputTypeError(InvalidInputError, TypeError):
-    """Something else than a Spark DataFrame, or than a cluster of TensorFlow, was given where one is needed."""
+    """An argument is not a Spark DataFrame, or not a TensorFlow cluster, where one is needed."""
 
 
 class ColumnNotFoundError(InvalidInputError, IllegalArgumentException):
@@ -119,7 +119,7 @@ class ClusterConfigError(InvalidInputError):
 
 
 class RemovedError(InvalidInputError, NotImplementedError):
-    """A program uses what TensorFlowOnSpark has and :mod:`tfos_ml.compat` has not; says what to use instead."""
+    """A function of TensorFlowOnSpark that :mod:`tfos_ml.compat` does not have. The message names a replacement."""
 
 
 class NotEnoughSlotsError(InvalidInputError):
@@ -131,7 +131,7 @@ class DestinationError(InvalidInputError):
 
 
 class DataError(TfosMlError, ValueError):
-    """The rows themselves are at fault."""
+    """The rows have an error."""
 
 
 class EmptyDataError(DataError):
@@ -147,11 +147,11 @@ class NonFiniteValueError(DataError):
 
 
 class LabelRangeError(DataError):
-    """Labels that the model's loss cannot take: no index of one of its classes, or no probability."""
+    """Labels that the loss of the model cannot take: they are not class indices, or not probabilities."""
 
 
 class CorruptRecordError(DataError):
-    """A record of a file of TFRecords is damaged, or does not fit the columns that it is read as.
+    """A TFRecord is damaged or does not fit the columns.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class ShapeError(DataError):
 
 
 class UnevenDataError(DataError):
-    """Some worker would have no row in some step."""
+    """A worker would have no row in some step."""
 
 
 class ModelError(TfosMlError):
@@ -183,7 +183,7 @@ class ModelError(TfosMlError):
 
 
 class NothingExportedError(ModelError):
-    """No model was exported, by the train function or since it cannot be, so there is nothing to transform with."""
+    """The train function exported no model, or the model cannot be exported, so ``transform`` is not possible."""
 
 
 class SignatureError(ModelError, ValueError):
@@ -191,11 +191,11 @@ class SignatureError(ModelError, ValueError):
 
 
 class MissingPackageError(TfosMlError, ImportError):
-    """pyspark, TensorFlow or MLflow is not installed; says which line installs it."""
+    """pyspark, TensorFlow or MLflow is not installed. The message has the command that installs it."""
 
 
 class RowsLostError(TfosMlError):
-    """The nodes of a ``TFCluster`` have taken over more or fewer rows of a partition than Spark has read of it."""
+    """The nodes of a ``TFCluster`` received more or fewer rows of a partition than Spark has read."""
 
 
 class FitCancelledError(TfosMlError):
@@ -203,7 +203,7 @@ class FitCancelledError(TfosMlError):
 
 
 class ResultSizeError(TfosMlError):
-    """What the nodes brought home is larger than ``spark.driver.maxResultSize``."""
+    """The results of the nodes are larger than ``spark.driver.maxResultSize``."""
 
 
 class ReservationTimeoutError(TfosMlError):
