@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +15,7 @@ from msgspec.structs import asdict
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claimed
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.file_source import FileSource
-from tfos_ml.agent.forkserver import executor
 from tfos_ml.agent.identity import NodeIdentity
-from tfos_ml.agent.kept_source import KeptSource, knows_enough
 from tfos_ml.agent.node_events import (
     Event,
     Exchange,
@@ -43,11 +39,9 @@ from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_
 from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource, RowSource
 from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.common.timeline import Timeline
-from tfos_ml.data import kept_rows
-from tfos_ml.data.planned_rows import PlannedRows
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
-from tfos_ml.protocol.codec import decode_text, encode_text
+from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, WorksOn
 from tfos_ml.protocol.failure import Failure
@@ -109,24 +103,11 @@ class NodeRun:
         self._outcome = Outcome()
         self._link: ProgressLink | None = None
         self._address = ""
-        self._keeps = False  # its rows stay on this host
         self._started = time.monotonic()
 
     def _row_source(self) -> RowSource:
-        task, directories = self._task, self._claimed.directories
-        if self._detachment is not None:
-            return self._detachment.make_source(task, directories, self._send)
-        if task.file_plan is not None:
-            return FileSource(task, self._member.rank, self._placement.host, directories, self._send)
-        if not task.rows_are_kept:
-            return Feeder(task, directories, self._send)
-        wants_example = bool(task.settings.telemetry.example_rows) and self._member.gives_example
-        kept = kept_rows.take(task.kept_rows, self._member.rank, directories, partial(knows_enough, wants_example))
-        if kept is None:
-            raise errors.KeptRowsLostError(
-                f"{self._member.host} does not have the rows that an earlier fit had left on the hosts of its nodes."
-            )
-        return KeptSource(kept, self._send)
+        make = Feeder if self._detachment is None else self._detachment.make_source
+        return make(self._task, self._claimed.directories, self._send)
 
     @property
     def is_over(self) -> bool:
@@ -185,9 +166,6 @@ class NodeRun:
         self._address = infos[role.rank].address
         self._share_memory([info.host for info in infos])
         self._send(self._start_message([info.address for info in infos]))
-        if self._task.file_plan is not None and len(self._task.template.feed_ranks) > 1:
-            problem = self._source.connect(infos)
-            self._source.begin([decode_text(str, message) for message in self._exchanged(encode_text(problem))])
         self._handle(NodesMet())
         if self._detachment is not None:
             self._detachment.joined()
@@ -211,9 +189,7 @@ class NodeRun:
         self._claimed = replace(claimed, budget=budget)
 
     def _start_message(self, addresses: list[str]) -> messages.Start:
-        role, template, plan = self._member.role, self._member.template, self._task.file_plan
-        budget = self._claimed.budget
-        ranks = {"train": list(template.feed_ranks), "validation": list(template.validation_ranks)}
+        role, template, budget = self._member.role, self._member.template, self._claimed.budget
         return messages.Start(
             payload=str(self._claimed.payload),
             directory=str(self._claimed.directories.disk),
@@ -222,15 +198,14 @@ class NodeRun:
             task_index=role.task_index,
             label=role.label,
             is_chief=self._member.is_chief,
-            feed_labels=[template.nodes[rank].label for rank in ranks["train"]],
-            validation_labels=[template.nodes[rank].label for rank in ranks["validation"]],
+            feed_labels=[template.nodes[rank].label for rank in template.feed_ranks],
+            validation_labels=[template.nodes[rank].label for rank in template.validation_ranks],
             run_id=self._task.run_id,
             cluster_spec=cluster_spec(template, addresses),
             tf_config=tf_config(template, role.rank, addresses),
             schema=self._task.schema,
             log_dir=self._claimed.log_dir,
             settings=replace(self._task.settings, spool_memory=budget.size, host_nodes=budget.nodes),
-            planned=None if plan is None else PlannedRows.of_plan(plan, self._task.schema, ranks),
             secret=node_secret(self._task.control["token"]).hex() if self._task.control else "",
         )
 
@@ -249,7 +224,6 @@ class NodeRun:
             self._source.close()
         else:
             self._source.finish()
-            self._keep_rows()
         self._timeline.end("rows")
         self._handle(InputOver())
         while self._state.phase is not Phase.ENDED:
@@ -259,13 +233,6 @@ class NodeRun:
     @property
     def _is_returned(self) -> bool:
         return self._state.process is Process.OVER
-
-    def _keep_rows(self) -> None:
-        """Leave the rows on this host for the next fit that needs them."""
-        task = self._task
-        if task.kept_rows and isinstance(self._source, Feeder):
-            rows, owner = self._source.kept(), task.fork_owner or executor()
-            self._keeps = rows is not None and kept_rows.keep(task.kept_rows, self._member.rank, owner, rows)
 
     def _pump(self, timeout: float) -> None:
         """Take up what has come from the process, the driver and the other nodes; raise if the node has failed."""
@@ -327,12 +294,6 @@ class NodeRun:
                 if not self._source.take_up(message):
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
 
-    @property
-    def _rows_from(self) -> str:
-        if self._task.rows_are_kept:
-            return "host"
-        return "spark" if self._task.file_plan is None else "files"
-
     def _send(self, message: messages.Message) -> None:
         """Send a message to the process; if it is gone, its exit is what will be reported."""
         try:
@@ -353,12 +314,9 @@ class NodeRun:
             "validation_rows": source.rows["validation"],
             "skipped_rows": source.skipped,
             "bytes": source.size,
-            "rows_from": self._rows_from,
-            "keeps_rows": self._keeps,
             "ended_at_work": self._state.ended_at_work,
             "seconds": time.monotonic() - self._started,
             "timeline": self._timeline.seconds,
-            **source.facts(),
             **self._telemetry.facts(),
             **self._output.facts(),
         }

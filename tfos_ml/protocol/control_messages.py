@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar, get_args
 
 from msgspec import field
 
-from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.codec import Struct
 from tfos_ml.protocol.graces import Limit
 
@@ -247,42 +246,6 @@ class ExchangeRows(Struct, frozen=True):
 
     stream: str
     feed_timeout: float
-
-
-# Rows that nodes have read from files for each other
-
-
-class RowPart(Struct, frozen=True):
-    """Rows of a unit of files for one node; without a chunk, that these were all of the unit."""
-
-    number: int  # counts the parts for the node
-    unit: int
-    rows: int  # of the chunk, or of the unit
-    stream: str = ""  # "train" or "validation"
-    chunk: Chunk | None = None  # in the spool of the node that has read it
-
-
-class PartsReady(Struct, frozen=True):
-    """Parts that have not been taken yet, the oldest first."""
-
-    parts: list[RowPart]
-    steps: int  # in which the node has read so far
-
-
-class TakeParts(Request[PartsReady], frozen=True):
-    """A node takes what another one has read for it."""
-
-    rank: int
-    taken: int  # parts that it has got, and the other one may forget
-    waits: bool = False  # whether it cannot go on without more
-    leaves: bool = False  # whether it wants no more
-
-
-class FetchPart(Struct, frozen=True):
-    """Brings the file of a chunk to a node on another host."""
-
-    rank: int
-    number: int
 
 
 class RequestStop(Request[Done], frozen=True):

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 from msgspec import field
 
-from tfos_ml.data.planned_rows import PlannedRows
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.codec import Struct
@@ -38,7 +37,6 @@ class Start(Struct, frozen=True):
     schema: FeedSchema
     log_dir: str
     settings: NodeSettings
-    planned: PlannedRows | None = None  # where it is known before which rows there will be
     secret: str = ""  # of the run's nodes, in hexadecimal digits
 
     def __repr__(self) -> str:
