@@ -1,6 +1,5 @@
 """The door of a node: who may hand in rows, which of them count, and how long anybody waits."""
 
-import json
 import socket
 import threading
 import uuid
@@ -25,6 +24,7 @@ from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Announcement, ExchangeRows, FeedSegment, ProgressAnswer, PutPartition
+from tfos_ml.protocol.frames import receive_frame
 from tfos_ml.protocol.messages import (
     Answers,
     ChunkRead,
@@ -78,7 +78,7 @@ class Node:
             with writer:
                 for batch in rdd_to_arrow.to_batches(elements):
                     writer.write_batch(blocks.pack([batch]))
-                    if not json.loads(reader.read().to_pybytes())["wanted"]:
+                    if not decode(dict, reader.read().to_pybytes())["wanted"]:
                         return False
                 if whole:
                     writer.write_batch(blocks.END)
@@ -304,8 +304,7 @@ def test_a_process_that_reads_nothing_holds_up_no_ping(tmp_path):
         chunks = [spool.Chunk(f"{'x' * 1000}-{i}", 1, 1, True) for i in range(2000)]
         node.inlet.commit("input", chunks, 1, 60.0)  # more than the socket holds
         assert node.inlet.progress()["rows"] == 2000
-        with theirs.makefile("rb") as lines:
-            received = [json.loads(lines.readline())["chunk"]["path"] for _ in chunks]
+        received = [decode(ChunkReady, receive_frame(theirs)[0]).chunk.path for _ in chunks]
         assert received == [chunk.path for chunk in chunks]
         channel.check()
     finally:
@@ -336,7 +335,7 @@ MALFORMED = {
 
 
 def put_message(client, wrong, order=None):
-    order = ORDER if order is None else order
+    order = encode(ORDER) if order is None else order
     writer, reader = client.do_put(
         flight.FlightDescriptor.for_command(order), wrong.schema, flight.FlightCallOptions(timeout=10)
     )
