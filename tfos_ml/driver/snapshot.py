@@ -177,6 +177,8 @@ class SnapshotDirectory:
     # Writing
 
     def _write(self, df: DataFrame, rows: DataFrame, columns: tuple[StoredColumn, ...], nodes: int) -> Written:
+        probe = filesystems.child_uri(self._uri, f".probe-{uuid.uuid4().hex[:12]}")
+        filesystems.request(probe, filesystems.write_and_delete)
         self._delete_leftovers()
         buckets, name = math.lcm(BUCKETS, nodes), f"rows-{uuid.uuid4().hex[:12]}"
         directory = filesystems.child_uri(self._uri, name)
