@@ -86,8 +86,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     Every step applies the gradient of the *global* batch, the same rows whatever the number of
     workers: ``clusterSize`` changes the speed, not the result, up to floating-point rounding.
     What computes over a batch (BatchNormalization) or draws random numbers (Dropout) differs by
-    nature; a warning names it. With ``shuffle=False`` and nodes that read files (``inputPath``,
-    ``cacheDir``) the first epoch begins before all rows are there, with the same result.
+    nature; a warning names it.
 
     Parameters
     ----------
