@@ -12,6 +12,7 @@
     │   ├── ClusterConfigError       a Spark setting that would break the run
     │   ├── RemovedError             a function of TensorFlowOnSpark that has no counterpart
     │   ├── NotEnoughSlotsError      more nodes than Spark has task slots
+    │   ├── SnapshotError            a cacheDir that cannot be used, or has other rows
     │   └── DestinationError         a directory that cannot be written or is in use
     ├── DataError                    found in the data
     │   ├── EmptyDataError           no rows at all
@@ -124,6 +125,10 @@ class RemovedError(InvalidInputError, NotImplementedError):
 
 class NotEnoughSlotsError(InvalidInputError):
     """The cluster has more nodes than Spark has task slots."""
+
+
+class SnapshotError(InvalidInputError):
+    """The snapshot in ``cacheDir`` is damaged or of other rows, or none can be written there."""
 
 
 class DestinationError(InvalidInputError):

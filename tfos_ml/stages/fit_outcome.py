@@ -49,6 +49,7 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     failed = driver.get("failed attempts", 0.0) + (around_job if result.restarts else 0.0)
     phases = {
         "checks": driver["checks"] + result.check_seconds,
+        **({"snapshot": driver["snapshot"]} if "snapshot" in driver else {}),
         **({"failed attempts": failed} if failed else {}),
         "job": result.job_seconds - sum(node.values()),  # Spark's scheduling, and the way of the results
         **{phase: spent for phase, spent in node.items() if phase not in ("rows", "training")},

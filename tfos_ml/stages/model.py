@@ -66,10 +66,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         (before the job), "job" (Spark's scheduling), "process" (the chief's starts), "meeting"
         (of the nodes), "rows" (until the last has arrived), "tracing" (of a Keras model's step
         by TensorFlow), "training" (the rest), "export" and "return". They add up to the time
-        that ``fit`` took; seconds of each epoch are among the node's. With ``cacheDir``
-        ``summary["cache"]`` has the key of the cached rows, their number, and whether they were
-        there before. ``summary["fed_because"]`` says why Spark fed rows of CSV or JSON files after
-        nodes had begun to read them.
+        that ``fit`` took; seconds of each epoch are among the node's. With ``cacheDir``,
+        "snapshot" comes after "checks", and ``summary["snapshot"]`` says how many rows it has, when
+        and by which application it was written, and whether by this fit.
 
     Examples
     --------
