@@ -399,8 +399,8 @@ class TFCluster:
             A stream that feeds the cluster: it is waited for first, and ended after :meth:`request_stop`.
         grace_secs : float, default 0
             Seconds that evaluators and parameter servers have left to return, counted from the end of the last chief
-            and worker, and not before this call. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
-            ``spark.tfos_ml.serverGrace`` (5 s). It cuts no map function of a chief or worker short, and is no pause.
+            and worker, and not before this call. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s), and
+            parameter servers have 5 s. It cuts no map function of a chief or worker short, and is no pause.
         timeout : float, default 259200
             Seconds for all of it; 0 or less for no limit.
 
