@@ -34,7 +34,6 @@ from tfos_ml.common.version import __version__ as __version__
 if TYPE_CHECKING:
     from tfos_ml.stages.estimator import TFEstimator
     from tfos_ml.stages.input_mode import InputMode
-    from tfos_ml.stages.input_path import delete_cache
     from tfos_ml.stages.keras_estimator import KerasEstimator
     from tfos_ml.stages.model import TFModel
     from tfos_ml.tfcluster.tfcluster import TFCluster
@@ -53,7 +52,6 @@ __all__ = [
     "TFEstimator",
     "TFModel",
     "TFParallel",
-    "delete_cache",
 ]
 
 _HOMES = {
@@ -66,7 +64,6 @@ _HOMES = {
     "TFEstimator": "tfos_ml.stages.estimator",
     "TFModel": "tfos_ml.stages.model",
     "TFParallel": "tfos_ml.tfcluster.tfparallel",
-    "delete_cache": "tfos_ml.stages.input_path",
 }
 
 
