@@ -35,6 +35,7 @@ OLDEST = [  # the lowest of all that setup.cfg names
     "mlflow==3.9.*",
     "numpy==1.26.*",
     "pandas==2.2.*",
+    "protobuf==4.25.*",
     "pyarrow==18.*",
     "pyspark==3.5.*",
     "requests==2.31.*",
