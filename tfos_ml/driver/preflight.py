@@ -18,7 +18,6 @@ from tfos_ml.protocol.graces import (
     IDLE_SETTING,
     LEASE_SECONDS,
     LEASE_SETTING,
-    SERVER_SETTING,
     WORKER_SETTING,
     Graces,
 )
@@ -122,7 +121,6 @@ def graces(spark: SparkSession) -> Graces:
     default = Graces()
     return Graces(
         worker=_seconds(spark, WORKER_SETTING, default.worker),
-        server=_seconds(spark, SERVER_SETTING, default.server),
         evaluator=_seconds(spark, EVALUATOR_SETTING, default.evaluator),
     )
 
