@@ -12,7 +12,6 @@
     │   ├── ClusterConfigError       a Spark setting that would break the run
     │   ├── RemovedError             a function of TensorFlowOnSpark that has no counterpart
     │   ├── NotEnoughSlotsError      more nodes than Spark has task slots
-    │   ├── InputPathError           files that nodes cannot read themselves, where they must
     │   └── DestinationError         a directory that cannot be written or is in use
     ├── DataError                    found in the data
     │   ├── EmptyDataError           no rows at all
@@ -20,7 +19,6 @@
     │   ├── NonFiniteValueError      NaN or infinity where none is allowed
     │   ├── LabelRangeError          labels that the model's loss cannot take
     │   ├── CorruptRecordError       a TFRecord that is damaged, or does not fit the columns
-    │   ├── FilesChangedError        files that have changed since the fit was planned
     │   ├── ShapeError               rows that do not have the expected shape or dtype
     │   └── UnevenDataError          too few rows to give every worker a batch in every step
     ├── ModelError                   a SavedModel that is missing or does not fit
@@ -39,10 +37,7 @@
         ├── NodeLostError            the node's Spark task, Python worker or host is gone
         │   └── PythonDaemonError    Spark's Python daemon had ended, so the node could not start
         ├── InputLostError           Spark could not read all of the node's rows
-        ├── KeptRowsLostError        rows that an earlier fit of a search left on a host are gone; never raised by fit
-        ├── EarlyStartError          training began before all rows were there, and cannot go on; never raised by fit
         ├── FileReadError            a node could not read a file of its input
-        ├── UncertainTextError       a node met text of CSV or JSON that Spark may read otherwise
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
         ├── NonFiniteLossError       the loss became NaN or infinite
@@ -131,10 +126,6 @@ class NotEnoughSlotsError(InvalidInputError):
     """The cluster has more nodes than Spark has task slots."""
 
 
-class InputPathError(InvalidInputError):
-    """``inputPath="direct"``, but nodes cannot read the files of the DataFrame themselves; says why."""
-
-
 class DestinationError(InvalidInputError):
     """A directory to be written to is in use or cannot be written."""
 
@@ -177,10 +168,6 @@ class CorruptRecordError(DataError):
 
     def __reduce__(self) -> Any:
         return type(self), (*self.args, self.file, self.offset)
-
-
-class FilesChangedError(DataError):
-    """A file that nodes read themselves is not as it was when the fit was planned."""
 
 
 class ShapeError(DataError):
@@ -325,20 +312,8 @@ class InputLostError(NodeError):
     """Spark could not read all of a node's rows, so none of what was trained on them counts."""
 
 
-class KeptRowsLostError(NodeError):
-    """Rows that an earlier fit of a search had left on a host are not there; the fit then takes them from Spark."""
-
-
-class EarlyStartError(NodeError):
-    """Training began before all rows were there, and others have come than it took for granted; the fit then waits."""
-
-
 class FileReadError(NodeError):
     """A node could not read a file of its input."""
-
-
-class UncertainTextError(NodeError):
-    """A node met text of a CSV or JSON file that Spark may read otherwise; raised with ``inputPath="direct"``."""
 
 
 class SupersededError(NodeError):

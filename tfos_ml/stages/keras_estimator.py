@@ -86,8 +86,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     Every step applies the gradient of the *global* batch, the same rows whatever the number of
     workers: ``clusterSize`` changes the speed, not the result, up to floating-point rounding.
     Layers that compute over a batch (BatchNormalization) or draw random numbers (Dropout) are exceptions; a warning
-    names them. With ``shuffle=False`` and nodes that read files (``inputPath``,
-    ``cacheDir``) the first epoch begins before all rows are there, with the same result.
+    names them.
 
     Parameters
     ----------
@@ -344,9 +343,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if columns.null_policy == "skip":
             rows = rows.where(schema.no_nulls(rows, specs))
         return rows.where(schema.all_finite(rows, specs)) if columns.nan_policy == "skip" else rows
-
-    def _columns_of(self, df: DataFrame) -> schema.FeedSchema:
-        return self._feed_columns(df.schema, df.sparkSession)
 
     def _validation_rule(self) -> str | ValidationDraw | None:
         split = self._get("validationSplit")

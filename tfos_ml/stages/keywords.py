@@ -91,9 +91,7 @@ class TrainingKeywords(TypedDict, total=False):
     modelDir: str | None
     logDir: str | None
     tensorboard: bool
-    inputPath: str
     cacheDir: str | None
-    cacheKey: str | None
     reservationTimeout: float
     feedTimeout: float
     maxRestarts: int
@@ -131,12 +129,8 @@ class TrainingAccessors(ParamsBase):
     def getLogDir(self) -> str: """Value of ``logDir``."""; return self.getOrDefault("logDir")
     def setTensorboard(self, value: bool) -> Self: """Set ``tensorboard``: whether the chief runs TensorBoard during the fit."""; return self._set_checked(tensorboard=value)
     def getTensorboard(self) -> bool: """Value of ``tensorboard``."""; return self.getOrDefault("tensorboard")
-    def setInputPath(self, value: str) -> Self: """Set ``inputPath``: how rows come from plain files (Parquet, CSV, JSON, binaryFile, tfrecord): 'spark' feeds them, 'direct' has the nodes read the files, 'auto' chooses (explainInput)."""; return self._set_checked(inputPath=value)
-    def getInputPath(self) -> str: """Value of ``inputPath``."""; return self.getOrDefault("inputPath")
-    def setCacheDir(self, value: str) -> Self: """Set ``cacheDir``: directory on storage that all nodes reach: rows of other DataFrames are written there once, and read by the nodes of this fit and of later ones; with inputPath 'auto' or 'direct'."""; return self._set_checked(cacheDir=value)
+    def setCacheDir(self, value: str) -> Self: """Set ``cacheDir``: directory of a snapshot of this DataFrame's rows, on storage that all nodes reach: the first fit has Spark write them there, that one and later ones read them; delete it, or name another, to have it made anew."""; return self._set_checked(cacheDir=value)
     def getCacheDir(self) -> str: """Value of ``cacheDir``."""; return self.getOrDefault("cacheDir")
-    def setCacheKey(self, value: str) -> Self: """Set ``cacheKey``: your word that fits with the same key have the same rows: those in cacheDir are used whatever the plan says."""; return self._set_checked(cacheKey=value)
-    def getCacheKey(self) -> str: """Value of ``cacheKey``."""; return self.getOrDefault("cacheKey")
     def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds that the nodes may take to start and connect."""; return self._set_checked(reservationTimeout=value)
     def getReservationTimeout(self) -> float: """Value of ``reservationTimeout``."""; return self.getOrDefault("reservationTimeout")
     def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds that a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)

@@ -22,7 +22,6 @@ from tfos_ml.stages import keywords
 from tfos_ml.stages.constraints import (
     ANY_INTEGER,
     ARGUMENTS,
-    CACHE_KEY,
     CLASS_WEIGHT,
     COLUMN_OR_EMPTY,
     ENVIRONMENT,
@@ -118,20 +117,10 @@ class TrainingParams(
         TEXT,
     )
     tensorboard = Param("whether the chief runs TensorBoard during the fit", FLAG, False)
-    inputPath = Param(
-        "how rows come from plain files (Parquet, CSV, JSON, binaryFile, tfrecord): 'spark' feeds them, 'direct' has "
-        "the nodes read the files, 'auto' chooses (explainInput)",
-        choice("spark", "direct", "auto"),
-        "spark",
-    )
     cacheDir = Param(
-        "directory on storage that all nodes reach: rows of other DataFrames are written there once, and read by the "
-        "nodes of this fit and of later ones; with inputPath 'auto' or 'direct'",
+        "directory of a snapshot of this DataFrame's rows, on storage that all nodes reach: the first fit has Spark "
+        "write them there, that one and later ones read them; delete it, or name another, to have it made anew",
         TEXT,
-    )
-    cacheKey = Param(
-        "your word that fits with the same key have the same rows: those in cacheDir are used whatever the plan says",
-        CACHE_KEY,
     )
     reservationTimeout = Param("seconds that the nodes may take to start and connect", SECONDS, 600.0)
     feedTimeout = Param("seconds that a node may wait for rows, or rows for a node", SECONDS, 600.0)

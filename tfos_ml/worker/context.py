@@ -23,7 +23,6 @@ from tfos_ml.worker.row_store import NodeRows
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfos_ml.worker.arriving import ComingRows
     from tfos_ml.worker.dataset import RowStore
     from tfos_ml.worker.resolver import SparkClusterResolver
 
@@ -133,7 +132,6 @@ class NodeContext:
         epochs: int | None = None,
         shuffle: bool | None = None,
         drop_remainder: bool = False,
-        wait: bool = True,
     ) -> tf.data.Dataset:
         """This node's training rows as batches.
 
@@ -155,11 +153,6 @@ class NodeContext:
             order of the DataFrame.
         drop_remainder : bool, default False
             Whether all workers drop the rows that do not fill a batch on all of them.
-        wait : bool, default True
-            Whether to wait for all rows. If not, the first pass begins with the first rows, in the same
-            order and batches: for ``shuffle=False`` and rows of one shape, where nodes read files of
-            which all rows are trained or drawn (``inputPath``, ``cacheDir``), or where one node trains.
-            Of the latter the number of batches is not known beforehand.
 
         Returns
         -------
@@ -181,12 +174,9 @@ class NodeContext:
             If some worker would have no row in some step, for instance when there are fewer
             rows than workers.
         CollectiveCallError
-            If this or another worker reads with :meth:`get_data_feed`, or several train with
-            ``wait=False``, and files do not tell which rows they will have.
+            If this or another worker reads with :meth:`get_data_feed`.
         SpoolFullError
             If a shuffle of rows on disk would need more room there.
-        ParamError
-            If rows are to be shuffled with ``wait=False``.
 
         Notes
         -----
@@ -200,13 +190,6 @@ class NodeContext:
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
         shuffle = self.settings.shuffle if shuffle is None else shuffle
-        if not wait:
-            if shuffle:
-                raise errors.ParamError(
-                    "wait=False needs shuffle=False: where a row comes in a shuffle depends on how many rows there are"
-                )
-            self.reads = "dataset"
-            return self._rows.arriving(batch_size, epochs, drop_remainder)
         steps = self._rows.agreed_steps(batch_size, drop_remainder)
         self.reads = "dataset"
         store = self._rows.store("train")
@@ -300,14 +283,6 @@ class NodeContext:
     def row_store(self, stream: str) -> RowStore:
         """All rows of this node of one stream, ``"train"`` or ``"validation"``; for tfos_ml itself."""
         return self._rows.store(stream)
-
-    def coming_rows(self) -> ComingRows | None:
-        """The same before they have come, where it is known which those will be; for tfos_ml itself."""
-        return self._rows.coming()
-
-    def rows_ended_after(self, began: float) -> float:
-        """Seconds from ``time.monotonic() == began`` until all rows had come; for tfos_ml itself."""
-        return max(0.0, self._inbox.input_ended_at - began)
 
     def shuffle_notice(self) -> str:
         """What to say of ``shuffle=True`` on these rows; for tfos_ml itself."""
