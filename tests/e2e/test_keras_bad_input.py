@@ -134,7 +134,7 @@ def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_jo
 
     model = network(keras)
     model.compile("sgd", "mse", metrics=[closeness])
-    with pytest.raises(errors.ModelError, match=r"not loaded in another process.*KerasEstimator\(model=make_model\)"):
+    with pytest.raises(errors.ModelError, match=r"The nodes cannot load the model.*KerasEstimator\(model=make_model\)"):
         KerasEstimator(model=model).fit(df)
     odd = keras.Sequential([keras.layers.Input((4,)), Odd(1)])
     odd.compile("sgd", "mse")
