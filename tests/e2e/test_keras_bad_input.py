@@ -138,7 +138,7 @@ def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_jo
         KerasEstimator(model=model).fit(df)
     odd = keras.Sequential([keras.layers.Input((4,)), Odd(1)])
     odd.compile("sgd", "mse")
-    with pytest.raises(errors.ModelError, match="not loaded in another process"):
+    with pytest.raises(errors.ModelError, match="The nodes cannot load the model"):
         KerasEstimator(model=odd).fit(df)
 
 
