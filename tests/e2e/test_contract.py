@@ -133,7 +133,7 @@ class TestParams:
 
     @every_stage
     def test_of_another_name_bring_up_the_nearest(self, stage):
-        with pytest.raises(errors.ParamError, match=r"'batchsize', perhaps batchSize"):
+        with pytest.raises(errors.ParamError, match=r"'batchsize' \(did you mean batchSize"):
             stage(batchsize=3)
         with pytest.raises(errors.ParamError, match=r"Unknown parameters: 'zzz'\. Known: \["):
             stage().setParams(zzz=3)

@@ -53,9 +53,9 @@ def test_help_tells_type_and_default_of_each_param(stage):
 
 
 def test_unknown_keywords_are_still_told_the_nearest():
-    with pytest.raises(errors.ParamError, match="'epoch', perhaps epochs"):
+    with pytest.raises(errors.ParamError, match="'epoch' \\(did you mean epochs\\?"):
         KerasEstimator(epoch=3)
-    with pytest.raises(errors.ParamError, match="'batchsize', perhaps batchSize"):
+    with pytest.raises(errors.ParamError, match="'batchsize' \\(did you mean batchSize\\?"):
         TFModel().setParams(batchsize=3)
 
 

@@ -121,9 +121,9 @@ class TestLabels:
         [
             (
                 [1, 5, 2],
-                r"'y' has values from 1 to 5 .*'out' is float32\(batch, 5\).*from 0 to 4\. Count classes from 0",
+                r"'y' has values from 1 to 5 .*'out' is float32\(batch, 5\).*from 0 to 4\. Number the classes from 0",
             ),
-            ([-1, 4], "from -1 to 4 .* Count classes from 0"),
+            ([-1, 4], "from -1 to 4 .* Number the classes from 0"),
             ([0, 5], "from 0 to 5 .* Give the last layer 6 units"),
             ([0, 9], "from 0 to 9 .* Give the last layer 10 units"),
         ],

@@ -179,7 +179,7 @@ def _check_encryption(spark: SparkSession) -> None:
         raise ClusterConfigError(
             f"{_FILES}=true encrypts Spark's temporary files, but the rows that nodes train on lie in plain text in "
             "their hosts' shared memory (/dev/shm) and local directories, readable by this user and root, until the "
-            f"nodes end. If that will do, start the session with {ALLOW_PLAINTEXT}=true."
+            f"nodes end. If that is acceptable, start the session with {ALLOW_PLAINTEXT}=true."
         )
     set_names = encryption_of(spark)
     if set_names:

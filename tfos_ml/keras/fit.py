@@ -275,7 +275,7 @@ class _Training:
         if state.fingerprint != self._fingerprint:
             self._notices.append(
                 f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
-                "with other rows. Choose another modelDir to begin anew."
+                "with other rows. Choose another modelDir to start from the beginning."
             )
         shared, own = split_variables(self._model)
         assign_all(shared, state.shared)
