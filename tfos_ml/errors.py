@@ -27,6 +27,7 @@
     │   ├── NothingExportedError     the train function exported no model
     │   └── SignatureError           names, dtypes or row counts differ from the signature
     ├── MissingPackageError          pyspark, TensorFlow or MLflow is not installed
+    ├── NoSummaryError               a model that was not made by fit has no summary
     ├── RowsLostError                nodes of a TFCluster took other rows than the input has
     ├── FitCancelledError            the Spark job was cancelled, or the session stopped
     ├── ResultSizeError              the results exceed spark.driver.maxResultSize
@@ -148,11 +149,11 @@ class EmptyDataError(DataError):
 
 
 class NullValueError(DataError):
-    """A null where the null policy allows none."""
+    """A null, and ``handleInvalid`` allows none."""
 
 
 class NonFiniteValueError(DataError):
-    """NaN or infinity where the NaN policy allows none."""
+    """NaN or infinity, and ``handleInvalid`` allows none."""
 
 
 class LabelRangeError(DataError):
@@ -205,6 +206,10 @@ class SignatureError(ModelError, ValueError):
 
 class MissingPackageError(TfosMlError, ImportError):
     """pyspark, TensorFlow or MLflow is not installed; says which line installs it."""
+
+
+class NoSummaryError(TfosMlError, RuntimeError):
+    """A model that was not made by ``fit`` was asked for its summary."""
 
 
 class RowsLostError(TfosMlError):

@@ -158,7 +158,7 @@ def test_rows_of_a_pipeline_with_a_vector_assembler_are_cached(spark, files, tmp
     for reused in (False, True):
         model, weights = fit_keras(df, tmp_path, "auto", stages=[assembler()], cacheDir=str(tmp_path / "cache"))
         assert weights == fed
-        assert model.summary["cache"]["reused"] is reused
+        assert model.summary.cache["reused"] is reused
 
 
 def test_keys_tell_the_state_of_stages_of_spark_ml(spark, files, tmp_path):
@@ -357,7 +357,7 @@ def test_weights_of_keras_from_cached_rows_are_those_of_fed_ones(spark, files, t
         for reused in (False, True):
             model, others = fit_keras(df, tmp_path, "direct", cacheDir=str(tmp_path / "cache"), **params)
             assert others == weights
-            assert model.summary["cache"]["reused"] is reused
+            assert model.summary.cache["reused"] is reused
 
 
 def test_rows_that_are_deleted_before_nodes_read_them_are_an_error(spark, files, tmp_path):

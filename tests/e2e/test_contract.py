@@ -44,9 +44,7 @@ VALUES = {  # one that differs from the default, by Param
     "cacheKey": "k",
     "tensorboard": True,
     "signatureDefKey": "k",
-    "tagSet": "t",
-    "nullPolicy": "skip",
-    "nanPolicy": "skip",
+    "handleInvalid": "skip",
     "padValue": 1.5,
     "clusterSize": 4,
     "numPS": 1,
@@ -55,13 +53,11 @@ VALUES = {  # one that differs from the default, by Param
     "evalNode": True,
     "inputMode": "TENSORFLOW",
     "epochs": 5,
-    "steps": 6,
     "shuffle": False,
     "reservationTimeout": 1.5,
     "feedTimeout": 2.5,
     "maxRestarts": 2,
     "communication": "ring",
-    "protocol": "grpc+verbs",
     "nodeCpus": 2,
     "nodeGpus": 1,
     "nodeEnv": {"A": "b"},
@@ -71,7 +67,7 @@ VALUES = {  # one that differs from the default, by Param
     "classWeight": {0: 1.0, 1: 2.5},
     "adaptLayers": ["text"],
     "adaptRows": 9,
-    "initialModel": "/i",
+    "initialWeights": "/i",
 }
 every_stage = pytest.mark.parametrize("stage", STAGES)
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -144,8 +140,8 @@ class TestParams:
     def test_of_a_wrong_value_say_what_is_accepted(self, stage):
         with pytest.raises(errors.ParamError, match=r"batchSize must be an integer of at least 1\. Received: 0"):
             stage(batchSize=0)
-        with pytest.raises(errors.ParamError, match=r"nullPolicy must be one of .* Received: 'zero'"):
-            stage().setNullPolicy("zero")
+        with pytest.raises(errors.ParamError, match=r"handleInvalid must be one of .* Received: 'zero'"):
+            stage().setHandleInvalid("zero")
 
     @every_stage
     def test_are_listed_without_touching_anything(self, stage):

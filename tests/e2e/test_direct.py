@@ -119,7 +119,7 @@ def fit_keras(df, directory: Path, path: str, workers: int = 2, stages=(), **par
     [
         {"validationSplit": 0.25},
         pytest.param({"shuffle": False, "weightCol": "weight", "batchSize": 7}, marks=pytest.mark.chaos),
-        pytest.param({"validationIndicatorCol": "held", "nullPolicy": "skip"}, marks=pytest.mark.chaos),
+        pytest.param({"validationIndicatorCol": "held", "handleInvalid": "skip"}, marks=pytest.mark.chaos),
     ],
     ids=["a split, shuffled", "weighted, in order", "validation column"],
 )
@@ -129,10 +129,10 @@ def test_weights_of_keras_are_the_same_bit_for_bit_both_ways(spark, files, tmp_p
         fed, weights = fit_keras(df, tmp_path, "spark", **params)
         direct, others = fit_keras(df, tmp_path, "direct", **params)
     assert others == weights
-    assert direct.history == fed.history
+    assert direct.summary.history == fed.summary.history
     for name in ("rows", "validation_rows", "skipped_rows"):
-        assert direct.summary[name] == fed.summary[name]
-    assert direct.summary["rows"] + direct.summary["validation_rows"] == TOTAL
+        assert getattr(direct.summary, name) == getattr(fed.summary, name)
+    assert direct.summary.rows + direct.summary.validationRows == TOTAL
 
 
 def test_vectors_dense_and_sparse_become_the_same_floats(spark, tmp_path):
@@ -162,7 +162,7 @@ def test_rows_with_nulls_and_nan_are_left_out_both_ways(spark, tmp_path):
     found = []
     for path in ("spark", "direct"):
         with pytest.warns(UserWarning, match="left out 3 of 60 rows"):
-            found.append(passes_of(df, tmp_path, path, nullPolicy="skip", nanPolicy="skip"))
+            found.append(passes_of(df, tmp_path, path, handleInvalid="skip"))
     assert found[0] == found[1]
     left_out = {3, 17, 40}
     assert sorted(i for node in found[1] for i in node["passes"][0]) == [i for i in range(60) if i not in left_out]
@@ -171,7 +171,7 @@ def test_rows_with_nulls_and_nan_are_left_out_both_ways(spark, tmp_path):
 def test_a_null_is_an_error_both_ways(spark, tmp_path):
     df = spark.read.parquet(str(with_nulls(tmp_path / "nulls")))
     for path in ("spark", "direct"):
-        estimator = estimator_of(path, nanPolicy="keep")  # NaN, of another node, might be found first
+        estimator = estimator_of(path, handleInvalid="keep")  # NaN, of another node, might be found first
         with pytest.raises(errors.NullValueError, match="Column 'features' has"):
             estimator.fit(df)
 

@@ -182,9 +182,9 @@ def test_a_fit_that_began_again_says_so(spark, tmp_path):
     estimator = estimator_of(featuresCol="id", tfArgs={"directory": str(tmp_path)}, trainFn=count_rows)
     with pytest.warns(UserWarning, match="The fit began again"):
         summary = estimator.fit(df).summary
-    assert summary["rows"] == 4
-    assert "a.json has, at byte 10, what Spark may read otherwise" in summary["fed_because"]
-    assert summary["timeline"]["failed attempts"] > 0
+    assert summary.rows == 4
+    assert "a.json has, at byte 10, what Spark may read otherwise" in summary.fedBecause
+    assert summary.timeline["failed attempts"] > 0
 
 
 def test_a_text_file_that_has_changed_is_an_error(spark, tmp_path):

@@ -125,8 +125,8 @@ def outcome(directory: Path, fitted):
     with np.load(directory / "weights.npz") as saved:
         weights = [saved[name].tobytes() for name in saved.files]
     summary = fitted.summary
-    counts = [summary[name] for name in ("rows", "validation_rows", "skipped_rows", "steps")]
-    return weights, fitted.history, counts
+    counts = [getattr(summary, name) for name in ("rows", "validationRows", "skippedRows", "steps")]
+    return weights, fitted.summary.history, counts
 
 
 def write(directory: Path, lengths, label=lambda ids: ids % 3):
@@ -173,10 +173,10 @@ def test_the_first_steps_are_taken_before_the_last_rows_can_be_read(spark, store
     hold_back_last(store, began, workers)
     fitted = estimator(began, clusterSize=workers, **CACHED, **params).fit(df)
     assert outcome(began, fitted) == waited
-    timeline = fitted.summary["timeline"]
+    timeline = fitted.summary.timeline
     assert list(timeline)[-5:] == ["tracing", "rows and training", "training", "export", "return"]
     assert timeline["rows and training"] > 0
-    assert not fitted.summary["warnings"]
+    assert not fitted.summary.warnings
 
 
 def tell_of_first_batch(args, ctx):
@@ -203,11 +203,11 @@ MIXED = [[WIDTH] * 40_000, [WIDTH - 1] * 5, [WIDTH] * 7000]  # the first chunk h
 def test_rows_of_another_shape_have_the_fit_begin_again_and_wait(spark, tmp_path, workers):
     files = write(tmp_path / "files", MIXED)
     fed, direct = both_ways(spark, files, tmp_path, clusterSize=workers, model=classifier(ragged=True))
-    (notice,) = direct.summary["warnings"]
+    (notice,) = direct.summary.warnings
     assert notice.startswith("Training had begun before all rows were there, and began again to wait for them: ")
     assert "'features' has rows of" in notice
-    assert direct.summary["timeline"]["failed attempts"] > 0
-    assert not fed.summary["warnings"]
+    assert direct.summary.timeline["failed attempts"] > 0
+    assert not fed.summary.warnings
 
 
 FEW = {  # so wide that they are not waited for
@@ -222,7 +222,7 @@ FEW = {  # so wide that they are not waited for
 def test_nodes_with_few_rows_or_none(spark, tmp_path, name):
     files = write(tmp_path / "files", FEW[name])
     _, direct = both_ways(spark, files, tmp_path, clusterSize=2, batchSize=64, model=classifier(ragged=True))
-    assert not direct.summary["warnings"]
+    assert not direct.summary.warnings
 
 
 @pytest.mark.chaos
@@ -230,7 +230,7 @@ def test_rows_that_go_to_disk(spark, tmp_path):
     files = write(tmp_path / "files", [[WIDTH] * 40_000, [WIDTH] * 40_000])
     with setting(spark, "spoolMemory", "2m"):
         _, direct = both_ways(spark, files, tmp_path, clusterSize=2, validationSplit=0.1, epochs=3)
-    assert not direct.summary["warnings"]
+    assert not direct.summary.warnings
 
 
 @pytest.mark.chaos
@@ -244,7 +244,7 @@ def test_a_checkpoint_is_gone_on_from_as_if_it_had_waited(spark, tmp_path):
         estimator(tmp_path, inputPath=first, epochs=1, **kept).fit(df)
         resumed = estimator(tmp_path, inputPath=second, **kept).fit(df)
         assert outcome(tmp_path, resumed)[:2] == undisturbed[:2]
-        assert not resumed.summary["warnings"]
+        assert not resumed.summary.warnings
 
 
 @pytest.mark.parametrize(

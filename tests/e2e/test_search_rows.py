@@ -35,11 +35,11 @@ def regression():
 
 def estimator(**params):
     common = {"epochs": EPOCHS, "batchSize": 8, "verbose": 0, "validationIndicatorCol": "held_out"}
-    return KerasEstimator(model=regression, nullPolicy="skip", nanPolicy="skip", **common, **params)
+    return KerasEstimator(model=regression, handleInvalid="skip", **common, **params)
 
 
 def sources(model):
-    return {node["rows_from"] for node in model.summary["nodes"]}
+    return {node["rows_from"] for node in model.summary.nodes}
 
 
 def kept_places():
@@ -57,10 +57,10 @@ def test_later_fits_take_no_rows_from_spark_and_learn_the_same_on_several_execut
     assert [sources(fitted[i]) for i in range(3)] == [{"spark"}, {"host"}, {"host"}]
     for i, params in enumerate(maps):
         alone = one.fit(df, params)
-        assert fitted[i].history == alone.history
-        for fact in ("rows", "validation_rows", "skipped_rows", "steps"):
-            assert fitted[i].summary[fact] == alone.summary[fact]
-    assert fitted[1].summary["skipped_rows"] == 2
+        assert fitted[i].history == alone.summary.history
+        for fact in ("rows", "validationRows", "skippedRows", "steps"):
+            assert getattr(fitted[i].summary, fact) == getattr(alone.summary, fact)
+    assert fitted[1].summary.skippedRows == 2
     assert not kept_places()
     df.unpersist()
 
@@ -86,7 +86,7 @@ def test_rows_that_have_gone_come_from_spark_again(spark):
     _, second = next(fits)
     _, third = next(fits)
     assert sources(second) == sources(third) == {"spark"}
-    assert second.history == third.history
+    assert second.summary.history == third.summary.history
     assert not kept_places()
     df.unpersist()
 
@@ -137,7 +137,7 @@ def test_streamed_rows_are_not_kept(spark):
     job = TFEstimator(trainFn=stream, verbose=0)
     with pytest.warns(UserWarning, match="exported no model"):
         models = [model for _, model in job.fitMultiple(df, [{}, {}])]
-    assert [model.history["total"] for model in models] == [[50_000.0]] * 2
+    assert [model.summary.history["total"] for model in models] == [[50_000.0]] * 2
     assert not kept_places()
 
 

@@ -38,7 +38,7 @@ class PlannedRows:
     def of_plan(cls, plan: FilePlan, schema: FeedSchema, ranks: dict[str, list[int]]) -> PlannedRows | None:
         """The rows of a plan; None where only the rows themselves tell which are kept, and which are for validation."""
         draw = plan.validation
-        if isinstance(draw, str) or plan.condition is not None or "skip" in (schema.null_policy, schema.nan_policy):
+        if isinstance(draw, str) or plan.condition is not None or schema.handle_invalid == "skip":
             return None
         counts = np.zeros(max((piece.partition for piece in plan.pieces), default=-1) + 1, np.int64)
         for piece in plan.pieces:

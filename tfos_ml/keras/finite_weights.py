@@ -37,6 +37,6 @@ class WeightWatch:
             f"weights of the model are not finite after epoch {epoch + 1}: {first.path} has "
             f"{np.count_nonzero(~np.isfinite(values))} of {values.size} values that are NaN or infinite"
             + (f", and so have {len(bad) - 1} more of {len(self._weights)} variables" if len(bad) > 1 else "")
-            + ", although the loss is finite. Look for NaN or infinity in the rows (nanPolicy='error'), and for "
+            + ", although the loss is finite. Look for NaN or infinity in the rows (handleInvalid='error'), and for "
             "divisions by zero, logarithms of 0 and the like in the model; lower the learning rate or clip gradients"
         )

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     """An estimator that trains on a cluster of TensorFlow nodes."""
 
-    parent_run: Any = None
+    _parent_run: Any = None
     """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
     _row_keeping: RowKeeping | None = None
     """What fits of one call of fitMultiple share; kept by copies."""
@@ -72,7 +72,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _train(self, dataset: DataFrame, listener: FitListener) -> TFModel:
         timeline = Timeline()
-        self.check_params()
+        self._check_params()
         spark = dataset.sparkSession
         template, first = self._template(), self._first_rank()
         if first and is_connect(spark):
@@ -107,10 +107,11 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         listener.trained(result)
         model = self._make_model(result, dataset.schema)
         timeline.end("model")
-        model.summary |= chosen.facts()
-        model.summary["timeline"] = timeline_of(timeline.seconds, result)
+        facts = chosen.facts()
+        model.summary.cache, model.summary.fedBecause = facts.get("cache"), facts.get("fed_because")
+        model.summary.timeline = timeline_of(timeline.seconds, result)
         if self._get("verbose") > 1:
-            write_lines([f"{type(self).__name__}.fit: {line(model.summary['timeline'])}"])
+            write_lines([f"{type(self).__name__}.fit: {line(model.summary.timeline)}"])
         return model
 
     def _task(
@@ -149,7 +150,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
         What ``trainFn`` will export is not known before it has run.
         """
-        self.check_params()
+        self._check_params()
         self._feed_schema(schema)
         return schema
 
@@ -202,7 +203,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             seed=self._get("seed"),
             pad_value=self._get("padValue"),
             communication=self._get("communication"),
-            protocol=self._get("protocol") or settings.protocol,
             model_dir=self._get("modelDir"),
             log_dir=self._get("logDir"),
             log_store=self._log_store(df.sparkSession),
@@ -242,7 +242,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         "spark: inputPath='spark'"
         """
         check_rows(dataset, f"{type(self).__name__}.explainInput")
-        self.check_params()
+        self._check_params()
         return str(self._choose_input(dataset, self._template()))
 
     def _choose_input(self, df: DataFrame, template: ClusterTemplate) -> InputChoice:
@@ -268,7 +268,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = self._with_params(TFModel._from_run(result, self._label_names(given)))
-        tell_skipped(model.summary, [name for name in ("nullPolicy", "nanPolicy") if self._get(name) == "skip"])
+        tell_skipped(model.summary)
         return model
 
     def _model_of(self, archive: bytes, given: StructType) -> TFModel:
@@ -298,7 +298,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         dataset : pyspark.sql.DataFrame
             The rows; cached until the last model is fitted, unless it is already. Nodes keep theirs on their hosts
             as long, so that only the first of the fits that run on the same rows, by the same columns on as many
-            nodes, takes them from Spark (``model.summary["nodes"]``, ``"rows_from"``).
+            nodes, takes them from Spark (``model.summary.nodes``, ``"rows_from"``).
         paramMaps : sequence of dict
             Params by param.
 

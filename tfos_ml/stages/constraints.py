@@ -109,7 +109,6 @@ CACHE_KEY = Constraint(
     str,
 )
 VERBOSITY = Constraint("0, 1 or 2", lambda v: _is_integer(v) and 0 <= v <= 2, "int", int)
-POLICY = choice("error", "skip", "keep")
 INPUT_MODE = choice(InputMode.SPARK, InputMode.TENSORFLOW)
 MAPPING = Constraint("a non-empty dict of non-empty strings", _is_mapping, "Mapping[str, str]", dict)
 ARGUMENTS = Constraint(

@@ -28,9 +28,7 @@ class ScoringKeywords(TypedDict, total=False):
     batchSize: int
     exportDir: str | None
     signatureDefKey: str
-    tagSet: str
-    nullPolicy: str
-    nanPolicy: str
+    handleInvalid: str
     padValue: float
     binaryOutputs: Sequence[str] | None
 
@@ -50,12 +48,8 @@ class ScoringAccessors(ParamsBase):
     def getExportDir(self) -> str: """Value of ``exportDir``."""; return self.getOrDefault("exportDir")
     def setSignatureDefKey(self, value: str) -> Self: """Set ``signatureDefKey``: signature of the SavedModel."""; return self._set_checked(signatureDefKey=value)
     def getSignatureDefKey(self) -> str: """Value of ``signatureDefKey``."""; return self.getOrDefault("signatureDefKey")
-    def setTagSet(self, value: str) -> Self: """Set ``tagSet``: tags of the SavedModel, separated by commas."""; return self._set_checked(tagSet=value)
-    def getTagSet(self) -> str: """Value of ``tagSet``."""; return self.getOrDefault("tagSet")
-    def setNullPolicy(self, value: str) -> Self: """Set ``nullPolicy``: rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')."""; return self._set_checked(nullPolicy=value)
-    def getNullPolicy(self) -> str: """Value of ``nullPolicy``."""; return self.getOrDefault("nullPolicy")
-    def setNanPolicy(self, value: str) -> Self: """Set ``nanPolicy``: rows with NaN or infinity: 'error', 'skip', or 'keep' them as they are for the model; in SQL functions and in MLflow, where rows cannot be left out, 'skip' gives null outputs."""; return self._set_checked(nanPolicy=value)
-    def getNanPolicy(self) -> str: """Value of ``nanPolicy``."""; return self.getOrDefault("nanPolicy")
+    def setHandleInvalid(self, value: str) -> Self: """Set ``handleInvalid``: rows with null, NaN or infinity: 'error', 'skip' them, or 'keep' them: the model gets NaN and infinity; null gives null outputs, and is an error in fit."""; return self._set_checked(handleInvalid=value)
+    def getHandleInvalid(self) -> str: """Value of ``handleInvalid``."""; return self.getOrDefault("handleInvalid")
     def setPadValue(self, value: float) -> Self: """Set ``padValue``: fills rows of different lengths where the model's dimension is None, in fit to the longest."""; return self._set_checked(padValue=value)
     def getPadValue(self) -> float: """Value of ``padValue``."""; return self.getOrDefault("padValue")
     def setBinaryOutputs(self, value: Sequence[str]) -> Self: """Set ``binaryOutputs``: names of outputs whose strings are bytes rather than text."""; return self._set_checked(binaryOutputs=value)
@@ -160,8 +154,6 @@ class TrainFnKeywords(TypedDict, total=False):
     driverPSNodes: bool
     evalNode: bool
     inputMode: str
-    steps: int | None
-    protocol: str
 
 
 class TrainFnAccessors(ParamsBase):
@@ -173,10 +165,6 @@ class TrainFnAccessors(ParamsBase):
     def getEvalNode(self) -> bool: """Value of ``evalNode``."""; return self.getOrDefault("evalNode")
     def setInputMode(self, value: str) -> Self: """Set ``inputMode``: InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files."""; return self._set_checked(inputMode=value)
     def getInputMode(self) -> str: """Value of ``inputMode``."""; return self.getOrDefault("inputMode")
-    def setSteps(self, value: int) -> Self: """Set ``steps``: steps to train, for train functions that count steps (args.steps)."""; return self._set_checked(steps=value)
-    def getSteps(self) -> int: """Value of ``steps``."""; return self.getOrDefault("steps")
-    def setProtocol(self, value: str) -> Self: """Set ``protocol``: protocol of TensorFlow's own servers (ctx.start_server())."""; return self._set_checked(protocol=value)
-    def getProtocol(self) -> str: """Value of ``protocol``."""; return self.getOrDefault("protocol")
 
 
 class KerasKeywords(TypedDict, total=False):
@@ -185,7 +173,7 @@ class KerasKeywords(TypedDict, total=False):
     classWeight: Mapping[int, float] | None
     adaptLayers: Sequence[str] | None
     adaptRows: int | None
-    initialModel: str | None
+    initialWeights: str | None
 
 
 class KerasAccessors(ParamsBase):
@@ -199,8 +187,8 @@ class KerasAccessors(ParamsBase):
     def getAdaptLayers(self) -> Sequence[str]: """Value of ``adaptLayers``."""; return self.getOrDefault("adaptLayers")
     def setAdaptRows(self, value: int) -> Self: """Set ``adaptRows``: rows to adapt them on, at most; they pass through the driver; unset: all."""; return self._set_checked(adaptRows=value)
     def getAdaptRows(self) -> int: """Value of ``adaptRows``."""; return self.getOrDefault("adaptRows")
-    def setInitialModel(self, value: str) -> Self: """Set ``initialModel``: weights to start from: .keras or .weights.h5 file, or a fit's exportDir."""; return self._set_checked(initialModel=value)
-    def getInitialModel(self) -> str: """Value of ``initialModel``."""; return self.getOrDefault("initialModel")
+    def setInitialWeights(self, value: str) -> Self: """Set ``initialWeights``: weights to start from: .keras or .weights.h5 file, or a fit's exportDir."""; return self._set_checked(initialWeights=value)
+    def getInitialWeights(self) -> str: """Value of ``initialWeights``."""; return self.getOrDefault("initialWeights")
 
 
 class TFModelKeywords(ScoringKeywords, ClassifierKeywords, total=False):

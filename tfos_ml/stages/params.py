@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pyspark.ml.param.shared import (
     HasFeaturesCol,
+    HasHandleInvalid,
     HasLabelCol,
     HasPredictionCol,
     HasProbabilityCol,
@@ -29,7 +30,6 @@ from tfos_ml.stages.constraints import (
     FLAG,
     INPUT_MODE,
     MAPPING,
-    POLICY,
     SECONDS,
     TEXT,
     VERBOSITY,
@@ -42,7 +42,7 @@ from tfos_ml.stages.declared import Param
 from tfos_ml.stages.input_mode import InputMode
 
 
-class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol):
+class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol, HasHandleInvalid):
     """Params of all stages."""
 
     featuresCol = Param("column of a single input", TEXT, "features")
@@ -56,14 +56,10 @@ class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol)
     )
     exportDir = Param("URI where the SavedModel is published, and read from, as pyarrow.fs understands it", TEXT)
     signatureDefKey = Param("signature of the SavedModel", TEXT, "serving_default")
-    tagSet = Param("tags of the SavedModel, separated by commas", TEXT, "serve")
-    nullPolicy = Param(
-        "rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')", POLICY, "error"
-    )
-    nanPolicy = Param(
-        "rows with NaN or infinity: 'error', 'skip', or 'keep' them as they are for the model; in SQL functions and in "
-        "MLflow, where rows cannot be left out, 'skip' gives null outputs",
-        POLICY,
+    handleInvalid = Param(
+        "rows with null, NaN or infinity: 'error', 'skip' them, or 'keep' them: the model gets NaN and infinity; null "
+        "gives null outputs, and is an error in fit",
+        choice("error", "skip", "keep"),
         "error",
     )
     padValue = Param(
@@ -163,8 +159,6 @@ class TrainFnParams(keywords.TrainFnAccessors, TrainingParams):
     )
     evalNode = Param("whether one node is an evaluator", FLAG, False)
     inputMode = Param("InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files", INPUT_MODE, InputMode.SPARK)
-    steps = Param("steps to train, for train functions that count steps (args.steps)", integer(1))
-    protocol = Param("protocol of TensorFlow's own servers (ctx.start_server())", TEXT, "grpc")
 
 
 class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
@@ -181,4 +175,4 @@ class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
         "names of preprocessing layers to adapt on the training rows", names("a non-empty list of layer names")
     )
     adaptRows = Param("rows to adapt them on, at most; they pass through the driver; unset: all", integer(1))
-    initialModel = Param("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)
+    initialWeights = Param("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)

@@ -320,7 +320,7 @@ class NodeContext:
         """A ``tf.distribute`` cluster resolver of this cluster."""
         from tfos_ml.worker.resolver import SparkClusterResolver
 
-        return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index, self.settings.protocol)
+        return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index)
 
     def communication_options(self) -> tf.distribute.experimental.CommunicationOptions:
         """The Param ``communication`` as ``MultiWorkerMirroredStrategy`` takes it."""
@@ -347,25 +347,10 @@ class NodeContext:
         ------
         tf.errors.UnknownError
             If the port was taken meanwhile; the fit then starts anew.
-        ClusterConfigError
-            If this TensorFlow has no server for the Param ``protocol``.
         """
         import tensorflow as tf
 
-        protocol = self.settings.protocol
-        try:
-            return tf.distribute.Server(
-                self.tf_cluster_spec(),
-                job_name=self.job_name,
-                task_index=self.task_index,
-                protocol=protocol,
-                start=True,
-            )
-        except tf.errors.NotFoundError as error:
-            raise errors.ClusterConfigError(
-                f"protocol={protocol!r}: this build of TensorFlow ({tf.__version__}) has no server for it "
-                f"({error.message.split(':')[0]}). Use 'grpc'"
-            ) from None
+        return tf.distribute.Server(self.tf_cluster_spec(), job_name=self.job_name, task_index=self.task_index)
 
     def wait(self) -> None:
         """Wait until the nodes that train have ended; what parameter servers, and workers that serve a chief, do."""
@@ -404,7 +389,7 @@ class NodeContext:
     # Results
 
     def report(self, metrics: dict[str, Any], epoch: int | None = None, step: int | None = None) -> None:
-        """Report metrics: shown on the driver at once, kept in ``TFModel.history``.
+        """Report metrics: shown on the driver at once, kept in ``TFModel.summary.history``.
 
         Parameters
         ----------
