@@ -46,8 +46,7 @@
         ├── UncertainTextError       a node met text of CSV or JSON that Spark may read otherwise
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
-        ├── NonFiniteLossError       the loss became NaN or infinite
-        ├── NonFiniteWeightsError    weights of the model became NaN or infinite
+        ├── NonFiniteTrainingError   the loss or weights became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
         ├── ModelDirError            a node could not read or write modelDir
         ├── SpoolFullError           no room left for the rows or the model of a node
@@ -358,12 +357,8 @@ class CollectiveCallError(NodeError):
     """Nodes called ``ctx.dataset``, ``ctx.get_data_feed`` or ``ctx.barrier`` out of step."""
 
 
-class NonFiniteLossError(NodeError):
-    """The loss of a Keras model became NaN or infinite; raised for the node where it began."""
-
-
-class NonFiniteWeightsError(NodeError):
-    """Weights of a Keras model became NaN or infinite, while its loss may have been finite."""
+class NonFiniteTrainingError(NodeError):
+    """The loss or weights of a Keras model became NaN or infinite; raised for the node where it began."""
 
 
 class ModelDirError(NodeError):

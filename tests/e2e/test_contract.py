@@ -36,6 +36,7 @@ VALUES = {  # one that differs from the default, by Param
     "weightMapping": {"a": "y"},
     "binaryOutputs": ["y"],
     "batchSize": 3,
+    "predictBatchSize": 3,
     "exportDir": "/e",
     "modelDir": "/m",
     "logDir": "/t",
@@ -131,15 +132,15 @@ class TestParams:
 
     @every_stage
     def test_of_another_name_bring_up_the_nearest(self, stage):
-        with pytest.raises(errors.ParamError, match=r"'batchsize', perhaps batchSize"):
-            stage(batchsize=3)
+        with pytest.raises(errors.ParamError, match=r"'predictbatchsize', perhaps predictBatchSize"):
+            stage(predictbatchsize=3)
         with pytest.raises(errors.ParamError, match=r"Unknown parameters: 'zzz'\. Known: \["):
             stage().setParams(zzz=3)
 
     @every_stage
     def test_of_a_wrong_value_say_what_is_accepted(self, stage):
-        with pytest.raises(errors.ParamError, match=r"batchSize must be an integer of at least 1\. Received: 0"):
-            stage(batchSize=0)
+        with pytest.raises(errors.ParamError, match=r"predictBatchSize must be an integer of at least 1\. Received: 0"):
+            stage(predictBatchSize=0)
         with pytest.raises(errors.ParamError, match=r"handleInvalid must be one of .* Received: 'zero'"):
             stage().setHandleInvalid("zero")
 
@@ -188,11 +189,11 @@ class TestConstruction:
 
     @every_stage
     def test_copies_are_independent(self, stage):
-        made = stage(batchSize=3)
-        copied = made.copy({made.batchSize: 4})
+        made = stage(predictBatchSize=3)
+        copied = made.copy({made.predictBatchSize: 4})
         copied.setPredictionCol("other")
-        assert (made.getBatchSize(), made.getPredictionCol()) == (3, "prediction")
-        assert (copied.getBatchSize(), copied.uid) == (4, made.uid)
+        assert (made.getPredictBatchSize(), made.getPredictionCol()) == (3, "prediction")
+        assert (copied.getPredictBatchSize(), copied.uid) == (4, made.uid)
 
 
 def mean(args, ctx):
@@ -240,9 +241,9 @@ def test_fit_changes_neither_the_estimator_nor_the_rows(spark, estimator):
     df = rows(spark)
     job = make(estimator, **named(estimator))
     before = ({p.name: v for p, v in job.extractParamMap().items()}, dict(vars(job)))
-    model = job.fit(df, {job.batchSize: 7, job.predictionCol: "q"})
+    model = job.fit(df, {job.batchSize: 7, job.predictBatchSize: 8, job.predictionCol: "q"})
     assert ({p.name: v for p, v in job.extractParamMap().items()}, dict(vars(job))) == before
-    assert (model.getBatchSize(), model.getPredictionCol(), model.getFeaturesCol()) == (7, "q", "x")
+    assert (model.getPredictBatchSize(), model.getPredictionCol(), model.getFeaturesCol()) == (8, "q", "x")
     assert model.uid == job.uid
 
     scored = model.transform(df, {job.predictionCol: "r"})  # as CrossValidator does

@@ -109,7 +109,7 @@ def test_rows_with_nan_are_skipped_and_counted(keras, df, fitted):
     ],
 )
 def test_such_rows_are_not_scored(df, fitted, spoil, rows_in_a_call, message):
-    strict = fitted.copy({fitted.batchSize: rows_in_a_call, fitted.handleInvalid: "error"})
+    strict = fitted.copy({fitted.predictBatchSize: rows_in_a_call, fitted.handleInvalid: "error"})
     with pytest.raises(Exception, match=message):
         strict.transform(spoil(df)).collect()
 
@@ -130,7 +130,7 @@ def test_predict_takes_no_row_with_nan(fitted, tmp_path):
 
 def test_weights_that_are_not_finite_end_the_fit_and_are_not_tried_again(keras, df):
     job = estimator(network_without_nan(keras), handleInvalid="keep", epochs=3, maxRestarts=2)
-    with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: .*hidden/kernel has \d+ of 32 values"):
+    with pytest.raises(errors.NonFiniteTrainingError, match=r"after epoch 1: .*hidden/kernel has \d+ of 32 values"):
         job.fit(with_nan(df))
 
 
@@ -178,6 +178,6 @@ def test_rows_of_any_length_are_scored_as_they_were_trained_whatever_comes_with_
     model.fit(padded, np.array([len(row) for row in lists]), epochs=2, batch_size=8, shuffle=False, verbose=0)
     expected = model.predict(padded, verbose=0)[:, 0]
     for rows_in_a_call in (1, 3, 100):
-        rows = fitted.copy({fitted.batchSize: rows_in_a_call}).transform(df).collect()
+        rows = fitted.copy({fitted.predictBatchSize: rows_in_a_call}).transform(df).collect()
         np.testing.assert_allclose([r.prediction for r in rows], expected, rtol=1e-4)
     np.testing.assert_allclose(next(iter(fitted.predict({"features": lists}).values()))[:, 0], expected, rtol=1e-4)

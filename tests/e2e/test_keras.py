@@ -383,7 +383,7 @@ def test_a_loss_that_is_not_finite_is_reported_where_it_began(spark, keras):
     )
     model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(errors.NonFiniteLossError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
+    with pytest.raises(errors.NonFiniteTrainingError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
         estimator(model, clusterSize=2, handleInvalid="keep").fit(df)
 
 
@@ -711,7 +711,7 @@ def test_ragged_input_of_a_model_stays_ragged(spark):
     fitted = estimator(ragged_model, inputMapping={"words": "tokens"}, epochs=2).fit(df)
     assert str(fitted.signature().inputs["tokens"]) == "ragged int32(batch, ?)"
     scored = [row.prediction for row in fitted.transform(df).collect()]
-    alone = [row.prediction for row in fitted.copy({fitted.batchSize: 1}).transform(df).collect()]
+    alone = [row.prediction for row in fitted.copy({fitted.predictBatchSize: 1}).transform(df).collect()]
     np.testing.assert_allclose(scored, alone, rtol=1e-5)  # padding would have made them depend on their batch
     here = next(iter(fitted.predict({"words": lists}).values()))
     np.testing.assert_allclose(here[:, 0], scored, rtol=1e-5)

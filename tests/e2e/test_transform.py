@@ -424,7 +424,10 @@ def test_wide_sparse_vectors_stay_sparse_on_their_way(spark, models):
     rows += [(300, Vectors.dense(np.ones(width))), (301, Vectors.sparse(width, {})), (302, None)]
     df = spark.createDataFrame(rows, StructType().add("id", "long").add("features", VectorUDT())).coalesce(1)
     model = TFModel(
-        exportDir=str(models / "wide"), outputMapping={"total": "t", "last": "l"}, handleInvalid="keep", batchSize=64
+        exportDir=str(models / "wide"),
+        outputMapping={"total": "t", "last": "l"},
+        handleInvalid="keep",
+        predictBatchSize=64,
     )
     scored = model.transform(df)
     found = {row.id: (row.t, row.l) for row in scored.select("id", "t", "l").collect()}

@@ -29,7 +29,9 @@ VALUES = {
     **dict.fromkeys(["signatureDefKey"], TEXTS),
     **dict.fromkeys(["rawPredictionCol", "probabilityCol"], (["x", ""], [1, b"x", ["x"]])),
     **dict.fromkeys(["inputMapping", "labelMapping", "weightMapping", "outputMapping"], MAPPINGS),
-    **dict.fromkeys(["clusterSize", "epochs", "batchSize", "adaptRows", "nodeCpus", "nodeGpus"], integers(1)),
+    **dict.fromkeys(
+        ["clusterSize", "epochs", "batchSize", "predictBatchSize", "adaptRows", "nodeCpus", "nodeGpus"], integers(1)
+    ),
     **dict.fromkeys(["numPS", "maxRestarts"], integers(0)),
     **dict.fromkeys(["driverPSNodes", "evalNode", "shuffle", "tensorboard"], FLAGS),
     **dict.fromkeys(["reservationTimeout", "feedTimeout"], SECONDS),

@@ -273,7 +273,7 @@ class TFModel(
             exportDir=args["export_dir"],
             inputMapping=args["input_mapping"],
             outputMapping={tensor: names[column] for tensor, column in args["output_mapping"].items()},
-            batchSize=args["batch_size"],
+            predictBatchSize=args["batch_size"],
             signatureDefKey=args["signature_def_key"],
             handleInvalid="keep",
         )

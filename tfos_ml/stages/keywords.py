@@ -25,7 +25,7 @@ class ScoringKeywords(TypedDict, total=False):
     predictionCol: str
     inputMapping: Mapping[str, str] | None
     outputMapping: Mapping[str, str] | None
-    batchSize: int
+    predictBatchSize: int
     exportDir: str | None
     signatureDefKey: str
     handleInvalid: str
@@ -42,8 +42,8 @@ class ScoringAccessors(ParamsBase):
     def getInputMapping(self) -> Mapping[str, str]: """Value of ``inputMapping``."""; return self.getOrDefault("inputMapping")
     def setOutputMapping(self, value: Mapping[str, str]) -> Self: """Set ``outputMapping``: {output name: column} for several outputs; replaces predictionCol."""; return self._set_checked(outputMapping=value)
     def getOutputMapping(self) -> Mapping[str, str]: """Value of ``outputMapping``."""; return self.getOrDefault("outputMapping")
-    def setBatchSize(self, value: int) -> Self: """Set ``batchSize``: global batch: rows a step over all workers; in transform, rows in one call of the model, at most."""; return self._set_checked(batchSize=value)
-    def getBatchSize(self) -> int: """Value of ``batchSize``."""; return self.getOrDefault("batchSize")
+    def setPredictBatchSize(self, value: int) -> Self: """Set ``predictBatchSize``: rows in one call of the model in transform, at most."""; return self._set_checked(predictBatchSize=value)
+    def getPredictBatchSize(self) -> int: """Value of ``predictBatchSize``."""; return self.getOrDefault("predictBatchSize")
     def setExportDir(self, value: str) -> Self: """Set ``exportDir``: URI where the SavedModel is published, and read from, as pyarrow.fs understands it."""; return self._set_checked(exportDir=value)
     def getExportDir(self) -> str: """Value of ``exportDir``."""; return self.getOrDefault("exportDir")
     def setSignatureDefKey(self, value: str) -> Self: """Set ``signatureDefKey``: signature of the SavedModel."""; return self._set_checked(signatureDefKey=value)
@@ -80,6 +80,7 @@ class TrainingKeywords(TypedDict, total=False):
     weightMapping: Mapping[str, str] | None
     clusterSize: int
     masterNode: str | None
+    batchSize: int
     epochs: int
     shuffle: bool
     modelDir: str | None
@@ -115,6 +116,8 @@ class TrainingAccessors(ParamsBase):
     def getClusterSize(self) -> int: """Value of ``clusterSize``."""; return self.getOrDefault("clusterSize")
     def setMasterNode(self, value: str) -> Self: """Set ``masterNode``: job name of the chief, 'chief' or 'master'; unset: worker 0 is chief."""; return self._set_checked(masterNode=value)
     def getMasterNode(self) -> str: """Value of ``masterNode``."""; return self.getOrDefault("masterNode")
+    def setBatchSize(self, value: int) -> Self: """Set ``batchSize``: global batch: rows of one training step, over all workers."""; return self._set_checked(batchSize=value)
+    def getBatchSize(self) -> int: """Value of ``batchSize``."""; return self.getOrDefault("batchSize")
     def setEpochs(self, value: int) -> Self: """Set ``epochs``: passes over the data."""; return self._set_checked(epochs=value)
     def getEpochs(self) -> int: """Value of ``epochs``."""; return self.getOrDefault("epochs")
     def setShuffle(self, value: bool) -> Self: """Set ``shuffle``: whether each pass has a new, seeded order."""; return self._set_checked(shuffle=value)

@@ -152,7 +152,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
             outputs={name: signature.outputs[name] for name in wanted},
             fields=outputs.types,
             names=outputs.names,
-            batch_size=self._get("batchSize"),
+            batch_size=self._get("predictBatchSize"),
             handle_invalid=self._get("handleInvalid"),
             pad_value=self._get("padValue"),
             head=outputs.head,

@@ -49,11 +49,7 @@ class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol,
     predictionCol = Param("column of a single output", TEXT, "prediction")
     inputMapping = Param("{column: input name} for several inputs; replaces featuresCol", MAPPING)
     outputMapping = Param("{output name: column} for several outputs; replaces predictionCol", MAPPING)
-    batchSize = Param(
-        "global batch: rows a step over all workers; in transform, rows in one call of the model, at most",
-        integer(1),
-        100,
-    )
+    predictBatchSize = Param("rows in one call of the model in transform, at most", integer(1), 100)
     exportDir = Param("URI where the SavedModel is published, and read from, as pyarrow.fs understands it", TEXT)
     signatureDefKey = Param("signature of the SavedModel", TEXT, "serving_default")
     handleInvalid = Param(
@@ -101,6 +97,7 @@ class TrainingParams(
     masterNode = Param(
         "job name of the chief, 'chief' or 'master'; unset: worker 0 is chief", choice("chief", "master")
     )
+    batchSize = Param("global batch: rows of one training step, over all workers", integer(1), 100)
     epochs = Param("passes over the data", integer(1), 1)
     shuffle = Param("whether each pass has a new, seeded order", FLAG, True)
     modelDir = Param(
