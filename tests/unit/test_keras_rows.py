@@ -66,7 +66,7 @@ def with_nan():
 
 
 def test_nan_that_the_loss_does_not_show_is_found_in_the_weights(fit):
-    with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: .*hidden/kernel has [0-9]+ of 32 values"):
+    with pytest.raises(errors.NonFiniteTrainingError, match=r"after epoch 1: .*hidden/kernel has [0-9]+ of 32 values"):
         fit(behind_zeros, with_nan())
 
 

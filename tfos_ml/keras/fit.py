@@ -141,7 +141,7 @@ def _load_weights(model: Any, name: str, content: bytes) -> None:
         try:
             model.load_weights(path)
         except ValueError as error:
-            raise ModelError(f"initialModel does not fit the model: {error}") from None
+            raise ModelError(f"initialWeights does not fit the model: {error}") from None
     for variable, value in zip(model.optimizer.variables, before, strict=True):
         variable.assign(value)
 

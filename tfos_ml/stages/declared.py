@@ -86,7 +86,7 @@ class ParamsBase(Params):
         """Name, doc, default and value of a Param; of URIs without user and password."""
         return redact(super().explainParam(param))
 
-    def check_params(self) -> None:
+    def _check_params(self) -> None:
         """Check all values again; a grid or ``copy(extra)`` may have brought in others."""
         for param in self.params:
             if isinstance(param, Param) and self.isDefined(param):
