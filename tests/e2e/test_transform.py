@@ -203,15 +203,18 @@ def test_rows_of_any_length(spark, models):
 
 
 @pytest.mark.parametrize("policy", ["error", "skip", "keep"])
-def test_rows_with_null(spark, models, policy):
-    df = spark.createDataFrame([(1, 1.0), (2, None), (3, 3.0)], "id int, features float").coalesce(1)
-    scored = TFModel(exportDir=str(models / "double"), handleInvalid=policy).transform(df)
+def test_rows_with_null_or_infinity(spark, models, policy):
+    rows = [(1, 1.0), (2, None), (3, 3.0), (4, float("inf"))]
+    df = spark.createDataFrame(rows, "id int, features float").coalesce(1)
+    model = TFModel(exportDir=str(models / "double"), handleInvalid=policy)
     if policy == "error":
         with pytest.raises(Exception, match="Column 'features' has 1 null value"):
-            scored.collect()
+            model.transform(df).collect()
+        with pytest.raises(Exception, match="Column 'features' has 1 x infinity"):
+            model.transform(df.where("id != 2")).collect()
     else:
-        expected = {"skip": [(1, 2.0), (3, 6.0)], "keep": [(1, 2.0), (2, None), (3, 6.0)]}
-        assert [(r.id, r.prediction) for r in scored.collect()] == expected[policy]
+        expected = {"skip": [(1, 2.0), (3, 6.0)], "keep": [(1, 2.0), (2, None), (3, 6.0), (4, float("inf"))]}
+        assert [(r.id, r.prediction) for r in model.transform(df).collect()] == expected[policy]
 
 
 @pytest.mark.parametrize(
