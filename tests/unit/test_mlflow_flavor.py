@@ -79,7 +79,7 @@ def make_model(saved_model):
         inputMapping={name: name for name in INPUTS},
         outputMapping={name: name for name in EXPECTED},
         binaryOutputs=["bytes"],
-        batchSize=2,
+        predictBatchSize=2,
     )
 
 
