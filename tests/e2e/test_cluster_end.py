@@ -179,7 +179,7 @@ def test_a_fit_ends_a_sidecar_evaluator(spark, tmp_path):
     assert "loss" in metrics_of(vars(model.summary))["evaluator:0"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("workerGrace", "soon"), ("evaluatorGrace", "-1"), ("serverGrace", "nan")])
+@pytest.mark.parametrize(("name", "value"), [("workerGrace", "soon"), ("evaluatorGrace", "-1")])
 def test_a_wrong_setting_is_told_before_anything_starts(spark, name, value):
     with setting(spark, name, value), pytest.raises(errors.ClusterConfigError, match=f"spark.tfos_ml.{name}={value}"):
         start(spark, work)

@@ -153,7 +153,7 @@ def test_what_the_metadata_tells_is_an_error_before_any_job(keras, spark):
     two = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3, activation="softmax", name="classes")])
     two.compile("sgd", "sparse_categorical_crossentropy")
     with pytest.raises(
-        errors.LabelRangeError, match=r"'label' has 4 classes.*'classes' is .*tells 3 apart. Give .* 4 u"
+        errors.LabelRangeError, match=r"'label' has 4 classes.*'classes' is .*has 3 classes. Give .* 4 u"
     ):
         estimator(two).fit(indexed)
     assert jobs_of(spark) == before

@@ -134,11 +134,11 @@ def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_jo
 
     model = network(keras)
     model.compile("sgd", "mse", metrics=[closeness])
-    with pytest.raises(errors.ModelError, match=r"not loaded in another process.*KerasEstimator\(model=make_model\)"):
+    with pytest.raises(errors.ModelError, match=r"The nodes cannot load the model.*KerasEstimator\(model=make_model\)"):
         KerasEstimator(model=model).fit(df)
     odd = keras.Sequential([keras.layers.Input((4,)), Odd(1)])
     odd.compile("sgd", "mse")
-    with pytest.raises(errors.ModelError, match="not loaded in another process"):
+    with pytest.raises(errors.ModelError, match="The nodes cannot load the model"):
         KerasEstimator(model=odd).fit(df)
 
 

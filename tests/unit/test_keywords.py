@@ -28,7 +28,7 @@ def test_what_is_generated_is_what_the_params_make_it(monkeypatch):
 
     advice = "run: python tools/generate_keywords.py"
     assert (ROOT / "tfos_ml" / "stages" / "keywords.py").read_text() == generate_keywords.source(), advice
-    assert (ROOT / "docs" / "params.rst").read_text() == generate_keywords.reference(), advice
+    assert (ROOT / "docs" / "reference" / "params.rst").read_text() == generate_keywords.reference(), advice
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -54,9 +54,9 @@ def test_help_tells_type_and_default_of_each_param(stage):
 
 
 def test_unknown_keywords_are_still_told_the_nearest():
-    with pytest.raises(errors.ParamError, match="'epoch', perhaps epochs"):
+    with pytest.raises(errors.ParamError, match="'epoch' \\(did you mean epochs\\?"):
         KerasEstimator(epoch=3)
-    with pytest.raises(errors.ParamError, match="'predictbatchsize', perhaps predictBatchSize"):
+    with pytest.raises(errors.ParamError, match="'predictbatchsize' \\(did you mean predictBatchSize\\?"):
         TFModel().setParams(predictbatchsize=3)
 
 

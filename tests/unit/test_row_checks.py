@@ -1,7 +1,6 @@
 """What the supervisor of a node lets through to the TensorFlow process, batch by batch."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +38,7 @@ def feed(tmp_path):
     def run(spec, *batches, handle_invalid="error"):
         chunks = []  # messages, of which the last is the end of the input
         schema = FeedSchema((spec,), handle_invalid=handle_invalid)
-        schema = decode(FeedSchema, json.loads(encode(schema)))
+        schema = decode(FeedSchema, encode(schema))
         directories = SpoolDirectories(Path(tmp_path), Path(tmp_path))
         feeder = Feeder(make_task(schema=schema), directories, chunks.append)
         start = 0
@@ -123,9 +122,9 @@ class TestLabels:
         [
             (
                 [1, 5, 2],
-                r"'y' has values from 1 to 5 .*'out' is float32\(batch, 5\).*from 0 to 4\. Count classes from 0",
+                r"'y' has values from 1 to 5 .*'out' is float32\(batch, 5\).*from 0 to 4\. Number the classes from 0",
             ),
-            ([-1, 4], "from -1 to 4 .* Count classes from 0"),
+            ([-1, 4], "from -1 to 4 .* Number the classes from 0"),
             ([0, 5], "from 0 to 5 .* Give the last layer 6 units"),
             ([0, 9], "from 0 to 9 .* Give the last layer 10 units"),
         ],

@@ -99,7 +99,7 @@ class LabelRange:
             )
         units = f"Give the last layer {self._largest + 1:g} units, one for each class"
         if self._smallest < 0 or (self._smallest > 0 and self._largest == limit + 1):
-            units = "Count classes from 0, for instance with pyspark.ml.feature.StringIndexer"
+            units = "Number the classes from 0, for example with pyspark.ml.feature.StringIndexer"
         return (
             f"Label column '{self._spec.column}' has {found}, but {constraint.tensor} and takes class indices from 0 "
             f"to {limit}. {units}."

@@ -18,7 +18,6 @@ from tfos_ml.protocol.graces import (
     IDLE_SETTING,
     LEASE_SECONDS,
     LEASE_SETTING,
-    SERVER_SETTING,
     WORKER_SETTING,
     Graces,
 )
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
-EXPIRY_SETTING, EXPIRY_SECONDS = "spark.tfos_ml.cacheExpiry", 7 * 86400.0
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
 _FILES = "spark.io.encryption.enabled"
 _REGISTRATION = "spark.scheduler.maxRegisteredResourcesWaitingTime"
@@ -123,7 +121,6 @@ def graces(spark: SparkSession) -> Graces:
     default = Graces()
     return Graces(
         worker=_seconds(spark, WORKER_SETTING, default.worker),
-        server=_seconds(spark, SERVER_SETTING, default.server),
         evaluator=_seconds(spark, EVALUATOR_SETTING, default.evaluator),
     )
 
@@ -143,17 +140,6 @@ def shuffle_memory(spark: SparkSession) -> int:
     """Bytes of all rows up to which a shuffle permutes all of them; raises as :func:`spool_memory`."""
     size = _size(spark, SHUFFLE_SETTING)
     return SHUFFLE_BYTES if size is None else size
-
-
-def cache_expiry(spark: SparkSession) -> float:
-    """Seconds after which rows in ``cacheDir`` that no fit has begun to use are written anew.
-
-    Raises
-    ------
-    ClusterConfigError
-        If the setting is no positive number.
-    """
-    return _seconds(spark, EXPIRY_SETTING, EXPIRY_SECONDS)
 
 
 def _size(spark: SparkSession, name: str) -> int | None:
@@ -193,7 +179,7 @@ def _check_encryption(spark: SparkSession) -> None:
         raise ClusterConfigError(
             f"{_FILES}=true encrypts Spark's temporary files, but the rows that nodes train on lie in plain text in "
             "their hosts' shared memory (/dev/shm) and local directories, readable by this user and root, until the "
-            f"nodes end. If that will do, start the session with {ALLOW_PLAINTEXT}=true."
+            f"nodes end. If that is acceptable, start the session with {ALLOW_PLAINTEXT}=true."
         )
     set_names = encryption_of(spark)
     if set_names:

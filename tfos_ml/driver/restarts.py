@@ -10,11 +10,8 @@ from tfos_ml import errors
 PORT_RETRIES = 2
 COME_AGAIN = (
     errors.CollectiveCallError,
-    errors.EarlyStartError,
-    errors.KeptRowsLostError,
     errors.NonFiniteTrainingError,
     errors.SupersededError,
-    errors.UncertainTextError,
     errors.VersionMismatchError,
 )
 """Failures of nodes that the same program on the same rows would have again."""

@@ -35,7 +35,7 @@ from tfos_ml.inference.input_tensors import InputBinding, ModelInput
 from tfos_ml.inference.prediction import Head, classify
 from tfos_ml.inference.row_blocks import RowBlocks
 from tfos_ml.protocol.artifacts import Artifact
-from tfos_ml.protocol.codec import MessageError, decode, encode, parse
+from tfos_ml.protocol.codec import MessageError, decode, encode
 
 _OUTPUT_TYPES = {
     "int8": pa.int8(),
@@ -146,7 +146,7 @@ def decode_scoring(content: bytes) -> Scoring:
     metadata = schema.metadata or {}
     if metadata.keys() != {_SCORING, _DIRECTORY}:
         raise MessageError(f"a description of a model has other metadata: {sorted(metadata)}")
-    scoring = decode(Scoring, parse(metadata[_SCORING]))
+    scoring = decode(Scoring, metadata[_SCORING])
     fields = dict(zip(schema.names, schema.types, strict=True))
     return replace(scoring, model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields)
 

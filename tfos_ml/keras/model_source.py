@@ -54,10 +54,9 @@ class ModelSource:
                         return keras.saving.load_model(path)
                 except (TypeError, ValueError, AttributeError, ImportError) as error:
                     raise ModelError(
-                        "The model can be saved, but not loaded in another process, as each node has to: "
+                        "The nodes cannot load the model: "
                         f"{_reason(error)}{_hint(error)} Pass a function that builds and compiles it, "
-                        "KerasEstimator(model=make_model), which brings its own classes along; or name custom classes "
-                        "in customObjects."
+                        "KerasEstimator(model=make_model), or pass the custom classes in customObjects."
                     ) from error
 
 

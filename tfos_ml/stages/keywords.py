@@ -44,15 +44,15 @@ class ScoringAccessors(ParamsBase):
     def getOutputMapping(self) -> Mapping[str, str]: """Value of ``outputMapping``."""; return self.getOrDefault("outputMapping")
     def setPredictBatchSize(self, value: int) -> Self: """Set ``predictBatchSize``: rows in one call of the model in transform, at most."""; return self._set_checked(predictBatchSize=value)
     def getPredictBatchSize(self) -> int: """Value of ``predictBatchSize``."""; return self.getOrDefault("predictBatchSize")
-    def setExportDir(self, value: str) -> Self: """Set ``exportDir``: URI where the SavedModel is published, and read from, as pyarrow.fs understands it."""; return self._set_checked(exportDir=value)
+    def setExportDir(self, value: str) -> Self: """Set ``exportDir``: path or URI (of pyarrow.fs) where the SavedModel is published and read from."""; return self._set_checked(exportDir=value)
     def getExportDir(self) -> str: """Value of ``exportDir``."""; return self.getOrDefault("exportDir")
     def setSignatureDefKey(self, value: str) -> Self: """Set ``signatureDefKey``: signature of the SavedModel."""; return self._set_checked(signatureDefKey=value)
     def getSignatureDefKey(self) -> str: """Value of ``signatureDefKey``."""; return self.getOrDefault("signatureDefKey")
     def setHandleInvalid(self, value: str) -> Self: """Set ``handleInvalid``: rows with null, NaN or infinity: 'error', 'skip' them, or 'keep' them: the model gets NaN and infinity; null gives null outputs, and is an error in fit."""; return self._set_checked(handleInvalid=value)
     def getHandleInvalid(self) -> str: """Value of ``handleInvalid``."""; return self.getOrDefault("handleInvalid")
-    def setPadValue(self, value: float) -> Self: """Set ``padValue``: fills rows of different lengths where the model's dimension is None, in fit to the longest."""; return self._set_checked(padValue=value)
+    def setPadValue(self, value: float) -> Self: """Set ``padValue``: value that pads rows of different lengths if the dimension of the model is None; fit pads to the longest row."""; return self._set_checked(padValue=value)
     def getPadValue(self) -> float: """Value of ``padValue``."""; return self.getOrDefault("padValue")
-    def setBinaryOutputs(self, value: Sequence[str]) -> Self: """Set ``binaryOutputs``: names of outputs whose strings are bytes rather than text."""; return self._set_checked(binaryOutputs=value)
+    def setBinaryOutputs(self, value: Sequence[str]) -> Self: """Set ``binaryOutputs``: names of outputs whose strings are bytes, not text."""; return self._set_checked(binaryOutputs=value)
     def getBinaryOutputs(self) -> Sequence[str]: """Value of ``binaryOutputs``."""; return self.getOrDefault("binaryOutputs")
 
 
@@ -86,9 +86,7 @@ class TrainingKeywords(TypedDict, total=False):
     modelDir: str | None
     logDir: str | None
     tensorboard: bool
-    inputPath: str
     cacheDir: str | None
-    cacheKey: str | None
     reservationTimeout: float
     feedTimeout: float
     maxRestarts: int
@@ -100,55 +98,51 @@ class TrainingKeywords(TypedDict, total=False):
 
 
 class TrainingAccessors(ParamsBase):
-    def setLabelCol(self, value: str) -> Self: """Set ``labelCol``: column of a single label; only the default one may be missing, in TFEstimator."""; return self._set_checked(labelCol=value)
+    def setLabelCol(self, value: str) -> Self: """Set ``labelCol``: column of a single label; in TFEstimator the default column may be missing."""; return self._set_checked(labelCol=value)
     def getLabelCol(self) -> str: """Value of ``labelCol``."""; return self.getOrDefault("labelCol")
-    def setWeightCol(self, value: str) -> Self: """Set ``weightCol``: column of the weights of rows."""; return self._set_checked(weightCol=value)
+    def setWeightCol(self, value: str) -> Self: """Set ``weightCol``: column of row weights."""; return self._set_checked(weightCol=value)
     def getWeightCol(self) -> str: """Value of ``weightCol``."""; return self.getOrDefault("weightCol")
-    def setValidationIndicatorCol(self, value: str) -> Self: """Set ``validationIndicatorCol``: boolean column, true for rows to validate on and not to train on."""; return self._set_checked(validationIndicatorCol=value)
+    def setValidationIndicatorCol(self, value: str) -> Self: """Set ``validationIndicatorCol``: boolean column, true for validation rows, which are not trained on."""; return self._set_checked(validationIndicatorCol=value)
     def getValidationIndicatorCol(self) -> str: """Value of ``validationIndicatorCol``."""; return self.getOrDefault("validationIndicatorCol")
-    def setSeed(self, value: int) -> Self: """Set ``seed``: decides the order of rows and validationSplit; by default a number of the class."""; return self._set_checked(seed=value)
+    def setSeed(self, value: int) -> Self: """Set ``seed``: seed for the order of rows and for validationSplit; the default is fixed for each class."""; return self._set_checked(seed=value)
     def getSeed(self) -> int: """Value of ``seed``."""; return self.getOrDefault("seed")
     def setLabelMapping(self, value: Mapping[str, str]) -> Self: """Set ``labelMapping``: {column: output name} for several labels; replaces labelCol."""; return self._set_checked(labelMapping=value)
     def getLabelMapping(self) -> Mapping[str, str]: """Value of ``labelMapping``."""; return self.getOrDefault("labelMapping")
     def setWeightMapping(self, value: Mapping[str, str]) -> Self: """Set ``weightMapping``: {column: output name} for weights by output; replaces weightCol."""; return self._set_checked(weightMapping=value)
     def getWeightMapping(self) -> Mapping[str, str]: """Value of ``weightMapping``."""; return self.getOrDefault("weightMapping")
-    def setClusterSize(self, value: int) -> Self: """Set ``clusterSize``: number of all nodes; each takes one task slot of Spark's."""; return self._set_checked(clusterSize=value)
+    def setClusterSize(self, value: int) -> Self: """Set ``clusterSize``: number of nodes; each uses one task slot."""; return self._set_checked(clusterSize=value)
     def getClusterSize(self) -> int: """Value of ``clusterSize``."""; return self.getOrDefault("clusterSize")
-    def setMasterNode(self, value: str) -> Self: """Set ``masterNode``: job name of the chief, 'chief' or 'master'; unset: worker 0 is chief."""; return self._set_checked(masterNode=value)
+    def setMasterNode(self, value: str) -> Self: """Set ``masterNode``: job name of the chief, 'chief' or 'master'; if unset, worker 0 is the chief."""; return self._set_checked(masterNode=value)
     def getMasterNode(self) -> str: """Value of ``masterNode``."""; return self.getOrDefault("masterNode")
     def setBatchSize(self, value: int) -> Self: """Set ``batchSize``: global batch: rows of one training step, over all workers."""; return self._set_checked(batchSize=value)
     def getBatchSize(self) -> int: """Value of ``batchSize``."""; return self.getOrDefault("batchSize")
-    def setEpochs(self, value: int) -> Self: """Set ``epochs``: passes over the data."""; return self._set_checked(epochs=value)
+    def setEpochs(self, value: int) -> Self: """Set ``epochs``: number of epochs."""; return self._set_checked(epochs=value)
     def getEpochs(self) -> int: """Value of ``epochs``."""; return self.getOrDefault("epochs")
-    def setShuffle(self, value: bool) -> Self: """Set ``shuffle``: whether each pass has a new, seeded order."""; return self._set_checked(shuffle=value)
+    def setShuffle(self, value: bool) -> Self: """Set ``shuffle``: whether each epoch has a new, seeded order."""; return self._set_checked(shuffle=value)
     def getShuffle(self) -> bool: """Value of ``shuffle``."""; return self.getOrDefault("shuffle")
-    def setModelDir(self, value: str) -> Self: """Set ``modelDir``: directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator keeps the training state there after each epoch, and continues from what it finds."""; return self._set_checked(modelDir=value)
+    def setModelDir(self, value: str) -> Self: """Set ``modelDir``: directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator saves the training state there after each epoch, and resumes from the last one."""; return self._set_checked(modelDir=value)
     def getModelDir(self) -> str: """Value of ``modelDir``."""; return self.getOrDefault("modelDir")
-    def setLogDir(self, value: str) -> Self: """Set ``logDir``: directory of TensorBoard's event files (ctx.log_dir); unset, with tensorboard one in the chief's working directory, which stays."""; return self._set_checked(logDir=value)
+    def setLogDir(self, value: str) -> Self: """Set ``logDir``: directory of TensorBoard's event files (ctx.log_dir); if unset, tensorboard uses a directory in the chief's working directory and keeps it."""; return self._set_checked(logDir=value)
     def getLogDir(self) -> str: """Value of ``logDir``."""; return self.getOrDefault("logDir")
-    def setTensorboard(self, value: bool) -> Self: """Set ``tensorboard``: whether the chief starts TensorBoard for the time of the fit."""; return self._set_checked(tensorboard=value)
+    def setTensorboard(self, value: bool) -> Self: """Set ``tensorboard``: whether the chief runs TensorBoard during the fit."""; return self._set_checked(tensorboard=value)
     def getTensorboard(self) -> bool: """Value of ``tensorboard``."""; return self.getOrDefault("tensorboard")
-    def setInputPath(self, value: str) -> Self: """Set ``inputPath``: how rows come from plain files (Parquet, CSV, JSON, binaryFile, tfrecord): 'spark' feeds them, 'direct' has the nodes read the files, 'auto' chooses (explainInput)."""; return self._set_checked(inputPath=value)
-    def getInputPath(self) -> str: """Value of ``inputPath``."""; return self.getOrDefault("inputPath")
-    def setCacheDir(self, value: str) -> Self: """Set ``cacheDir``: directory on storage that all nodes reach: rows of other DataFrames are written there once, and read by the nodes of this fit and of later ones; with inputPath 'auto' or 'direct'."""; return self._set_checked(cacheDir=value)
+    def setCacheDir(self, value: str) -> Self: """Set ``cacheDir``: directory of a snapshot of this DataFrame's rows, on storage that all nodes reach: the first fit has Spark write them there, that one and later ones read them; delete it, or name another, to have it made anew."""; return self._set_checked(cacheDir=value)
     def getCacheDir(self) -> str: """Value of ``cacheDir``."""; return self.getOrDefault("cacheDir")
-    def setCacheKey(self, value: str) -> Self: """Set ``cacheKey``: your word that fits with the same key have the same rows: those in cacheDir are used whatever the plan says."""; return self._set_checked(cacheKey=value)
-    def getCacheKey(self) -> str: """Value of ``cacheKey``."""; return self.getOrDefault("cacheKey")
-    def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds the nodes may take to start and meet."""; return self._set_checked(reservationTimeout=value)
+    def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds that the nodes may take to start and connect."""; return self._set_checked(reservationTimeout=value)
     def getReservationTimeout(self) -> float: """Value of ``reservationTimeout``."""; return self.getOrDefault("reservationTimeout")
-    def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)
+    def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds that a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)
     def getFeedTimeout(self) -> float: """Value of ``feedTimeout``."""; return self.getOrDefault("feedTimeout")
-    def setMaxRestarts(self, value: int) -> Self: """Set ``maxRestarts``: how often a failed fit is run again (ctx.restart_count), KerasEstimator from the last state in modelDir."""; return self._set_checked(maxRestarts=value)
+    def setMaxRestarts(self, value: int) -> Self: """Set ``maxRestarts``: how often a failed fit is repeated (ctx.restart_count); KerasEstimator resumes from the state in modelDir."""; return self._set_checked(maxRestarts=value)
     def getMaxRestarts(self) -> int: """Value of ``maxRestarts``."""; return self.getOrDefault("maxRestarts")
-    def setNodeCpus(self, value: int) -> Self: """Set ``nodeCpus``: CPUs of a node, by stage-level scheduling; unset: spark.task.cpus."""; return self._set_checked(nodeCpus=value)
+    def setNodeCpus(self, value: int) -> Self: """Set ``nodeCpus``: CPUs of a node, by stage-level scheduling; if unset, spark.task.cpus."""; return self._set_checked(nodeCpus=value)
     def getNodeCpus(self) -> int: """Value of ``nodeCpus``."""; return self.getOrDefault("nodeCpus")
-    def setNodeGpus(self, value: int) -> Self: """Set ``nodeGpus``: GPUs of a node, by stage-level scheduling; unset: as Spark is configured."""; return self._set_checked(nodeGpus=value)
+    def setNodeGpus(self, value: int) -> Self: """Set ``nodeGpus``: GPUs of a node, by stage-level scheduling; if unset, as Spark is configured."""; return self._set_checked(nodeGpus=value)
     def getNodeGpus(self) -> int: """Value of ``nodeGpus``."""; return self.getOrDefault("nodeGpus")
-    def setCommunication(self, value: str) -> Self: """Set ``communication``: collectives: 'ring' or 'nccl' of TensorFlow; 'auto' has KerasEstimator use its own on CPUs (ctx.communication_options())."""; return self._set_checked(communication=value)
+    def setCommunication(self, value: str) -> Self: """Set ``communication``: collective operations: 'ring' or 'nccl' of TensorFlow; with 'auto', KerasEstimator uses its own on CPUs (ctx.communication_options())."""; return self._set_checked(communication=value)
     def getCommunication(self) -> str: """Value of ``communication``."""; return self.getOrDefault("communication")
     def setNodeEnv(self, value: Mapping[str, str]) -> Self: """Set ``nodeEnv``: environment of the TensorFlow processes, set before TensorFlow is imported."""; return self._set_checked(nodeEnv=value)
     def getNodeEnv(self) -> Mapping[str, str]: """Value of ``nodeEnv``."""; return self.getOrDefault("nodeEnv")
-    def setVerbose(self, value: int) -> Self: """Set ``verbose``: 0 silent, 1 progress bar, 2 a line per epoch, what nodes print, and where the time went."""; return self._set_checked(verbose=value)
+    def setVerbose(self, value: int) -> Self: """Set ``verbose``: 0: silent, 1: progress bar, 2: a line per epoch, the output of nodes, and the seconds of each phase."""; return self._set_checked(verbose=value)
     def getVerbose(self) -> int: """Value of ``verbose``."""; return self.getOrDefault("verbose")
 
 
@@ -166,7 +160,7 @@ class TrainFnAccessors(ParamsBase):
     def getDriverPSNodes(self) -> bool: """Value of ``driverPSNodes``."""; return self.getOrDefault("driverPSNodes")
     def setEvalNode(self, value: bool) -> Self: """Set ``evalNode``: whether one node is an evaluator."""; return self._set_checked(evalNode=value)
     def getEvalNode(self) -> bool: """Value of ``evalNode``."""; return self.getOrDefault("evalNode")
-    def setInputMode(self, value: str) -> Self: """Set ``inputMode``: InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files."""; return self._set_checked(inputMode=value)
+    def setInputMode(self, value: str) -> Self: """Set ``inputMode``: InputMode.SPARK feeds rows, InputMode.TENSORFLOW assigns files."""; return self._set_checked(inputMode=value)
     def getInputMode(self) -> str: """Value of ``inputMode``."""; return self.getOrDefault("inputMode")
 
 
@@ -180,9 +174,9 @@ class KerasKeywords(TypedDict, total=False):
 
 
 class KerasAccessors(ParamsBase):
-    def setModelArgs(self, value: Mapping[str, Any]) -> Self: """Set ``modelArgs``: keyword arguments of the model function; what a grid search varies."""; return self._set_checked(modelArgs=value)
+    def setModelArgs(self, value: Mapping[str, Any]) -> Self: """Set ``modelArgs``: keyword arguments of the model function; a grid search can vary them."""; return self._set_checked(modelArgs=value)
     def getModelArgs(self) -> Mapping[str, Any]: """Value of ``modelArgs``."""; return self.getOrDefault("modelArgs")
-    def setValidationSplit(self, value: float) -> Self: """Set ``validationSplit``: fraction of the rows to validate on, chosen by seed."""; return self._set_checked(validationSplit=value)
+    def setValidationSplit(self, value: float) -> Self: """Set ``validationSplit``: fraction of validation rows, selected by seed."""; return self._set_checked(validationSplit=value)
     def getValidationSplit(self) -> float: """Value of ``validationSplit``."""; return self.getOrDefault("validationSplit")
     def setClassWeight(self, value: Mapping[int, float]) -> Self: """Set ``classWeight``: {class: weight}, multiplied into weightCol."""; return self._set_checked(classWeight=value)
     def getClassWeight(self) -> Mapping[int, float]: """Value of ``classWeight``."""; return self.getOrDefault("classWeight")

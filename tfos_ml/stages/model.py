@@ -55,7 +55,7 @@ MODEL_FILE, _RESULTS = "saved_model.tar", "results-"
 class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     """Runs a SavedModel over the rows of a DataFrame.
 
-    What ``TFEstimator.fit`` returns; or, with ``exportDir``, any SavedModel.
+    ``fit`` of the estimators returns it. ``TFModel(exportDir=...)`` runs any SavedModel.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return model
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> TFModel:
-        """A copy with Params of its own; the SavedModel is shared."""
+        """A copy with its own Params that shares the SavedModel."""
         copied = super().copy(extra)
         copied._summary = copy.deepcopy(self._summary)
         return copied
@@ -247,18 +247,18 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return self._packed().directory
 
     def predict(self, rows: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Run the model here, without Spark; imports TensorFlow into this process.
+        """Run the model in this process, without Spark. This imports TensorFlow.
 
         Parameters
         ----------
         rows : pandas.DataFrame, dict, list of Row, vector, array, list, or number
-            Columns by name, as ``transform`` takes them; for a single input also its values alone: one row (a
-            vector of Spark ML, a list, an array) or a batch of them.
+            Columns by name, as for ``transform``. For a single input also its values: one row (a vector of Spark ML,
+            a list, an array) or a batch of rows.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            Outputs by name, batch first; one row is a batch of one.
+            Outputs by name; the first dimension is the batch, also for one row.
 
         Raises
         ------
@@ -297,7 +297,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         self._labels = tuple(facts.get("labels", ()))
 
     def registerUDF(self, spark: SparkSession, name: str) -> Any:
-        """Register the model as a function for SQL, ``SELECT name(x) FROM t``.
+        """Register the model as a SQL function: ``SELECT name(x) FROM t``.
 
         Its arguments are columns in the order of ``inputMapping`` (one for a single input); it returns
         what ``predictionCol`` would hold, or with ``outputMapping`` a struct of the output columns. Rows

@@ -40,10 +40,8 @@ class TrainingSummary:
         Seconds of each phase of ``fit``, in order: "checks" (before the job), "job" (Spark's scheduling), "process"
         (the chief's starts), "meeting" (of the nodes), "rows" (until the last has arrived), "tracing" (of a Keras
         model's step by TensorFlow), "training" (the rest), "export" and "return". Their sum is the time of ``fit``.
-    cache : dict or None
-        With ``cacheDir``: the number of its rows, and whether they were there before.
-    fedBecause : str or None
-        Why Spark fed rows after nodes had begun to read them.
+    snapshot : dict or None
+        With ``cacheDir``: number of rows, when and by which application they were written, and whether by this fit.
 
     Examples
     --------
@@ -62,8 +60,7 @@ class TrainingSummary:
     epochSeconds: list[float] = dataclasses.field(default_factory=list)
     warnings: list[str] = dataclasses.field(default_factory=list)
     timeline: dict[str, float] = dataclasses.field(default_factory=dict)
-    cache: dict[str, Any] | None = None
-    fedBecause: str | None = None
+    snapshot: dict[str, Any] | None = None
 
     @classmethod
     def _of_run(cls, result: RunResult, history: dict[str, list[float]]) -> TrainingSummary:
