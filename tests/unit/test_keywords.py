@@ -56,7 +56,7 @@ def test_help_tells_type_and_default_of_each_param(stage):
 def test_unknown_keywords_are_still_told_the_nearest():
     with pytest.raises(errors.ParamError, match="'epoch' \\(did you mean epochs\\?"):
         KerasEstimator(epoch=3)
-    with pytest.raises(errors.ParamError, match="'predictbatchsize' \\(did you mean predictBatchSize\\?"):
+    with pytest.raises(errors.ParamError, match="'predictbatchsize' \\(did you mean predictBatchSize"):
         TFModel().setParams(predictbatchsize=3)
 
 
