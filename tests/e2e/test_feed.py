@@ -243,7 +243,7 @@ def test_null_is_an_error_that_names_the_column_or_is_skipped(spark, tmp_path):
     with pytest.raises(errors.NullValueError, match="Column 'features' has 1 null"):
         estimator.fit(df)
     with pytest.warns(UserWarning, match=r"handleInvalid='skip' left out 1 of 4 rows"):
-        estimator.setNullPolicy("skip").fit(df)
+        estimator.setHandleInvalid("skip").fit(df)
     assert read(tmp_path)["worker-0"]["passes"] == [[[1, 3], [4]]]
 
 

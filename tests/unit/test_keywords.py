@@ -50,14 +50,14 @@ def test_help_tells_type_and_default_of_each_param(stage):
     for param in stage().params:
         assert f"{param.name} : " in text
         assert param.doc in text
-    assert "batchSize : int, default 100" in text
+    assert "predictBatchSize : int, default 100" in text
 
 
 def test_unknown_keywords_are_still_told_the_nearest():
     with pytest.raises(errors.ParamError, match="'epoch' \\(did you mean epochs\\?"):
         KerasEstimator(epoch=3)
-    with pytest.raises(errors.ParamError, match="'batchsize' \\(did you mean batchSize\\?"):
-        TFModel().setParams(batchsize=3)
+    with pytest.raises(errors.ParamError, match="'predictbatchsize' \\(did you mean predictBatchSize"):
+        TFModel().setParams(predictbatchsize=3)
 
 
 def test_params_that_keras_estimator_refuses_are_not_listed():

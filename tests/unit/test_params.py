@@ -140,7 +140,7 @@ def test_default_value_meets_the_constraint(stage, name):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_unknown_keyword_is_refused_with_the_known_ones(stage):
-    with pytest.raises(ParamError, match=r"Unknown parameters: 'epoch'.*\. Known: \[.*'batchSize', "):
+    with pytest.raises(ParamError, match=r"Unknown parameters: 'epoch'.*\. Known: \[.*'predictBatchSize', "):
         stage(epoch=3)
 
 
