@@ -3,7 +3,7 @@
 Folders are the places where code runs; imports point downwards only (``make lint`` holds that):
 
 ==============  ======================================================================
-``doctor/``     ``python -m tfos_ml doctor``: whether all that is needed is there
+``doctor/``     ``python -m tfos_ml doctor``: checks a set-up
 ``mlflow/``     runs and models in MLflow
 ``compat/``     TensorFlowOnSpark's modules, names and arguments over the rest
 ``tfcluster/``  ``TFCluster``, ``TFParallel``: clusters that a program leads itself
@@ -65,9 +65,6 @@ _HOMES = {
     "TFModel": "tfos_ml.stages.model",
     "TFParallel": "tfos_ml.tfcluster.tfparallel",
 }
-
-
-__path__.append(f"{__path__[0]}/stages/former")  # what pipelines saved by earlier versions import
 
 
 def __getattr__(name: str) -> Any:

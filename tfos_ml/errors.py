@@ -26,6 +26,7 @@
     │   ├── NothingExportedError     the train function exported no model
     │   └── SignatureError           names, dtypes or row counts differ from the signature
     ├── MissingPackageError          pyspark, TensorFlow or MLflow is not installed
+    ├── NoSummaryError               a model that was not made by fit has no summary
     ├── RowsLostError                nodes of a TFCluster took other rows than the input has
     ├── FitCancelledError            the Spark job was cancelled, or the session stopped
     ├── ResultSizeError              the results exceed spark.driver.maxResultSize
@@ -41,8 +42,7 @@
         ├── FileReadError            a node could not read a file of its input
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
-        ├── NonFiniteLossError       the loss became NaN or infinite
-        ├── NonFiniteWeightsError    weights of the model became NaN or infinite
+        ├── NonFiniteTrainingError   the loss or weights became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
         ├── ModelDirError            a node could not read or write modelDir
         ├── SpoolFullError           no room left for the rows or the model of a node
@@ -93,7 +93,7 @@ class ParamError(InvalidInputError):
 
 
 class InputTypeError(InvalidInputError, TypeError):
-    """Something else than a Spark DataFrame, or than a cluster of TensorFlow, was given where one is needed."""
+    """An argument is not a Spark DataFrame, or not a TensorFlow cluster, where one is needed."""
 
 
 class ColumnNotFoundError(InvalidInputError, IllegalArgumentException):
@@ -120,7 +120,7 @@ class ClusterConfigError(InvalidInputError):
 
 
 class RemovedError(InvalidInputError, NotImplementedError):
-    """A program uses what TensorFlowOnSpark has and :mod:`tfos_ml.compat` has not; says what to use instead."""
+    """A function of TensorFlowOnSpark that :mod:`tfos_ml.compat` does not have. The message names a replacement."""
 
 
 class NotEnoughSlotsError(InvalidInputError):
@@ -136,7 +136,7 @@ class DestinationError(InvalidInputError):
 
 
 class DataError(TfosMlError, ValueError):
-    """The rows themselves are at fault."""
+    """The rows have an error."""
 
 
 class EmptyDataError(DataError):
@@ -144,19 +144,19 @@ class EmptyDataError(DataError):
 
 
 class NullValueError(DataError):
-    """A null where the null policy allows none."""
+    """A null, and ``handleInvalid`` allows none."""
 
 
 class NonFiniteValueError(DataError):
-    """NaN or infinity where the NaN policy allows none."""
+    """NaN or infinity, and ``handleInvalid`` allows none."""
 
 
 class LabelRangeError(DataError):
-    """Labels that the model's loss cannot take: no index of one of its classes, or no probability."""
+    """Labels that the loss of the model cannot take: they are not class indices, or not probabilities."""
 
 
 class CorruptRecordError(DataError):
-    """A record of a file of TFRecords is damaged, or does not fit the columns that it is read as.
+    """A TFRecord is damaged or does not fit the columns.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class ShapeError(DataError):
 
 
 class UnevenDataError(DataError):
-    """Some worker would have no row in some step."""
+    """A worker would have no row in some step."""
 
 
 class ModelError(TfosMlError):
@@ -188,7 +188,7 @@ class ModelError(TfosMlError):
 
 
 class NothingExportedError(ModelError):
-    """No model was exported, by the train function or since it cannot be, so there is nothing to transform with."""
+    """The train function exported no model, or the model cannot be exported, so ``transform`` is not possible."""
 
 
 class SignatureError(ModelError, ValueError):
@@ -196,11 +196,15 @@ class SignatureError(ModelError, ValueError):
 
 
 class MissingPackageError(TfosMlError, ImportError):
-    """pyspark, TensorFlow or MLflow is not installed; says which line installs it."""
+    """pyspark, TensorFlow or MLflow is not installed. The message has the command that installs it."""
+
+
+class NoSummaryError(TfosMlError, RuntimeError):
+    """A model that was not made by ``fit`` was asked for its summary."""
 
 
 class RowsLostError(TfosMlError):
-    """The nodes of a ``TFCluster`` have taken over more or fewer rows of a partition than Spark has read of it."""
+    """The nodes of a ``TFCluster`` received more or fewer rows of a partition than Spark has read."""
 
 
 class FitCancelledError(TfosMlError):
@@ -208,7 +212,7 @@ class FitCancelledError(TfosMlError):
 
 
 class ResultSizeError(TfosMlError):
-    """What the nodes brought home is larger than ``spark.driver.maxResultSize``."""
+    """The results of the nodes are larger than ``spark.driver.maxResultSize``."""
 
 
 class ReservationTimeoutError(TfosMlError):
@@ -333,12 +337,8 @@ class CollectiveCallError(NodeError):
     """Nodes called ``ctx.dataset``, ``ctx.get_data_feed`` or ``ctx.barrier`` out of step."""
 
 
-class NonFiniteLossError(NodeError):
-    """The loss of a Keras model became NaN or infinite; raised for the node where it began."""
-
-
-class NonFiniteWeightsError(NodeError):
-    """Weights of a Keras model became NaN or infinite, while its loss may have been finite."""
+class NonFiniteTrainingError(NodeError):
+    """The loss or weights of a Keras model became NaN or infinite; raised for the node where it began."""
 
 
 class ModelDirError(NodeError):

@@ -63,7 +63,7 @@ def record(args, ctx):
 
 
 COLUMNS = ("id", "features", "name", "ragged", "time", "decimal", "y")
-SKIPPED = {"nullPolicy": "skip", "nanPolicy": "skip"}
+SKIPPED = {"handleInvalid": "skip"}
 
 
 def passes_of(df, directory: Path, workers=2, **params):
@@ -143,8 +143,8 @@ def test_weights_are_those_of_rows_that_spark_feeds(spark, tmp_path, workers, pa
     fed, before = weights_of(df, tmp_path, clusterSize=workers, **params)
     read, model = weights_of(df, tmp_path, clusterSize=workers, cacheDir=str(tmp_path / "cache"), **params)
     assert read == fed
-    assert model.history == before.history
-    assert sum(model.summary["timeline"].values()) > model.summary["timeline"]["snapshot"] > 0
+    assert model.summary.history == before.summary.history
+    assert sum(model.summary.timeline.values()) > model.summary.timeline["snapshot"] > 0
 
 
 def test_a_second_fit_reads_and_says_what(spark, tmp_path, capfd):
@@ -153,8 +153,8 @@ def test_a_second_fit_reads_and_says_what(spark, tmp_path, capfd):
     first = Pipeline(stages=stages).fit(df).stages[-1]
     stages[-1].setVerbose(1)
     second = Pipeline(stages=stages).fit(rows(spark)).stages[-1]  # another plan to Spark, of the same rows
-    assert second.history == first.history
-    assert second.summary["snapshot"] == first.summary["snapshot"] | {"is_new": False}
+    assert second.summary.history == first.summary.history
+    assert second.summary.snapshot == first.summary.snapshot | {"is_new": False}
     assert f"cacheDir={cache!r} has 150 rows, written 20" in capfd.readouterr().err
     with pytest.raises(errors.SnapshotError, match="has the rows of another DataFrame"):
         Pipeline(stages=stages).fit(df.where("id > 3"))
@@ -168,7 +168,7 @@ def test_a_search_writes_the_rows_of_each_fold_and_leaves_none_of_them(spark, tm
         maps = [{one.seed: 1}, {one.seed: 2}]
         search = CrossValidator(estimator=one, estimatorParamMaps=maps, evaluator=RegressionEvaluator(), numFolds=2)
         fitted = search.setSeed(5).setParallelism(2).fit(df)
-        return fitted.avgMetrics, fitted.bestModel.history
+        return fitted.avgMetrics, fitted.bestModel.summary.history
 
     assert found(cacheDir=str(cache)) == found()
     assert sorted(path.name.partition("-")[0] for path in cache.iterdir()) == ["manifest.json", "rows"]
@@ -177,7 +177,7 @@ def test_a_search_writes_the_rows_of_each_fold_and_leaves_none_of_them(spark, tm
 def test_fits_of_several_param_maps_share_one_snapshot(spark, tmp_path):
     df, one = rows(spark), estimator(epochs=1, cacheDir=str(tmp_path / "cache"))
     fitted = dict(one.fitMultiple(df, [{one.seed: 1}, {one.seed: 2}]))
-    assert [fitted[i].summary["snapshot"]["is_new"] for i in (0, 1)] == [True, False]
+    assert [fitted[i].summary.snapshot["is_new"] for i in (0, 1)] == [True, False]
     assert not list((tmp_path / "cache").iterdir())
 
 
@@ -219,8 +219,8 @@ def test_newer_files_are_warned_of(spark, snapshot, monkeypatch):
         UserWarning, match="files of the DataFrame are others: [1-4] are new or have changed, 0 are gone"
     ):
         model = estimator(cacheDir=f"{cache}/../copy").fit(spark.read.parquet(str(files)))
-    assert "have it written anew" in model.summary["warnings"][-1]
-    assert model.summary["rows"] == ROWS - 50 - 2
+    assert "have it written anew" in model.summary.warnings[-1]
+    assert model.summary.rows == ROWS - 50 - 2
 
 
 def test_files_of_a_writer_that_was_killed_are_no_snapshot(spark, snapshot):
@@ -229,12 +229,12 @@ def test_files_of_a_writer_that_was_killed_are_no_snapshot(spark, snapshot):
     (cache / "manifest.json").unlink()
     (left / "part-00000-half").write_bytes(b"PAR1")
     one = estimator(cacheDir=str(cache))
-    assert one.fit(df).summary["snapshot"]["is_new"]
+    assert one.fit(df).summary.snapshot["is_new"]
     assert left.is_dir()  # another program may be writing it
     (cache / "manifest.json").unlink()
     for path in left.iterdir():
         os.utime(path, (0, 0))
-    assert one.fit(df).summary["rows"] == ROWS - 50 - 2
+    assert one.fit(df).summary.rows == ROWS - 50 - 2
     assert not left.exists()
 
 

@@ -114,8 +114,8 @@ class TFCluster:
         Differences: after a failure or a timeout it raises, and neither ends the program nor stops its SparkContext. In
         ``InputMode.SPARK``, too, it waits for the map functions of the chief and the workers. `grace_secs` is no pause,
         but what evaluators and parameter servers have left to return after these: who has returned ends it early, and
-        evaluators that have not are ended with a warning. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
-        ``spark.tfos_ml.serverGrace`` (5 s).
+        evaluators that have not are ended with a warning. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s), and
+        parameter servers have 5 s.
         """
         watched = threading.Event()
         if ssc is not None:
@@ -172,9 +172,10 @@ def run(
 ) -> TFCluster:
     """Start a cluster, and return once all nodes have met.
 
-    Arguments are those of TensorFlowOnSpark, and nearly those of :meth:`tfos_ml.TFCluster.run`; docs/migration.rst goes
-    through them. `map_fun` is called as ``map_fun(args, ctx)`` on every node, with a ``TFSparkNode.TFNodeContext``. A
-    list for `tf_args` becomes ``sys.argv`` as well, and ``num_gpus`` in it is the number of GPUs of a node.
+    Arguments are those of TensorFlowOnSpark, and nearly those of :meth:`tfos_ml.TFCluster.run`;
+    docs/howto/migrate_tensorflowonspark.rst lists the differences. Every node calls ``map_fun(args, ctx)`` with a
+    ``TFSparkNode.TFNodeContext``. A list for `tf_args` becomes ``sys.argv`` as well, and ``num_gpus`` in it is the
+    number of GPUs of a node.
     ``TF_CONFIG`` is set if there is a `master_node` (``"chief"`` or ``"master"``), and only then. With
     ``release_port=False``, `map_fun` calls ``ctx.release_port()``.
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     """An estimator that trains on a cluster of TensorFlow nodes."""
 
-    parent_run: Any = None
+    _parent_run: Any = None
     """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
 
     @concise
@@ -71,7 +71,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _train(self, dataset: DataFrame, listener: FitListener) -> TFModel:
         timeline = Timeline()
-        self.check_params()
+        self._check_params()
         spark = dataset.sparkSession
         template, first = self._template(), self._first_rank()
         if first and is_connect(spark):
@@ -107,11 +107,11 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         model = self._make_model(result, dataset.schema)
         timeline.end("model")
         if written is not None:
-            model.summary["snapshot"] = written[0].facts()
-            model.summary["warnings"] = [*model.summary.get("warnings", []), *notices]
-        model.summary["timeline"] = timeline_of(timeline.seconds, result)
+            model.summary.snapshot = written[0].facts()
+            model.summary.warnings = [*model.summary.warnings, *notices]
+        model.summary.timeline = timeline_of(timeline.seconds, result)
         if self._get("verbose") > 1:
-            write_lines([f"{type(self).__name__}.fit: {line(model.summary['timeline'])}"])
+            write_lines([f"{type(self).__name__}.fit: {line(model.summary.timeline)}"])
         return model
 
     def _task(
@@ -150,7 +150,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
         What ``trainFn`` will export is not known before it has run.
         """
-        self.check_params()
+        self._check_params()
         self._feed_schema(schema)
         return schema
 
@@ -203,7 +203,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             seed=self._get("seed"),
             pad_value=self._get("padValue"),
             communication=self._get("communication"),
-            protocol=self._get("protocol") or settings.protocol,
             model_dir=self._get("modelDir"),
             log_dir=self._get("logDir"),
             log_store=self._log_store(df.sparkSession),
@@ -238,7 +237,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = self._with_params(TFModel._from_run(result, self._label_names(given)))
-        tell_skipped(model.summary, [name for name in ("nullPolicy", "nanPolicy") if self._get(name) == "skip"])
+        tell_skipped(model.summary)
         return model
 
     def _model_of(self, archive: bytes, given: StructType) -> TFModel:

@@ -111,8 +111,7 @@ def feed_schema(stage: TrainingParams, given: StructType) -> schema.FeedSchema:
     features, labels_named, weights_named = (
         stage._get(f"{kind}Mapping") is not None for kind in ("input", "label", "weight")
     )
-    policies = {"null_policy": stage._get("nullPolicy"), "nan_policy": stage._get("nanPolicy")}
-    return schema.FeedSchema(specs, features, labels_named, weights_named, **policies)
+    return schema.FeedSchema(specs, features, labels_named, weights_named, stage._get("handleInvalid"))
 
 
 def input_files(df: DataFrame) -> list[str]:

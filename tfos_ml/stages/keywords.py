@@ -25,12 +25,10 @@ class ScoringKeywords(TypedDict, total=False):
     predictionCol: str
     inputMapping: Mapping[str, str] | None
     outputMapping: Mapping[str, str] | None
-    batchSize: int
+    predictBatchSize: int
     exportDir: str | None
     signatureDefKey: str
-    tagSet: str
-    nullPolicy: str
-    nanPolicy: str
+    handleInvalid: str
     padValue: float
     binaryOutputs: Sequence[str] | None
 
@@ -44,21 +42,17 @@ class ScoringAccessors(ParamsBase):
     def getInputMapping(self) -> Mapping[str, str]: """Value of ``inputMapping``."""; return self.getOrDefault("inputMapping")
     def setOutputMapping(self, value: Mapping[str, str]) -> Self: """Set ``outputMapping``: {output name: column} for several outputs; replaces predictionCol."""; return self._set_checked(outputMapping=value)
     def getOutputMapping(self) -> Mapping[str, str]: """Value of ``outputMapping``."""; return self.getOrDefault("outputMapping")
-    def setBatchSize(self, value: int) -> Self: """Set ``batchSize``: global batch: rows a step over all workers; in transform, rows in one call of the model, at most."""; return self._set_checked(batchSize=value)
-    def getBatchSize(self) -> int: """Value of ``batchSize``."""; return self.getOrDefault("batchSize")
+    def setPredictBatchSize(self, value: int) -> Self: """Set ``predictBatchSize``: rows in one call of the model in transform, at most."""; return self._set_checked(predictBatchSize=value)
+    def getPredictBatchSize(self) -> int: """Value of ``predictBatchSize``."""; return self.getOrDefault("predictBatchSize")
     def setExportDir(self, value: str) -> Self: """Set ``exportDir``: URI where the SavedModel is published, and read from, as pyarrow.fs understands it."""; return self._set_checked(exportDir=value)
     def getExportDir(self) -> str: """Value of ``exportDir``."""; return self.getOrDefault("exportDir")
     def setSignatureDefKey(self, value: str) -> Self: """Set ``signatureDefKey``: signature of the SavedModel."""; return self._set_checked(signatureDefKey=value)
     def getSignatureDefKey(self) -> str: """Value of ``signatureDefKey``."""; return self.getOrDefault("signatureDefKey")
-    def setTagSet(self, value: str) -> Self: """Set ``tagSet``: tags of the SavedModel, separated by commas."""; return self._set_checked(tagSet=value)
-    def getTagSet(self) -> str: """Value of ``tagSet``."""; return self.getOrDefault("tagSet")
-    def setNullPolicy(self, value: str) -> Self: """Set ``nullPolicy``: rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')."""; return self._set_checked(nullPolicy=value)
-    def getNullPolicy(self) -> str: """Value of ``nullPolicy``."""; return self.getOrDefault("nullPolicy")
-    def setNanPolicy(self, value: str) -> Self: """Set ``nanPolicy``: rows with NaN or infinity: 'error', 'skip', or 'keep' them as they are for the model; in SQL functions and in MLflow, where rows cannot be left out, 'skip' gives null outputs."""; return self._set_checked(nanPolicy=value)
-    def getNanPolicy(self) -> str: """Value of ``nanPolicy``."""; return self.getOrDefault("nanPolicy")
-    def setPadValue(self, value: float) -> Self: """Set ``padValue``: fills rows of different lengths where the model's dimension is None, in fit to the longest."""; return self._set_checked(padValue=value)
+    def setHandleInvalid(self, value: str) -> Self: """Set ``handleInvalid``: rows with null, NaN or infinity: 'error', 'skip' them, or 'keep' them: the model gets NaN and infinity; null gives null outputs, and is an error in fit."""; return self._set_checked(handleInvalid=value)
+    def getHandleInvalid(self) -> str: """Value of ``handleInvalid``."""; return self.getOrDefault("handleInvalid")
+    def setPadValue(self, value: float) -> Self: """Set ``padValue``: value that pads rows of different lengths if the dimension of the model is None; fit pads to the longest row."""; return self._set_checked(padValue=value)
     def getPadValue(self) -> float: """Value of ``padValue``."""; return self.getOrDefault("padValue")
-    def setBinaryOutputs(self, value: Sequence[str]) -> Self: """Set ``binaryOutputs``: names of outputs whose strings are bytes rather than text."""; return self._set_checked(binaryOutputs=value)
+    def setBinaryOutputs(self, value: Sequence[str]) -> Self: """Set ``binaryOutputs``: names of outputs whose strings are bytes, not text."""; return self._set_checked(binaryOutputs=value)
     def getBinaryOutputs(self) -> Sequence[str]: """Value of ``binaryOutputs``."""; return self.getOrDefault("binaryOutputs")
 
 
@@ -86,6 +80,7 @@ class TrainingKeywords(TypedDict, total=False):
     weightMapping: Mapping[str, str] | None
     clusterSize: int
     masterNode: str | None
+    batchSize: int
     epochs: int
     shuffle: bool
     modelDir: str | None
@@ -103,49 +98,51 @@ class TrainingKeywords(TypedDict, total=False):
 
 
 class TrainingAccessors(ParamsBase):
-    def setLabelCol(self, value: str) -> Self: """Set ``labelCol``: column of a single label; only the default one may be missing, in TFEstimator."""; return self._set_checked(labelCol=value)
+    def setLabelCol(self, value: str) -> Self: """Set ``labelCol``: column of a single label; in TFEstimator the default column may be missing."""; return self._set_checked(labelCol=value)
     def getLabelCol(self) -> str: """Value of ``labelCol``."""; return self.getOrDefault("labelCol")
-    def setWeightCol(self, value: str) -> Self: """Set ``weightCol``: column of the weights of rows."""; return self._set_checked(weightCol=value)
+    def setWeightCol(self, value: str) -> Self: """Set ``weightCol``: column of row weights."""; return self._set_checked(weightCol=value)
     def getWeightCol(self) -> str: """Value of ``weightCol``."""; return self.getOrDefault("weightCol")
-    def setValidationIndicatorCol(self, value: str) -> Self: """Set ``validationIndicatorCol``: boolean column, true for rows to validate on and not to train on."""; return self._set_checked(validationIndicatorCol=value)
+    def setValidationIndicatorCol(self, value: str) -> Self: """Set ``validationIndicatorCol``: boolean column, true for validation rows, which are not trained on."""; return self._set_checked(validationIndicatorCol=value)
     def getValidationIndicatorCol(self) -> str: """Value of ``validationIndicatorCol``."""; return self.getOrDefault("validationIndicatorCol")
-    def setSeed(self, value: int) -> Self: """Set ``seed``: decides the order of rows and validationSplit; by default a number of the class."""; return self._set_checked(seed=value)
+    def setSeed(self, value: int) -> Self: """Set ``seed``: seed for the order of rows and for validationSplit; the default is fixed for each class."""; return self._set_checked(seed=value)
     def getSeed(self) -> int: """Value of ``seed``."""; return self.getOrDefault("seed")
     def setLabelMapping(self, value: Mapping[str, str]) -> Self: """Set ``labelMapping``: {column: output name} for several labels; replaces labelCol."""; return self._set_checked(labelMapping=value)
     def getLabelMapping(self) -> Mapping[str, str]: """Value of ``labelMapping``."""; return self.getOrDefault("labelMapping")
     def setWeightMapping(self, value: Mapping[str, str]) -> Self: """Set ``weightMapping``: {column: output name} for weights by output; replaces weightCol."""; return self._set_checked(weightMapping=value)
     def getWeightMapping(self) -> Mapping[str, str]: """Value of ``weightMapping``."""; return self.getOrDefault("weightMapping")
-    def setClusterSize(self, value: int) -> Self: """Set ``clusterSize``: number of all nodes; each takes one task slot of Spark's."""; return self._set_checked(clusterSize=value)
+    def setClusterSize(self, value: int) -> Self: """Set ``clusterSize``: number of nodes; each uses one task slot."""; return self._set_checked(clusterSize=value)
     def getClusterSize(self) -> int: """Value of ``clusterSize``."""; return self.getOrDefault("clusterSize")
-    def setMasterNode(self, value: str) -> Self: """Set ``masterNode``: job name of the chief, 'chief' or 'master'; unset: worker 0 is chief."""; return self._set_checked(masterNode=value)
+    def setMasterNode(self, value: str) -> Self: """Set ``masterNode``: job name of the chief, 'chief' or 'master'; if unset, worker 0 is the chief."""; return self._set_checked(masterNode=value)
     def getMasterNode(self) -> str: """Value of ``masterNode``."""; return self.getOrDefault("masterNode")
+    def setBatchSize(self, value: int) -> Self: """Set ``batchSize``: global batch: rows of one training step, over all workers."""; return self._set_checked(batchSize=value)
+    def getBatchSize(self) -> int: """Value of ``batchSize``."""; return self.getOrDefault("batchSize")
     def setEpochs(self, value: int) -> Self: """Set ``epochs``: passes over the data."""; return self._set_checked(epochs=value)
     def getEpochs(self) -> int: """Value of ``epochs``."""; return self.getOrDefault("epochs")
     def setShuffle(self, value: bool) -> Self: """Set ``shuffle``: whether each pass has a new, seeded order."""; return self._set_checked(shuffle=value)
     def getShuffle(self) -> bool: """Value of ``shuffle``."""; return self.getOrDefault("shuffle")
-    def setModelDir(self, value: str) -> Self: """Set ``modelDir``: directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator keeps the training state there after each epoch, and continues from what it finds."""; return self._set_checked(modelDir=value)
+    def setModelDir(self, value: str) -> Self: """Set ``modelDir``: directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator saves the training state there after each epoch, and resumes from the last one."""; return self._set_checked(modelDir=value)
     def getModelDir(self) -> str: """Value of ``modelDir``."""; return self.getOrDefault("modelDir")
-    def setLogDir(self, value: str) -> Self: """Set ``logDir``: directory of TensorBoard's event files (ctx.log_dir); unset, with tensorboard one in the chief's working directory, which stays."""; return self._set_checked(logDir=value)
+    def setLogDir(self, value: str) -> Self: """Set ``logDir``: directory of TensorBoard's event files (ctx.log_dir); if unset, tensorboard uses a directory in the chief's working directory and keeps it."""; return self._set_checked(logDir=value)
     def getLogDir(self) -> str: """Value of ``logDir``."""; return self.getOrDefault("logDir")
-    def setTensorboard(self, value: bool) -> Self: """Set ``tensorboard``: whether the chief starts TensorBoard for the time of the fit."""; return self._set_checked(tensorboard=value)
+    def setTensorboard(self, value: bool) -> Self: """Set ``tensorboard``: whether the chief runs TensorBoard during the fit."""; return self._set_checked(tensorboard=value)
     def getTensorboard(self) -> bool: """Value of ``tensorboard``."""; return self.getOrDefault("tensorboard")
     def setCacheDir(self, value: str) -> Self: """Set ``cacheDir``: directory of a snapshot of this DataFrame's rows, on storage that all nodes reach: the first fit has Spark write them there, that one and later ones read them; delete it, or name another, to have it made anew."""; return self._set_checked(cacheDir=value)
     def getCacheDir(self) -> str: """Value of ``cacheDir``."""; return self.getOrDefault("cacheDir")
-    def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds the nodes may take to start and meet."""; return self._set_checked(reservationTimeout=value)
+    def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds that the nodes may take to start and connect."""; return self._set_checked(reservationTimeout=value)
     def getReservationTimeout(self) -> float: """Value of ``reservationTimeout``."""; return self.getOrDefault("reservationTimeout")
-    def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)
+    def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds that a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)
     def getFeedTimeout(self) -> float: """Value of ``feedTimeout``."""; return self.getOrDefault("feedTimeout")
-    def setMaxRestarts(self, value: int) -> Self: """Set ``maxRestarts``: how often a failed fit is run again (ctx.restart_count), KerasEstimator from the last state in modelDir."""; return self._set_checked(maxRestarts=value)
+    def setMaxRestarts(self, value: int) -> Self: """Set ``maxRestarts``: how often a failed fit is repeated (ctx.restart_count); KerasEstimator resumes from the state in modelDir."""; return self._set_checked(maxRestarts=value)
     def getMaxRestarts(self) -> int: """Value of ``maxRestarts``."""; return self.getOrDefault("maxRestarts")
-    def setNodeCpus(self, value: int) -> Self: """Set ``nodeCpus``: CPUs of a node, by stage-level scheduling; unset: spark.task.cpus."""; return self._set_checked(nodeCpus=value)
+    def setNodeCpus(self, value: int) -> Self: """Set ``nodeCpus``: CPUs of a node, by stage-level scheduling; if unset, spark.task.cpus."""; return self._set_checked(nodeCpus=value)
     def getNodeCpus(self) -> int: """Value of ``nodeCpus``."""; return self.getOrDefault("nodeCpus")
-    def setNodeGpus(self, value: int) -> Self: """Set ``nodeGpus``: GPUs of a node, by stage-level scheduling; unset: as Spark is configured."""; return self._set_checked(nodeGpus=value)
+    def setNodeGpus(self, value: int) -> Self: """Set ``nodeGpus``: GPUs of a node, by stage-level scheduling; if unset, as Spark is configured."""; return self._set_checked(nodeGpus=value)
     def getNodeGpus(self) -> int: """Value of ``nodeGpus``."""; return self.getOrDefault("nodeGpus")
-    def setCommunication(self, value: str) -> Self: """Set ``communication``: collectives: 'ring' or 'nccl' of TensorFlow; 'auto' has KerasEstimator use its own on CPUs (ctx.communication_options())."""; return self._set_checked(communication=value)
+    def setCommunication(self, value: str) -> Self: """Set ``communication``: collective operations: 'ring' or 'nccl' of TensorFlow; with 'auto', KerasEstimator uses its own on CPUs (ctx.communication_options())."""; return self._set_checked(communication=value)
     def getCommunication(self) -> str: """Value of ``communication``."""; return self.getOrDefault("communication")
     def setNodeEnv(self, value: Mapping[str, str]) -> Self: """Set ``nodeEnv``: environment of the TensorFlow processes, set before TensorFlow is imported."""; return self._set_checked(nodeEnv=value)
     def getNodeEnv(self) -> Mapping[str, str]: """Value of ``nodeEnv``."""; return self.getOrDefault("nodeEnv")
-    def setVerbose(self, value: int) -> Self: """Set ``verbose``: 0 silent, 1 progress bar, 2 a line per epoch, what nodes print, and where the time went."""; return self._set_checked(verbose=value)
+    def setVerbose(self, value: int) -> Self: """Set ``verbose``: 0: silent, 1: progress bar, 2: a line per epoch, the output of nodes, and the seconds of each phase."""; return self._set_checked(verbose=value)
     def getVerbose(self) -> int: """Value of ``verbose``."""; return self.getOrDefault("verbose")
 
 
@@ -154,8 +151,6 @@ class TrainFnKeywords(TypedDict, total=False):
     driverPSNodes: bool
     evalNode: bool
     inputMode: str
-    steps: int | None
-    protocol: str
 
 
 class TrainFnAccessors(ParamsBase):
@@ -167,10 +162,6 @@ class TrainFnAccessors(ParamsBase):
     def getEvalNode(self) -> bool: """Value of ``evalNode``."""; return self.getOrDefault("evalNode")
     def setInputMode(self, value: str) -> Self: """Set ``inputMode``: InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files."""; return self._set_checked(inputMode=value)
     def getInputMode(self) -> str: """Value of ``inputMode``."""; return self.getOrDefault("inputMode")
-    def setSteps(self, value: int) -> Self: """Set ``steps``: steps to train, for train functions that count steps (args.steps)."""; return self._set_checked(steps=value)
-    def getSteps(self) -> int: """Value of ``steps``."""; return self.getOrDefault("steps")
-    def setProtocol(self, value: str) -> Self: """Set ``protocol``: protocol of TensorFlow's own servers (ctx.start_server())."""; return self._set_checked(protocol=value)
-    def getProtocol(self) -> str: """Value of ``protocol``."""; return self.getOrDefault("protocol")
 
 
 class KerasKeywords(TypedDict, total=False):
@@ -179,13 +170,13 @@ class KerasKeywords(TypedDict, total=False):
     classWeight: Mapping[int, float] | None
     adaptLayers: Sequence[str] | None
     adaptRows: int | None
-    initialModel: str | None
+    initialWeights: str | None
 
 
 class KerasAccessors(ParamsBase):
-    def setModelArgs(self, value: Mapping[str, Any]) -> Self: """Set ``modelArgs``: keyword arguments of the model function; what a grid search varies."""; return self._set_checked(modelArgs=value)
+    def setModelArgs(self, value: Mapping[str, Any]) -> Self: """Set ``modelArgs``: keyword arguments of the model function; a grid search can vary them."""; return self._set_checked(modelArgs=value)
     def getModelArgs(self) -> Mapping[str, Any]: """Value of ``modelArgs``."""; return self.getOrDefault("modelArgs")
-    def setValidationSplit(self, value: float) -> Self: """Set ``validationSplit``: fraction of the rows to validate on, chosen by seed."""; return self._set_checked(validationSplit=value)
+    def setValidationSplit(self, value: float) -> Self: """Set ``validationSplit``: fraction of validation rows, selected by seed."""; return self._set_checked(validationSplit=value)
     def getValidationSplit(self) -> float: """Value of ``validationSplit``."""; return self.getOrDefault("validationSplit")
     def setClassWeight(self, value: Mapping[int, float]) -> Self: """Set ``classWeight``: {class: weight}, multiplied into weightCol."""; return self._set_checked(classWeight=value)
     def getClassWeight(self) -> Mapping[int, float]: """Value of ``classWeight``."""; return self.getOrDefault("classWeight")
@@ -193,8 +184,8 @@ class KerasAccessors(ParamsBase):
     def getAdaptLayers(self) -> Sequence[str]: """Value of ``adaptLayers``."""; return self.getOrDefault("adaptLayers")
     def setAdaptRows(self, value: int) -> Self: """Set ``adaptRows``: rows to adapt them on, at most; they pass through the driver; unset: all."""; return self._set_checked(adaptRows=value)
     def getAdaptRows(self) -> int: """Value of ``adaptRows``."""; return self.getOrDefault("adaptRows")
-    def setInitialModel(self, value: str) -> Self: """Set ``initialModel``: weights to start from: .keras or .weights.h5 file, or a fit's exportDir."""; return self._set_checked(initialModel=value)
-    def getInitialModel(self) -> str: """Value of ``initialModel``."""; return self.getOrDefault("initialModel")
+    def setInitialWeights(self, value: str) -> Self: """Set ``initialWeights``: weights to start from: .keras or .weights.h5 file, or a fit's exportDir."""; return self._set_checked(initialWeights=value)
+    def getInitialWeights(self) -> str: """Value of ``initialWeights``."""; return self.getOrDefault("initialWeights")
 
 
 class TFModelKeywords(ScoringKeywords, ClassifierKeywords, total=False):
