@@ -157,10 +157,9 @@ class _DryRun:
         self._model, self._rows = model, rows
         self._is_uncertain = is_batch_dependent  # what is nearest is taken, then
         first = math.ceil(rows * 5 / 8) if rows > 2 else 1
-        self._parts = [
-            tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element)
-            for a, b in ((0, rows), (0, first), (first, rows))
-        ]
+        bounds = ((0, rows), (0, first), (first, rows))
+        self._parts = [tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element) for a, b in bounds]
+        self._places = [(np.arange(a, b), np.array([b - a])) for a, b in bounds]
         self._weights = (first / rows, 1 - first / rows)
         is_half = any("16" in layer.compute_dtype for layer in keras_privates.all_layers(model))
         self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
@@ -188,14 +187,14 @@ class _DryRun:
     def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
         """The outcomes of all rows, and of both shares."""
         shares, model = _Shares(), self._model
-        train, test = (Stage(name, self._rows, self._rows) for name in ("train", "test"))
+        train, test = (Stage(name, self._rows, self._rows, self._rows, lambda: None) for name in ("train", "test"))
         model.optimizer.apply = lambda gradients, variables=None: None
         parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
         try:
 
             def outcome(part: int) -> _Outcome:
-                train.rewind()
-                test.rewind()
+                train.rewind(*self._places[part])
+                test.rewind(*self._places[part])
                 return self._step(parallel, shares, step, part)
 
             outcomes = [outcome(part) for part in (_ALL, _FIRST, _SECOND)]

@@ -31,8 +31,7 @@ class LossTerms:
     """Puts the losses of a compiled model in step with those of the other workers, until :meth:`close`.
 
     `share` returns this worker's part of the rows while a step is traced, None outside of steps; `sums` names the terms
-    that are sums over rows. ``values`` has what each term was in the last step, unscaled; ``denominators`` the names of
-    the sums over workers that the step has begun.
+    that are sums over rows. ``values`` has what each term was in the last step, unscaled.
     """
 
     def __init__(
@@ -40,7 +39,6 @@ class LossTerms:
     ):
         self._model, self._group, self._share, self._sums = model, group, share, frozenset(sums)
         self.values: dict[str, Any] = {}
-        self.denominators: list[str] = []
         self._plain_regularizers: list[tuple[keras.Layer, Any]] = []
         self._compiled = keras_privates.compiled_loss(model)
         self._plain = keras_privates.losses_of_outputs(self._compiled) if self._compiled is not None else None
@@ -100,7 +98,7 @@ class LossTerms:
             return total / tf.cast(share, total.dtype)
         weight = sample_weight if loss.reduction == "mean_with_sample_weight" else None
         here = _denominator(values[0], mask, weight)
-        self.denominators.append(name)
+        here = tf.where(share > 0, here, 0.0)
         denominator = self._group.all_reduce(tf.reshape(here, [1]), name)[0]
         return tf.math.divide_no_nan(total, tf.cast(denominator * share, total.dtype))
 

@@ -153,6 +153,41 @@ def mask_of(tensor: Any) -> Any:
     return getattr(tensor, "_keras_mask", None)
 
 
+def random_functions() -> dict[str, Any]:
+    """The functions of Keras's backend that draw random numbers, by name; its layers call them through their module."""
+    return {name: function for name, function in vars(_random()).items() if callable(function)}
+
+
+@contextlib.contextmanager
+def replaced_random_functions(functions: Mapping[str, Any]) -> Iterator[None]:
+    """Have Keras call others in place of some of :func:`random_functions`, while it traces in this thread."""
+    module = _random()
+    before = {name: getattr(module, name) for name in functions}
+    try:
+        vars(module).update(functions)
+        yield
+    finally:
+        vars(module).update(before)
+
+
+def noise_shape_of(inputs: Any, noise_shape: Any) -> Any:
+    """The shape of what ``dropout`` draws for some inputs."""
+    return _random()._get_concrete_noise_shape(inputs, noise_shape)
+
+
+def _random() -> Any:
+    from keras.src.backend.tensorflow import random
+
+    return random
+
+
+def global_seed_state() -> Any:
+    """The state of the seed generator that draws use which are given no seed."""
+    from keras.src.random.seed_generator import global_seed_generator
+
+    return global_seed_generator().state
+
+
 class Origin(NamedTuple):
     """The call that made a symbolic tensor: its operation, the number of the call, and that of the output."""
 
