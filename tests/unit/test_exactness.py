@@ -193,7 +193,7 @@ def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained, refer
 
 
 @pytest.mark.timeout(900)
-def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(tmp_path):
+def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(reference, tmp_path):
     """Metrics that cannot be added up, draws of a layer's own; random layers are named by the driver."""
     told = {"rmse_metric": "Metrics ['rmse'] cannot be put together", "sampling": "draws random numbers"}
     train({2: [*told, "batch_normalized"]}, tmp_path)
@@ -201,6 +201,8 @@ def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(tmp
     for case, notice in told.items():
         assert notice in log[: log.index(f"{case} done")].rpartition(" done")[2]
     assert "NOTICE" not in log[log.index("sampling done") :]
+    rmse = [logs["rmse"] for logs in json.loads((tmp_path / "rmse_metric-2.json").read_text())]
+    assert rmse == pytest.approx(reference("rmse_metric")[1]["rmse"], abs=0.1)  # a mean of both workers' own
 
 
 @pytest.mark.timeout(900)

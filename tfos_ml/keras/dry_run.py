@@ -279,9 +279,10 @@ class _DryRun:
             if any(metric is known for known in of_losses):
                 continue
             kinds = {i: self._adds(i, outcomes) for i in (places[id(v)] for v in metric.variables if id(v) in places)}
-            by_step += [i for i, kind in kinds.items() if kind == "mean"]
             if "" in kinds.values():
                 inexact.append(metric.name)
+            else:
+                by_step += [i for i, kind in kinds.items() if kind == "mean"]
         logs, results = outcomes[_ALL].logs, outcomes[_ALL].results
         own = tuple(name for name in logs if not np.isclose(logs[name], results.get(name, np.nan)))
         summed = tuple(name for name in own if self._kind(*(o.logs[name] for o in outcomes)) == "sum")
