@@ -16,13 +16,14 @@ from tfos_ml.keras.collectives import WorkerGroup
 
 
 class StepWeights:
-    """Of one worker in one step.
+    """Of one worker in one step, for one call of a layer.
 
-    `rows` is 1.0 if the worker has rows in the step, else 0.0; `loss` the factor of its loss in the step's loss.
+    `rows` is 1.0 if the worker has rows in the step, else 0.0; `loss` the factor of its loss in the step's loss; `name`
+    is that of the call, the same on all workers.
     """
 
-    def __init__(self, rows: tf.Tensor, loss: tf.Tensor):
-        self.rows, self.loss = rows, loss
+    def __init__(self, rows: tf.Tensor, loss: tf.Tensor, name: str):
+        self.rows, self.loss, self.name = rows, loss, name
 
 
 def global_moments(
@@ -36,7 +37,7 @@ def global_moments(
         if step is None:
             return mean, variance
         values = _count(layer, inputs, mask) * tf.cast(step.rows, tf.float64)
-        return _over_workers(mean, variance, values, step.loss, group)
+        return _over_workers(mean, variance, values, step, group)
 
     return moments
 
@@ -49,14 +50,14 @@ def _count(layer: Any, inputs: Any, mask: Any) -> tf.Tensor:
     return tf.cast(tf.size(inputs, out_type=tf.int64) // channels, tf.float64)
 
 
-def _over_workers(mean: Any, variance: Any, count: tf.Tensor, loss_weight: tf.Tensor, group: WorkerGroup) -> Any:
-    shape = mean.shape
+def _over_workers(mean: Any, variance: Any, count: tf.Tensor, step: StepWeights, group: WorkerGroup) -> Any:
+    shape, loss_weight = mean.shape, step.loss
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def combine(mean: tf.Tensor, variance: tf.Tensor) -> Any:
         own_mean, own_variance = (tf.reshape(tf.cast(t, tf.float64), [-1]) for t in (mean, variance))
         sums = tf.concat([[count], count * own_mean, count * (own_variance + own_mean**2)], 0)
-        sums = group.all_reduce(tf.ensure_shape(_finite(sums, count), [1 + 2 * shape.num_elements()]), "moments")
+        sums = group.all_reduce(tf.ensure_shape(_finite(sums, count), [1 + 2 * shape.num_elements()]), step.name)
         all_mean, squares = tf.split(sums[1:] / sums[0], 2)
         all_variance = tf.maximum(squares - all_mean**2, 0)
         part = tf.math.divide_no_nan(count / sums[0], tf.cast(loss_weight, tf.float64))
@@ -64,7 +65,7 @@ def _over_workers(mean: Any, variance: Any, count: tf.Tensor, loss_weight: tf.Te
         def backward(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             flat = tf.concat([tf.reshape(of_mean, [-1]), tf.reshape(of_variance, [-1])], 0)
             weighted = _finite(tf.cast(flat, tf.float64) * tf.cast(loss_weight, tf.float64), count)
-            total = group.all_reduce(tf.ensure_shape(weighted, [2 * shape.num_elements()]), "moments-gradient")
+            total = group.all_reduce(tf.ensure_shape(weighted, [2 * shape.num_elements()]), f"{step.name}-gradient")
             by_mean, by_variance = tf.split(total, 2)
             by_mean = part * (by_mean + 2 * (own_mean - all_mean) * by_variance)
             return _like(by_mean, mean), _like(part * by_variance, variance)

@@ -93,17 +93,16 @@ def metric_variables(model: keras.Model) -> list[Any]:
 class Stage:
     """Counts the steps of one pass, and knows how many rows all workers have in each, and where this worker's are.
 
-    `rows` is how many rows this worker has in a pass; `stand_in` returns a row to compute on in a step in which it has
-    none, as a batch, which counts for nothing.
+    `stand_in` returns a row to compute on in a step in which this worker has none, as a batch; it counts for nothing.
     """
 
-    def __init__(self, name: str, total: int, batch_size: int, rows: int, stand_in: Callable[[], Any]):
+    def __init__(self, name: str, total: int, batch_size: int, stand_in: Callable[[], Any]):
         self.name = name
         self.total = total
         self.batch_size = batch_size
         self.stand_in = stand_in
         self.next_step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._places = tf.Variable(np.zeros(rows, np.int32), trainable=False)  # within their steps
+        self._places = tf.Variable(np.zeros(0, np.int32), trainable=False, shape=[None])  # within their steps
         self._ends = tf.Variable(np.zeros(-(-total // batch_size) + 1, np.int64), trainable=False)
 
     def rewind(self, places: Int64s, sizes: Int64s) -> None:
@@ -138,6 +137,7 @@ class DataParallel:
         self._share: tf.Tensor | None = None
         self._step: tf.Tensor | None = None
         self._gradients: list[Any] | None = None
+        self._moments = 0  # computed in the step that is being traced
         self._wrapped: list[tuple[Any, str]] = []
         self._is_plain = False  # while the user's own evaluate() runs
         self._plain_test_function: Any = None
@@ -216,7 +216,7 @@ class DataParallel:
         trains, has_rows, stand_in = stage is self._train, self._share > 0, stage.stand_in()
         if stand_in is not None:
             data = tf.cond(has_rows, lambda: data, lambda: stand_in)
-        self._gradients = None
+        self._gradients, self._moments = None, 0
         state = {id(v): v for v in metric_variables(self._model)}
         by_step = {id(v) for v in self._by_step(self._rules.train if trains else self._rules.test)}
         before = {key: tf.identity(tf.convert_to_tensor(v)) for key, v in state.items()}
@@ -235,7 +235,8 @@ class DataParallel:
         if self._share is None:
             return None
         loss = tf.cast(self._share > 0, tf.float32) if self._rules.gradient_is_sum else self._share
-        return StepWeights(tf.cast(self._share > 0, tf.float32), loss)
+        self._moments += 1
+        return StepWeights(tf.cast(self._share > 0, tf.float32), loss, f"moments-{self._moments}")
 
     @property
     def _terms(self) -> LossTerms:

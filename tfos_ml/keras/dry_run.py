@@ -99,6 +99,7 @@ def _try(model: keras.Model, data: TrainingData, is_batch_dependent: bool) -> Ru
 def _kept(model: keras.Model) -> Iterator[None]:
     """Afterwards the model is as before, though its weights are others meanwhile."""
     everything = [*model.variables, *model.optimizer.variables, *metric_variables(model)]
+    everything.append(keras_privates.global_seed_state())
     before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
     random, drawn = np.random.default_rng(0), random_state()
     try:
@@ -113,25 +114,25 @@ def _kept(model: keras.Model) -> Iterator[None]:
 
 
 class _Shares:
-    """Stands for the group of workers: what one share has to be told of the other is remembered from its last run."""
+    """Stands for the group of workers: a share is told the sums that the step on all rows had."""
 
     size = 2
 
     def __init__(self) -> None:
-        self.part = _ALL
-        self.gradients: list[Any] = []
-        self._values: dict[tuple[str, int], Any] = {}
+        self._sums: list[Any] = []
+        self.begin(_ALL)
 
-    @property
-    def exchanges(self) -> bool:
-        """Whether shares have to be told anything."""
-        return bool(self._values)
+    def begin(self, part: int) -> None:
+        """Begin a step on all rows, or on a share of those of the last such step."""
+        self._part, self._at, self.gradients = part, 0, list[Any]()
+        if part == _ALL:
+            self._sums.clear()
 
     def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
-        if self.part == _ALL:
-            return value
-        self._values[name, self.part] = value
-        return value + self._values.get((name, _FIRST + _SECOND - self.part), tf.zeros_like(value))
+        if self._part == _ALL:
+            self._sums.append(value)
+        self._at += 1
+        return self._sums[self._at - 1]
 
     def sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
         self.gradients = list(gradients)
@@ -163,7 +164,8 @@ class _DryRun:
         self._weights = (first / rows, 1 - first / rows)
         is_half = any("16" in layer.compute_dtype for layer in keras_privates.all_layers(model))
         self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
-        self._start = [np.asarray(v) for v in model.variables]
+        self._variables = [*model.variables, keras_privates.global_seed_state()]
+        self._start = [np.asarray(v) for v in self._variables]
 
     def rules(self, validates: bool) -> Rules:
         outcomes = self._run(Rules())
@@ -187,7 +189,7 @@ class _DryRun:
     def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
         """The outcomes of all rows, and of both shares."""
         shares, model = _Shares(), self._model
-        train, test = (Stage(name, self._rows, self._rows, self._rows, lambda: None) for name in ("train", "test"))
+        train, test = (Stage(name, self._rows, self._rows, lambda: None) for name in ("train", "test"))
         model.optimizer.apply = lambda gradients, variables=None: None
         parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
         try:
@@ -197,18 +199,15 @@ class _DryRun:
                 test.rewind(*self._places[part])
                 return self._step(parallel, shares, step, part)
 
-            outcomes = [outcome(part) for part in (_ALL, _FIRST, _SECOND)]
-            if shares.exchanges:  # the first share did not know of the second's
-                outcomes[_FIRST:] = [outcome(_FIRST), outcome(_SECOND)]
+            return [outcome(part) for part in (_ALL, _FIRST, _SECOND)]
         finally:
             parallel.close()
-        return outcomes
 
     def _step(self, parallel: DataParallel, shares: _Shares, step: str, part: int) -> _Outcome:
-        for variable, value in zip(self._model.variables, self._start, strict=True):
+        for variable, value in zip(self._variables, self._start, strict=True):
             variable.assign(value)
         self._model.reset_metrics()
-        shares.part, shares.gradients = part, []
+        shares.begin(part)
         logs = getattr(self._model, step)(self._parts[part])
         assert parallel.terms is not None
         return _Outcome(

@@ -258,7 +258,7 @@ class _Training:
 
     def _stage(self, name: str, batches: GlobalBatches) -> Stage:
         stand_in = functools.cache(functools.partial(self._data.stand_in, name == "train"))
-        return Stage(name, batches.total, batches.batch_size, len(batches), stand_in)
+        return Stage(name, batches.total, batches.batch_size, stand_in)
 
     def _note_limits(self, inexact: set[str]) -> None:
         """Warn where the result depends on the number of workers, or where it will be slow."""

@@ -26,7 +26,6 @@ from tfos_ml.keras.activations import output_activations
 from tfos_ml.keras.overview import ModelOverview, overview
 from tfos_ml.worker import keras_privates
 
-_RATES = ("rate", "stddev", "dropout", "recurrent_dropout")
 _COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
 
@@ -122,7 +121,7 @@ def describe(model: Any) -> ModelDescription:
         declared_inputs(model),
         declared_outputs(model),
         losses,
-        _batch_dependent(model, layers),
+        _batch_dependent(model),
         [layer.name for layer in layers if hasattr(layer, "adapt")],
         [layer.name for layer in layers if _needs_adapt(layer)],
         output_activations(model),
@@ -244,27 +243,10 @@ def _loss_info(loss: Any) -> LossInfo:
     return LossInfo(name, from_logits, reduction, str(module).startswith("keras."), ignored)
 
 
-def _draws(layer: Any) -> bool:
-    """Whether a layer draws random numbers in training; those that could, at rates of 0, do not."""
-    rates = [getattr(layer, name) for name in _RATES if isinstance(getattr(layer, name, None), (int, float))]
-    return bool(getattr(layer, "_seed_generators", None)) and (not rates or any(rates))
-
-
-def _batch_dependent(model: Any, layers: list[Any]) -> list[str]:
-    """What computes over the rows of a batch together, or draws random numbers."""
-    import keras
-
-    found = []
-    for layer in layers:
-        kind = type(layer).__name__
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
-            found.append(f"layer {layer.name!r} ({kind}: statistics of each worker's share of a batch)")
-        elif _draws(layer):
-            found.append(f"layer {layer.name!r} ({kind}: random numbers of each worker's own)")
-    for loss in _losses(model).values():
-        if loss.from_keras and loss.key in _COUPLING_LOSSES:
-            found.append(f"loss {loss.name} (computed over each worker's share of a batch)")
-    return found
+def _batch_dependent(model: Any) -> list[str]:
+    """Losses that are computed over the rows of a batch together."""
+    losses = [loss for loss in _losses(model).values() if loss.from_keras and loss.key in _COUPLING_LOSSES]
+    return [f"loss {loss.name} (computed over each worker's share of a batch)" for loss in losses]
 
 
 def answer(folder: Path) -> dict[str, Any]:
