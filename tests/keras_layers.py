@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from keras_programs import few_rows, numbers
+from keras_programs import few_rows, numbers, tokens
 
 
 def images(rows=37, batch=8):
@@ -161,4 +161,74 @@ LAYERS = {
     "alpha_dropout": (numbers, lambda: dense(layer("AlphaDropout", 0.3))),
     "dropout_noise_shape": (numbers, lambda: dense(layer("Dropout", 0.4, noise_shape=(None, 1)))),
     "batch_normalization": (numbers, lambda: dense(layer("BatchNormalization"))),
+}
+
+
+def adversarial():
+    """A GAN after the guide "Customizing fit": two optimizers, each of which updates once a step."""
+    import keras
+    from keras import ops
+
+    class Gan(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.generator = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(4)])
+            self.discriminator = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+            self.seeds = keras.random.SeedGenerator(3)
+            self.d_loss, self.g_loss = keras.metrics.Mean("d_loss"), keras.metrics.Mean("g_loss")
+
+        def compile(self, d_optimizer, g_optimizer, loss_fn):
+            super().compile()
+            self.d_optimizer, self.g_optimizer, self.loss_fn = d_optimizer, g_optimizer, loss_fn
+
+        @property
+        def metrics(self):
+            return [self.d_loss, self.g_loss]
+
+        def call(self, inputs):
+            return self.discriminator(inputs)
+
+        def train_step(self, data):
+            import tensorflow as tf
+
+            rows = ops.shape(data)[0]
+            noise = keras.random.normal((rows, 2), seed=self.seeds)
+            with tf.GradientTape() as tape:
+                real, fake = self.discriminator(data), self.discriminator(self.generator(noise))
+                d_loss = self.loss_fn(ops.ones_like(real), real) + self.loss_fn(ops.zeros_like(fake), fake)
+            weights = self.discriminator.trainable_weights
+            self.d_optimizer.apply_gradients(zip(tape.gradient(d_loss, weights), weights, strict=True))
+            noise = keras.random.normal((rows, 2), seed=self.seeds)
+            with tf.GradientTape() as tape:
+                fake = self.discriminator(self.generator(noise))
+                g_loss = self.loss_fn(ops.ones_like(fake), fake)
+            weights = self.generator.trainable_weights
+            self.g_optimizer.apply_gradients(zip(tape.gradient(g_loss, weights), weights, strict=True))
+            self.d_loss.update_state(d_loss)
+            self.g_loss.update_state(g_loss)
+            return {"d_loss": self.d_loss.result(), "g_loss": self.g_loss.result()}
+
+    model = Gan()
+    optimizers = [keras.optimizers.SGD(0.1), keras.optimizers.SGD(0.05, momentum=0.9)]
+    model.compile(*optimizers, keras.losses.BinaryCrossentropy(from_logits=True))
+    return model
+
+
+def recommender():
+    """Several tables, one of them read twice, and Adam."""
+    import keras
+
+    layers = keras.layers
+    x = layers.Input((6,), name="x", dtype="int64")
+    tables = [layers.Embedding(50, 3) for _ in range(4)]
+    read = [layers.Flatten()(table(x[:, n : n + 1])) for n, table in enumerate(tables)]
+    read.append(layers.Flatten()(tables[0](x[:, 4:5])))
+    model = keras.Model(x, layers.Dense(1, "sigmoid")(layers.Concatenate()(read)))
+    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy")
+    return model
+
+
+LAYERS |= {
+    "adversarial": (lambda: {**numbers(), "y": None, "val": None}, adversarial),
+    "recommender": (tokens, recommender),
 }

@@ -186,8 +186,9 @@ class TrainingData:
         """One row to compute on where this worker has none: its first; of zeros if it has none at all."""
         values = self._gather(*self._rows.first(1), train=train)
         if not len(tf.nest.flatten(values)[0]):
-            values = tf.nest.map_structure(_row_of_zeros, self._gather(*self._rows.first(1), train=train))
-        return _with_ragged(tf.nest.map_structure(tf.constant, values))
+            values = tf.nest.map_structure(_row_of_zeros, values)
+        with tf.init_scope():  # not in the graph of one step alone
+            return _with_ragged(tf.nest.map_structure(tf.constant, values))
 
     def seed(self, stream: str) -> int | None:
         """That of the order of a stream's rows; None for the order of the DataFrame."""

@@ -32,6 +32,7 @@ from tfos_ml.errors import ModelDirError, ModelError
 from tfos_ml.keras.collectives import Array, WorkerGroup
 from tfos_ml.keras.fence import Fence
 from tfos_ml.keras.model_dir import FOLDER
+from tfos_ml.worker import keras_privates
 
 KEPT = 2
 _COMPLETE = "COMPLETE.json"
@@ -224,7 +225,7 @@ def _unpack(data: bytes) -> list[Array]:
 
 def split_variables(model: keras.Model) -> tuple[list[Any], list[Any]]:
     """Variables that are equal on all workers, and those that are not (states of seed generators)."""
-    variables = [*model.variables, *model.optimizer.variables]
+    variables = [*model.variables, *(v for o in keras_privates.optimizers(model) for v in o.variables)]
     own = [v for v in variables if v.name == _SEED_STATE]
     return [v for v in variables if v.name != _SEED_STATE], own
 

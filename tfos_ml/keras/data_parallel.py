@@ -111,11 +111,11 @@ class Stage:
         self._places.assign((places % self.batch_size).astype(np.int32))
         self._ends.assign(np.concatenate([[0], np.cumsum(sizes)]))
 
-    def places(self, step: tf.Tensor) -> tf.Tensor:
-        """Where the rows of this worker are in a step: ``[0]``, of the row that stands in, if it has none."""
+    def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
+        """Where the rows of this worker are in a step of so many rows; that of the row that stands in, if it has none."""
         places = self._places[self._ends[step] : self._ends[step + 1]]
         places = tf.cond(tf.size(places) > 0, lambda: places, lambda: tf.constant([0], tf.int32))
-        return tf.cast(places, tf.int64)
+        return RowsOfStep(tf.cast(places, tf.int64), total)
 
     def advance(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Number of the step that begins, and the rows all workers have in it."""
@@ -126,7 +126,7 @@ class Stage:
 class DataParallel:
     """Makes a built, compiled model train in step with those of the other workers; it is wrapped until :meth:`close`.
 
-    ``bad_step`` is the first step of the pass in which this worker's own loss was not finite; -1 if none.
+    A step may update variables several times, by several optimizers. ``bad_step`` is the first step of the pass in which this worker's own loss was not finite; -1 if none.
     ``tracing_seconds`` is how long TensorFlow has traced training steps.
     """
 
@@ -136,7 +136,8 @@ class DataParallel:
         self._rules = rules
         self._share: tf.Tensor | None = None
         self._step: tf.Tensor | None = None
-        self._gradients: list[Any] | None = None
+        self.updated: list[str] = []  # paths of the variables whose gradients the step has summed, in order
+        self._applied = 0  # how often it has updated variables
         self._moments = 0  # computed in the step that is being traced
         self._wrapped: list[tuple[Any, str]] = []
         self._is_plain = False  # while the user's own evaluate() runs
@@ -154,7 +155,8 @@ class DataParallel:
         if group.size > 1:
             self._wrap(model, "test_step", self._step_of(test, model.test_step))
             self._wrap(model, "evaluate", self._evaluating(model.evaluate))
-            self._wrap(model.optimizer, "apply", self._reducing_apply(model.optimizer.apply))
+            for optimizer in keras_privates.optimizers(model):
+                self._wrap(optimizer, "apply", self._reducing_apply(optimizer))
             for layer in keras_privates.all_layers(model):
                 if isinstance(layer, keras.layers.BatchNormalization):
                     self._wrap(layer, "_moments", global_moments(layer, layer._moments, group, self._weights))
@@ -203,7 +205,7 @@ class DataParallel:
                     return original(data)
                 rows = _row_count(tf.nest.flatten(data)[0])
                 self._share = tf.cast(rows, tf.float32) / tf.cast(total, tf.float32)
-                with RowsOfStep(stage.places(number), total).draws():
+                with stage.rows_of(number, total).draws():
                     return self._shared_step(original, data, stage)
             finally:
                 self._share = self._step = None
@@ -216,7 +218,7 @@ class DataParallel:
         trains, has_rows, stand_in = stage is self._train, self._share > 0, stage.stand_in()
         if stand_in is not None:
             data = tf.cond(has_rows, lambda: data, lambda: stand_in)
-        self._gradients, self._moments = None, 0
+        self.updated, self._applied, self._moments = [], 0, 0
         state = {id(v): v for v in metric_variables(self._model)}
         by_step = {id(v) for v in self._by_step(self._rules.train if trains else self._rules.test)}
         before = {key: tf.identity(tf.convert_to_tensor(v)) for key, v in state.items()}
@@ -253,22 +255,21 @@ class DataParallel:
         ):
             variable.assign(value)
 
-    def _reducing_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _reducing_apply(self, optimizer: Any) -> Callable[..., Any]:
+        original = optimizer.apply
+
         def apply(grads: Any, trainable_variables: Any = None) -> Any:
             if self._share is None:
-                raise ModelError("optimizer.apply() was called outside of train_step; only train_step may, once a step")
-            if self._gradients is not None:
-                raise ModelError(
-                    "train_step called optimizer.apply() more than once. KerasEstimator trains models whose train_step "
-                    "updates once a step; use TFEstimator with a training loop of your own for others."
-                )
-            grads = list(grads)
-            variables = list(trainable_variables or keras_privates.optimizer_variables(self._model.optimizer))
-            self._gradients = list(zip(grads, variables, strict=True))
-            shapes = [tf.TensorShape(v.shape) for v in variables]
+                raise ModelError("optimizer.apply() was called outside of train_step; only train_step may call it")
+            variables = list(trainable_variables or keras_privates.optimizer_variables(optimizer))
+            first, number = len(self.updated), self._applied
+            self.updated += [v.path for v in variables]
+            self._applied += 1
+            whole = {i - first for i in self._rules.whole_slices}
             weight = tf.ones([]) if self._rules.gradient_is_sum else self._share
             counting = [_counting(gradient, self._share) for gradient in grads]
-            summed = self._group.sum_gradients(counting, weight, shapes, self._rules.whole_slices)
+            shapes = [tf.TensorShape(v.shape) for v in variables]
+            summed = self._group.sum_gradients(counting, weight, shapes, whole, f"gradients-{number}")
             return original(summed, variables)
 
         return apply

@@ -19,9 +19,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint import random_state, set_random_state
 from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, Stage, metric_variables
+from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.sync import leaf_metrics, numbers
 from tfos_ml.worker import keras_privates
 
@@ -98,7 +100,8 @@ def _try(model: keras.Model, data: TrainingData, is_batch_dependent: bool) -> Ru
 @contextlib.contextmanager
 def _kept(model: keras.Model) -> Iterator[None]:
     """Afterwards the model is as before, though its weights are others meanwhile."""
-    everything = [*model.variables, *model.optimizer.variables, *metric_variables(model)]
+    optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
+    everything = [*model.variables, *optimizers, *metric_variables(model)]
     everything.append(keras_privates.global_seed_state())
     before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
     random, drawn = np.random.default_rng(0), random_state()
@@ -135,8 +138,44 @@ class _Shares:
         return self._sums[self._at - 1]
 
     def sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
-        self.gradients = list(gradients)
-        return self.gradients
+        self.gradients += gradients
+        return list(gradients)
+
+
+class _TriedStage(Stage):
+    """A pass of one step, run outside of TensorFlow's graphs, where all shapes are known.
+
+    What is drawn for rows has another first dimension for a share than for all rows; the step is run on these first.
+    """
+
+    def __init__(self, name: str, rows: int):
+        super().__init__(name, rows, rows, lambda: None)
+        self._first_dimensions: list[int] = []
+        self._places_in_step = np.zeros(0, np.int64)
+
+    def rewind(self, places: Int64s, sizes: Int64s) -> None:
+        super().rewind(places, sizes)
+        self._places_in_step = places
+        if len(places) == self.total:
+            self._first_dimensions.clear()
+
+    def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
+        is_whole = len(self._places_in_step) == self.total
+        return _TriedRows(tf.constant(self._places_in_step), total, self._first_dimensions, is_whole)
+
+
+class _TriedRows(RowsOfStep):
+    def __init__(self, places: tf.Tensor, total: tf.Tensor, first_dimensions: list[int], is_whole: bool):
+        super().__init__(places, total)
+        self._of_all, self._is_whole, self._drawn = first_dimensions, is_whole, 0
+
+    def _is_of_rows(self, shape: Any) -> bool:
+        first = int(shape[0]) if len(shape) else 0
+        if self._is_whole:
+            self._of_all.append(first)
+            return False
+        self._drawn += 1
+        return self._drawn <= len(self._of_all) and first != self._of_all[self._drawn - 1]
 
 
 @dataclass(frozen=True)
@@ -156,6 +195,7 @@ class _DryRun:
 
     def __init__(self, model: keras.Model, element: Any, rows: int, is_batch_dependent: bool):
         self._model, self._rows = model, rows
+        self._updated: list[str] = []  # variables, as of DataParallel
         self._is_uncertain = is_batch_dependent  # what is nearest is taken, then
         first = math.ceil(rows * 5 / 8) if rows > 2 else 1
         bounds = ((0, rows), (0, first), (first, rows))
@@ -189,8 +229,9 @@ class _DryRun:
     def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
         """The outcomes of all rows, and of both shares."""
         shares, model = _Shares(), self._model
-        train, test = (Stage(name, self._rows, self._rows, lambda: None) for name in ("train", "test"))
-        model.optimizer.apply = lambda gradients, variables=None: None
+        train, test = (_TriedStage(name, self._rows) for name in ("train", "test"))
+        for optimizer in keras_privates.optimizers(model):
+            optimizer.apply = lambda gradients, variables=None: None
         parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
         try:
 
@@ -201,7 +242,10 @@ class _DryRun:
 
             return [outcome(part) for part in (_ALL, _FIRST, _SECOND)]
         finally:
+            self._updated = parallel.updated
             parallel.close()
+            for optimizer in keras_privates.optimizers(model):
+                vars(optimizer).pop("apply", None)
 
     def _step(self, parallel: DataParallel, shares: _Shares, step: str, part: int) -> _Outcome:
         for variable, value in zip(self._variables, self._start, strict=True):
@@ -231,12 +275,11 @@ class _DryRun:
     # Gradients
 
     def _gradient_is_sum(self, outcomes: Sequence[_Outcome]) -> bool:
-        variables = [v.path for v in keras_privates.optimizer_variables(self._model.optimizer)]
         wholes, firsts, seconds = ([_dense(g) for g in o.gradients] for o in outcomes)
         largest = max((float(np.abs(g).max(initial=0.0)) for g in wholes if g is not None), default=0.0)
         distances: dict[str, float] = {"mean": 0.0, "sum": 0.0}
         differing = {}
-        for name, whole, first, second in zip(variables, wholes, firsts, seconds, strict=False):
+        for name, whole, first, second in zip(self._updated, wholes, firsts, seconds, strict=False):
             if whole is None or first is None or second is None:
                 continue
             scale = max(float(np.abs(whole).max(initial=0.0)), 1e-3 * largest) + 1e-12
@@ -259,7 +302,7 @@ class _DryRun:
             if np.array_equal(whole, first) and np.array_equal(whole, second):
                 yield i
             elif len(whole) != len(first) + len(second):
-                name = keras_privates.optimizer_variables(self._model.optimizer)[i].path
+                name = self._updated[i]
                 raise ModelError(
                     f"A step reads the table {name!r} both by values of rows and by others: {len(whole)} entries for "
                     f"{self._rows} rows, {len(first)} and {len(second)} for two shares of them. Several workers cannot "

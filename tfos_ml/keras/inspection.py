@@ -146,16 +146,6 @@ def _check_kind(model: Any) -> None:
             f"The model {model.name!r} is not compiled. Call model.compile(optimizer=..., loss=...) before you pass "
             "it, or in the function that returns it."
         )
-    others = [
-        name
-        for name, value in vars(model).items()
-        if isinstance(value, keras.optimizers.Optimizer) and value is not model.optimizer
-    ]
-    if others:
-        raise ModelError(
-            f"The model {model.name!r} has more than one optimizer ({['optimizer', *others]}). KerasEstimator trains "
-            "models with one; use TFEstimator with a training loop of your own."
-        )
 
 
 def _check_batch_size(inputs: Mapping[str, TensorInfo], layers: list[Any]) -> None:

@@ -40,7 +40,7 @@ class RowsOfStep:
 
     def _by_shape(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def draw(shape: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _is_of_rows(shape):
+            if not self._is_of_rows(shape):
                 return plain(shape, *args, **kwargs)
             whole, times = self._whole(shape)
             parameters = [self._spread(a, times) for a in args]
@@ -52,7 +52,7 @@ class RowsOfStep:
     def _categorical(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def draw(logits: Any, *args: Any, **kwargs: Any) -> Any:
             logits = tf.convert_to_tensor(logits)
-            if logits.shape[0] is not None:
+            if not self._is_of_rows(tf.shape(logits)):
                 return plain(logits, *args, **kwargs)
             times = tf.shape(logits, out_type=tf.int64)[0] // self.count
             return self._own(plain(self._spread(logits, times), *args, **kwargs), times)
@@ -63,7 +63,7 @@ class RowsOfStep:
         def dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
             inputs = tf.convert_to_tensor(inputs)
             shape = keras_privates.noise_shape_of(inputs, noise_shape)
-            if rate in (0.0, 1.0) or not _is_of_rows(shape):
+            if rate in (0.0, 1.0) or not self._is_of_rows(shape):
                 return plain(inputs, rate, noise_shape, seed)
             whole, times = self._whole(shape)
             # By ones it is the factor of each element: 0, or 1 / (1 - rate) as plain Keras multiplies.
@@ -71,6 +71,13 @@ class RowsOfStep:
             return tf.ensure_shape(inputs * factors, inputs.shape)
 
         return dropout
+
+    def _is_of_rows(self, shape: Any) -> bool:
+        """Whether the first dimension of a shape is known only in the step."""
+        if tf.is_tensor(shape):
+            known = tf.get_static_value(shape, partial=True)
+            return known is None or (len(known) > 0 and known[0] is None)
+        return len(shape) > 0 and tf.is_tensor(shape[0]) and tf.get_static_value(shape[0]) is None
 
     def _whole(self, shape: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The shape for all rows, and how many numbers each row has in the first dimension."""
@@ -87,15 +94,7 @@ class RowsOfStep:
 
     def _spread(self, parameter: Any, times: tf.Tensor) -> Any:
         """A parameter that has a value for each row, with ones for the rows of other workers."""
-        if not tf.is_tensor(parameter) or not parameter.shape.rank or parameter.shape[0] is not None:
+        if not tf.is_tensor(parameter) or not parameter.shape.rank or not self._is_of_rows(tf.shape(parameter)):
             return parameter
         shape = tf.concat([[tf.cast(times * self.total, tf.int32)], tf.shape(parameter)[1:]], 0)
         return tf.tensor_scatter_nd_update(tf.ones(shape, parameter.dtype), self._at(times)[:, None], parameter)
-
-
-def _is_of_rows(shape: Any) -> bool:
-    """Whether the first dimension of a shape is known only in the step."""
-    if tf.is_tensor(shape):
-        known = tf.get_static_value(shape, partial=True)
-        return known is None or (len(known) > 0 and known[0] is None)
-    return len(shape) > 0 and tf.is_tensor(shape[0]) and tf.get_static_value(shape[0]) is None

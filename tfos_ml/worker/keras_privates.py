@@ -71,6 +71,14 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
+def optimizers(model: Any) -> list[Any]:
+    """The optimizer that a model is compiled with, and others among its attributes, as those of a GAN."""
+    import keras
+
+    found = [model.optimizer, *(v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer))]
+    return list({id(optimizer): optimizer for optimizer in found}.values())
+
+
 def all_layers(model: Any) -> list[Any]:
     """The model itself and every layer in it, those of nested models and of composite layers as well; each once."""
     return list({id(layer): layer for layer in model._flatten_layers()}.values())
