@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from keras_programs import few_rows, numbers, tokens
+from keras_programs import few_rows, numbers, rare_class, tokens
 
 
 def images(rows=37, batch=8):
@@ -231,4 +231,48 @@ def recommender():
 LAYERS |= {
     "adversarial": (lambda: {**numbers(), "y": None, "val": None}, adversarial),
     "recommender": (tokens, recommender),
+}
+
+
+def masks():
+    random = np.random.RandomState(14)
+    x = random.rand(33, 8, 8, 3).astype("f")
+    return {"x": x, "y": (x[..., :1] > 0.6).astype("f"), "w": None, "val": None, "batch": 8}
+
+
+def segmentation(loss):
+    """Segmentation with a loss over all pixels of a batch together."""
+
+    def make():
+        import keras
+
+        layers = keras.layers
+        model = keras.Sequential(
+            [
+                layers.Input((8, 8, 3), name="x"),
+                layers.Conv2D(4, 3, padding="same", activation="relu"),
+                layers.BatchNormalization(),
+                layers.Conv2D(1, 1, activation="sigmoid"),
+            ]
+        )
+        model.compile(sgd(), getattr(keras.losses, loss)())
+        return model
+
+    return make
+
+
+def circle():
+    import keras
+
+    layers = keras.layers
+    normalized = layers.UnitNormalization()
+    model = keras.Sequential([layers.Input((4,), name="x"), layers.Dense(6, "tanh"), layers.Dense(3), normalized])
+    model.compile(keras.optimizers.SGD(0.001), keras.losses.Circle(gamma=4))
+    return model
+
+
+LAYERS |= {
+    "dice": (masks, segmentation("Dice")),
+    "tversky": (masks, segmentation("Tversky")),
+    "circle": (lambda: {**rare_class(), "val": None}, circle),
 }

@@ -64,6 +64,8 @@ class Rules:
     ----------
     sums : tuple of str
         Terms of the loss, by their names in :class:`LossTerms`, that are sums over rows, not means.
+    together : tuple of str
+        Terms that are losses of all rows of a step together.
     gradient_is_sum : bool
         Whether the gradients of a ``train_step`` of the user's own are sums over rows.
     whole_slices : tuple of int
@@ -77,6 +79,7 @@ class Rules:
     """
 
     sums: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
     gradient_is_sum: bool = False
     whole_slices: tuple[int, ...] = ()
     assigned: tuple[int, ...] = ()
@@ -136,6 +139,7 @@ class DataParallel:
         self._rules = rules
         self._share: tf.Tensor | None = None
         self._step: tf.Tensor | None = None
+        self._rows_of_step: Any = None  # where they are
         self.updated: list[str] = []  # paths of the variables whose gradients the step has summed, in order
         self._applied = 0  # how often it has updated variables
         self._moments = 0  # computed in the step that is being traced
@@ -147,7 +151,9 @@ class DataParallel:
         self._train, self._test = train, test
         self.terms: LossTerms | None = None
         if group.size > 1:
-            self.terms = LossTerms(model, group, lambda: self._share, rules.sums)
+            self.terms = LossTerms(
+                model, group, lambda: self._share, lambda: self._rows_of_step, rules.sums, rules.together
+            )
         self._wrap(model, "compute_loss", self._watching_loss(model.compute_loss))
         step = self._step_of(train, model.train_step)
         self._wrap(model, "train_step", step if model.run_eagerly else self._timed(step))
@@ -205,7 +211,8 @@ class DataParallel:
                     return original(data)
                 rows = _row_count(tf.nest.flatten(data)[0])
                 self._share = tf.cast(rows, tf.float32) / tf.cast(total, tf.float32)
-                with stage.rows_of(number, total).draws():
+                self._rows_of_step = stage.rows_of(number, total)
+                with self._rows_of_step.draws():
                     return self._shared_step(original, data, stage)
             finally:
                 self._share = self._step = None

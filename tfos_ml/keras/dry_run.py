@@ -23,6 +23,7 @@ from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint import random_state, set_random_state
 from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, Stage, metric_variables
+from tfos_ml.keras.loss_terms import OUTPUT_LOSS
 from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.sync import leaf_metrics, numbers
 from tfos_ml.worker import keras_privates
@@ -30,7 +31,6 @@ from tfos_ml.worker import keras_privates
 if TYPE_CHECKING:
     from tfos_ml.keras.batches import TrainingData
     from tfos_ml.keras.collectives import WorkerGroup
-    from tfos_ml.keras.inspection import ModelDescription
 
 ROWS = 8
 _TOLERANCE = 1e-3
@@ -43,7 +43,7 @@ _DRAWS = (
 _ALL, _FIRST, _SECOND = range(3)
 
 
-def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, description: ModelDescription) -> Rules:
+def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Rules:
     """The rules of a training, tried on rows of the first worker and the same on all.
 
     Raises ``ModelError`` on that worker if the shares of several workers cannot be put together.
@@ -52,7 +52,7 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, descr
         return Rules()
     rules = Rules()
     if group.rank == 0:
-        rules = _try(model, data, bool(description.batch_dependent))
+        rules = _try(model, data)
     found = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
     return Rules(**{**found, "train": PassRules(**found["train"]), "test": PassRules(**found["test"])})
 
@@ -68,14 +68,25 @@ def _is_of_keras_alone(model: keras.Model) -> bool:
     layers = keras_privates.all_layers(model)
     if any(isinstance(layer, (keras.layers.Lambda, keras.layers.SpectralNormalization)) for layer in layers):
         return False
+    if any(isinstance(loss, _coupling_losses()) for loss in _losses(model)):
+        return False
     operations = {op for layer in layers for op in getattr(layer, "operations", ())}
-    compiled = keras_privates.compiled_loss(model)
-    losses = [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []
-    parts = [*layers, *losses, *leaf_metrics(model)]
+    parts = [*layers, *_losses(model), *leaf_metrics(model)]
     parts += [
         getattr(part, name, None) for part in parts for name in ("activation", "activity_regularizer", "fn", "_fn")
     ]
     return operations <= set(layers) and all(_is_of_keras(part) for part in parts)
+
+
+def _losses(model: keras.Model) -> list[Any]:
+    compiled = keras_privates.compiled_loss(model)
+    return [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []
+
+
+def _coupling_losses() -> tuple[type, ...]:
+    """Losses of Keras over all rows of a batch together, as far as this version has them."""
+    names = ("Dice", "Tversky", "Circle")
+    return tuple(getattr(keras.losses, name) for name in names if hasattr(keras.losses, name))
 
 
 def _is_of_keras(part: Any) -> bool:
@@ -83,14 +94,14 @@ def _is_of_keras(part: Any) -> bool:
     return part is None or str(owner.__module__).startswith("keras.")
 
 
-def _try(model: keras.Model, data: TrainingData, is_batch_dependent: bool) -> Rules:
+def _try(model: keras.Model, data: TrainingData) -> Rules:
     element = data.first_element(ROWS)
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
         return Rules(notices=(f"The first worker had {rows} rows, too few to try a step in shares before the first.",))
     try:
         with _kept(model):
-            return _DryRun(model, element, rows, is_batch_dependent).rules(bool(data.validation.total))
+            return _DryRun(model, element, rows).rules(bool(data.validation.total))
     except ModelError:
         raise
     except Exception as error:
@@ -193,10 +204,10 @@ class _Outcome:
 class _DryRun:
     """Runs the step on all rows and on each share, and compares."""
 
-    def __init__(self, model: keras.Model, element: Any, rows: int, is_batch_dependent: bool):
+    def __init__(self, model: keras.Model, element: Any, rows: int):
         self._model, self._rows = model, rows
         self._updated: list[str] = []  # variables, as of DataParallel
-        self._is_uncertain = is_batch_dependent  # what is nearest is taken, then
+        self._is_uncertain = False  # what is nearest is taken, then
         first = math.ceil(rows * 5 / 8) if rows > 2 else 1
         bounds = ((0, rows), (0, first), (first, rows))
         self._parts = [tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element) for a, b in bounds]
@@ -209,18 +220,29 @@ class _DryRun:
 
     def rules(self, validates: bool) -> Rules:
         outcomes = self._run(Rules())
-        draws = not self._is_uncertain and _differ(outcomes[_ALL], self._run(Rules())[_ALL])
-        self._is_uncertain = self._is_uncertain or draws
+        draws = self._is_uncertain = _differ(outcomes[_ALL], self._run(Rules())[_ALL])
         kinds = {name: self._kind(*(o.terms[name] for o in outcomes)) for name in outcomes[_ALL].terms}
-        rules = Rules(sums=tuple(name for name, kind in kinds.items() if kind == "sum"))
-        if rules.sums:
+        of_outputs = {name for name, kind in kinds.items() if name.startswith(OUTPUT_LOSS) and kind != "sum"}
+        rules = Rules(
+            sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
+            together=tuple(sorted(name for name in of_outputs if not kinds[name])),
+        )
+        if rules.sums or rules.together:
             outcomes = self._run(rules)
+        try:
+            gradient_is_sum = self._gradient_is_sum(outcomes)
+        except ModelError:  # a loss may be nearly a mean, and its gradient far from it
+            if of_outputs <= set(rules.together):
+                raise
+            rules = replace(rules, together=tuple(sorted(of_outputs)))
+            outcomes = self._run(rules)
+            gradient_is_sum = self._gradient_is_sum(outcomes)
         assigned, notices = self._assigned(outcomes)
         return replace(
             rules,
             assigned=tuple(assigned),
             notices=tuple([*notices, _DRAWS] if draws else notices),
-            gradient_is_sum=self._gradient_is_sum(outcomes),
+            gradient_is_sum=gradient_is_sum,
             whole_slices=tuple(self._whole_slices(outcomes)),
             train=self._of_pass(outcomes),
             test=self._of_pass(self._run(rules, "test_step")) if validates else PassRules(),

@@ -104,7 +104,7 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     _start_alike(model, group, ctx)
     notices += check_first_batch(model, data, task.description)
     notices += _prepare_export(model, data, task, ctx)
-    rules = find_rules(model, data, group, task.description)
+    rules = find_rules(model, data, group)
     _Training(task, ctx, group, model, data, [*notices, *rules.notices], rules).run()
     return model
 
