@@ -90,7 +90,6 @@ bench: install
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/tfrecord.py
 	$(BIN)/python benchmarks/bounded_memory.py
-	$(BIN)/python benchmarks/direct.py
 
 clean:
 	rm -rf $(VENV) .nox build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output bench-output

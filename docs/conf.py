@@ -24,7 +24,6 @@ highlight_language = "none"  # of blocks that do not say
 
 napoleon_google_docstring = False
 napoleon_use_ivar = True
-napoleon_custom_sections = [("All Params", "params_style")]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
@@ -61,7 +60,7 @@ SOURCE = f"{REPOSITORY}/blob/main/"
 
 
 def versions(changelog: str) -> list[tuple[str, bool]]:
-    """Versions that the changelog has, the newest first, and whether each has been released."""
+    """Versions in the changelog, the newest first, and whether each has been released."""
     headings = re.findall(r"^(\d+\.\d+\.\d+)(?: \((.*)\))?\n-+$", changelog, re.MULTILINE)
     return [(name, note != "unreleased") for name, note in headings]
 
@@ -78,8 +77,14 @@ html_context = {
 }
 
 
-def lead_somewhere(app: Any, doctree: Any, docname: str) -> None:
-    """Links to files, as they work in the repository, lead to the page made of one, or to the repository."""
+def without_params(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Leave the list of all Params out of a docstring: it has a page."""
+    if "All Params" in lines:
+        del lines[lines.index("All Params") :]
+
+
+def resolve_file_links(app: Any, doctree: Any, docname: str) -> None:
+    """Links to files of the repository lead to the page that is made of the file, or to the repository."""
     from docutils import nodes
 
     for node in doctree.findall(nodes.reference):
@@ -99,4 +104,5 @@ def lead_somewhere(app: Any, doctree: Any, docname: str) -> None:
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
-    app.connect("doctree-resolved", lead_somewhere)
+    app.connect("autodoc-process-docstring", without_params, priority=400)  # before napoleon
+    app.connect("doctree-resolved", resolve_file_links)

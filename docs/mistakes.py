@@ -1,10 +1,10 @@
-"""Make typical mistakes in a real Spark session, and write what a person then sees to docs/mistakes.rst.
+"""Make common mistakes in a real Spark session, and write what the console shows to docs/reference/mistakes.rst.
 
-Each function with ``@mistake`` is one: it is given a :class:`Table`, does something wrong, and an error is raised or a
-warning shown. All run one after the other in one fresh driver process at Spark's default log level, whose console (its
-own lines, the JVM's, and those of the nodes, which share it in local mode) goes to a file.
+Each function with ``@mistake`` gets a :class:`Table` and does something wrong, so that an error is raised or a warning
+shown. All run in one new driver process at Spark's default log level. A file takes its console: the lines of the
+driver, of the JVM, and of the nodes, which share it in local mode.
 
-    python docs/mistakes.py [--only WORD] [--output docs/mistakes.rst]
+    python docs/mistakes.py [--only WORD] [--output docs/reference/mistakes.rst]
 """
 
 from __future__ import annotations
@@ -30,6 +30,17 @@ ROOT = Path(__file__).parents[1]
 LINES = 30
 SETTLE_SECONDS, SETTLE_SECONDS_OF_JOB, SETTLE_DEADLINE = 0.1, 1.0, 15.0
 TIMEOUT = 3600
+BEGINNING = """\
+Common mistakes
+===============
+
+This page shows {number} common mistakes, and the error or warning that each causes. The driver raises an error before
+it starts a Spark job if it can detect the mistake.
+
+``table.df`` is a DataFrame with a column ``features`` (arrays of four floats) and a column ``label`` (0, 1 or 2).
+``keras_model()`` returns a compiled classifier for it. The console also shows a traceback above each error, which this
+page leaves out. ``python docs/mistakes.py`` makes all mistakes in a Spark session and writes this page.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one: the class of its error or warning, whether it is ours, the jobs started, and the console."""
+    """The result of one: the class of its error or warning, whether it is ours, the jobs started, and the console."""
 
     name: str
     title: str
@@ -86,7 +97,6 @@ class Table:
     """A session, a small DataFrame in it, and models to train."""
 
     def __init__(self) -> None:
-        from pyspark.ml.feature import StringIndexer
         from pyspark.sql import SparkSession
         from pyspark.sql import functions as F
 
@@ -95,8 +105,6 @@ class Table:
         rows = self.spark.range(0, 100, 1, 4)
         features = F.array(*[(F.col("id") % n / n).cast("float") for n in (2, 3, 5, 7)])
         self.df = rows.select(features.alias("features"), (F.col("id") % 3).cast("int").alias("label"))
-        words = rows.select(features.alias("features"), (F.col("id") % 7).cast("string").alias("word"))
-        self.indexed = StringIndexer(inputCol="word", outputCol="label").fit(words).transform(words)
         self.directory = tempfile.mkdtemp(prefix="tfos_ml-mistakes-")
 
     def jobs(self) -> int:
@@ -123,10 +131,10 @@ def train_fn(args: Any, ctx: Any) -> None:
         pass
 
 
-# What is passed
+# Input
 
 
-@mistake("A pandas DataFrame", known=True)
+@mistake("Passing a pandas DataFrame", known=True)
 def pandas_dataframe(table: Table) -> None:
     import pandas as pd
 
@@ -135,44 +143,21 @@ def pandas_dataframe(table: Table) -> None:
     KerasEstimator(model=keras_model()).fit(pd.DataFrame({"features": [[1.0] * 4], "label": [0]}))
 
 
-@mistake("A NumPy array", known=True)
-def numpy_array(table: Table) -> None:
-    import numpy as np
-
-    from tfos_ml import KerasEstimator
-
-    KerasEstimator(model=keras_model()).fit(np.zeros((10, 4)))
-
-
-@mistake("An RDD", known=True)
-def rdd(table: Table) -> None:
-    from tfos_ml import TFEstimator
-
-    TFEstimator(trainFn=train_fn).fit(table.df.rdd)
-
-
-@mistake("A misspelled Param", known=True)
+@mistake("Misspelling a Param", known=True)
 def misspelled_param(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
     KerasEstimator(model=keras_model(), epoch=5)
 
 
-@mistake("A value out of range", known=True)
-def out_of_range(table: Table) -> None:
-    from tfos_ml import KerasEstimator
-
-    KerasEstimator(model=keras_model(), batchSize=0).fit(table.df)
-
-
-@mistake("A column that is not there", known=True)
+@mistake("Naming a column that does not exist", known=True)
 def missing_column(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
     KerasEstimator(model=keras_model(), featuresCol="feature").fit(table.df)
 
 
-@mistake("A label of text", known=True)
+@mistake("Using strings as labels", known=True)
 def text_label(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
@@ -180,14 +165,7 @@ def text_label(table: Table) -> None:
     KerasEstimator(model=keras_model()).fit(words)
 
 
-@mistake("A column of a type that no tensor has", known=True)
-def map_column(table: Table) -> None:
-    from tfos_ml import TFEstimator
-
-    TFEstimator(trainFn=train_fn).fit(table.spark.createDataFrame([], "features map<string,int>"))
-
-
-@mistake("Vectors of another length than the model takes", known=True)
+@mistake("Passing vectors of the wrong length", known=True)
 def vector_length(table: Table) -> None:
     from pyspark.ml.feature import VectorAssembler
 
@@ -198,29 +176,21 @@ def vector_length(table: Table) -> None:
     KerasEstimator(model=keras_model()).fit(vectors)
 
 
-@mistake("More labels than outputs, by StringIndexer", known=True)
-def indexed_labels(table: Table) -> None:
-    from tfos_ml import KerasEstimator
-
-    # StringIndexer(inputCol="word", outputCol="label") found seven words
-    KerasEstimator(model=keras_model()).fit(table.indexed)
-
-
-@mistake("A label of one number for an output of three", known=True)
+@mistake("Using integer labels with categorical_crossentropy", known=True)
 def label_shape(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
     KerasEstimator(model=keras_model(loss="categorical_crossentropy")).fit(table.df)
 
 
-@mistake("More nodes than task slots", known=True)
+@mistake("Requesting more nodes than task slots", known=True)
 def too_many_nodes(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
     KerasEstimator(model=keras_model(), clusterSize=8).fit(table.df)
 
 
-@mistake("An exportDir that is in use", known=True)
+@mistake("Naming an exportDir that is in use", known=True)
 def used_directory(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
@@ -230,7 +200,7 @@ def used_directory(table: Table) -> None:
 # Models
 
 
-@mistake("A model that is not compiled", known=True)
+@mistake("Passing a model that is not compiled", known=True)
 def not_compiled(table: Table) -> None:
     import keras
 
@@ -239,7 +209,7 @@ def not_compiled(table: Table) -> None:
     KerasEstimator(model=keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)]))
 
 
-@mistake("A last layer without softmax", known=True)
+@mistake("Leaving out the softmax", known=True)
 def logits(table: Table) -> None:
     import keras
 
@@ -250,7 +220,7 @@ def logits(table: Table) -> None:
     KerasEstimator(model=model, probabilityCol="probability").fit(table.df)
 
 
-@mistake("A model of several inputs without inputMapping", known=True)
+@mistake("Leaving out inputMapping for several inputs", known=True)
 def several_inputs(table: Table) -> None:
     import keras
 
@@ -262,7 +232,7 @@ def several_inputs(table: Table) -> None:
     KerasEstimator(model=model).fit(table.df.withColumnRenamed("features", "left"))
 
 
-@mistake("A layer of one's own that is not registered", known=True)
+@mistake("Using a custom layer that is not registered", known=True)
 def custom_layer(table: Table) -> None:
     import keras
 
@@ -287,7 +257,7 @@ def _text_model() -> Any:
     return model
 
 
-@mistake("A TextVectorization that has no vocabulary yet", known=True)
+@mistake("Using a preprocessing layer that is not adapted", known=True)
 def not_adapted(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
@@ -295,7 +265,7 @@ def not_adapted(table: Table) -> None:
     KerasEstimator(model=_text_model()).fit(texts)
 
 
-@mistake("A lock in what the model function uses", known=True)
+@mistake("Using an object that cannot be pickled", known=True)
 def lock_in_model_function(table: Table) -> None:
     import threading
 
@@ -310,72 +280,10 @@ def lock_in_model_function(table: Table) -> None:
     KerasEstimator(model=make_model).fit(table.df)
 
 
-@mistake("A model function with an argument that is not given", known=True)
-def model_argument(table: Table) -> None:
-    from tfos_ml import KerasEstimator
-
-    KerasEstimator(model=lambda width: keras_model(width)).fit(table.df)
+# On the nodes
 
 
-@mistake("BackupAndRestore", known=True)
-def backup_and_restore(table: Table) -> None:
-    import keras
-
-    from tfos_ml import KerasEstimator
-
-    KerasEstimator(model=keras_model(), callbacks=[keras.callbacks.BackupAndRestore("/tmp/backup")])
-
-
-@mistake("Parameter servers for a Keras model", known=True)
-def parameter_servers(table: Table) -> None:
-    from tfos_ml import KerasEstimator
-
-    KerasEstimator(model=keras_model(), clusterSize=2, numPS=1).fit(table.df)
-
-
-# Train functions
-
-
-@mistake("A train function with one argument", known=True)
-def one_argument(table: Table) -> None:
-    from tfos_ml import TFEstimator
-
-    TFEstimator(trainFn=lambda args: None).fit(table.df)
-
-
-@mistake("A lock in what the train function uses", known=True)
-def lock_in_train_function(table: Table) -> None:
-    import threading
-
-    from tfos_ml import TFEstimator
-
-    lock = threading.Lock()
-
-    def train(args: Any, ctx: Any) -> None:
-        with lock:
-            train_fn(args, ctx)
-
-    TFEstimator(trainFn=train).fit(table.df)
-
-
-@mistake("A model that nobody has exported", known=True)
-def nothing_exported(table: Table) -> None:
-    from tfos_ml import TFModel
-
-    TFModel().transform(table.df)
-
-
-@mistake("A SavedModel that is not there", known=True)
-def no_saved_model(table: Table) -> None:
-    from tfos_ml import TFModel
-
-    TFModel(exportDir=f"{table.directory}/nowhere").transform(table.df)
-
-
-# What only the nodes can know
-
-
-@mistake("A train function that raises", known=False)
+@mistake("Raising an error in a train function", known=False)
 def train_function_raises(table: Table) -> None:
     from tfos_ml import TFEstimator
 
@@ -386,7 +294,7 @@ def train_function_raises(table: Table) -> None:
     TFEstimator(trainFn=train, clusterSize=2).fit(table.df)
 
 
-@mistake("sys.exit(1) in a train function", known=False)
+@mistake("Calling sys.exit in a train function", known=False)
 def train_function_exits(table: Table) -> None:
     from tfos_ml import TFEstimator
 
@@ -397,7 +305,7 @@ def train_function_exits(table: Table) -> None:
     TFEstimator(trainFn=train, clusterSize=2).fit(table.df)
 
 
-@mistake("A process that the kernel ends, out of memory", known=False)
+@mistake("Running out of memory", known=False)
 def killed(table: Table) -> None:
     import signal
 
@@ -406,7 +314,7 @@ def killed(table: Table) -> None:
     TFEstimator(trainFn=lambda args, ctx: os.kill(os.getpid(), signal.SIGKILL)).fit(table.df)
 
 
-@mistake("A module that the nodes do not have", known=False)
+@mistake("Importing a module that the nodes do not have", known=False)
 def missing_module(table: Table) -> None:
     from tfos_ml import TFEstimator
 
@@ -416,27 +324,7 @@ def missing_module(table: Table) -> None:
     TFEstimator(trainFn=train).fit(table.df)
 
 
-@mistake("A layer that fails in the graph", known=False)
-def graph_fails(table: Table) -> None:
-    from tfos_ml import KerasEstimator
-
-    def make_model() -> Any:
-        import keras
-        import tensorflow as tf
-
-        class Checked(keras.layers.Layer):
-            def call(self, x: Any) -> Any:
-                with tf.control_dependencies([tf.debugging.assert_less(x, 0.5, message="inputs must be below 0.5")]):
-                    return tf.identity(x)
-
-        model = keras.Sequential([keras.layers.Input((4,)), Checked(), keras.layers.Dense(3, activation="softmax")])
-        model.compile("sgd", "sparse_categorical_crossentropy")
-        return model
-
-    KerasEstimator(model=make_model, clusterSize=2).fit(table.df)
-
-
-@mistake("A learning rate that is far too high", known=False)
+@mistake("Setting the learning rate too high", known=False)
 def loss_is_nan(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
@@ -450,7 +338,7 @@ def loss_is_nan(table: Table) -> None:
     KerasEstimator(model=make_model, batchSize=10, epochs=3).fit(table.df)
 
 
-@mistake("Nulls in a column", known=False)
+@mistake("Training on nulls", known=False)
 def nulls(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
@@ -458,15 +346,7 @@ def nulls(table: Table) -> None:
     KerasEstimator(model=keras_model()).fit(table.df.select("features", some))
 
 
-@mistake("NaN in a column", known=False)
-def nan(table: Table) -> None:
-    from tfos_ml import KerasEstimator
-
-    features = table.F.transform("features", lambda x: table.F.when(x > 0, x).otherwise(float("nan")).cast("float"))
-    KerasEstimator(model=keras_model()).fit(table.df.withColumn("features", features))
-
-
-@mistake("Rows of several lengths for a model of one", known=False)
+@mistake("Training on rows of different lengths", known=False)
 def ragged_rows(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
@@ -474,14 +354,14 @@ def ragged_rows(table: Table) -> None:
     KerasEstimator(model=keras_model()).fit(table.df.withColumn("features", ragged))
 
 
-@mistake("Labels that begin at 1", known=False)
+@mistake("Numbering labels from 1", known=False)
 def labels_from_one(table: Table) -> None:
     from tfos_ml import KerasEstimator
 
     KerasEstimator(model=keras_model()).fit(table.df.withColumn("label", table.F.col("label") + 1))
 
 
-@mistake("Workers that train apart from each other", known=False)
+@mistake("Training on several nodes without a strategy", known=False)
 def half_the_data(table: Table) -> None:
     from tfos_ml import TFEstimator
 
@@ -493,79 +373,18 @@ def half_the_data(table: Table) -> None:
     TFEstimator(trainFn=train, clusterSize=2).fit(table.df)
 
 
-@mistake("A train function that exports no model", known=False)
+@mistake("Forgetting to export the model", known=False)
 def exports_nothing(table: Table) -> None:
     from tfos_ml import TFEstimator
 
     TFEstimator(trainFn=train_fn).fit(table.df)
 
 
-@mistake("No rows", known=False)
-def no_rows(table: Table) -> None:
-    from tfos_ml import KerasEstimator
-
-    KerasEstimator(model=keras_model()).fit(table.df.where("label > 7"))
-
-
-@mistake("A barrier that not all workers reach", known=False)
-def barrier(table: Table) -> None:
-    from tfos_ml import TFEstimator
-
-    def train(args: Any, ctx: Any) -> None:
-        if ctx.task_index == 0:
-            ctx.barrier("before training")
-
-    TFEstimator(trainFn=train, clusterSize=2).fit(table.df)
-
-
-@mistake("A model that is too large for spark.driver.maxResultSize", known=False)
-def large_model(table: Table) -> None:
-    from tfos_ml import KerasEstimator
-
-    def make_model() -> Any:
-        import keras
-
-        layers = [keras.layers.Input((4,)), keras.layers.Dense(50_000), keras.layers.Dense(3, activation="softmax")]
-        model = keras.Sequential(layers)
-        model.compile("sgd", "sparse_categorical_crossentropy")
-        return model
-
-    conf = table.spark.sparkContext._jsc.sc().conf()
-    conf.set("spark.driver.maxResultSize", "1m")
-    try:
-        KerasEstimator(model=make_model).fit(table.df)
-    finally:
-        conf.remove("spark.driver.maxResultSize")
-
-
-@mistake("A map function of TFCluster that raises", known=False)
-def cluster_fails(table: Table) -> None:
-    from tfos_ml import InputMode, TFCluster
-
-    def map_fun(args: Any, ctx: Any) -> None:
-        ctx.get_data_feed().next_batch(10)
-        raise ValueError("no such option")
-
-    sc = table.spark.sparkContext
-    with TFCluster.run(sc, map_fun, None, 2, input_mode=InputMode.SPARK) as cluster:
-        cluster.train(sc.parallelize(range(100_000), 4), num_epochs=2)
-
-
-@mistake("An instance of TFParallel that raises", known=False)
-def instance_fails(table: Table) -> None:
-    from tfos_ml import TFParallel
-
-    def map_fun(args: Any, ctx: Any) -> float:
-        return 1 / ctx.executor_id
-
-    TFParallel.run(table.spark.sparkContext, map_fun, None, 2)
-
-
-# Running them
+# Run them
 
 
 def as_seen(text: str) -> str:
-    """What a terminal shows of a text in which bars have been drawn over; without what differs from run to run."""
+    """The text as a terminal shows it after bars have been redrawn, without what differs between runs."""
     shown = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")).strip("\n")
     for pattern, instead in (
         (re.escape(f"{ROOT}/"), ""),
@@ -638,7 +457,7 @@ def drive(only: str, console: Path, answer: Path) -> None:
 
 
 def outcomes_of(only: str = "") -> list[Outcome]:
-    """Make the mistakes whose names have a pattern in them, in a fresh process, and say what came of them."""
+    """Make the mistakes whose names match a pattern, in a new process, and return their outcomes."""
     with tempfile.TemporaryDirectory() as directory:
         console, answer = Path(directory) / "console", Path(directory) / "answer"
         with open(console, "wb") as file:
@@ -654,26 +473,32 @@ def outcomes_of(only: str = "") -> list[Outcome]:
 def page(outcomes: list[Outcome]) -> str:
     """The page, in reStructuredText."""
     made = {one.make.__name__: one for one in MISTAKES}
-    parts = [
-        "Mistakes, and what they print\n=============================\n\n"
-        f"{len(outcomes)} typical mistakes, each made in a real session (``local[4]``, Spark's default log level),\n"
-        "and all that then appears on the console. Generated by ``python docs/mistakes.py``; do not edit.\n"
-    ]
-    rows = [(o.title, f"``{o.error.rsplit('.', 1)[-1]}``", str(o.lines), str(o.jobs)) for o in outcomes]
-    head = ("Mistake", "Error or warning", "Lines", "Spark jobs")
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(4)]
+    parts = [BEGINNING.format(number=len(outcomes))]
+    rows = [(o.title, f"``{o.error.rsplit('.', 1)[-1]}``", str(o.jobs)) for o in outcomes]
+    head = ("Mistake", "Error or warning", "Spark jobs")
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(3)]
     rule = "  ".join("=" * width for width in widths)
     table = [rule, _row(head, widths), rule, *(_row(row, widths) for row in rows), rule]
     parts.append("\n".join(table) + "\n")
     for outcome in outcomes:
         source = inspect.getsource(made[outcome.name].make).split("\n", 2)[2]  # without decorator and head
         code = textwrap.indent(textwrap.dedent(source).strip(), "    ")
-        text = textwrap.indent(outcome.console, "    ")
+        text = textwrap.indent(message(outcome), "    ")
         parts.append(
-            f"{outcome.title}\n{'-' * len(outcome.title)}\n\n.. code-block:: python\n\n{code}\n\n"
-            f"{outcome.lines} lines::\n\n{text}\n"
+            f"{outcome.title}\n{'-' * len(outcome.title)}\n\n.. code-block:: python\n\n{code}\n\n::\n\n{text}\n"
         )
     return "\n".join(parts)
+
+
+def message(outcome: Outcome) -> str:
+    """The error or warning as the console shows it, in short lines and without the traceback above it."""
+    lines = outcome.console.splitlines()
+    name = outcome.error.rsplit(".", 1)[-1]
+    (*_, first) = (number for number, line in enumerate(lines) if f"{name}: " in line)
+    begun = lines[first].index(name)
+    rest = [] if name.endswith("Warning") else lines[first + 1 :]  # below a warning is the line that it is about
+    wrapped = (textwrap.wrap(line, 112, break_long_words=False) or [""] for line in [lines[first][begun:], *rest])
+    return "\n".join(line for lines in wrapped for line in lines)
 
 
 def _row(cells: tuple[str, ...], widths: list[int]) -> str:
@@ -681,7 +506,7 @@ def _row(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def problems(outcome: Outcome) -> list[str]:
-    """What is wrong with the outcome of a mistake."""
+    """Problems with the outcome of a mistake."""
     found = []
     if not outcome.is_typed:
         found.append(f"{outcome.error} is none of tfos_ml's")
@@ -695,10 +520,10 @@ def problems(outcome: Outcome) -> list[str]:
 
 
 def main() -> int:
-    """Write the page; the number of mistakes whose outcome is not as it should be."""
+    """Write the page, and return the number of problems."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="pattern of names")
-    parser.add_argument("--output", default=str(ROOT / "docs" / "mistakes.rst"))
+    parser.add_argument("--output", default=str(ROOT / "docs" / "reference" / "mistakes.rst"))
     parser.add_argument("--console", help=argparse.SUPPRESS)
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

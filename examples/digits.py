@@ -1,8 +1,7 @@
 """Train a digit classifier on a Spark DataFrame with two TensorFlow workers; ``make demo`` runs this.
 
-The 1,797 handwritten digits of scikit-learn (8 x 8 pixels) go through a Spark ML pipeline whose
-last stage is a KerasEstimator: it trains a compiled Keras model, and its predictions are columns
-that the evaluators of Spark ML understand.
+The 1,797 handwritten digits of scikit-learn (8 x 8 pixels) go through a Spark ML pipeline. Its last stage is a
+KerasEstimator, which trains a compiled Keras model. Its predictions are columns that the evaluators of Spark ML read.
 """
 
 import argparse
@@ -12,8 +11,8 @@ import time
 import warnings
 from pathlib import Path
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors run this very interpreter
-os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # all of the demo stays on this machine
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors use the same interpreter
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the demo uses this machine only
 
 warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)  # all of this works
 
@@ -99,7 +98,7 @@ def plot_history(history, accuracy, path):
         axes.plot(epochs, history[f"val_{name}"], marker="s", label="validation rows")
     left.set(title="Loss", xlabel="epoch", ylabel="cross-entropy", ylim=(0, None))
     right.axhline(accuracy, color="tab:green", linestyle="--", label=f"held-out rows, at the end: {accuracy:.3f}")
-    right.set(title="Accuracy", xlabel="epoch", ylabel="share of digits recognised", ylim=(None, 1.01))
+    right.set(title="Accuracy", xlabel="epoch", ylabel="share of correct digits", ylim=(None, 1.01))
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -108,7 +107,7 @@ def plot_history(history, accuracy, path):
 
 
 def plot_digits(predictions, path, rows=4, columns=8):
-    """Some held-out digits with what the model took them for; mistakes come first, in red."""
+    """Some held-out digits with their predictions; mistakes come first, in red."""
     wrong_first = predictions.assign(right=predictions.label == predictions.digit).sort_values("right", kind="stable")
     figure, grid = plt.subplots(rows, columns, figsize=(1.4 * columns, 1.9 * rows), layout="constrained")
     for axes, row in zip(grid.flat, wrong_first.itertuples(), strict=False):

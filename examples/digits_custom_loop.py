@@ -1,7 +1,6 @@
-"""The digits of ``digits.py`` with a training loop of one's own: TFEstimator instead of KerasEstimator.
+"""Train the digits of ``digits.py`` with a custom training loop: TFEstimator instead of KerasEstimator.
 
-The train function is plain TensorFlow, a Keras model under MultiWorkerMirroredStrategy, run on
-every worker.
+Every worker runs the train function: a Keras model under MultiWorkerMirroredStrategy, and a loop in plain TensorFlow.
 
     python examples/digits_custom_loop.py
 """
@@ -15,11 +14,11 @@ from tfos_ml import TFEstimator
 
 
 def train_fn(args, ctx):
-    """Train on every worker in step with the others; the chief exports the model."""
+    """Train in step with the other workers; the chief exports the model."""
     import keras
     import tensorflow as tf
 
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else of TensorFlow
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before any other call of TensorFlow
     keras.utils.set_random_seed(args.seed)
     with strategy.scope():
         model = keras.Sequential(
@@ -45,13 +44,13 @@ def train_fn(args, ctx):
         rows = tf.cast(tf.shape(images)[0], tf.float32)
         sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, [loss, hits, rows])
         gradients = tape.gradient(loss, model.trainable_variables)
-        # Keras sums gradients over the workers; divided by all rows of the step, that is their mean.
+        # Keras sums the gradients of the workers. Divide by all rows of the step for the mean.
         optimizer.apply([g / sums[2] for g in gradients], model.trainable_variables)
         return tf.stack(sums)
 
-    dataset = ctx.dataset()  # as many batches on every worker, shuffled anew each pass
+    dataset = ctx.dataset()  # the same number of batches on every worker, shuffled in each epoch
 
-    # One signature for batches of every size: all workers have to trace their collectives alike.
+    # One signature for batches of every size, so that all workers trace their collectives equally often.
     @tf.function(input_signature=dataset.element_spec)
     def train_step(images, labels):
         return strategy.run(replica_step, args=(images, labels))

@@ -74,7 +74,7 @@ def test_notebook_is_kept_with_its_outputs(name):
 
 def test_every_notebook_is_run_and_listed():
     kept = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
-    page = (ROOT / "docs" / "notebooks.rst").read_text()
+    page = (ROOT / "docs" / "tutorials" / "notebooks.rst").read_text()
 
     assert kept == set(NOTEBOOKS)
     assert set(re.findall(r"notebooks/(\w+)\.ipynb", page)) == kept

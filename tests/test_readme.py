@@ -17,24 +17,21 @@ PAGES = {  # in the order in which their programs run, in one session
     for name in (
         "README.rst",
         "docs/howto/install.rst",
-        "docs/howto/train.rst",
-        "docs/howto/doctor.rst",
-        "docs/howto/gpus.rst",
-        "docs/howto/speed.rst",
-        "docs/input.rst",
+        "docs/tutorials/train.rst",
+        "docs/howto/performance.rst",
+        "docs/howto/rows.rst",
         "docs/howto/tuning.rst",
         "docs/howto/serving.rst",
-        "docs/howto/elephas.rst",
-        "docs/howto/horovod.rst",
+        "docs/howto/migrate_elephas_horovod.rst",
         "docs/howto/mlflow.rst",
         "docs/howto/tfcluster.rst",
         "docs/howto/clusters.rst",
     )
 }
-COMING_OVER = ("docs/howto/elephas.rst", "docs/howto/horovod.rst")
+COMING_OVER = "docs/howto/migrate_elephas_horovod.rst"
 RUN_ELSEWHERE = {
-    "docs/migration.rst",  # programs before and after: e2e/test_compat_flows.py, differential/
-    "docs/mistakes.rst",  # docs/mistakes.py writes them from what it runs: e2e/test_mistakes.py
+    "docs/howto/migrate_tensorflowonspark.rst",  # programs before and after: e2e/test_compat_flows.py, differential/
+    "docs/reference/mistakes.rst",  # docs/mistakes.py writes them from what it runs: e2e/test_mistakes.py
 }
 
 
@@ -68,7 +65,7 @@ def run_as_printed(pages, directory):
 
 @pytest.mark.timeout(900)
 def test_snippets_run_as_printed(tmp_path):
-    done = run_as_printed([page for page in PAGES if page not in COMING_OVER], tmp_path)
+    done = run_as_printed([page for page in PAGES if page != COMING_OVER], tmp_path)
     tables = re.findall(r"^\|label\|\s*prediction\|(\s*probability\|)?$", done.stdout, re.MULTILINE)
     assert len(tables) == 3, done.stdout
     assert float(re.search(r"^accuracy ([\d.]+)$", done.stdout, re.MULTILINE)[1]) > 0.5
@@ -78,8 +75,8 @@ def test_snippets_run_as_printed(tmp_path):
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-def test_snippets_for_who_comes_over_run_as_printed(tmp_path):
-    done = run_as_printed(["README.rst", "docs/howto/train.rst", *COMING_OVER], tmp_path)
+def test_snippets_of_the_page_for_elephas_and_horovod_run_as_printed(tmp_path):
+    done = run_as_printed(["README.rst", "docs/tutorials/train.rst", COMING_OVER], tmp_path)
     for name in ("elephas", "Horovod"):
         assert float(re.search(rf"^{name} page: accuracy ([\d.]+)$", done.stdout, re.MULTILINE)[1]) > 0.5
 

@@ -3,7 +3,7 @@
 Folders are the places where code runs; imports point downwards only (``make lint`` holds that):
 
 ==============  ======================================================================
-``doctor/``     ``python -m tfos_ml doctor``: whether all that is needed is there
+``doctor/``     ``python -m tfos_ml doctor``: checks a set-up
 ``mlflow/``     runs and models in MLflow
 ``compat/``     TensorFlowOnSpark's modules, names and arguments over the rest
 ``tfcluster/``  ``TFCluster``, ``TFParallel``: clusters that a program leads itself
@@ -34,7 +34,6 @@ from tfos_ml.common.version import __version__ as __version__
 if TYPE_CHECKING:
     from tfos_ml.stages.estimator import TFEstimator
     from tfos_ml.stages.input_mode import InputMode
-    from tfos_ml.stages.input_path import delete_cache
     from tfos_ml.stages.keras_estimator import KerasEstimator
     from tfos_ml.stages.model import TFModel
     from tfos_ml.tfcluster.tfcluster import TFCluster
@@ -53,7 +52,6 @@ __all__ = [
     "TFEstimator",
     "TFModel",
     "TFParallel",
-    "delete_cache",
 ]
 
 _HOMES = {
@@ -66,11 +64,7 @@ _HOMES = {
     "TFEstimator": "tfos_ml.stages.estimator",
     "TFModel": "tfos_ml.stages.model",
     "TFParallel": "tfos_ml.tfcluster.tfparallel",
-    "delete_cache": "tfos_ml.stages.input_path",
 }
-
-
-__path__.append(f"{__path__[0]}/stages/former")  # what pipelines saved by earlier versions import
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,6 @@
     │   ├── ClusterConfigError       a Spark setting that would break the run
     │   ├── RemovedError             a function of TensorFlowOnSpark that has no counterpart
     │   ├── NotEnoughSlotsError      more nodes than Spark has task slots
-    │   ├── InputPathError           files that nodes cannot read themselves, where they must
     │   └── DestinationError         a directory that cannot be written or is in use
     ├── DataError                    found in the data
     │   ├── EmptyDataError           no rows at all
@@ -20,7 +19,6 @@
     │   ├── NonFiniteValueError      NaN or infinity where none is allowed
     │   ├── LabelRangeError          labels that the model's loss cannot take
     │   ├── CorruptRecordError       a TFRecord that is damaged, or does not fit the columns
-    │   ├── FilesChangedError        files that have changed since the fit was planned
     │   ├── ShapeError               rows that do not have the expected shape or dtype
     │   └── UnevenDataError          too few rows to give every worker a batch in every step
     ├── ModelError                   a SavedModel that is missing or does not fit
@@ -39,10 +37,7 @@
         ├── NodeLostError            the node's Spark task, Python worker or host is gone
         │   └── PythonDaemonError    Spark's Python daemon had ended, so the node could not start
         ├── InputLostError           Spark could not read all of the node's rows
-        ├── KeptRowsLostError        rows that an earlier fit of a search left on a host are gone; never raised by fit
-        ├── EarlyStartError          training began before all rows were there, and cannot go on; never raised by fit
         ├── FileReadError            a node could not read a file of its input
-        ├── UncertainTextError       a node met text of CSV or JSON that Spark may read otherwise
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
         ├── NonFiniteLossError       the loss became NaN or infinite
@@ -97,7 +92,7 @@ class ParamError(InvalidInputError):
 
 
 class InputTypeError(InvalidInputError, TypeError):
-    """Something else than a Spark DataFrame, or than a cluster of TensorFlow, was given where one is needed."""
+    """An argument is not a Spark DataFrame, or not a TensorFlow cluster, where one is needed."""
 
 
 class ColumnNotFoundError(InvalidInputError, IllegalArgumentException):
@@ -124,15 +119,11 @@ class ClusterConfigError(InvalidInputError):
 
 
 class RemovedError(InvalidInputError, NotImplementedError):
-    """A program uses what TensorFlowOnSpark has and :mod:`tfos_ml.compat` has not; says what to use instead."""
+    """A function of TensorFlowOnSpark that :mod:`tfos_ml.compat` does not have. The message names a replacement."""
 
 
 class NotEnoughSlotsError(InvalidInputError):
     """The cluster has more nodes than Spark has task slots."""
-
-
-class InputPathError(InvalidInputError):
-    """``inputPath="direct"``, but nodes cannot read the files of the DataFrame themselves; says why."""
 
 
 class DestinationError(InvalidInputError):
@@ -140,7 +131,7 @@ class DestinationError(InvalidInputError):
 
 
 class DataError(TfosMlError, ValueError):
-    """The rows themselves are at fault."""
+    """The rows have an error."""
 
 
 class EmptyDataError(DataError):
@@ -156,11 +147,11 @@ class NonFiniteValueError(DataError):
 
 
 class LabelRangeError(DataError):
-    """Labels that the model's loss cannot take: no index of one of its classes, or no probability."""
+    """Labels that the loss of the model cannot take: they are not class indices, or not probabilities."""
 
 
 class CorruptRecordError(DataError):
-    """A record of a file of TFRecords is damaged, or does not fit the columns that it is read as.
+    """A TFRecord is damaged or does not fit the columns.
 
     Attributes
     ----------
@@ -179,16 +170,12 @@ class CorruptRecordError(DataError):
         return type(self), (*self.args, self.file, self.offset)
 
 
-class FilesChangedError(DataError):
-    """A file that nodes read themselves is not as it was when the fit was planned."""
-
-
 class ShapeError(DataError):
     """Rows do not have the shape or dtype that is expected."""
 
 
 class UnevenDataError(DataError):
-    """Some worker would have no row in some step."""
+    """A worker would have no row in some step."""
 
 
 class ModelError(TfosMlError):
@@ -196,7 +183,7 @@ class ModelError(TfosMlError):
 
 
 class NothingExportedError(ModelError):
-    """No model was exported, by the train function or since it cannot be, so there is nothing to transform with."""
+    """The train function exported no model, or the model cannot be exported, so ``transform`` is not possible."""
 
 
 class SignatureError(ModelError, ValueError):
@@ -204,11 +191,11 @@ class SignatureError(ModelError, ValueError):
 
 
 class MissingPackageError(TfosMlError, ImportError):
-    """pyspark, TensorFlow or MLflow is not installed; says which line installs it."""
+    """pyspark, TensorFlow or MLflow is not installed. The message has the command that installs it."""
 
 
 class RowsLostError(TfosMlError):
-    """The nodes of a ``TFCluster`` have taken over more or fewer rows of a partition than Spark has read of it."""
+    """The nodes of a ``TFCluster`` received more or fewer rows of a partition than Spark has read."""
 
 
 class FitCancelledError(TfosMlError):
@@ -216,7 +203,7 @@ class FitCancelledError(TfosMlError):
 
 
 class ResultSizeError(TfosMlError):
-    """What the nodes brought home is larger than ``spark.driver.maxResultSize``."""
+    """The results of the nodes are larger than ``spark.driver.maxResultSize``."""
 
 
 class ReservationTimeoutError(TfosMlError):
@@ -325,20 +312,8 @@ class InputLostError(NodeError):
     """Spark could not read all of a node's rows, so none of what was trained on them counts."""
 
 
-class KeptRowsLostError(NodeError):
-    """Rows that an earlier fit of a search had left on a host are not there; the fit then takes them from Spark."""
-
-
-class EarlyStartError(NodeError):
-    """Training began before all rows were there, and others have come than it took for granted; the fit then waits."""
-
-
 class FileReadError(NodeError):
     """A node could not read a file of its input."""
-
-
-class UncertainTextError(NodeError):
-    """A node met text of a CSV or JSON file that Spark may read otherwise; raised with ``inputPath="direct"``."""
 
 
 class SupersededError(NodeError):

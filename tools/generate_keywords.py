@@ -1,6 +1,6 @@
-"""Writes what follows from the Params but has to be text: ``python tools/generate_keywords.py``, after a change of one.
+"""Generates text from the Params. Run ``python tools/generate_keywords.py`` after you change one.
 
-That is ``tfos_ml/stages/keywords.py``, for type checkers and editors, and ``docs/params.rst``.
+It writes ``tfos_ml/stages/keywords.py``, for type checkers and editors, and ``docs/reference/params.rst``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from tfos_ml.stages import params
 from tfos_ml.stages.declared import Param
 
 ROOT = Path(__file__).parents[1]
-KEYWORDS, REFERENCE = ROOT / "tfos_ml" / "stages" / "keywords.py", ROOT / "docs" / "params.rst"
+KEYWORDS, REFERENCE = ROOT / "tfos_ml" / "stages" / "keywords.py", ROOT / "docs" / "reference" / "params.rst"
 GROUPS = {
     "Scoring": (params.ScoringParams, "All stages"),
-    "Classifier": (params.ClassifierParams, "TFModel and KerasEstimator, for models that classify"),
+    "Classifier": (params.ClassifierParams, "TFModel and KerasEstimator, for classifiers"),
     "Training": (params.TrainingParams, "TFEstimator and KerasEstimator"),
     "TrainFn": (params.TrainFnParams, "TFEstimator"),
     "Keras": (params.KerasParams, "KerasEstimator"),
@@ -61,8 +61,10 @@ if TYPE_CHECKING:
 TITLE = """Params
 ======
 
-Written by ``tools/generate_keywords.py`` from ``tfos_ml/stages/params.py``. Each is a keyword of the constructor and of
-``setParams``, and has a setter and a getter (``setEpochs``, ``getEpochs``). Other values raise ``ParamError``.
+Every Param is a keyword of the constructor and of ``setParams``, and has a setter and a getter (``setEpochs``,
+``getEpochs``). A value that a Param does not accept raises ``ParamError``.
+
+.. Generated from tfos_ml/stages/params.py by tools/generate_keywords.py; do not edit.
 """
 
 

@@ -1,4 +1,4 @@
-"""Typical mistakes, made in a process of their own as users make them, and all that its console then shows.
+"""Common mistakes, made in a process of their own as users make them, and what its console then shows.
 
 ``docs/mistakes.py`` makes them all, for the page; here are those that need no Spark job, and some whose nodes fail.
 """
@@ -16,20 +16,18 @@ import mistakes
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all of them
 BEFORE_ANY_JOB = [one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before]
-ON_NODES = ["train_function_raises", "train_function_exits", "instance_fails"]
+ON_NODES = ["train_function_raises", "train_function_exits"]
 OF_A_MODEL = [  # another process looks at it first; test_keras_bad_input.py and test_data_faults.py have the errors
     "vector_length",
-    "indexed_labels",
     "label_shape",
     "too_many_nodes",
     "logits",
     "not_adapted",
-    "model_argument",
 ]
 
 
 class Outcomes:
-    """What came of the mistakes, by name; all of a kind are made when one is wanted."""
+    """Outcomes of the mistakes, by name; all of a group are made when one is wanted."""
 
     def __init__(self):
         self._known = {}

@@ -11,7 +11,7 @@ from conftest import jobs_of
 from object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
 from pyspark.sql import functions as F
 
-from tfos_ml import KerasEstimator, TFEstimator, TFModel, delete_cache, errors, tfrecord
+from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors, tfrecord
 
 ROWS, TIME_LIMIT = 300, 60.0
 HAS_SOURCES = int(pyspark.__version__.split(".")[0]) >= 4
@@ -91,31 +91,6 @@ def estimator(**params):
 
 def predictions(fitted, df):
     return np.array([row.prediction for row in fitted.transform(df).select("prediction").collect()])
-
-
-@pytest.mark.chaos
-def test_rows_are_cached_in_the_store_and_read_by_the_nodes(spark, store):
-    df = rows(spark)
-    fed = estimator(seed=1).fit(df)
-    for reused in (False, True):
-        cached = estimator(seed=1, inputPath="direct", cacheDir="s3a://bucket/cached")
-        assert_no_secret(cached.explainInput(df))
-        fitted = cached.fit(df)
-        assert fitted.summary["cache"]["reused"] is reused
-        assert fitted.history == fed.history
-    store.fail(lambda method, path: method in ("PUT", "POST"), 403)
-    assert cached.fit(df).summary["cache"]["reused"]  # where nothing can be noted
-    store.heal()
-    names = store.names("cached")
-    assert sum(name.endswith(".json") for name in names) == 1
-    assert not [name for name in names if "partial" in name or "preflight" in name]
-    assert delete_cache("s3a://bucket/cached") == 1
-    assert not [name for name in store.names("cached") if "tfos_ml" in name]
-    store.fail(lambda method, path: method in ("PUT", "POST") and ".parquet" in path, 403)
-    with pytest.raises(errors.DestinationError, match="cannot be written by a task of Spark's") as caught:
-        cached.fit(df)
-    assert_no_secret(caught.value)
-    assert not [name for name in store.names("cached") if ".json" in name]
 
 
 def test_a_fit_keeps_everything_in_the_store(spark, store):

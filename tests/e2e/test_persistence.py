@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -224,26 +223,6 @@ def test_values_of_node_env_are_not_saved(spark, tmp_path):
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"hunter2" in path.read_bytes()]
-
-
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="its function was pickled by Python 3.11")
-def test_a_pipeline_saved_before_the_files_were_moved(spark):
-    saved = Path(__file__).parents[1] / "saved"  # by make.py there, when TFModel was tfos_ml.stages.model.TFModel
-    rows = spark.createDataFrame([(1.0, 1.0, 2.0), (2.0, 2.0, 4.0)], "a double, b double, y double")
-
-    model = PipelineModel.load(str(saved / "model"))
-    scored = model.transform(rows).select("sum", "p").collect()
-    assert [row["sum"] for row in scored] == [4.0, 8.0]
-    assert [row.p for row in scored] == pytest.approx([3.0217161, 5.9395475], rel=1e-5)
-
-    with pytest.raises(errors.ModelError, match=r"holds a tfos_ml.model.TFModel, not a TFEstimator"):
-        TFEstimator.load(str(next((saved / "model" / "stages").glob("1_*"))))
-
-    fitted = Pipeline.load(str(saved / "pipeline")).fit(rows)
-    assert [row["sum"] for row in fitted.transform(rows).select("sum").collect()] == [4.0, 8.0]
-    assert [f"{type(stage).__module__}.{type(stage).__name__}" for stage in fitted.stages[1:]] == [
-        "tfos_ml.TFModel"
-    ] * 2
 
 
 def test_overwriting_is_asked_for_and_leaves_nothing_half_done(spark, tmp_path):

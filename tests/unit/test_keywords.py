@@ -27,7 +27,7 @@ def test_what_is_generated_is_what_the_params_make_it(monkeypatch):
 
     advice = "run: python tools/generate_keywords.py"
     assert (ROOT / "tfos_ml" / "stages" / "keywords.py").read_text() == generate_keywords.source(), advice
-    assert (ROOT / "docs" / "params.rst").read_text() == generate_keywords.reference(), advice
+    assert (ROOT / "docs" / "reference" / "params.rst").read_text() == generate_keywords.reference(), advice
 
 
 @pytest.mark.parametrize("stage", STAGES)

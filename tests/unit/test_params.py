@@ -33,10 +33,8 @@ VALUES = {
     **dict.fromkeys(["numPS", "maxRestarts"], integers(0)),
     **dict.fromkeys(["driverPSNodes", "evalNode", "shuffle", "tensorboard"], FLAGS),
     **dict.fromkeys(["reservationTimeout", "feedTimeout"], SECONDS),
-    "cacheKey": (["a", "rows-1.0_B", "x" * 64], ["", "a b", "../a", "é", "a\n", "x" * 65, 1, ["a"]]),
     "communication": (["auto", "ring", "nccl"], ["", "RING", 1]),
     "masterNode": (["chief", "master"], ["", "worker", "Chief", 1, ["chief"]]),
-    "inputPath": (["spark", "direct", "auto"], ["", "SPARK", "Direct", None.__class__]),
     "inputMode": ([InputMode.SPARK, InputMode.TENSORFLOW], ["spark", "", 0, None.__class__]),
     "seed": ([0, -1, 2**62, np.int64(3)], ["1", True]),
     "nodeEnv": ([{}, {"A": "1"}, {"A": ""}], [{"A": 1}, {"": "x"}, {1: "x"}, "A=1", [("A", "1")]]),
@@ -213,7 +211,6 @@ def test_public_names():
         "TFEstimator",
         "TFModel",
         "TFParallel",
-        "delete_cache",
     ]
 
 

@@ -28,22 +28,14 @@ def group():
         leader.kill()
 
 
-@pytest.fixture(params=["now", "before 6.9", "before 5.3"])
+@pytest.fixture(params=["now", "before 5.3"])
 def kernel(request, monkeypatch):
-    """Kernels that know less than this one."""
-    send = signal.pidfd_send_signal
-
-    def old_send(descriptor, number, siginfo=None, flags=0):
-        if flags:
-            raise OSError(errno.EINVAL, "Invalid argument")
-        send(descriptor, number, siginfo, flags)
+    """A kernel without descriptors of processes, as before Linux 5.3, too."""
 
     def no_open(pid, flags=0):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     if request.param != "now":
-        monkeypatch.setattr(signal, "pidfd_send_signal", old_send)
-    if request.param == "before 5.3":
         monkeypatch.setattr(os, "pidfd_open", no_open)
 
 
@@ -95,18 +87,6 @@ def test_group_ends(kernel, group):
         assert leader.wait(DEADLINE) == -signal.SIGKILL
         assert ended(member)
         handle.kill_group()
-
-
-def test_group_ends_when_its_leader_has_gone(group):
-    leader, member = group
-    with ProcessHandle.open(leader.pid) as handle:
-        leader.kill()
-        leader.wait(DEADLINE)
-        try:
-            handle.kill_group()
-        finally:
-            if not ended(member):  # before Linux 6.9; the marker is there for that
-                assert os.uname().release < "6.9"
 
 
 REUSED = """

@@ -59,7 +59,13 @@ def test_the_wheel_holds_the_package_alone(built):
 def test_the_source_distribution_holds_all_that_tests_need(built):
     with tarfile.open(built[1]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"tests/conftest.py", "docs/migration.rst", "examples/digits.py", "CHANGELOG.rst", "Makefile"} <= names
+    assert {
+        "tests/conftest.py",
+        "docs/howto/migrate_tensorflowonspark.rst",
+        "examples/digits.py",
+        "CHANGELOG.rst",
+        "Makefile",
+    } <= names
     assert not [name for name in names if name.endswith(".pyc")]
 
 
@@ -73,7 +79,7 @@ def test_links_and_pictures_of_the_page_lead_somewhere(metadata):
     text = metadata.get_payload()
     assert "<docs/" not in text
     assert "image:: docs/" not in text
-    assert f"{metadata['Home-page']}/blob/main/docs/migration.rst" in text
+    assert f"{metadata['Home-page']}/blob/main/docs/howto/migrate_tensorflowonspark.rst" in text
 
 
 def test_an_empty_environment_can_import_it(built, tmp_path):

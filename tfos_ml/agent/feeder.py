@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.agent.kept_source import facts_of
 from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import (
@@ -29,7 +28,6 @@ from tfos_ml.data.arrow import (
     plain,
     value_bytes,
 )
-from tfos_ml.data.kept_rows import KeptRows
 from tfos_ml.data.order import pack_counts, partition_counts, total_counts
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.data.schema import ROW_COLUMN
@@ -59,7 +57,6 @@ class Feeder(RowSource):
             for name in ("train", "validation")
         }
         self._outstanding: dict[str, int] = {}
-        self._chunks: list[tuple[str, spool.Chunk]] = []  # by stream, in order
         self._counts = np.zeros(0, dtype=np.int64)
         self._checks = RowChecks(schema)
         self._extents: list[Extents] = [[] for _ in schema.columns]
@@ -107,20 +104,6 @@ class Feeder(RowSource):
             rows = rows.filter(pc.invert(marked))
         self._write("train", rows)
         self._keep_example(checked)
-
-    def take_over(self, stream: str, chunk: spool.Chunk) -> None:
-        """Add the rows of a chunk of this spool, which stays as it is if it may; raises as :meth:`write`."""
-        batches = list(spool.read_chunk(chunk.path))
-        checked = [self._checked(batch) for batch in batches]
-        if sum(batch.num_rows for batch in checked) == chunk.rows and spool.reads_well(chunk, batches):
-            for batch in checked:
-                self._note(stream, batch)
-            self._writers[stream].add(chunk)
-        else:
-            for batch in checked:
-                self._write(stream, batch)
-            Path(chunk.path).unlink()  # what is not written anew yet stays mapped
-        self._keep_example(checked[0])
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch that are not left out."""
@@ -170,7 +153,6 @@ class Feeder(RowSource):
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size
-        self._chunks.append((stream, chunk))
         self._send(ChunkReady(stream, chunk))
 
     def take_up(self, message: Message) -> bool:
@@ -191,12 +173,6 @@ class Feeder(RowSource):
             writer.flush()
         self._complete = True
         self._send(EndOfInput())
-
-    def kept(self) -> KeptRows | None:
-        """All rows, to be kept for another fit; None if they have not all come, or some have gone."""
-        if not self._complete or self._is_terminated or len(self._outstanding) < len(self._chunks):
-            return None
-        return KeptRows(self._chunks, facts_of(self._counted(), self.size, self.example))
 
     def counts(self) -> RowCounts | None:
         """See :class:`RowSource`."""

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +14,8 @@ from tfos_ml import errors
 from tfos_ml.agent.claim import Claimed
 from tfos_ml.agent.consensus import Consensus
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.file_source import FileSource
-from tfos_ml.agent.forkserver import executor
 from tfos_ml.agent.grace_period import GracePeriod
 from tfos_ml.agent.identity import NodeIdentity
-from tfos_ml.agent.kept_source import KeptSource, knows_enough
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.outcome import Outcome
 from tfos_ml.agent.placement import NodePlacement
@@ -29,8 +25,6 @@ from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_
 from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource, RowSource
 from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.common.timeline import Timeline
-from tfos_ml.data import kept_rows
-from tfos_ml.data.planned_rows import PlannedRows
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
 from tfos_ml.protocol.control_client import ControlClient
@@ -84,24 +78,11 @@ class NodeRun:
         self._infos: list[NodeInfo] = []  # of all nodes, once they have met
         self._ended = False  # the process, in whichever way that is no failure
         self._peers_live = False
-        self._keeps = False  # its rows stay on this host
         self._started = time.monotonic()
 
     def _row_source(self) -> RowSource:
-        task, directories = self._task, self._claimed.directories
-        if self._detachment is not None:
-            return self._detachment.make_source(task, directories, self._send)
-        if task.file_plan is not None:
-            return FileSource(task, self._member.rank, self._placement.host, directories, self._send)
-        if not task.rows_are_kept:
-            return Feeder(task, directories, self._send)
-        wants_example = bool(task.settings.telemetry.example_rows) and self._member.gives_example
-        kept = kept_rows.take(task.kept_rows, self._member.rank, directories, partial(knows_enough, wants_example))
-        if kept is None:
-            raise errors.KeptRowsLostError(
-                f"{self._member.host} does not have the rows that an earlier fit had left on the hosts of its nodes."
-            )
-        return KeptSource(kept, self._send)
+        make = Feeder if self._detachment is None else self._detachment.make_source
+        return make(self._task, self._claimed.directories, self._send)
 
     @property
     def is_over(self) -> bool:
@@ -168,10 +149,6 @@ class NodeRun:
         self._timeline.end("meeting")
         self._share_memory([info.host for info in infos])
         self._send(self._start_message([info.address for info in infos]))
-        if self._task.file_plan is not None and len(self._task.template.feed_ranks) > 1:
-            problem = self._source.connect(infos)
-            told = self._exchanged({"problem": problem}, time.monotonic() + timeout)
-            self._source.begin([message["problem"] for message in told])
         self._infos = infos
         if self._detachment is not None:
             self._detachment.joined()
@@ -198,9 +175,7 @@ class NodeRun:
         self._claimed = replace(claimed, budget=budget)
 
     def _start_message(self, addresses: list[str]) -> messages.Start:
-        role, template, plan = self._member.role, self._member.template, self._task.file_plan
-        budget = self._claimed.budget
-        ranks = {"train": list(template.feed_ranks), "validation": list(template.validation_ranks)}
+        role, template, budget = self._member.role, self._member.template, self._claimed.budget
         return messages.Start(
             payload=str(self._claimed.payload),
             directory=str(self._claimed.directories.disk),
@@ -209,15 +184,14 @@ class NodeRun:
             task_index=role.task_index,
             label=role.label,
             is_chief=self._member.is_chief,
-            feed_labels=[template.nodes[rank].label for rank in ranks["train"]],
-            validation_labels=[template.nodes[rank].label for rank in ranks["validation"]],
+            feed_labels=[template.nodes[rank].label for rank in template.feed_ranks],
+            validation_labels=[template.nodes[rank].label for rank in template.validation_ranks],
             run_id=self._task.run_id,
             cluster_spec=cluster_spec(template, addresses),
             tf_config=tf_config(template, role.rank, addresses),
             schema=self._task.schema,
             log_dir=self._claimed.log_dir,
             settings=replace(self._task.settings, spool_memory=budget.size, host_nodes=budget.nodes),
-            planned=None if plan is None else PlannedRows.of_plan(plan, self._task.schema, ranks),
             secret=node_secret(self._task.control["token"]).hex() if self._task.control else "",
         )
 
@@ -236,20 +210,12 @@ class NodeRun:
             self._source.close()
         else:
             self._source.finish()
-            self._keep_rows()
         self._timeline.end("rows")
         while not (self._ended and self.is_over):
             self._pump(POLL_SECONDS)
             if not (self._member.is_active or self._ended):
                 self._end_passive()
         self._timeline.end("training")
-
-    def _keep_rows(self) -> None:
-        """Leave the rows on this host for the next fit that needs them."""
-        task = self._task
-        if task.kept_rows and isinstance(self._source, Feeder):
-            rows, owner = self._source.kept(), task.fork_owner or executor()
-            self._keeps = rows is not None and kept_rows.keep(task.kept_rows, self._member.rank, owner, rows)
 
     def _end_passive(self) -> None:
         """End a passive process that only serves, or whose grace is over."""
@@ -310,12 +276,6 @@ class NodeRun:
                 if not self._source.take_up(message):
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
 
-    @property
-    def _rows_from(self) -> str:
-        if self._task.rows_are_kept:
-            return "host"
-        return "spark" if self._task.file_plan is None else "files"
-
     def _judge_exit(self) -> None:
         """Raise the failure of the process, later if another node's failure may have caused it."""
         failure = self._monitor.failure
@@ -362,11 +322,8 @@ class NodeRun:
             "validation_rows": source.rows["validation"],
             "skipped_rows": source.skipped,
             "bytes": source.size,
-            "rows_from": self._rows_from,
-            "keeps_rows": self._keeps,
             "seconds": time.monotonic() - self._started,
             "timeline": self._timeline.seconds,
-            **source.facts(),
             **self._telemetry.facts(),
             **self._output.facts(),
         }

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tfos_ml.agent.rendezvous import NodeInfo
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.messages import Message, RowCounts
@@ -36,21 +35,9 @@ class RowSource(Protocol):
         """Get ready for rows."""
         return
 
-    def connect(self, infos: Sequence[NodeInfo]) -> str:
-        """Get ready for rows of other nodes, which have met; returns what stands in the way, "" if nothing does."""
-        return ""
-
-    def begin(self, problems: Sequence[str]) -> None:
-        """Begin, as all nodes know what :meth:`connect` has returned to each."""
-        return
-
     def check(self) -> None:
         """Raise what has gone wrong beside :meth:`feed`."""
         return
-
-    def facts(self) -> dict[str, Any]:
-        """What the node is to report of its rows."""
-        return {}
 
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
         """Bring rows in until there are no more, or the train function wants none.

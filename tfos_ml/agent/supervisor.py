@@ -74,7 +74,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch | None]:
     """The rows of a node that come from Spark."""
-    if task.schema.columns and task.file_plan is None and not task.rows_are_kept:
+    if task.schema.columns:
         return as_they_come(whole(batches))
     collections.deque(batches, maxlen=0)  # one row, unread by which Spark would end this Python worker after the task
     return ()

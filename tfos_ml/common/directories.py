@@ -18,7 +18,9 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from tfos_ml.common.pids import exists, start_mark
+import psutil
+
+from tfos_ml.common.pids import start_mark
 
 _OWNED = re.compile(r"tfos_ml-[a-z]+-(?P<host>[0-9a-f]{8})-(?P<pid>[0-9]{1,7})-(?P<start>[0-9a-f]{8})-")
 
@@ -88,7 +90,7 @@ def _is_abandoned(path: str) -> bool:
     if name is None or name["host"] != _host() or not _is_ours(path):
         return False
     start = start_mark(int(name["pid"]))
-    return not exists(int(name["pid"])) if start is None else start != name["start"]
+    return not psutil.pid_exists(int(name["pid"])) if start is None else start != name["start"]
 
 
 def _is_ours(path: str) -> bool:

@@ -19,7 +19,6 @@ from pathlib import Path
 import psutil
 
 _POLL_SECONDS = 0.05
-_SIGNAL_PROCESS_GROUP = 1 << 2  # PIDFD_SIGNAL_PROCESS_GROUP of pidfd_send_signal(2), Linux 6.9
 
 
 def start_ticks(pid: int) -> int | None:
@@ -40,13 +39,13 @@ def _stat(pid: int) -> list[bytes]:
     return text.rpartition(b")")[2].split()  # the name before it may hold anything
 
 
-def activity(pid: int) -> list[bytes]:
-    """What changes while a process does anything: its processor time, its context switches."""
+def activity(pid: int) -> tuple[object, ...]:
+    """What changes while a process does anything: its processor time, its context switches; empty without it."""
     try:
-        status = Path(f"/proc/{pid}/status").read_bytes().splitlines()
-    except OSError:
-        return []
-    return [*_stat(pid)[11:13], *(line for line in status if b"ctxt_switches" in line)]
+        process = psutil.Process(pid)
+        return process.cpu_times(), process.num_ctx_switches()
+    except psutil.Error:
+        return ()
 
 
 def start_mark(pid: int) -> str | None:
@@ -60,17 +59,6 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def exists(pid: int) -> bool:
-    """Whether there is a process of this pid, though ``/proc`` may hide it from us."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 class ProcessHandle:
@@ -119,30 +107,10 @@ class ProcessHandle:
                 os.kill(self.pid, number)
 
     def kill_group(self) -> None:
-        """End all of the process group that it leads or led."""
-        try:
-            if self._descriptor is None:
-                self._kill_members()
-            else:
-                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL, None, _SIGNAL_PROCESS_GROUP)
-        except (ProcessLookupError, PermissionError):
-            pass
-        except OSError:  # a kernel before 6.9
-            self._kill_members()
-
-    def _kill_members(self) -> None:
-        """Without the kernel's help only while the leader is there: after it the group may be another's."""
-        pids = sorted(psutil.pids(), key=lambda pid: pid == self.pid)  # the leader last
-        for pid in pids:
+        """End all of the process group that it leads, while it is there: after it the group may be another's."""
+        if self._holds_pid():
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                if os.getpgid(pid) != self.pid:
-                    continue
-                member = ProcessHandle.open(pid)
-                if member is None:
-                    continue
-                with member:
-                    if os.getpgid(pid) == self.pid and self._holds_pid():
-                        member.send_signal(signal.SIGKILL)
+                os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float) -> bool:
         """Whether it ended within `timeout` seconds."""

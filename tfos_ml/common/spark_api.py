@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.common.sessions import is_connect
 
 if TYPE_CHECKING:
     import threading
@@ -54,29 +54,6 @@ def _murmur3(value: int) -> int:
 
 def _rotated(value: int, bits: int) -> int:
     return (value << bits | value >> 32 - bits) & _UNSIGNED
-
-
-def one_row_a_host(spark: SparkSession, hosts: Sequence[str]) -> DataFrame:
-    """A DataFrame with a row in each of as many partitions, which Spark computes on these hosts if it can.
-
-    Clients of Spark Connect, and local sessions, do not say where.
-    """
-    if is_connect(spark) or is_local(spark):
-        return spark.range(0, len(hosts), 1, len(hosts))
-    jvm: Any = spark.sparkContext._jvm
-    gateway: Any = spark.sparkContext._gateway
-    to_seq, row_factory = jvm.PythonUtils.toSeq, jvm.org.apache.spark.sql.RowFactory
-    rows = []
-    for number, host in enumerate(hosts):
-        values = gateway.new_array(jvm.Object, 1)
-        values[0] = number
-        rows.append(jvm.scala.Tuple2(row_factory.create(values), to_seq([host])))
-    tag = jvm.scala.reflect.ClassTag.apply(jvm.Class.forName("org.apache.spark.sql.Row"))
-    placed = spark.sparkContext._jsc.sc().makeRDD(to_seq(rows), tag)
-    schema = jvm.org.apache.spark.sql.types.StructType.fromDDL("number int")
-    frame: Any = type(spark.range(0))
-    made: DataFrame = frame(spark._jsparkSession.createDataFrame(placed, schema), spark)
-    return made
 
 
 def map_in_arrow(df: DataFrame, function: Callable[..., Any], schema: str, *, barrier: bool, profile: Any) -> Any:

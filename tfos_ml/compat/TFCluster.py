@@ -172,9 +172,10 @@ def run(
 ) -> TFCluster:
     """Start a cluster, and return once all nodes have met.
 
-    Arguments are those of TensorFlowOnSpark, and nearly those of :meth:`tfos_ml.TFCluster.run`; docs/migration.rst goes
-    through them. `map_fun` is called as ``map_fun(args, ctx)`` on every node, with a ``TFSparkNode.TFNodeContext``. A
-    list for `tf_args` becomes ``sys.argv`` as well, and ``num_gpus`` in it is the number of GPUs of a node.
+    Arguments are those of TensorFlowOnSpark, and nearly those of :meth:`tfos_ml.TFCluster.run`;
+    docs/howto/migrate_tensorflowonspark.rst lists the differences. Every node calls ``map_fun(args, ctx)`` with a
+    ``TFSparkNode.TFNodeContext``. A list for `tf_args` becomes ``sys.argv`` as well, and ``num_gpus`` in it is the
+    number of GPUs of a node.
     ``TF_CONFIG`` is set if there is a `master_node` (``"chief"`` or ``"master"``), and only then. With
     ``release_port=False``, `map_fun` calls ``ctx.release_port()``.
 

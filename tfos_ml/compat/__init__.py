@@ -17,7 +17,7 @@ A program written for TensorFlowOnSpark runs after its imports have been changed
                    what programs use of them
 =================  ========================================================================
 
-Where something differs, its docstring says so under "Differences", and ``docs/migration.rst`` has
-all functions in a table. Everywhere: errors are those of :mod:`tfos_ml.errors`, and no call ends the
+If a function differs, its docstring says so under "Differences"; ``docs/howto/migrate_tensorflowonspark.rst`` lists all
+differences. Errors are those of :mod:`tfos_ml.errors`, and no call ends the
 program, stops its SparkContext or takes over its signals.
 """

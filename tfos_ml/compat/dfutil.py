@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError
 from tfos_ml.tfrecord.columns import EXAMPLE, columns_of
-from tfos_ml.tfrecord.decoding import contents, decode_records
+from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode
 from tfos_ml.tfrecord.files import find
 from tfos_ml.tfrecord.functions import read, write
@@ -167,13 +167,12 @@ def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) ->
     """
     from pyspark.sql import Row
 
-    records = pa.array([bytes(record[0]) for record in iter], pa.large_binary())
-    data, bounds = contents(records)
-    seen = seen_in(data, bounds[:-1], bounds[1:], EXAMPLE, "the records")
+    records = [bytes(record[0]) for record in iter]
+    seen = seen_in(records, EXAMPLE, "the records")
     for feature in seen.values():
         feature.is_array = True
     schema = schema_of(seen, binary_features)
-    found = decode_records(records, columns_of(schema, EXAMPLE), EXAMPLE)
+    found = decode_records(pa.array(records, pa.large_binary()), columns_of(schema, EXAMPLE), EXAMPLE)
     for number, reason in sorted(found.problems.items()):
         raise CorruptRecordError(f"Record {number} of {len(records)}: {reason}.")
     lists = [column.to_pylist() for column in found.columns]

@@ -116,27 +116,6 @@ def value_bytes(array: pa.Array) -> int:
     return len(array) * max(1, kind.bit_width // 8)
 
 
-def take_rows(array: pa.Array, rows: Array) -> pa.Array:
-    """Some rows of a column; of lists that are all of one length much faster than Arrow's own function does it."""
-    width = _common_length(array)
-    if width is None:
-        return array.take(pa.array(rows))
-    values = array.flatten()
-    taken = pa.FixedSizeListArray.from_arrays(values, width).take(pa.array(rows)).flatten()
-    return list_array(np.full(len(rows), width), taken)
-
-
-def _common_length(array: pa.Array) -> int | None:
-    """The length of all lists of a column, if it is one, they hold plain numbers, and no null is among them."""
-    if not pa.types.is_list(array.type) or not pa.types.is_primitive(array.type.value_type) or not len(array):
-        return None
-    if array.null_count or pa.types.is_boolean(array.type.value_type):
-        return None
-    lengths = _lengths(array)
-    width = int(lengths[0])
-    return width if width and (lengths == width).all() and not array.flatten().null_count else None
-
-
 def count_nulls(array: pa.Array, ndim: int) -> int:
     """Number of nulls in an array, at all levels of nesting."""
     nulls: int = array.null_count

@@ -15,7 +15,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,11 +227,6 @@ class SpoolWriter:
             self._publish(self._write(table if is_coarse else table.combine_chunks()))
         self._pending, self._pending_bytes = [], 0
 
-    def add(self, chunk: Chunk) -> None:
-        """Publish a chunk that has been written already, after the rows so far."""
-        self.flush()
-        self._publish(chunk)
-
     def _write(self, table: pa.Table) -> Chunk:
         name = f"{self._name}-{self._chunks:06d}.arrow"
         self._chunks += 1
@@ -249,13 +244,6 @@ class SpoolWriter:
 def _write_table(sink: Any, table: pa.Table, rows: int | None = None, codec: str | None = None) -> None:
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_table(table, max_chunksize=rows)
-
-
-def reads_well(chunk: Chunk, batches: Sequence[pa.RecordBatch]) -> bool:
-    """Whether a chunk of these batches is like those of a :class:`SpoolWriter`: large; on disk, in small batches."""
-    if not chunk.on_disk:
-        return chunk.size >= FIRST_CHUNK_BYTES
-    return all(batch.num_rows == 1 or batch.nbytes <= 2 * DISK_BATCH_BYTES for batch in batches)
 
 
 def _rows_in(table: pa.Table, size: int) -> int:

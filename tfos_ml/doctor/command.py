@@ -1,29 +1,38 @@
-"""``doctor``, as a command: its arguments, the order of the checks, and the exit code."""
+"""``doctor``, as a command: its arguments, the order of the checks, the report, and the exit code."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tfos_ml.doctor import host, report, session, software
-from tfos_ml.doctor.deadline import Deadline, OutOfTimeError
-from tfos_ml.doctor.finding import Finding, failed, has_failed, skipped
+import tfos_ml
+from tfos_ml.doctor import host
+from tfos_ml.doctor.host import FAILED, OK, SKIPPED, WARNING, Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tfos_ml.doctor.session import Deadline
+
 SECONDS = 50.0  # which leaves time to cancel a job and to stop the session, within a minute
+STOP_SECONDS = 5.0
 DESCRIPTION = "Check whether this host, Spark and its executors can train, and say what to do if not."
 EPILOG = "Exit code 0: nothing has failed; 1: something has. Warnings do not count."
+_MARKS = {OK: "ok  ", WARNING: "WARN", FAILED: "FAIL", SKIPPED: "skip"}
+_WIDTH = 110
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code.
 
-    In a program with a Spark session, a notebook say, it looks at that session, which goes on.
+    In a program with a Spark session, a notebook say, it looks at that session, and leaves it running.
 
     Parameters
     ----------
@@ -44,17 +53,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     began = time.monotonic()
     findings: list[Finding] = []
-    colored = report.is_colored(sys.stdout)
-    with report.quiet_console(arguments.verbose) as console:
-        for finding in examine(arguments, console):
-            findings.append(finding)
-            if not arguments.json:
-                sys.stdout.write(report.line(finding, colored) + "\n")
-                sys.stdout.flush()
-    seconds = time.monotonic() - began
-    told = report.as_json(findings, seconds) if arguments.json else report.summary(findings, seconds)
-    sys.stdout.write(told + "\n")
-    return int(has_failed(findings))
+    for finding in examine(arguments):
+        findings.append(finding)
+        if not arguments.json:
+            print(_line(finding), flush=True)
+    seconds, failed = time.monotonic() - began, any(one.status == FAILED for one in findings)
+    if arguments.json:
+        report = {"ok": not failed, "version": tfos_ml.__version__, "seconds": round(seconds, 1)}
+        print(json.dumps({**report, "findings": [asdict(one) for one in findings]}, indent=2))
+    else:
+        counts = [f"{sum(one.status == status for one in findings)} {status}" for status in _MARKS]
+        print(f"{', '.join(counts)} in {seconds:.0f} s")
+    sys.stdout.flush()
+    return int(failed)
+
+
+def _line(finding: Finding) -> str:
+    texts = [f"{finding.check}: {finding.message}", *([f"-> {finding.advice}"] if finding.advice else [])]
+    lines = [line for text in texts for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
+    return f"{_MARKS[finding.status]} " + "\n     ".join(lines)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,22 +79,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", description=DESCRIPTION, epilog=EPILOG, help=DESCRIPTION)
     where = doctor.add_mutually_exclusive_group()
-    where.add_argument(
-        "--master", help="Spark master, for instance local[2] or yarn; by default as Spark is configured"
-    )
-    where.add_argument("--remote", help="Spark Connect server, for instance sc://host:15002")
+    where.add_argument("--master", help="Spark master, as local[2] or yarn; by default as Spark is configured")
+    where.add_argument("--remote", help="Spark Connect server, as sc://host:15002")
     doctor.add_argument(
         "--conf", action="append", default=[], type=_setting, metavar="k=v", help="a setting of Spark; may be repeated"
     )
     doctor.add_argument("--nodes", type=_positive, default=2, help="nodes that are to run at once (default 2)")
-    doctor.add_argument(
-        "--dir", help="directory or URI for models and checkpoints, which driver and executors write to"
-    )
-    doctor.add_argument(
-        "--seconds", type=float, default=SECONDS, help=f"for all checks together (default {SECONDS:.0f})"
-    )
+    doctor.add_argument("--seconds", type=float, default=SECONDS, help=f"for all checks (default {SECONDS:.0f})")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    doctor.add_argument("--verbose", action="store_true", help="leave what Spark prints on the console")
     return parser
 
 
@@ -94,69 +103,84 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def examine(arguments: argparse.Namespace, console: Callable[[], str]) -> Iterator[Finding]:
-    """All findings as they come; `console` has the end of what was printed meanwhile."""
-    deadline = Deadline(arguments.seconds, SECONDS)
-    conf = dict(arguments.conf)
-    master = arguments.master or conf.get("spark.master") or "local[*]"
-    present = session.active_session() if software.version_of("pyspark") is not None else None
-    before = [
-        *software.check_python(),
-        *software.check_packages(tensorflow_runs_here=not arguments.remote and master.startswith("local")),
-        *([] if arguments.remote or present is not None else software.check_java()),
-        *host.check_names(conf.get("spark.driver.host")),
-        *host.judge_hosts([host.look_at_host()], "this host"),
-    ]
-    yield from before
-    if any(one.check == "Java" and one.status == "failed" for one in before) or software.version_of("pyspark") is None:
-        yield skipped("Spark session", "there is no Spark without the above; the checks that need one are left out")
+def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
+    """All findings, as they come."""
+    master = arguments.master or dict(arguments.conf).get("spark.master") or "local[*]"
+    pyspark = host.version_of("pyspark")
+    present = _active_session() if pyspark is not None else None
+    yield host.check_python()
+    yield from host.check_packages(tensorflow_runs_here=not arguments.remote and master.startswith("local"))
+    yield from host.check_capacity("this host")
+    if pyspark is None:
+        yield Finding("Spark session", SKIPPED, "there is no pyspark; the checks that need it are left out")
         return
-    yield from _with_session(present, arguments, conf, deadline, console)
+    if not arguments.remote and present is None:
+        java = host.check_java(pyspark)
+        yield java
+        if java.status == FAILED:
+            yield Finding("Spark session", SKIPPED, "there is no Spark without Java")
+            return
+    yield from _with_session(present, arguments)
 
 
-def _with_session(
-    present: SparkSession | None,
-    arguments: argparse.Namespace,
-    conf: dict[str, str],
-    deadline: Deadline,
-    console: Callable[[], str],
-) -> Iterator[Finding]:
-    """Look at the session that is present; else at one of its own, which it stops."""
+def _active_session() -> SparkSession | None:
+    from pyspark.sql import SparkSession
+
     try:
-        spark = present or session.start(arguments.master, arguments.remote, conf, deadline.left(session.START_SECONDS))
+        return SparkSession.getActiveSession()
+    except ImportError:  # a client of Spark Connect alone, which has not asked for one yet
+        return None
+
+
+def _with_session(present: SparkSession | None, arguments: argparse.Namespace) -> Iterator[Finding]:
+    """Check the session of this program; without one, a session of its own, which it stops."""
+    from tfos_ml.doctor.session import Deadline, not_started
+
+    deadline = Deadline(arguments.seconds)
+    try:
+        spark = present or deadline.run(lambda: _start(arguments))
     except Exception as error:
-        yield session.not_started(error, console(), arguments.remote)
+        yield not_started(error, arguments.remote)
         return
     try:
-        yield session.described(spark)
-        yield from _of_session(spark, arguments, deadline)
+        yield from _of_session(spark, arguments.nodes, deadline)
     finally:
         if present is None:
-            session.stop(spark)
+            with contextlib.suppress(TimeoutError):  # what is left ends with this process
+                Deadline(STOP_SECONDS).run(spark.stop)
 
 
-def _of_session(spark: SparkSession, arguments: argparse.Namespace, deadline: Deadline) -> Iterator[Finding]:
-    """What there is to say of a session: settings, slots, executors, and fits if all that is well."""
-    from tfos_ml.doctor import executors, training
+def _start(arguments: argparse.Namespace) -> SparkSession:
+    from pyspark.sql import SparkSession
 
-    steps: list[tuple[str, Callable[[], list[Finding]]]] = [
-        ("Spark settings", lambda: session.judge_settings(spark)),
-        (
-            "Task slots",
-            lambda: session.judge_slots(spark, arguments.nodes, deadline.left(session.SLOTS_SECONDS)),
-        ),
-        ("Executors", lambda: executors.examine(spark, arguments.nodes, arguments.dir, deadline.left)),
-        (f"{arguments.nodes} nodes meet", lambda: training.check_meeting(spark, arguments.nodes, deadline.left)),
-        ("Fit and transform", lambda: training.check_fit(spark, arguments.nodes, deadline.left)),
-    ]
-    blocked = ""
-    for check, step in steps:
-        if blocked:
-            yield skipped(check, f"after what was found at '{blocked}'")
+    builder = SparkSession.builder.remote(arguments.remote) if arguments.remote else SparkSession.builder
+    if arguments.master:
+        builder = builder.master(arguments.master)
+    quiet = {} if arguments.remote else {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    for name, value in {**quiet, **dict(arguments.conf)}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    assert spark.version  # a client of Spark Connect reaches its server only when it asks something
+    return spark
+
+
+def _of_session(spark: SparkSession, nodes: int, deadline: Deadline) -> Iterator[Finding]:
+    """Settings and slots, executors, and a fit; what comes after a failure is skipped."""
+    from tfos_ml.doctor import session
+
+    steps: dict[str, Callable[[], list[Finding]]] = {
+        "Spark session": lambda: session.check_session(spark, nodes),
+        "Executors": lambda: session.check_tasks(spark, nodes, deadline),
+        "Fit and transform": lambda: session.check_fit(spark, nodes, deadline),
+    }
+    failed = ""
+    for check, step in steps.items():
+        if failed:
+            yield Finding(check, SKIPPED, f"not tried, since '{failed}' has failed")
             continue
         try:
-            found = step()
-        except OutOfTimeError as error:
-            found = [failed(check, error, "Run it again with more time, as --seconds 180.")]
-        yield from found
-        blocked = next((one.check for one in found if one.status == "failed"), "")
+            findings = step()
+        except TimeoutError as error:
+            findings = [session.out_of_time(check, error)]
+        yield from findings
+        failed = next((one.check for one in findings if one.status == FAILED), "")

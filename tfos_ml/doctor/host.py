@@ -1,143 +1,195 @@
-"""What a host has for nodes: room in shared memory and on disk, memory, and a name that resolves."""
+"""Checks of one host, the driver's or an executor's: Python, packages, Java, memory and disks."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.metadata
+import importlib.util
 import os
+import platform
+import re
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from tfos_ml.common.cgroup import memory_headroom
+from tfos_ml.common.extras import EXTRAS
 from tfos_ml.data.spool import DISK_RESERVE, MEMORY_RESERVE, SHARED_MEMORY, disk_root
-from tfos_ml.doctor.deadline import OutOfTimeError, within
-from tfos_ml.doctor.finding import Finding, failed, ok, warning
 
-RESOLVE_SECONDS = 5.0
+OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
+OLDEST_PYTHON = (3, 10)
+JAVA_SECONDS = 10.0
 LEAST_MEMORY = 1 << 30  # TensorFlow and Keras hold 0.5 GB once imported
-LEAST_SHARED = 64 << 20
-_GIB = 1 << 30
+NODE_PACKAGES = ("tfos_ml", "tensorflow", "keras")  # nodes that differ in these are refused, or train apart
+_WANTED_EXTRAS = ("spark", "tensorflow")
+_SHOWN = (*NODE_PACKAGES, "pyspark", "pyarrow")
+_INSTALL_JAVA = "Install a JRE (Debian: apt-get install openjdk-17-jre-headless) and have JAVA_HOME name its directory."
+_SAME_PYTHON = (
+    "Install what the driver has on every host, and have spark.pyspark.python, or PYSPARK_PYTHON, name the Python that "
+    "has it."
+)
 
 
 @dataclass(frozen=True)
-class Room:
-    """A directory for rows: bytes that are free, and why nothing can be written (empty if it can)."""
+class Finding:
+    """One line of the report.
 
-    path: str
-    free: int
-    problem: str
+    Attributes
+    ----------
+    check : str
+        What was looked at.
+    status : str
+        ``"ok"``, ``"warning"`` (it works, with a drawback), ``"failed"`` or ``"skipped"``.
+    message : str
+        What was found.
+    advice : str
+        What to do; empty where there is nothing to do.
+    """
 
-
-@dataclass(frozen=True)
-class HostFacts:
-    """What was found on one host."""
-
-    host: str
-    shared: Room
-    local: Room
-    temporary: Room
-    memory: int  # bytes that processes may still take
-    memory_limit: str  # who says so
-
-
-def look_at_host() -> HostFacts:
-    """Look at this host."""
-    available = psutil.virtual_memory().available
-    headroom = memory_headroom()
-    limited = headroom is not None and headroom < available
-    return HostFacts(
-        host=socket.gethostname(),
-        shared=_room(SHARED_MEMORY),
-        local=_room(disk_root()),
-        temporary=_room(Path(tempfile.gettempdir())),
-        memory=headroom if limited and headroom is not None else available,
-        memory_limit="the control group's limit" if limited else "free memory",
-    )
+    check: str
+    status: str
+    message: str
+    advice: str = ""
 
 
-def _room(directory: Path) -> Room:
-    """Bytes free in a directory, once a file has been written there."""
+def check_python() -> Finding:
+    """Check the version of this Python."""
+    version = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return Finding("Python", FAILED, version, f"Use Python {oldest} or newer, here and on the executors.")
+    return Finding("Python", OK, version)
+
+
+def version_of(package: str) -> str | None:
+    """The version of a package, by whatever distribution (tensorflow-cpu, say); None if it is not installed."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    for name in importlib.metadata.packages_distributions().get(package, ()):
+        return importlib.metadata.version(name)
+    if package == "pyspark" and importlib.util.find_spec(package) is not None:  # of SPARK_HOME, on PYTHONPATH
+        return str(importlib.import_module(package).__version__)
+    return None
+
+
+def check_packages(tensorflow_runs_here: bool) -> list[Finding]:
+    """Check that packages are installed, in versions that tfos_ml allows.
+
+    `tensorflow_runs_here` says whether nodes run in this Python, too, as in local mode.
+    """
+    problems = []
+    for requirement in _requirements():
+        version = version_of(requirement.name)
+        line = f"pip install '{requirement.name}{requirement.specifier}'"
+        if version is None:
+            message, only_driver = f"{requirement.name} is not installed here", not tensorflow_runs_here
+            if EXTRAS.get(requirement.name) == "tensorflow" and only_driver:
+                advice = f"KerasEstimator needs it on the driver, too: {line}"
+                problems.append(Finding("Packages", WARNING, message, advice))
+            else:
+                problems.append(Finding("Packages", FAILED, message, f"{line}, or 'tfos_ml[all]'"))
+        elif not requirement.specifier.contains(Version(version), prereleases=True):
+            message = f"{requirement.name} {version} is installed here, expected {requirement.specifier}"
+            problems.append(Finding("Packages", FAILED, message, f"{line}, here and on the executors"))
+    shown = [f"{name} {version}" for name in _SHOWN if (version := version_of(name)) is not None]
+    return problems or [Finding("Packages", OK, ", ".join(shown))]
+
+
+def _requirements() -> Iterator[Requirement]:
+    """What the installed tfos_ml requires; names only where it is not installed, but found on the path."""
     try:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            file.write(b"tfos_ml" * 1000)
-            file.flush()
-        return Room(str(directory), shutil.disk_usage(directory).free, "")
-    except OSError as error:
-        return Room(str(directory), 0, f"nothing can be written to {directory}: {error.strerror or error}")
+        lines = importlib.metadata.requires("tfos_ml") or []
+    except importlib.metadata.PackageNotFoundError:
+        lines = ["pyspark", "tensorflow", "keras", "pyarrow", "cloudpickle", "psutil"]
+    for requirement in map(Requirement, lines):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in _WANTED_EXTRAS):
+            yield requirement
 
 
-def judge_hosts(hosts: Iterable[HostFacts], where: str) -> list[Finding]:
-    """Findings about some hosts, the worst of each kind; `where` is part of the lines' names."""
-    hosts = list(hosts)
+def node_versions() -> dict[str, str]:
+    """Versions that all nodes and the driver have in common."""
+    versions = {name: version_of(name) for name in NODE_PACKAGES}
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"Python": python, **{name: version for name, version in versions.items() if version is not None}}
+
+
+def check_versions(driver: dict[str, str]) -> Finding:
+    """Compare this executor's versions with the driver's, as :func:`node_versions` gives them."""
+    check, here, host = "Executors' Python", node_versions(), socket.gethostname()
+    for name, version in driver.items():
+        if here.get(name) != version:
+            message = f"{host} has {name} {here.get(name, 'not installed')}, the driver {version}"
+            return Finding(check, FAILED, message, _SAME_PYTHON)
+    return Finding(check, OK, ", ".join(f"{name} {version}" for name, version in here.items()))
+
+
+def check_java(spark_version: str) -> Finding:
+    """Check the Java that Spark's scripts start: that of JAVA_HOME, else the one on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    program = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if program is None or not os.access(program, os.X_OK):
+        if home:
+            return Finding("Java", FAILED, f"JAVA_HOME={home} has no bin/java", f"Unset JAVA_HOME, or: {_INSTALL_JAVA}")
+        return Finding("Java", FAILED, "there is no java on PATH, and JAVA_HOME is not set", _INSTALL_JAVA)
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("Java", FAILED, f"{program} cannot be run: {error}", _INSTALL_JAVA)
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
+    if done.returncode or version is None:
+        return Finding("Java", FAILED, f"{program} -version prints: {done.stderr or done.stdout}", _INSTALL_JAVA)
+    oldest = 8 if spark_version.startswith("3.") else 17
+    message = f"{version[1]} ({program})"
+    if int(version[1]) < oldest:
+        return Finding("Java", FAILED, f"{message}; PySpark {spark_version} needs {oldest} or newer", _INSTALL_JAVA)
+    return Finding("Java", OK, message)
+
+
+def check_capacity(where: str) -> list[Finding]:
+    """Check memory, shared memory and disks of this host; `where` is part of the checks' names."""
+    more_shared = "Rows go to spark.local.dir, which is slower. In a container give it more (docker run --shm-size 4g)."
+    local = "Have spark.local.dir (SPARK_LOCAL_DIRS) name a directory on a disk with free space that you may write to."
+    temporary = "Have TMPDIR name a directory on a disk with free space that you may write to."
     return [
-        _shared_memory(min(hosts, key=lambda host: host.shared.free), where),
-        _local_directory(min(hosts, key=lambda host: min(host.local.free, host.temporary.free)), where),
-        _memory(min(hosts, key=lambda host: host.memory), where),
+        _memory(where),
+        _free(f"Shared memory, {where}", SHARED_MEMORY, 2 * MEMORY_RESERVE, WARNING, more_shared),
+        _free(f"Local directory, {where}", disk_root(), 2 * DISK_RESERVE, FAILED, local),
+        _free(f"Temporary directory, {where}", Path(tempfile.gettempdir()), 2 * DISK_RESERVE, FAILED, temporary),
     ]
 
 
-def _shared_memory(host: HostFacts, where: str) -> Finding:
-    check, room = f"Shared memory, {where}", host.shared
-    advice = (
-        "Rows go to spark.local.dir, which is slower. In a container give it more (docker run --shm-size 4g; "
-        "Kubernetes: an emptyDir with medium: Memory at /dev/shm)."
-    )
-    if room.problem:
-        return warning(check, f"{room.problem} ({host.host})", advice)
-    said = f"{room.path} has {_size(room.free)} free ({host.host})"
-    if room.free < LEAST_SHARED:
-        return failed(check, said, f"TensorFlow and scoring need some; delete what others left there. {advice}")
-    if room.free < 2 * MEMORY_RESERVE:
-        return warning(check, said, advice)
-    return ok(check, said)
+def _memory(where: str) -> Finding:
+    free, headroom = psutil.virtual_memory().available, memory_headroom()
+    limited = headroom is not None and headroom < free
+    free = headroom if limited and headroom is not None else free
+    message = f"{free >> 20} MiB left{' by the container' * limited} ({socket.gethostname()})"
+    advice = "A node takes 0.5 GB and its model. Raise spark.executor.memoryOverhead or the container's limit."
+    status = FAILED if free < LEAST_MEMORY else WARNING if free < 2 * LEAST_MEMORY else OK
+    return Finding(f"Memory, {where}", status, message, advice if status != OK else "")
 
 
-def _local_directory(host: HostFacts, where: str) -> Finding:
-    check = f"Local directories, {where}"
-    for room, setting in ((host.local, "spark.local.dir (SPARK_LOCAL_DIRS)"), (host.temporary, "TMPDIR")):
-        advice = f"Have {setting} name a directory on a disk with room that this user may write to."
-        if room.problem:
-            return failed(check, f"{room.problem} ({host.host})", advice)
-        if room.free < 2 * DISK_RESERVE:
-            said = f"{room.path} has {_size(room.free)} free ({host.host}), {_size(DISK_RESERVE)} are kept in reserve"
-            return failed(check, said, advice)
-    return ok(check, f"{host.local.path} has {_size(host.local.free)} free ({host.host})")
-
-
-def _memory(host: HostFacts, where: str) -> Finding:
-    check, said = f"Memory, {where}", f"{_size(host.memory)} left by {host.memory_limit} ({host.host})"
-    advice = (
-        "Each node's process takes 0.5 GB and its model. Raise spark.executor.memoryOverhead or the container's limit."
-    )
-    if host.memory < LEAST_MEMORY:
-        return failed(check, said, advice)
-    return warning(check, said, advice) if host.memory < 2 * LEAST_MEMORY else ok(check, said)
-
-
-def _size(size: int) -> str:
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size >> 20} MiB"
-
-
-def check_names(driver_host: str | None) -> list[Finding]:
-    """Whether this host's name resolves, and the one of ``spark.driver.host`` if it is set."""
-    mine = socket.gethostname()
-    named = os.environ.get("SPARK_LOCAL_HOSTNAME") or os.environ.get("SPARK_LOCAL_IP")
-    own = _resolved(mine, "Add its address to /etc/hosts, or set SPARK_LOCAL_IP to the address that Spark is to use.")
-    findings = [own] if not named or own.status == "ok" else [warning("Host name", own.said, "SPARK_LOCAL_IP is used.")]
-    if driver_host:
-        advice = "Set spark.driver.host to a name or address of this host that the executors reach, or unset it."
-        found = _resolved(driver_host, advice)
-        findings.append(Finding("spark.driver.host", found.status, found.said, found.advice))
-    return findings
-
-
-def _resolved(name: str, advice: str) -> Finding:
+def _free(check: str, directory: Path, least: int, bad: str, advice: str) -> Finding:
+    """Write a file into a directory, and compare the bytes that are free with the least that there should be."""
+    host = socket.gethostname()
     try:
-        found = within(RESOLVE_SECONDS, lambda: socket.getaddrinfo(name.strip("[]"), None, type=socket.SOCK_STREAM))
-    except (OSError, OutOfTimeError) as error:
-        return failed("Host name", f"{name} does not resolve: {error}", advice)
-    return ok("Host name", f"{name} is {', '.join(sorted({str(one[4][0]) for one in found}))}")
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(b"tfos_ml")
+            file.flush()
+        free = shutil.disk_usage(directory).free
+    except OSError as error:
+        return Finding(check, bad, f"{directory} cannot be written to: {error.strerror or error} ({host})", advice)
+    message = f"{directory} has {free >> 20} MiB free ({host})"
+    if free < least:
+        return Finding(check, bad, f"{message}, and should have {least >> 20} MiB", advice)
+    return Finding(check, OK, message)

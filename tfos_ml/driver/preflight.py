@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
-EXPIRY_SETTING, EXPIRY_SECONDS = "spark.tfos_ml.cacheExpiry", 7 * 86400.0
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
 _FILES = "spark.io.encryption.enabled"
 _REGISTRATION = "spark.scheduler.maxRegisteredResourcesWaitingTime"
@@ -143,17 +142,6 @@ def shuffle_memory(spark: SparkSession) -> int:
     """Bytes of all rows up to which a shuffle permutes all of them; raises as :func:`spool_memory`."""
     size = _size(spark, SHUFFLE_SETTING)
     return SHUFFLE_BYTES if size is None else size
-
-
-def cache_expiry(spark: SparkSession) -> float:
-    """Seconds after which rows in ``cacheDir`` that no fit has begun to use are written anew.
-
-    Raises
-    ------
-    ClusterConfigError
-        If the setting is no positive number.
-    """
-    return _seconds(spark, EXPIRY_SETTING, EXPIRY_SECONDS)
 
 
 def _size(spark: SparkSession, name: str) -> int | None:

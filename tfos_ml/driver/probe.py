@@ -8,14 +8,16 @@ TensorFlow first, to look at a model, the executors are asked meanwhile, and beg
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import textwrap
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,29 +27,46 @@ from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 NEEDED = ("tfos_ml", "tensorflow", "pyarrow", "cloudpickle", "psutil")
 SECONDS = 20.0
 PROBE_TAG = "tfos_ml-probe-"
+_FUTURE = "from __future__ import annotations\n"
 _CHECKED_LIMIT = 100
 _checked: list[str] = []
 """Applications whose executors have been checked; a documented cache of at most ``_CHECKED_LIMIT``."""
-_LOOK = f"""
-import importlib.util, json, platform, socket
-def look(_=None):
-    missing = [name for name in {NEEDED} if importlib.util.find_spec(name) is None]
-    return json.dumps(dict(host=socket.gethostname(), python=platform.python_version(), missing=missing))
-def look_and_prepare(preparation, batches):
-    import pyarrow
-    found = look()
-    try:
-        importlib.import_module("tfos_ml.agent.preparation").prepare(**preparation)
-    except Exception:  # it was only to save time; a node will tell what is wrong
-        pass
-    for batch in batches:
-        yield pyarrow.record_batch([[found] * len(batch)], ["found"])
-"""
+
+
+def _functions() -> tuple[Callable[..., str], Callable[..., Iterator[Any]]]:
+    """What tasks do: functions within a function, which are sent by value, and import where they run."""
+
+    def look(names: Iterable[str]) -> str:
+        import importlib.util
+        import json
+        import platform
+        import socket
+
+        missing = [name for name in names if importlib.util.find_spec(name) is None]
+        return json.dumps({"host": socket.gethostname(), "python": platform.python_version(), "missing": missing})
+
+    def look_and_prepare(
+        names: Iterable[str], preparation: Mapping[str, Any], batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        import importlib
+
+        import pyarrow
+
+        found = look(names)
+        try:
+            importlib.import_module("tfos_ml.agent.preparation").prepare(**preparation)
+        except Exception:  # it was only to save time; a node will report what is wrong
+            pass
+        for batch in batches:
+            yield pyarrow.record_batch([[found] * len(batch)], ["found"])
+
+    return look, look_and_prepare
 
 
 def check_executors(spark: SparkSession, tasks: int) -> None:
@@ -63,7 +82,8 @@ def check_executors(spark: SparkSession, tasks: int) -> None:
     if is_local(spark):
         _take(spark, _look_here(context.pythonExec))
     else:
-        looks = spark.sparkContext.parallelize(range(tasks), tasks).map(_names()["look"])
+        look, _ = _functions()
+        looks = spark.sparkContext.parallelize([NEEDED] * tasks, tasks).map(look)
         _take(spark, _result(_start_job(spark, looks.collect), SECONDS))
 
 
@@ -89,7 +109,8 @@ def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str
     if is_local(spark):
         for one in _look_here(spark.sparkContext.pythonExec):
             check_found(one)
-    look = partial(_names()["look_and_prepare"], preparation)
+    _, look_and_prepare = _functions()
+    look = partial(look_and_prepare, NEEDED, preparation)
     # As nodes' rows come, so that Spark and its Python workers have done it once; workers of RDDs are others.
     looks = spark.range(0, tasks, 1, tasks).repartition(tasks).mapInArrow(look, "found string")
     job = _start_job(spark, lambda: [row.found for row in looks.collect()])
@@ -126,22 +147,17 @@ def check_found(found: dict[str, Any]) -> None:
 
 
 def _look_here(python: str) -> list[dict[str, Any]]:
-    """In local mode: start it, unless it is this one."""
+    """In local mode: have it run the function's source, unless it is this one."""
     program = shutil.which(python)
     if program is None or program == sys.executable:
         return [{"host": "", "python": platform.python_version(), "missing": []}]
-    command = [program, "-c", f"{_LOOK}\nprint(look())"]
+    look, _ = _functions()
+    command = [program, "-c", f"{_FUTURE}{textwrap.dedent(inspect.getsource(look))}\nprint(look({NEEDED}))"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True, env={**os.environ})
         return [json.loads(done.stdout)]
     except (OSError, subprocess.SubprocessError, ValueError):  # Spark will say why
         return []
-
-
-def _names() -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": "__main__"}  # functions of it are sent by value
-    exec(_LOOK, names)
-    return names
 
 
 def _start_job(spark: SparkSession, action: Callable[[], list[str]]) -> SparkJob:

@@ -10,12 +10,9 @@ from tfos_ml import errors
 PORT_RETRIES = 2
 COME_AGAIN = (
     errors.CollectiveCallError,
-    errors.EarlyStartError,
-    errors.KeptRowsLostError,
     errors.NonFiniteLossError,
     errors.NonFiniteWeightsError,
     errors.SupersededError,
-    errors.UncertainTextError,
     errors.VersionMismatchError,
 )
 """Failures of nodes that the same program on the same rows would have again."""

@@ -18,7 +18,7 @@ from tfos_ml.errors import EmptyDataError, LabelRangeError
 from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.columns import check_class_weight, check_label
 from tfos_ml.keras.inspection import ModelDescription
-from tfos_ml.keras.worker_rows import HeldRows, rows_of
+from tfos_ml.keras.worker_rows import WorkerRows
 from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.export import (
     arrange_inputs,
@@ -62,9 +62,8 @@ class TrainingData:
         self._pad_value = ctx.settings.pad_value
         self.current_epoch = 0
         self._names_inputs = False
-        self._group = group
-        self._rows = rows_of(ctx, group)
-        self._inputs = input_specs(model, self._schema, self._rows.form.shapes)
+        self._rows = WorkerRows(ctx, group)
+        self._inputs = input_specs(model, self._schema, self._rows.shapes)
         self._check_labels()
         self._check_rows(self._rows.numbers)
         batches = self._rows.batches(ctx.batch_size)
@@ -76,32 +75,16 @@ class TrainingData:
         return self._inputs
 
     @property
-    def waited(self) -> bool:
-        """Whether all rows were here before the first step, or are to be."""
-        return isinstance(self._rows, HeldRows)
-
-    @property
-    def problem(self) -> Exception | None:
-        """What was raised where TensorFlow reads rows."""
-        return self._rows.problem
-
-    def settle(self) -> dict[str, RowStore]:
-        """All rows, by stream; waits for them, and raises ``EarlyStartError`` if they are others than it began with."""
+    def stores(self) -> dict[str, RowStore]:
+        """All rows, by stream."""
         return self._rows.stores
-
-    def wait(self) -> None:
-        """Have the first pass wait for all rows, too; called by all workers together, before it begins."""
-        self.settle()
-        self._rows = HeldRows(self._ctx, self._group)
-        batches = self._rows.batches(self._ctx.batch_size)
-        self.train, self.validation = batches["train"], batches["validation"]
 
     def _check_rows(self, rows: Mapping[str, int]) -> None:
         if not rows["train"]:
             raise EmptyDataError(
                 "no row is left to train on; all are validation rows"
                 if rows["validation"]
-                else no_rows(self.settle()["train"].total)
+                else no_rows(self.stores["train"].total)
             )
         if self._ctx.settings.validates and not rows["validation"]:
             raise EmptyDataError(
@@ -114,11 +97,11 @@ class TrainingData:
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
             if self._class_weight:
-                check_class_weight(spec, self._rows.form.shapes[i], self._description)
+                check_class_weight(spec, self._rows.shapes[i], self._description)
             if outputs is None or (len(outputs) > 1 and spec.name not in outputs):
                 continue
             name = spec.name if spec.name in outputs else next(iter(outputs))
-            check_label(spec, self._rows.form.shapes[i], name, self._description)
+            check_label(spec, self._rows.shapes[i], name, self._description)
 
     def label_error(self, error: Exception) -> LabelRangeError | None:
         """The error for labels that TensorFlow rejected as no class; None if its message is another.
@@ -128,7 +111,7 @@ class TrainingData:
         found = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
         if found is None:
             return None
-        store = self.settle()["train"]
+        store = self.stores["train"]
         ranges = []
         for i in self._schema.of("label"):
             low, high = store.bounds(i)
@@ -141,7 +124,7 @@ class TrainingData:
 
     def element_spec(self, train: bool = True) -> Any:
         """Structure, shapes and dtypes of a batch for training, or for validation."""
-        shapes = self._rows.form.shapes
+        shapes = self._rows.shapes
         inputs = {name: tensor_spec(tensor) for name, tensor in self._inputs.items()}
         labels = {}
         for i in self._schema.of("label"):
@@ -159,7 +142,7 @@ class TrainingData:
         train = stream == "train"
         shuffled = train and self._ctx.settings.shuffle
         if shuffled:
-            self.settle()[stream].check_room()
+            self.stores[stream].check_room()
         spec = self.element_spec(train)
         dataset = self._rows.dataset(
             stream,
@@ -206,7 +189,7 @@ class TrainingData:
 
     def _padded(self, column: int, values: Array) -> Array:
         longest = self._rows.longest
-        if longest is None or not self._rows.form.is_ragged(column):
+        if longest is None or not self._rows.is_ragged(column):
             return values
         return pad_rows(values, longest[column], self._schema.columns[column], self._pad_value)
 

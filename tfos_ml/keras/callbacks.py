@@ -134,7 +134,6 @@ class Closing(keras.callbacks.Callback):
         if self._agree_on_batches:
             self._agree_to_stop()
         if batch >= self._state.data.train.steps - 1 or (self._agree_on_batches and self.model.stop_training):
-            self._state.data.settle()
             if self._raises_on_nan:
                 self._check_finite()
             batches = self._state.data.train

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import tempfile
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -51,11 +50,6 @@ if TYPE_CHECKING:
     from tfos_ml.keras.model_source import ModelSource
     from tfos_ml.worker.context import NodeContext
 
-WAITED = (
-    "Training had begun before all rows were there, and began again to wait for them: {} Rows that Spark feeds "
-    "(inputPath='spark') are waited for at once."
-)
-
 
 @dataclass(frozen=True)
 class KerasFit:
@@ -93,7 +87,7 @@ def _fit_with_others(task: KerasFit, ctx: NodeContext) -> Any:
 
 def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     """Build and train the model; returns it as plain Keras knows it."""
-    notices = [WAITED.format(ctx.settings.waits_because)] if ctx.settings.waits_because else []
+    notices: list[str] = []
     keras.utils.set_random_seed(ctx.settings.seed % 2**32)
     model = task.source.build()
     if task.adapted:
@@ -200,7 +194,6 @@ class _Training:
         self._seconds: list[float] = []
         self._checkpoints: Checkpoints | None = None
         self._identity = ""
-        self._early_seconds = 0.0
         if ctx.checkpoint_dir:
             store = ctx.settings.model_store or ctx.checkpoint_dir
             self._checkpoints = Checkpoints(store, ctx.run_id, group, ctx.is_chief)
@@ -208,8 +201,8 @@ class _Training:
 
     @cached_property
     def _fingerprint(self) -> str:
-        """That of all rows, which it waits for; first asked for by all workers together."""
-        return fingerprint(self._data.settle(), self._ctx.schema, self._group)
+        """That of all rows; first asked for by all workers together."""
+        return fingerprint(self._data.stores, self._ctx.schema, self._group)
 
     def run(self) -> None:
         """Train all epochs that are left."""
@@ -237,7 +230,6 @@ class _Training:
         first = 0 if state is None else state.epoch
         if state is not None and state.stopped:
             first = max(first, self._ctx.epochs)
-        began = time.monotonic()
         try:
             self._model.fit(
                 self._data.dataset("train"),
@@ -249,11 +241,9 @@ class _Training:
                 verbose=0,
             )
         except tf.errors.OpError as error:
-            raise self._data.problem or self._data.label_error(error) or error from None
+            raise self._data.label_error(error) or error from None
         finally:
             parallel.close()
-        if not self._data.waited:
-            self._early_seconds = self._ctx.rows_ended_after(began)
         self._summarize(parallel.tracing_seconds)
 
     def _stage(self, name: str, batches: GlobalBatches) -> Stage:
@@ -285,7 +275,6 @@ class _Training:
                 f"modelDir={redact(self._ctx.checkpoint_dir)!r} holds checkpoints of another model, or of other "
                 f"settings ({state.identity}; this fit has {self._identity}). Choose another modelDir."
             )
-        self._data.wait()
         if state.fingerprint != self._fingerprint:
             self._notices.append(
                 f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
@@ -340,7 +329,6 @@ class _Training:
             {
                 "steps": self._data.train.steps * len(self._seconds),
                 "epoch_seconds": [round(s, 4) for s in self._seconds],
-                "early_seconds": round(self._early_seconds, 4),  # of training while rows came
                 "tracing_seconds": round(tracing_seconds, 4),  # of the first epoch's
                 "warnings": self._notices,
                 "rows_per_second": round(len(self._data.train) * len(self._seconds) / spent, 1) if spent else 0.0,

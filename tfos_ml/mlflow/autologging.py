@@ -32,12 +32,11 @@ def autolog(
     disable: bool = False,
     extra_tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Log every fit of ``TFEstimator`` and ``KerasEstimator`` to MLflow, from now on.
+    """Log every following fit of ``TFEstimator`` and ``KerasEstimator`` to MLflow.
 
-    A fit is logged to the active run; to a child of it, if a fit was logged to it before; or to
-    a run of its own. ``CrossValidator`` and ``TrainValidationSplit`` make one run with a child
-    for each fit, of which only the last, the best Params on all rows, keeps its model. A run
-    holds
+    A fit is logged to the active run, to a child run if the active run already has a fit, or to a new run.
+    ``CrossValidator`` and ``TrainValidationSplit`` make one run with a child run for each fit. Only the last fit,
+    with the best Params on all rows, keeps its model. A run has
 
     - Params, by their names, and the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``;
       of ``nodeEnv`` the names only, and no value of what is named like a secret;
@@ -51,14 +50,14 @@ def autolog(
       not on Spark Connect);
     - if the fit failed, its cause: status FAILED, tag ``tfos_ml.error``, artifact ``error.txt``.
 
-    Where MLflow does not answer, training goes on, and one warning says so.
+    If MLflow does not answer, the training continues, and one warning says so.
 
     Parameters
     ----------
     log_models : bool, default True
         Whether to log models.
     log_input_examples : bool, default True
-        Whether the model's input example, five rows of the features, is logged; they are data.
+        Whether to log the input example of the model: five rows of the features.
     log_datasets : bool, default True
         Whether to log datasets.
     log_system_metrics : bool, default False
@@ -69,18 +68,18 @@ def autolog(
         Whether ``KerasEstimator`` logs its model after each epoch that is logged, linked to the
         epoch and its metrics. Not on Spark Connect.
     log_every_n_epoch : int, default 1
-        Log metrics and checkpoints of each n-th epoch; metrics of the last, too.
+        Log metrics and checkpoints of every n-th epoch, and metrics of the last epoch.
     registered_model_name : str, optional
-        Register the model under this name; with ``log_checkpoints`` the best checkpoint.
+        Register the model under this name, or the best checkpoint with ``log_checkpoints``.
     monitor : str, optional
-        The metric by which a checkpoint is best, with ``-`` in front if more is better;
-        default ``val_loss``, without validation rows ``loss``.
+        The metric that selects the best checkpoint, with ``-`` in front if more is better. The default is
+        ``val_loss``, or ``loss`` without validation rows.
     exclusive : bool, default False
-        Whether fits inside runs that the user has begun are not logged.
+        Whether to log no fits inside runs that you have started.
     disable : bool, default False
-        Log no more; nothing of it is left.
+        Stop logging.
     extra_tags : dict of str to str, optional
-        Set on each run that is begun for a fit.
+        Tags for each run that is started for a fit.
 
     Raises
     ------
@@ -89,9 +88,8 @@ def autolog(
 
     Notes
     -----
-    Beside ``mlflow.pyspark.ml.autolog`` nothing is logged twice: that one begins the run and logs
-    the dataset, and what it has logged is left as it is. After a search it adds children of its
-    own, one for each param map with the average metric.
+    Together with ``mlflow.pyspark.ml.autolog`` nothing is logged twice: that one starts the run and logs the dataset.
+    After a search it adds its own child runs, one for each param map with the average metric.
 
     Examples
     --------

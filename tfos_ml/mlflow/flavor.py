@@ -50,9 +50,9 @@ def save_model(
     Parameters
     ----------
     model : TFModel
-        The model; of a ``PipelineModel`` the stage that is one.
+        The model. From a ``PipelineModel``, pass the stage.
     path : str
-        A directory that is not there yet, or is empty.
+        A directory that does not exist or is empty.
     signature : mlflow.models.ModelSignature, optional
         Default: made from the SavedModel's signature and the Params, see
         :func:`tfos_ml.mlflow.signature.model_signature`.
@@ -61,18 +61,17 @@ def save_model(
     mlflow_model : mlflow.models.Model, optional
         Given by MLflow.
     validate_serving_input : bool, default True
-        Read by MLflow: whether a logged model is tried out with `input_example`, which loads TensorFlow
-        into this process.
+        Option of MLflow: whether a logged model is tested with `input_example`, which loads TensorFlow into this
+        process.
     **options
-        As of ``mlflow.pyfunc.save_model``: ``conda_env``, ``pip_requirements`` (default: the
-        versions of TensorFlow and the others in this process), ``extra_pip_requirements``,
-        ``code_paths``, ``metadata``. Where tfos_ml is not installed, but found on the path, its
-        code goes along as one of ``code_paths``.
+        Options of ``mlflow.pyfunc.save_model``: ``conda_env``, ``pip_requirements`` (default: the versions of
+        TensorFlow and the other packages in this process), ``extra_pip_requirements``, ``code_paths``, ``metadata``.
+        If tfos_ml is not installed but only found on the path, its code is saved as one of ``code_paths``.
 
     Raises
     ------
     ParamError
-        If `model` is no ``TFModel``.
+        If `model` is not a ``TFModel``.
 
     Examples
     --------
@@ -128,19 +127,19 @@ def log_model(
     model : TFModel
         The model.
     name : str, default "model"
-        Of the logged model.
+        Name of the logged model.
     registered_model_name : str, optional
         Registered under this name.
     signature, input_example
-        As of :func:`save_model`.
+        As for :func:`save_model`.
     **options
-        As of :func:`save_model`, and of ``mlflow.models.Model.log``: ``step``, ``params``, ``tags``,
+        Options of :func:`save_model` and of ``mlflow.models.Model.log``: ``step``, ``params``, ``tags``,
         ``model_type``, ``model_id``, ``run_id``, ``metadata``, ``await_registration_for``.
 
     Returns
     -------
     mlflow.models.model.ModelInfo
-        Where it is, ``model_uri`` among other things.
+        Information about the logged model, including ``model_uri``.
 
     Examples
     --------
@@ -167,9 +166,9 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
     Parameters
     ----------
     model_uri : str
-        For instance ``models:/digits/1``, ``runs:/<run id>/model`` or a directory.
+        For example ``models:/digits/1``, ``runs:/<run id>/model`` or a directory.
     dst_path : str, optional
-        Local directory to download to; default a temporary one, which goes at the end.
+        Local directory to download to; the default is a temporary one.
 
     Raises
     ------

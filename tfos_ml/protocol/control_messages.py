@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, get_args
 
-from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.graces import Limit
 
 A = TypeVar("A")
@@ -274,46 +273,6 @@ class ExchangeRows:
 
     stream: str
     feed_timeout: float
-
-
-# Rows that nodes have read from files for each other
-
-
-@dataclass(frozen=True)
-class RowPart:
-    """Rows of a unit of files for one node; without a chunk, that these were all of the unit."""
-
-    number: int  # counts the parts for the node
-    unit: int
-    rows: int  # of the chunk, or of the unit
-    stream: str = ""  # "train" or "validation"
-    chunk: Chunk | None = None  # in the spool of the node that has read it
-
-
-@dataclass(frozen=True)
-class PartsReady:
-    """Parts that have not been taken yet, the oldest first."""
-
-    parts: list[RowPart]
-    steps: int  # in which the node has read so far
-
-
-@dataclass(frozen=True)
-class TakeParts(Request[PartsReady]):
-    """A node takes what another one has read for it."""
-
-    rank: int
-    taken: int  # parts that it has got, and the other one may forget
-    waits: bool = False  # whether it cannot go on without more
-    leaves: bool = False  # whether it wants no more
-
-
-@dataclass(frozen=True)
-class FetchPart:
-    """Brings the file of a chunk to a node on another host."""
-
-    rank: int
-    number: int
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
 
-from tfos_ml.data.planned_rows import PlannedRows
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.codec import decode_tagged, encode_tagged
@@ -39,7 +38,6 @@ class Start:
     schema: FeedSchema
     log_dir: str
     settings: NodeSettings
-    planned: PlannedRows | None = None  # where it is known before which rows there will be
     secret: str = field(default="", repr=False)  # of the run's nodes, in hexadecimal digits
 
 

@@ -57,7 +57,6 @@ class NodeSettings:
     signature_def_key: str = "serving_default"
     feed_timeout: float = FEED_TIMEOUT  # seconds that rows, room for rows, or other nodes are waited for
     restart_count: int = 0
-    waits_because: str = ""  # why the first pass of Keras waits for all rows although it need not; empty: it does not
     validates: bool = False  # whether there are validation rows
     returns: bool = False  # whether the train function's return value goes to the driver
     instances: int | None = None  # of TFParallel, each a cluster of its own

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -21,10 +20,9 @@ from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.fit import RunResult, launch
-from tfos_ml.driver.preflight import graces, idle_seconds, lease_timeout, shuffle_memory, spool_memory
+from tfos_ml.driver.preflight import graces, lease_timeout, shuffle_memory, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
-from tfos_ml.driver.row_keeping import RowKeeping
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
@@ -38,11 +36,9 @@ from tfos_ml.stages.fit_listener import FitListener, listening
 from tfos_ml.stages.fit_outcome import tell_skipped, timeline_of, warn_of_outcome
 from tfos_ml.stages.input import InputRows, feed_schema, input_files
 from tfos_ml.stages.input_mode import InputMode
-from tfos_ml.stages.input_path import InputChoice, check_cache_dir
 from tfos_ml.stages.model import TFModel
 from tfos_ml.stages.params import TrainingParams
 from tfos_ml.stages.persistence import Saveable
-from tfos_ml.stages.second_start import run_by
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -55,8 +51,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     parent_run: Any = None
     """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
-    _row_keeping: RowKeeping | None = None
-    """What fits of one call of fitMultiple share; kept by copies."""
 
     @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
@@ -80,14 +74,14 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
                 "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
             )
         self._check_directories(spark)
-        chosen = self._choose_input(dataset, template)
         columns, payload = self._prepare(dataset)
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
-        chosen = chosen.ready()
         timeline.end("checks")
-        run = partial(
-            launch,
+        rows = self._rows(dataset, columns)
+        result = launch(
             spark,
+            lambda: rows.by_node(template, first),
+            self._task(spark, template, columns, payload, settings),
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
@@ -95,19 +89,11 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             driver_program=payload if first else None,
         )
 
-        def run_once(chosen: InputChoice) -> RunResult:
-            task = self._task(spark, template, columns, payload, settings, chosen)
-            rows = partial(self._rows(dataset, columns).by_node, template, first, chosen)
-            keeping = self._row_keeping if columns.columns and chosen.plan is None else None
-            return run(rows, task) if keeping is None else keeping.launch(rows, task, run)
-
-        chosen, result = run_by(chosen, self._get("inputPath"), run_once, timeline)
         timeline.end("run")
         warn_of_outcome(result, template)
         listener.trained(result)
         model = self._make_model(result, dataset.schema)
         timeline.end("model")
-        model.summary |= chosen.facts()
         model.summary["timeline"] = timeline_of(timeline.seconds, result)
         if self._get("verbose") > 1:
             write_lines([f"{type(self).__name__}.fit: {line(model.summary['timeline'])}"])
@@ -120,7 +106,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         columns: schema.FeedSchema,
         payload: bytes,
         settings: NodeSettings,
-        chosen: InputChoice,
     ) -> NodeTask:
         """What all nodes are told; each attempt adds its id and its server."""
         export_dir = self._get("exportDir")
@@ -129,12 +114,11 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             template=template,
             schema=columns,
             payload=publish(spark, payload),
-            settings=replace(settings, waits_because=chosen.waits_because),
+            settings=settings,
             environment=self._environment(),
             reservation_timeout=self._get("reservationTimeout"),
             export_dir=pyarrow_uri(export_dir) if export_dir else None,
             control=None,
-            file_plan=chosen.plan,
             lease=lease_timeout(spark),
             first_rank=self._first_rank(),
             graces=graces(spark),
@@ -215,51 +199,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             shuffle_memory=shuffle_memory(df.sparkSession),
         )
 
-    def explainInput(self, dataset: DataFrame) -> str:
-        """Say how the rows of a DataFrame would come to the nodes, and why; no job runs.
-
-        Parameters
-        ----------
-        dataset : pyspark.sql.DataFrame
-            The rows that ``fit`` would train on.
-
-        Returns
-        -------
-        str
-            ``"direct: ..."`` if the nodes read its files themselves, ``"cache: ..."`` if they read rows of
-            ``cacheDir``, ``"spark: ..."`` if Spark feeds them; then the reason.
-
-        Raises
-        ------
-        InputPathError
-            If ``inputPath="direct"``, and nodes cannot read the files themselves.
-        InvalidInputError
-            If Params or columns are wrong, or ``cacheDir`` cannot be reached.
-
-        Examples
-        --------
-        >>> TFEstimator(trainFn=lambda args, ctx: None).explainInput(df)
-        "spark: inputPath='spark'"
-        """
-        check_rows(dataset, f"{type(self).__name__}.explainInput")
-        self.check_params()
-        return str(self._choose_input(dataset, self._template()))
-
-    def _choose_input(self, df: DataFrame, template: ClusterTemplate) -> InputChoice:
-        """How rows come to the nodes; raises ``InputPathError`` if it cannot be as ``inputPath`` says."""
-        path, cache_dir, cache_key = (self._get(name) for name in ("inputPath", "cacheDir", "cacheKey"))
-        check_cache_dir(path, cache_dir, cache_key)
-        if path == "spark":
-            return InputChoice(None, "inputPath='spark'")
-        return self._rows(df, self._columns_of(df)).choose(path, cache_dir, cache_key, len(template.feed_ranks))
-
     def _rows(self, df: DataFrame, columns: schema.FeedSchema) -> InputRows:
         """The rows of a DataFrame, of which some columns are fed."""
         return InputRows(df, columns, self._validation_rule())
-
-    def _columns_of(self, df: DataFrame) -> schema.FeedSchema:
-        """The columns to feed, before a look at the model."""
-        return self._feed_schema(df.schema)
 
     def _validation_rule(self) -> str | ValidationDraw | None:
         """What says which rows are for validation: a boolean column, or a draw; None if none are."""
@@ -296,9 +238,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         Parameters
         ----------
         dataset : pyspark.sql.DataFrame
-            The rows; cached until the last model is fitted, unless it is already. Nodes keep theirs on their hosts
-            as long, so that only the first of the fits that run on the same rows, by the same columns on as many
-            nodes, takes them from Spark (``model.summary["nodes"]``, ``"rows_from"``).
+            The rows; persisted until the last model is fitted, unless it is already.
         paramMaps : sequence of dict
             Params by param.
 
@@ -314,13 +254,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan
             return FitIterator(estimator, dataset, paramMaps, shared.close)
         level = dataset.storageLevel
-        if not self._choose_input(dataset, self._template()).is_fed:
-            return FitIterator(estimator, dataset, paramMaps, shared.close)  # what Spark caches is no file
         if not (level.useMemory or level.useDisk):
             dataset = dataset.persist()
             shared.callback(dataset.unpersist)
-        spark = dataset.sparkSession
-        if len(paramMaps) > 1 and idle_seconds(spark):  # fork servers see to it that nothing is kept for ever
-            estimator._row_keeping = RowKeeping(spark)
-            shared.callback(estimator._row_keeping.release)
         return FitIterator(estimator, dataset, paramMaps, shared.close)

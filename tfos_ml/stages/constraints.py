@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -102,12 +101,6 @@ COLUMN_OR_EMPTY = Constraint("a string, empty for no such column", lambda v: isi
 FLAG = Constraint("True or False", lambda v: isinstance(v, bool), "bool", bool)
 ANY_INTEGER = Constraint("an integer", _is_integer, "int", int)
 SECONDS = number("a number of seconds above 0", lambda v: v > 0)
-CACHE_KEY = Constraint(
-    "1 to 64 letters, digits, '.', '_' or '-'",
-    lambda v: isinstance(v, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", v) is not None,
-    "str",
-    str,
-)
 VERBOSITY = Constraint("0, 1 or 2", lambda v: _is_integer(v) and 0 <= v <= 2, "int", int)
 POLICY = choice("error", "skip", "keep")
 INPUT_MODE = choice(InputMode.SPARK, InputMode.TENSORFLOW)

@@ -30,12 +30,11 @@ class TFEstimator(TFEstimatorConstructor, TrainFnParams, ClusterEstimator):
     Parameters
     ----------
     trainFn : callable
-        ``trainFn(args, ctx)``, the TensorFlow main function; ``ctx`` is a :class:`NodeContext`.
-        Sent to the nodes by cloudpickle. It runs in a process of its own, before which no
-        TensorFlow state is made.
+        ``trainFn(args, ctx)``, the TensorFlow program; ``ctx`` is a :class:`NodeContext`. It is pickled with
+        cloudpickle and runs in its own process, in which no TensorFlow state exists before.
     tfArgs : dict, argparse.Namespace or list of str, optional
-        Arguments of the user's own, reached as ``args.name`` or ``args["name"]``; a list as
-        ``args.argv``. Params that are set explicitly override them, defaults of Params do not.
+        Your arguments, available as ``args.name`` or ``args["name"]``; a list as ``args.argv``. Params that you set
+        override them; defaults of Params do not.
 
     Examples
     --------

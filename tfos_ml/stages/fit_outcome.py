@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import IndependentWorkersWarning, NothingExportedWarning
-from tfos_ml.protocol.addresses import NODE_PORTS
 from tfos_ml.protocol.graces import warn_of_ended
 from tfos_ml.worker.outcome import RETURNED
 
@@ -44,9 +43,8 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     """
     chief = next(r for r in result.reports if r["chief"])
     node: dict[str, float] = chief["timeline"]
-    early = min(chief.get("early_seconds", 0.0), node["rows"])  # of training, while rows came
     export = min(chief.get("export_seconds", 0.0), node["training"])
-    tracing = min(chief.get("tracing_seconds", 0.0), early + node["training"] - export)
+    tracing = min(chief.get("tracing_seconds", 0.0), node["training"] - export)
     around_job = driver["run"] - result.check_seconds - result.job_seconds
     failed = driver.get("failed attempts", 0.0) + (around_job if result.restarts else 0.0)
     phases = {
@@ -54,10 +52,9 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
         **({"failed attempts": failed} if failed else {}),
         "job": result.job_seconds - sum(node.values()),  # Spark's scheduling, and the way of the results
         **{phase: spent for phase, spent in node.items() if phase not in ("rows", "training")},
-        "rows": node["rows"] - early,
+        "rows": node["rows"],
         **({"tracing": tracing} if tracing else {}),
-        **({"rows and training": max(0.0, early - tracing)} if early else {}),
-        "training": node["training"] - export - max(0.0, tracing - early),
+        "training": node["training"] - export - tracing,
         "export": export,
         "return": driver["model"] + (0.0 if result.restarts else around_job),
     }
@@ -69,12 +66,6 @@ def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
     warn_of_ended(result.reports)
     for problem in filter(None, (report.get("log_problem") for report in result.reports)):
         warn(problem)
-    alone = result.reports[template.chief_rank].get("reads_alone_because")
-    if alone:
-        warn(
-            f"Each node has read all files, since {alone}. Nodes that all reach each other read a share each: if a "
-            f"firewall is between them, set {NODE_PORTS} to ports that it lets through, two for each node of a host."
-        )
     chief = result.reports[template.chief_rank]
     if result.model is not None or chief.get("staged"):
         problem = independence(result.reports, template)

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
-from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.spark_api import repartition_by_id
 from tfos_ml.data import schema
 from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.file_plan import make_plan
-from tfos_ml.driver.file_scan import NotDirectError
-from tfos_ml.driver.preflight import cache_expiry
-from tfos_ml.driver.row_caching import RowCache
-from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.stages.input_path import InputChoice, InputWays, choose_input
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from tfos_ml.data.file_plan import FilePlan
     from tfos_ml.protocol.template import ClusterTemplate
     from tfos_ml.stages.params import TrainingParams
 
@@ -51,12 +43,12 @@ class InputRows:
         """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""
         return _numbered(self.df, self.columns, self.validates())
 
-    def by_node(self, template: ClusterTemplate, first: int, chosen: InputChoice) -> DataFrame:
+    def by_node(self, template: ClusterTemplate, first: int) -> DataFrame:
         """The plan whose partition *i* holds the rows of node *i* + `first`, each with its row id.
 
         Any rows, one a node, where nodes do not take theirs from Spark.
         """
-        if not self.columns.columns or chosen.plan is not None:
+        if not self.columns.columns:
             return self.df.sparkSession.range(0, template.size - first, 1, template.size - first)
         rows = self.numbered()
         # Dealing from a partition's own number on spreads the rows of many small partitions, too.
@@ -66,35 +58,6 @@ class InputRows:
         if VALIDATION_COLUMN in rows.columns:
             rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
         return repartition_by_id(rows, template.size - first, rank - F.lit(first))
-
-    def choose(self, path: str, cache_dir: str | None, cache_key: str | None, nodes: int) -> InputChoice:
-        """How the rows come to so many nodes that train; raises ``InputPathError`` if it cannot be by that path."""
-        cache = self._cache(cache_dir, cache_key) if cache_dir and self.columns.columns else None
-        marks = VALIDATION_COLUMN if isinstance(self.validation, str) else self.validation
-        return choose_input(path, nodes, InputWays(self._plan, cache, marks))
-
-    def _plan(self) -> FilePlan:
-        if not self.columns.columns:
-            raise NotDirectError("inputMode=TENSORFLOW has train functions read the files (ctx.files())")
-        names = [spec.column for spec in self.columns.columns]
-        return make_plan(self.df, names, self.validation, self.numbered)
-
-    def _cache(self, cache_dir: str, cache_key: str | None) -> RowCache:
-        """Where the rows are cached: any draw of rows for validation is made where they are read."""
-        df = self.df
-        specs = [replace(spec, dtype="float64") if spec.is_vector else spec for spec in self.columns.columns]
-        wide = replace(self.columns, columns=tuple(specs))
-        marked = None if isinstance(self.validation, ValidationDraw) else self.validates()
-        used = [schema.spark_column(spec, df).alias(f"c{i}") for i, spec in enumerate(specs)]
-        return RowCache(
-            pyarrow_uri(NodeSettings.of_session(df.sparkSession).absolute_path(cache_dir)),
-            cache_expiry(df.sparkSession),
-            wide,
-            df.select(*used, *([] if marked is None else [marked.alias(VALIDATION_COLUMN)])),
-            lambda: _numbered(df, wide, marked),
-            cache_key,
-            self.validation if isinstance(self.validation, str) else None,
-        )
 
 
 def _numbered(df: DataFrame, columns: schema.FeedSchema, validates: Column | None) -> DataFrame:

@@ -85,19 +85,18 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     Every step applies the gradient of the *global* batch, the same rows whatever the number of
     workers: ``clusterSize`` changes the speed, not the result, up to floating-point rounding.
-    What computes over a batch (BatchNormalization) or draws random numbers (Dropout) differs by
-    nature; a warning names it. With ``shuffle=False`` and nodes that read files (``inputPath``,
-    ``cacheDir``) the first epoch begins before all rows are there, with the same result.
+    Layers that compute over a batch (BatchNormalization) or draw random numbers (Dropout) are exceptions; a warning
+    names them.
 
     Parameters
     ----------
     model : keras.Model or callable
-        A compiled model, which is saved at once and never changed; or a function that returns
-        one, called as ``model(**modelArgs)`` on every node.
+        A compiled model, which is copied and never changed, or a function that returns one. Every node calls the
+        function as ``model(**modelArgs)``.
     callbacks : list of keras.callbacks.Callback, optional
-        They go along by cloudpickle and act on every worker, with the same logs; those that
-        write files (ModelCheckpoint, TensorBoard, CSVLogger, and any with ``chief_only = True``)
-        on the chief only.
+        Callbacks, which are pickled with cloudpickle. They run on every worker with the same logs. Callbacks that
+        write files (ModelCheckpoint, TensorBoard, CSVLogger, and any with ``chief_only = True``) run on the chief
+        only.
     customObjects : dict of str to class or function, optional
         Custom layers, losses and metrics that a saved model names.
 
@@ -344,9 +343,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if columns.null_policy == "skip":
             rows = rows.where(schema.no_nulls(rows, specs))
         return rows.where(schema.all_finite(rows, specs)) if columns.nan_policy == "skip" else rows
-
-    def _columns_of(self, df: DataFrame) -> schema.FeedSchema:
-        return self._feed_columns(df.schema, df.sparkSession)
 
     def _validation_rule(self) -> str | ValidationDraw | None:
         split = self._get("validationSplit")

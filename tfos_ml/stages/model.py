@@ -53,13 +53,12 @@ MODEL_FILE, _RESULTS = "saved_model.tar", "results-"
 class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     """Runs a SavedModel over the rows of a DataFrame.
 
-    What ``TFEstimator.fit`` returns; or, with ``exportDir``, any SavedModel.
+    ``fit`` of the estimators returns it. ``TFModel(exportDir=...)`` runs any SavedModel.
 
     Attributes
     ----------
     history : dict of str to list of float
-        Metrics that the chief reported, by name, one value an epoch; the evaluator's with
-        ``eval_`` in front.
+        Metrics that the chief reported, one value per epoch. Those of the evaluator begin with ``eval_``.
     summary : dict
         Of the run: rows, seconds, and each node's address, rows and reports; of Keras models
         also steps, seconds of each epoch, rows per second of each node, and warnings.
@@ -117,7 +116,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return model
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> TFModel:
-        """A copy with Params of its own; the SavedModel is shared."""
+        """A copy with its own Params that shares the SavedModel."""
         copied = super().copy(extra)
         copied.history = {name: list(values) for name, values in self.history.items()}
         copied.summary = dict(self.summary)
@@ -254,18 +253,18 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return self._packed().directory
 
     def predict(self, rows: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Run the model here, without Spark; imports TensorFlow into this process.
+        """Run the model in this process, without Spark. This imports TensorFlow.
 
         Parameters
         ----------
         rows : pandas.DataFrame, dict, list of Row, vector, array, list, or number
-            Columns by name, as ``transform`` takes them; for a single input also its values alone: one row (a
-            vector of Spark ML, a list, an array) or a batch of them.
+            Columns by name, as for ``transform``. For a single input also its values: one row (a vector of Spark ML,
+            a list, an array) or a batch of rows.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            Outputs by name, batch first; one row is a batch of one.
+            Outputs by name; the first dimension is the batch, also for one row.
 
         Raises
         ------
@@ -303,7 +302,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         self._labels = tuple(facts.get("labels", ()))
 
     def register_udf(self, spark: SparkSession, name: str) -> Any:
-        """Register the model as a function for SQL, ``SELECT name(x) FROM t``.
+        """Register the model as a SQL function: ``SELECT name(x) FROM t``.
 
         Its arguments are columns in the order of ``inputMapping`` (one for a single input); it returns
         what ``predictionCol`` would hold, or with ``outputMapping`` a struct of the output columns. Rows

@@ -1,7 +1,7 @@
 """The Params of estimators and models: each declared once.
 
 From a declaration follow validation (``declared``, ``constraints``), keywords, setters and getters with their types
-and docstrings (``keywords``, generated), the list in ``help``, and docs/params.rst (generated).
+and docstrings (``keywords``, generated), the list in ``help``, and docs/reference/params.rst (generated).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tfos_ml.stages import keywords
 from tfos_ml.stages.constraints import (
     ANY_INTEGER,
     ARGUMENTS,
-    CACHE_KEY,
     CLASS_WEIGHT,
     COLUMN_OR_EMPTY,
     ENVIRONMENT,
@@ -50,11 +49,11 @@ class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol)
     inputMapping = Param("{column: input name} for several inputs; replaces featuresCol", MAPPING)
     outputMapping = Param("{output name: column} for several outputs; replaces predictionCol", MAPPING)
     batchSize = Param(
-        "global batch: rows a step over all workers; in transform, rows in one call of the model, at most",
+        "rows of all workers in one step (the global batch); in transform, the most rows in one call of the model",
         integer(1),
         100,
     )
-    exportDir = Param("URI where the SavedModel is published, and read from, as pyarrow.fs understands it", TEXT)
+    exportDir = Param("path or URI (of pyarrow.fs) where the SavedModel is published and read from", TEXT)
     signatureDefKey = Param("signature of the SavedModel", TEXT, "serving_default")
     tagSet = Param("tags of the SavedModel, separated by commas", TEXT, "serve")
     nullPolicy = Param(
@@ -67,12 +66,12 @@ class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol)
         "error",
     )
     padValue = Param(
-        "fills rows of different lengths where the model's dimension is None, in fit to the longest",
+        "value that pads rows of different lengths if the dimension of the model is None; fit pads to the longest row",
         number("a number"),
         0.0,
     )
     binaryOutputs = Param(
-        "names of outputs whose strings are bytes rather than text", names("a non-empty list of output names")
+        "names of outputs whose strings are bytes, not text", names("a non-empty list of output names")
     )
 
 
@@ -95,62 +94,54 @@ class TrainingParams(
 ):
     """Params of both estimators."""
 
-    labelCol = Param("column of a single label; only the default one may be missing, in TFEstimator", TEXT, "label")
-    weightCol = Param("column of the weights of rows", TEXT)
-    validationIndicatorCol = Param("boolean column, true for rows to validate on and not to train on", TEXT)
-    seed = Param("decides the order of rows and validationSplit; by default a number of the class", ANY_INTEGER)
+    labelCol = Param("column of a single label; in TFEstimator the default column may be missing", TEXT, "label")
+    weightCol = Param("column of row weights", TEXT)
+    validationIndicatorCol = Param("boolean column, true for validation rows, which are not trained on", TEXT)
+    seed = Param("seed for the order of rows and for validationSplit; the default is fixed for each class", ANY_INTEGER)
     labelMapping = Param("{column: output name} for several labels; replaces labelCol", MAPPING)
     weightMapping = Param("{column: output name} for weights by output; replaces weightCol", MAPPING)
-    clusterSize = Param("number of all nodes; each takes one task slot of Spark's", integer(1), 1)
+    clusterSize = Param("number of nodes; each uses one task slot", integer(1), 1)
     masterNode = Param(
-        "job name of the chief, 'chief' or 'master'; unset: worker 0 is chief", choice("chief", "master")
+        "job name of the chief, 'chief' or 'master'; if unset, worker 0 is the chief", choice("chief", "master")
     )
-    epochs = Param("passes over the data", integer(1), 1)
-    shuffle = Param("whether each pass has a new, seeded order", FLAG, True)
+    epochs = Param("number of epochs", integer(1), 1)
+    shuffle = Param("whether each epoch has a new, seeded order", FLAG, True)
     modelDir = Param(
-        "directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator keeps the "
-        "training state there after each epoch, and continues from what it finds",
+        "directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator saves the "
+        "training state there after each epoch, and resumes from the last one",
         TEXT,
     )
     logDir = Param(
-        "directory of TensorBoard's event files (ctx.log_dir); unset, with tensorboard one in the chief's working "
-        "directory, which stays",
+        "directory of TensorBoard's event files (ctx.log_dir); if unset, tensorboard uses a directory in the chief's "
+        "working directory and keeps it",
         TEXT,
     )
-    tensorboard = Param("whether the chief starts TensorBoard for the time of the fit", FLAG, False)
-    inputPath = Param(
-        "how rows come from plain files (Parquet, CSV, JSON, binaryFile, tfrecord): 'spark' feeds them, 'direct' has "
-        "the nodes read the files, 'auto' chooses (explainInput)",
-        choice("spark", "direct", "auto"),
-        "spark",
-    )
+    tensorboard = Param("whether the chief runs TensorBoard during the fit", FLAG, False)
     cacheDir = Param(
-        "directory on storage that all nodes reach: rows of other DataFrames are written there once, and read by the "
-        "nodes of this fit and of later ones; with inputPath 'auto' or 'direct'",
+        "directory of a snapshot of this DataFrame's rows, on storage that all nodes reach: the first fit has Spark "
+        "write them there, that one and later ones read them; delete it, or name another, to have it made anew",
         TEXT,
     )
-    cacheKey = Param(
-        "your word that fits with the same key have the same rows: those in cacheDir are used whatever the plan says",
-        CACHE_KEY,
-    )
-    reservationTimeout = Param("seconds the nodes may take to start and meet", SECONDS, 600.0)
-    feedTimeout = Param("seconds a node may wait for rows, or rows for a node", SECONDS, 600.0)
+    reservationTimeout = Param("seconds that the nodes may take to start and connect", SECONDS, 600.0)
+    feedTimeout = Param("seconds that a node may wait for rows, or rows for a node", SECONDS, 600.0)
     maxRestarts = Param(
-        "how often a failed fit is run again (ctx.restart_count), KerasEstimator from the last state in modelDir",
+        "how often a failed fit is repeated (ctx.restart_count); KerasEstimator resumes from the state in modelDir",
         integer(0),
         0,
     )
-    nodeCpus = Param("CPUs of a node, by stage-level scheduling; unset: spark.task.cpus", integer(1))
-    nodeGpus = Param("GPUs of a node, by stage-level scheduling; unset: as Spark is configured", integer(1))
+    nodeCpus = Param("CPUs of a node, by stage-level scheduling; if unset, spark.task.cpus", integer(1))
+    nodeGpus = Param("GPUs of a node, by stage-level scheduling; if unset, as Spark is configured", integer(1))
     communication = Param(
-        "collectives: 'ring' or 'nccl' of TensorFlow; 'auto' has KerasEstimator use its own on CPUs "
+        "collective operations: 'ring' or 'nccl' of TensorFlow; with 'auto', KerasEstimator uses its own on CPUs "
         "(ctx.communication_options())",
         choice("auto", "ring", "nccl"),
         "auto",
     )
     nodeEnv = Param("environment of the TensorFlow processes, set before TensorFlow is imported", ENVIRONMENT, {})
     verbose = Param(
-        "0 silent, 1 progress bar, 2 a line per epoch, what nodes print, and where the time went", VERBOSITY, 1
+        "0: silent, 1: progress bar, 2: a line per epoch, the output of nodes, and the seconds of each phase",
+        VERBOSITY,
+        1,
     )
 
 
@@ -162,7 +153,7 @@ class TrainFnParams(keywords.TrainFnAccessors, TrainingParams):
         "whether parameter servers run on the driver's host, without task slots; not on Spark Connect", FLAG, False
     )
     evalNode = Param("whether one node is an evaluator", FLAG, False)
-    inputMode = Param("InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files", INPUT_MODE, InputMode.SPARK)
+    inputMode = Param("InputMode.SPARK feeds rows, InputMode.TENSORFLOW assigns files", INPUT_MODE, InputMode.SPARK)
     steps = Param("steps to train, for train functions that count steps (args.steps)", integer(1))
     protocol = Param("protocol of TensorFlow's own servers (ctx.start_server())", TEXT, "grpc")
 
@@ -170,9 +161,9 @@ class TrainFnParams(keywords.TrainFnAccessors, TrainingParams):
 class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
     """Params of KerasEstimator alone."""
 
-    modelArgs = Param("keyword arguments of the model function; what a grid search varies", ARGUMENTS, {})
+    modelArgs = Param("keyword arguments of the model function; a grid search can vary them", ARGUMENTS, {})
     validationSplit = Param(
-        "fraction of the rows to validate on, chosen by seed",
+        "fraction of validation rows, selected by seed",
         number("a number of at least 0 and below 1", lambda v: 0 <= v < 1),
         0.0,
     )
@@ -180,5 +171,7 @@ class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
     adaptLayers = Param(
         "names of preprocessing layers to adapt on the training rows", names("a non-empty list of layer names")
     )
-    adaptRows = Param("rows to adapt them on, at most; they pass through the driver; unset: all", integer(1))
+    adaptRows = Param(
+        "largest number of rows to adapt the layers on, which pass through the driver; if unset, all", integer(1)
+    )
     initialModel = Param("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)

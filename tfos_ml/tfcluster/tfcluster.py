@@ -47,11 +47,10 @@ BOARD_TIMEOUT = 60.0
 
 
 class TFCluster:
-    """A running cluster; made by :meth:`run`.
+    """A running cluster. :meth:`run` starts and returns it.
 
-    The nodes hold no task slot of Spark's while they are fed (``InputMode.SPARK``); with
-    ``InputMode.TENSORFLOW`` each holds one until it has ended. As a context manager it is shut down at the end,
-    and given up if the body raises.
+    Nodes use no task slot while they are fed (``InputMode.SPARK``). With ``InputMode.TENSORFLOW`` each uses one until
+    it has ended. A ``with`` block shuts the cluster down at its end, and stops all nodes if the block raises.
 
     Attributes
     ----------
@@ -64,7 +63,7 @@ class TFCluster:
     input_mode : str
         ``InputMode.SPARK`` or ``InputMode.TENSORFLOW``.
     nodeRDD : pyspark.RDD
-        The ranks, a partition each.
+        The ranks of the nodes, one per partition.
     num_executors : int
         Number of nodes.
     sc : pyspark.SparkContext
@@ -134,22 +133,22 @@ class TFCluster:
         release_port: bool = True,
         verbose: int = 1,
     ) -> TFCluster:
-        """Start a cluster, and return once all nodes have met.
+        """Start a cluster, and return when all nodes have connected.
 
         Parameters
         ----------
         sc : pyspark.SparkContext or pyspark.sql.SparkSession
-            Of the application whose executors run the nodes; not Spark Connect.
+            The application whose executors run the nodes; not on Spark Connect.
         map_fun : callable
             ``map_fun(args, ctx)``, the TensorFlow main function of every node; ``ctx`` is a :class:`NodeContext`.
         tf_args : object
-            Passed to it as it is; a list becomes ``sys.argv`` as well.
+            Passed to `map_fun` unchanged. A list also becomes ``sys.argv``.
         num_executors, num_ps : int
-            Number of all nodes, and how many of them are parameter servers.
+            Number of nodes, and how many of them are parameter servers.
         tensorboard : bool, default False
             Whether the chief starts TensorBoard.
         input_mode : {InputMode.TENSORFLOW, InputMode.SPARK}
-            Whether the nodes read files themselves, or are fed; 0 and 1 stand for the two, as in TensorFlowOnSpark.
+            Whether the nodes read files themselves or are fed; also 0 and 1, as in TensorFlowOnSpark.
         log_dir : str, optional
             Where TensorBoard looks, ``ctx.log_dir``. Default with `tensorboard`: ``tensorboard_<cluster_id>`` in the
             working directory of the chief's executor, which stays; else a directory that goes with the node.
@@ -159,7 +158,7 @@ class TFCluster:
         master_node : {"chief", "master"}, optional
             Job name of the chief; without it worker 0 is chief.
         reservation_timeout : float, default 600
-            Seconds within which all nodes must have met.
+            Seconds within which all nodes must have connected.
         queues : sequence of str
             Names that ``train(qname=)`` and ``ctx.get_data_feed(qname_in=)`` may use.
         eval_node : bool, default False
@@ -168,8 +167,8 @@ class TFCluster:
             Whether a node's reserved port is released before `map_fun` is called; else it calls
             ``ctx.release_port()``.
         verbose : {0, 1, 2}, default 1
-            What of the nodes' output the driver's stderr shows while the cluster runs: nothing, ``ctx.log``, or all
-            they print. In local mode all is on the console anyway.
+            Output of the nodes that the driver shows on stderr while the cluster runs: nothing, lines of ``ctx.log``,
+            or everything. In local mode everything is on the console anyway.
 
         Raises
         ------
@@ -265,7 +264,7 @@ class TFCluster:
 
     @property
     def address(self) -> ClusterAddress:
-        """What another process needs for :meth:`ClusterAddress.request_stop`; holds the token, so keep it secret."""
+        """Address for :meth:`ClusterAddress.request_stop` in another process. It holds a token; keep it secret."""
         return ClusterAddress(**self.server.address)
 
     # Feeding
@@ -274,17 +273,17 @@ class TFCluster:
     def train(
         self, dataRDD: Any, num_epochs: int = 1, feed_timeout: float = FEED_TIMEOUT, qname: str = "input"
     ) -> None:
-        """Feed rows to the nodes, and return once they have been read.
+        """Feed rows to the nodes, and return when they have been read.
 
         Parameters
         ----------
         dataRDD : pyspark.RDD, pyspark.sql.DataFrame or pyspark.streaming.DStream
-            The rows. An RDD or DataFrame is computed once. Each micro-batch of a DStream is fed as it comes; this
-            call then returns at once.
+            The rows. An RDD or DataFrame is computed once. For a DStream this call returns at once, and each
+            micro-batch is fed when it arrives.
         num_epochs : int, default 1
-            How often the train functions get the rows; they are kept for that on the nodes. With 0 the rows are
-            repeated until all train functions that got some have returned or called ``feed.terminate()``; those of a
-            DStream come once.
+            How often the train functions get the rows, which the nodes keep for that. With 0 the rows are repeated
+            until all train functions that got some have returned or called ``feed.terminate()``. Rows of a DStream
+            are fed once.
         feed_timeout : float, default 600
             Seconds that rows may wait on a node without one being read, also while others are still on their way.
         qname : str, default "input"
@@ -299,7 +298,7 @@ class TFCluster:
         InputLostError
             If Spark could not read all rows.
         RowsLostError
-            If the nodes have taken over other rows than Spark has read; some may have been trained on by then.
+            If the nodes have received other rows than Spark has read. They may have trained on some of them.
         """
         self._check_feed(qname)
         check_seconds("feed_timeout", feed_timeout)
@@ -343,7 +342,7 @@ class TFCluster:
         qname: str = "input",
         schema: str = "prediction double",
     ) -> Any:
-        """A result for each row, in order; computed when an action asks for it.
+        """One result per row, in order. It is computed when an action needs it.
 
         Parameters
         ----------
@@ -355,12 +354,12 @@ class TFCluster:
         qname : str, default "input"
             The queue.
         schema : str, default "prediction double"
-            Of a DataFrame's results, as DDL; those with names are found by name, others by position.
+            DDL schema of the results of a DataFrame. Results with names are matched by name, others by position.
 
         Returns
         -------
         pyspark.RDD or pyspark.sql.DataFrame
-            Of results; for a DataFrame its own columns and then those of the results.
+            The results. For a DataFrame, its own columns followed by those of the results.
         """
         self._check_feed(qname)
         check_seconds("feed_timeout", feed_timeout)
@@ -383,24 +382,26 @@ class TFCluster:
     # The end
 
     def request_stop(self) -> None:
-        """Ask for the end of the stream that ``shutdown(ssc)`` waits for."""
+        """Request the end of the stream that ``shutdown(ssc)`` waits for."""
         self.server.feeds.stop_requested = True
 
     @concise
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
-        """End the feed, wait until all map functions have returned, and clean up; again is fine.
+        """End the feed, wait until all map functions have returned, and clean up. It can be called again.
 
-        The chief and the workers are waited for as long as they work. Then parameter servers and evaluators learn of
-        it (``ctx.should_stop()``, ``ctx.wait()``), and are ended after a grace. ``docs/endings.rst`` has a table.
+        It waits for chief and workers as long as they work. Parameter servers and evaluators then learn of the end
+        (``ctx.should_stop()``, ``ctx.wait()``), and are stopped after a grace. See
+        ``docs/explanation/reliability.rst``.
 
         Parameters
         ----------
         ssc : pyspark.streaming.StreamingContext or pyspark.sql.streaming.StreamingQuery, optional
-            A stream that feeds the cluster: it is waited for first, and ended after :meth:`request_stop`.
+            A stream that feeds the cluster. It is waited for first, and stopped after :meth:`request_stop`.
         grace_secs : float, default 0
             Seconds that evaluators and parameter servers have left to return, counted from the end of the last chief
             and worker, and not before this call. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
-            ``spark.tfos_ml.serverGrace`` (5 s). It cuts no map function of a chief or worker short, and is no pause.
+            ``spark.tfos_ml.serverGrace`` (5 s). It does not shorten the work of a chief or worker, and is not a
+            pause.
         timeout : float, default 259200
             Seconds for all of it; 0 or less for no limit.
 
@@ -460,7 +461,7 @@ class TFCluster:
 
     @property
     def model(self) -> TFModel:
-        """After :meth:`shutdown`, what the chief exported with ``ctx.export_saved_model``, with its history."""
+        """The model that the chief exported with ``ctx.export_saved_model``; available after :meth:`shutdown`."""
         models = [payload for _, payload in results.joined(self._results, "model")]
         return TFModel._from_run(RunResult(self.summary["nodes"], [], models[0] if models else None), [])
 

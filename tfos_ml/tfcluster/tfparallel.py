@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class TFParallel:
-    """Parallel single-node mode; see :meth:`run`."""
+    """Independent instances of a function, without a cluster; see :meth:`run`."""
 
     __module__ = "tfos_ml"
 
@@ -46,29 +46,29 @@ class TFParallel:
         use_barrier: bool = False,
         verbose: int = 1,
     ) -> list[Any]:
-        """Run independent instances of a function, each in a TensorFlow process of its own.
+        """Run independent instances of a function, each in its own TensorFlow process.
 
         Parameters
         ----------
         sc : pyspark.SparkContext or pyspark.sql.SparkSession
-            Of the application whose executors run the instances; not Spark Connect.
+            The application whose executors run the instances; not on Spark Connect.
         map_fn : callable
             ``map_fn(args, ctx)``, with ``ctx.worker_num`` the number of the instance and ``ctx.num_workers`` how many
             there are. In all else each is worker 0 of a cluster of its own.
         tf_args : object
-            Passed to it as it is; a list becomes ``sys.argv`` as well.
+            Passed to `map_fn` unchanged. A list also becomes ``sys.argv``.
         num_executors : int
             Number of instances.
         use_barrier : bool, default False
-            Whether all start at once, in a barrier stage of Spark's, for which there must be a task slot for each.
-            Otherwise as many run at once as there are slots.
+            Whether all instances start at the same time, in a barrier stage, which needs a task slot for each.
+            Otherwise as many run at a time as there are slots.
         verbose : {0, 1, 2}, default 1
-            What of the instances' output the driver's stderr shows: nothing, ``ctx.log``, or all they print.
+            Output of the instances that the driver shows on stderr: nothing, lines of ``ctx.log``, or everything.
 
         Returns
         -------
         list
-            What each instance returned, by number; anything that can be pickled.
+            The result of each instance, by number. Results must be picklable.
 
         Raises
         ------

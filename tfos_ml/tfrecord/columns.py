@@ -42,7 +42,6 @@ class Column:
     element: pa.DataType  # of the innermost values
     ndim: int  # levels of arrays; a vector is one
     is_vector: bool = False
-    only: int | None = None  # the tag of the one list to be read, whatever the element
 
     @property
     def key(self) -> bytes:
@@ -53,8 +52,6 @@ class Column:
     def lists(self) -> tuple[int, ...]:
         """The lists that may hold it, as tags; the first is the one that it is written to."""
         kind = self.element
-        if self.only is not None:
-            return (self.only,)
         if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
             return (INT64,)
         if pa.types.is_decimal(kind):

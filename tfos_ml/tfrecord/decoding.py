@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tfos_ml.tfrecord.columns import BYTES, FLOAT, LIST_NAMES, Column
 from tfos_ml.tfrecord.entries import Problems, Spans, named_spans
+from tfos_ml.tfrecord.messages import rewritten
 from tfos_ml.tfrecord.wire import (
     Array,
     Buffer,
@@ -37,7 +38,7 @@ class Decoded:
 
 def decode_records(records: pa.LargeBinaryArray, columns: Sequence[Column], record_type: str) -> Decoded:
     """The columns that serialised messages, none of them null, hold."""
-    data, bounds = contents(records)
+    data, bounds = _contents(records)
     return decode(data, bounds[:-1], bounds[1:], columns, record_type)
 
 
@@ -50,19 +51,17 @@ def decode(data: Array, start: Array, end: Array, columns: Sequence[Column], rec
     arrays, problems = _decode(data, start, end, columns, record_type)
     if not problems.unusual.any():
         return Decoded(arrays, problems.reasons)
-    data, start, end, unreadable = usual(data, start, end, problems.unusual, record_type)
+    data, start, end, unreadable = _usual(data, start, end, problems.unusual, record_type)
     arrays, problems = _decode(data, start, end, columns, record_type)
     message = f"it is no {record_type}, or is damaged"
     problems.mark(np.array([*unreadable, *np.flatnonzero(problems.unusual)], np.int64), message)
     return Decoded(arrays, problems.reasons)
 
 
-def usual(
+def _usual(
     data: Array, start: Array, end: Array, unusual: Array, record_type: str
 ) -> tuple[Array, Array, Array, list[int]]:
     """The same messages, of which some are written anew, and those that are none."""
-    from tfos_ml.tfrecord.messages import rewritten
-
     parts: list[bytes] = [data[a:z].tobytes() for a, z in zip(start.tolist(), end.tolist(), strict=True)]
     unreadable = []
     for row in np.flatnonzero(unusual).tolist():
@@ -70,11 +69,11 @@ def usual(
         parts[row] = anew or b""
         if anew is None:
             unreadable.append(row)
-    data, bounds = contents(pa.array(parts, pa.large_binary()))
+    data, bounds = _contents(pa.array(parts, pa.large_binary()))
     return data, bounds[:-1], bounds[1:], unreadable
 
 
-def contents(records: pa.LargeBinaryArray) -> tuple[Array, Array]:
+def _contents(records: pa.LargeBinaryArray) -> tuple[Array, Array]:
     """The bytes of records, padded, and their bounds."""
     if not len(records):
         return padded(np.zeros(0, np.uint8)), np.zeros(1, np.int64)
@@ -144,7 +143,7 @@ class Decoder:
         if present.any():
             self._mark_others(kinds, present, records)
         if not arrays:
-            return pa.nulls(count, type_at(self.column, ndim))
+            return pa.nulls(count, _type_at(self.column, ndim))
         return _placed(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), np.concatenate(places), count)
 
     def _mark_others(self, kinds: Array, present: Array, records: Array) -> None:
@@ -179,7 +178,7 @@ class Decoder:
         self.problems.unusual[records[wrong]] = True
         read = self._floats if kind == FLOAT else self._integers
         values, bounds = read(begin, finish, records, ndim)
-        return self._cast(pa.array(values), bounds, records), bounds
+        return self._fitted(pa.array(values), bounds, records), bounds
 
     def _floats(self, begin: Array, end: Array, records: Array, ndim: int) -> tuple[Array, Array]:
         size = end - begin
@@ -214,20 +213,20 @@ class Decoder:
                 self.problems.mark(records[owner[uneven]], f"{found}, and its column is {self.column.type}")
                 return pa.nulls(0, pa.float64()), np.zeros(len(start) + 1, np.int64)
             return pa.array(data.view("<f8")), offsets[bounds] // 8
-        return self._cast(_binary(data, offsets), bounds, records), bounds
+        return self._fitted(_binary(data, offsets), bounds, records), bounds
 
-    def _cast(self, values: pa.Array, bounds: Array, records: Array) -> pa.Array:
+    def _fitted(self, values: pa.Array, bounds: Array, records: Array) -> pa.Array:
         """Values as the column has them; what it cannot have is null, and told."""
         if values.type == self.column.element:
             return values
         try:
-            return cast(values, self.column.element)
+            return _cast(values, self.column.element)
         except pa.ArrowInvalid:
             pass
         fits = np.ones(len(values), bool)
         for i in range(len(values)):  # seldom, and the record is lost
             try:
-                cast(values.slice(i, 1), self.column.element)
+                _cast(values.slice(i, 1), self.column.element)
             except pa.ArrowInvalid:
                 fits[i] = False
         lists = np.searchsorted(bounds, np.flatnonzero(~fits), side="right") - 1
@@ -235,10 +234,10 @@ class Decoder:
         if pa.types.is_string(self.column.element) or pa.types.is_large_string(self.column.element):
             reason += ": it is no UTF-8. Read it as binary (option binaryFeatures, or a schema)"
         self.problems.mark(records[lists], reason)
-        return cast(values.take(pa.array(np.arange(len(values)), mask=~fits)), self.column.element)
+        return _cast(values.take(pa.array(np.arange(len(values)), mask=~fits)), self.column.element)
 
 
-def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Values as another type; raises ``ArrowInvalid`` if one is out of its range, or no UTF-8."""
     if pa.types.is_floating(kind):
         return pc.cast(values, kind, safe=False)  # whole numbers are rounded
@@ -247,7 +246,7 @@ def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.cast(values, kind)
 
 
-def type_at(column: Column, ndim: int) -> pa.DataType:
+def _type_at(column: Column, ndim: int) -> pa.DataType:
     """The type of what has `ndim` levels of arrays in a column."""
     kind = column.type
     for _ in range(column.ndim - ndim):
@@ -266,7 +265,7 @@ def _binary(data: Array, offsets: Array) -> pa.LargeBinaryArray:
 
 def _shaped(bounds: Array, values: pa.Array, column: Column, ndim: int) -> pa.Array:
     """Values as arrays of the type that a column has at a level, or as vectors."""
-    kind = type_at(column, ndim)
+    kind = _type_at(column, ndim)
     if column.is_vector:
         lists = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values)
         dense = pa.array(np.ones(len(lists), np.int8))

@@ -41,11 +41,11 @@ def named_spans(
     start: Array,
     end: Array,
     record_type: str,
-    in_context: set[str] | None,
-    in_lists: set[str] | None,
+    in_context: set[str],
+    in_lists: set[str],
     problems: Problems,
 ) -> tuple[dict[str, Spans], dict[str, Spans]]:
-    """The features and the feature lists of messages, by name; None for all names."""
+    """The features and the feature lists of messages, by name."""
     if record_type == SEQUENCE:
         context, lists = _halves(buffer, start, end, problems)
         features = _entries(buffer, context, in_context, problems)
@@ -70,7 +70,7 @@ def _halves(buffer: Buffer, start: Array, end: Array, problems: Problems) -> tup
     return halves[0], halves[1]
 
 
-def _entries(buffer: Buffer, maps: Spans, names: set[str] | None, problems: Problems) -> dict[str, Spans]:
+def _entries(buffer: Buffer, maps: Spans, names: set[str], problems: Problems) -> dict[str, Spans]:
     """The values of the entries with given names of the maps that records have."""
     found: dict[str, list[Spans]] = {}
     active, position, ends = maps.rows, maps.start, maps.end
@@ -100,7 +100,7 @@ def _entries(buffer: Buffer, maps: Spans, names: set[str] | None, problems: Prob
         for name, chosen in _by_key(buffer, key, key_length):
             if name is None:
                 problems.unusual[active[chosen]] = True
-            elif names is None or name in names:
+            elif name in names:
                 found.setdefault(name, []).append(Spans(active[chosen], value_begin[chosen], finish[chosen]))
         position, more = finish, finish < ends
     return {name: _merged(parts, problems) for name, parts in found.items()}

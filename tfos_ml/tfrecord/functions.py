@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
@@ -55,14 +54,6 @@ EXAMPLE_COLUMN = "example"
 _STORE_FAILED = re.compile(rf"{StorageError.__name__}: (.*)")
 
 
-_registered: WeakSet[Any] = WeakSet()  # sessions
-
-
-def is_registered(spark: SparkSession) -> bool:
-    """Whether the format ``tfrecord`` of a session is known to be this one."""
-    return spark in _registered
-
-
 def register(spark: SparkSession) -> None:
     """Make ``format("tfrecord")`` known to a session, with its settings ``fs.s3a.*`` as they are now.
 
@@ -91,9 +82,7 @@ def register(spark: SparkSession) -> None:
 
         return with_stores({} if is_connect(spark) else store_settings())
 
-    if register_data_source(spark, source):
-        _registered.add(spark)
-    else:
+    if not register_data_source(spark, source):
         raise ClusterConfigError(
             f"Spark {spark.version} has no Python data sources, and so no format 'tfrecord'; Spark 4.0 has. Use "
             "tfos_ml.tfrecord.load_tfrecords and save_as_tfrecords, which do the same."

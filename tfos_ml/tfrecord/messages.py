@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tfos_ml.errors import MissingPackageError
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
 from tfos_ml.tfrecord.columns import EXAMPLE
 
 _PACKAGE = "tensorflow"
 _BYTES, _FLOAT, _INT64, _MESSAGE = 12, 2, 3, 11  # of FieldDescriptorProto.Type
 _STRING, _OPTIONAL, _REPEATED = 9, 1, 3
-_LISTS = {"BytesList": _BYTES, "FloatList": _FLOAT, "Int64List": _INT64}
+LISTS = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
+"""The fields of a Feature, one of which it has, and their types."""
 
 
-def rewritten(record: bytes, record_type: str) -> bytes | None:
-    """A message, serialised in the usual way; None if it is none."""
+def parsed(record: bytes, record_type: str) -> Any:
+    """A serialised message as an object; None if it is none."""
     message = message_class(record_type)()
     try:
         message.ParseFromString(record)
@@ -23,29 +25,29 @@ def rewritten(record: bytes, record_type: str) -> bytes | None:
         if type(error).__name__ != "DecodeError":
             raise
         return None
+    return message
+
+
+def rewritten(record: bytes, record_type: str) -> bytes | None:
+    """A message, serialised in the usual way; None if it is none."""
+    message = parsed(record, record_type)
+    if message is None:
+        return None
     message.DiscardUnknownFields()
-    found: bytes = message.SerializeToString()
-    return found
+    usual: bytes = message.SerializeToString()
+    return usual
 
 
 @functools.cache
 def message_class(record_type: str) -> Any:
     """The class of ``tensorflow.Example`` or ``tensorflow.SequenceExample``, of a pool of its own."""
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError as error:
-        raise MissingPackageError(
-            "A TFRecord is written in a way that only Protocol Buffers' own library reads, and it is not installed "
-            "here. Run: pip install protobuf.",
-            name="protobuf",
-        ) from error
     file = descriptor_pb2.FileDescriptorProto(name="tfos_ml_example.proto", package=_PACKAGE, syntax="proto3")
-    for name, kind in _LISTS.items():
+    for name, kind in zip(LISTS.values(), (_BYTES, _FLOAT, _INT64), strict=True):
         _field(file.message_type.add(name=name), "value", 1, kind, label=_REPEATED)
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
-    for number, name in enumerate(_LISTS, 1):
-        _field(feature, name.replace("List", "_list").lower(), number, _MESSAGE, name, oneof_index=0)
+    for number, (name, of) in enumerate(LISTS.items(), 1):
+        _field(feature, name, number, _MESSAGE, of, oneof_index=0)
     _field(file.message_type.add(name="FeatureList"), "feature", 1, _MESSAGE, "Feature", label=_REPEATED)
     _map(file.message_type.add(name="Features"), "feature", "Feature")
     _map(file.message_type.add(name="FeatureLists"), "feature_list", "FeatureList")

@@ -23,7 +23,6 @@ from tfos_ml.worker.row_store import NodeRows
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfos_ml.worker.arriving import ComingRows
     from tfos_ml.worker.dataset import RowStore
     from tfos_ml.worker.resolver import SparkClusterResolver
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 class NodeContext:
     """One node of the cluster, as its train function sees it.
 
-    Made by tfos_ml and passed to ``trainFn(args, ctx)``. Files that the train function makes with
+    tfos_ml creates it and passes it to ``trainFn(args, ctx)``. Files that the train function creates with
     ``tempfile`` are deleted when its process has ended.
 
     Attributes
@@ -43,25 +42,25 @@ class NodeContext:
     executor_id : int
         Rank of the node in the whole cluster.
     worker_num, num_workers : int
-        Index among, and number of, the nodes that receive training rows; ``worker_num`` is -1
-        on nodes that receive none. With ``TFParallel``, of the instances.
+        Index and number of the nodes that receive training rows; ``worker_num`` is -1 on other nodes. With
+        ``TFParallel``, index and number of the instances.
     cluster_spec : dict of str to list of str
         ``host:port`` of all nodes by job name.
     is_chief : bool
-        Whether this node writes what is written once.
+        Whether this node is the chief, which exports the model.
     default_fs, working_dir : str
         Default filesystem of the Spark cluster, and the driver's working directory.
     checkpoint_dir : str or None
-        ``modelDir``, absolute.
+        Absolute form of ``modelDir``.
     log_dir : str
-        For TensorBoard's event files: ``logDir``; unless set, a directory that goes with the node, and with
-        ``tensorboard=True`` one that stays. Where ``logDir`` is on a store that TensorFlow cannot write (all but local
-        paths and ``gs://``), a local directory, which is copied there at the end, and by ``KerasEstimator`` after each
-        epoch.
+        Directory for TensorBoard's event files: ``logDir``. If that is not set, a directory that is deleted with the
+        node, or kept with ``tensorboard=True``. If TensorFlow cannot write to the store of ``logDir`` (it can write
+        to local paths and ``gs://``), a local directory that is copied there at the end, and by ``KerasEstimator``
+        after each epoch.
     restart_count : int
-        How many times this fit has been restarted.
+        Number of restarts of this fit so far.
     run_id : str
-        The same on all nodes of one attempt of a fit, and of no other.
+        Identifies one attempt of a fit; the same on all its nodes.
     batch_size, per_node_batch_size, epochs : int
         The global batch, one node's share of it (at least 1), and the epochs requested.
 
@@ -133,20 +132,19 @@ class NodeContext:
         epochs: int | None = None,
         shuffle: bool | None = None,
         drop_remainder: bool = False,
-        wait: bool = True,
     ) -> tf.data.Dataset:
         """This node's training rows as batches.
 
-        Every worker's dataset has the same, finite and asserted number of batches, and none is
-        empty: where a worker would have no row in a last step, it holds one back from the step
-        before. Within one pass every row of the DataFrame comes exactly once, on one worker.
+        The datasets of all workers have the same number of batches, which TensorFlow knows, and no batch is empty: a
+        worker that would have no row in the last step keeps one from the step before. In one epoch every row of the
+        DataFrame is used exactly once, on one worker.
 
         Parameters
         ----------
         batch_size : int, optional
             Rows of this node in one step; default ``per_node_batch_size``.
         epochs : int, optional
-            Passes over the rows in one iteration; default 1.
+            Epochs in one iteration over the dataset; default 1.
         shuffle : bool, optional
             Default the Param ``shuffle``. The order is one seeded permutation of all rows, a new
             one each pass and the same for every cluster size. Where the rows of all nodes have more
@@ -154,12 +152,7 @@ class NodeContext:
             rows within windows of 24 blocks, and a warning says so. Without it, rows come in the
             order of the DataFrame.
         drop_remainder : bool, default False
-            Leave out, on every worker, what does not fill a batch on all of them.
-        wait : bool, default True
-            Whether to wait for all rows. If not, the first pass begins with the first rows, in the same
-            order and batches: for ``shuffle=False`` and rows of one shape, where nodes read files of
-            which all rows are trained or drawn (``inputPath``, ``cacheDir``), or where one node trains.
-            Of the latter the number of batches is not known beforehand.
+            Whether all workers drop the rows that do not fill a batch on all of them.
 
         Returns
         -------
@@ -181,12 +174,9 @@ class NodeContext:
             If some worker would have no row in some step, for instance when there are fewer
             rows than workers.
         CollectiveCallError
-            If this or another worker reads with :meth:`get_data_feed`, or several train with
-            ``wait=False``, and files do not tell which rows they will have.
+            If this or another worker reads with :meth:`get_data_feed`.
         SpoolFullError
             If a shuffle of rows on disk would need more room there.
-        ParamError
-            If rows are to be shuffled with ``wait=False``.
 
         Notes
         -----
@@ -200,13 +190,6 @@ class NodeContext:
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
         shuffle = self.settings.shuffle if shuffle is None else shuffle
-        if not wait:
-            if shuffle:
-                raise errors.ParamError(
-                    "wait=False needs shuffle=False: where a row comes in a shuffle depends on how many rows there are"
-                )
-            self.reads = "dataset"
-            return self._rows.arriving(batch_size, epochs, drop_remainder)
         steps = self._rows.agreed_steps(batch_size, drop_remainder)
         self.reads = "dataset"
         store = self._rows.store("train")
@@ -219,10 +202,10 @@ class NodeContext:
         return make_dataset(store, sizes, epochs, self.settings.seed if shuffle else None, self.settings.pad_value)
 
     def validation_dataset(self, batch_size: int | None = None) -> tf.data.Dataset:
-        """This node's validation rows, one pass in order, as :meth:`dataset` has them.
+        """This node's validation rows, in order, as batches of the form that :meth:`dataset` has.
 
-        With an evaluator, it has all of them; otherwise each worker has a share, and the numbers
-        of batches may differ.
+        If there is an evaluator, it has all of them. Otherwise each worker has a share, and the numbers of batches
+        can differ.
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         store = self._rows.store("validation")
@@ -231,7 +214,7 @@ class NodeContext:
         return make_dataset(store, sizes, 1, None, self.settings.pad_value)
 
     def steps_per_epoch(self, batch_size: int | None = None) -> int:
-        """Number of batches in one pass of :meth:`dataset`, the same on every worker."""
+        """Number of batches in one epoch of :meth:`dataset`, which is the same on every worker."""
         return self._rows.agreed_steps(batch_size or self.per_node_batch_size, drop_remainder=False)
 
     def get_data_feed(
@@ -239,15 +222,14 @@ class NodeContext:
     ) -> DataFeed:
         """This node's training rows as they arrive, ``epochs`` times.
 
-        With one epoch at most 256 MiB and one chunk of 32 MiB are held for this node, in memory
-        or on disk; more epochs keep the rows for replay. Workers may get different numbers of
-        rows; nothing is promised about order.
+        With one epoch the node holds at most 256 MiB and one chunk of 32 MiB, in memory or on disk. With more epochs
+        it keeps its rows. Workers can get different numbers of rows, in any order.
 
         Parameters
         ----------
         train_mode : bool, default True
-            Whether this is training; otherwise each row is read once, and every row read is
-            answered by :meth:`DataFeed.batch_results`.
+            Whether this is training. If not, each row is read once, and :meth:`DataFeed.batch_results` has to be
+            called with a result for every row.
         qname_in : str, default "input"
             With ``TFCluster``, the queue to read.
         input_mapping : dict of str to str, optional
@@ -302,14 +284,6 @@ class NodeContext:
         """All rows of this node of one stream, ``"train"`` or ``"validation"``; for tfos_ml itself."""
         return self._rows.store(stream)
 
-    def coming_rows(self) -> ComingRows | None:
-        """The same before they have come, where it is known which those will be; for tfos_ml itself."""
-        return self._rows.coming()
-
-    def rows_ended_after(self, began: float) -> float:
-        """Seconds from ``time.monotonic() == began`` until all rows had come; for tfos_ml itself."""
-        return max(0.0, self._inbox.input_ended_at - began)
-
     def shuffle_notice(self) -> str:
         """What to say of ``shuffle=True`` on these rows; for tfos_ml itself."""
         return self._rows.shuffle_notice()
@@ -323,7 +297,7 @@ class NodeContext:
         return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index, self.settings.protocol)
 
     def communication_options(self) -> tf.distribute.experimental.CommunicationOptions:
-        """The Param ``communication`` as ``MultiWorkerMirroredStrategy`` takes it."""
+        """The Param ``communication``, in the form that ``MultiWorkerMirroredStrategy`` takes."""
         import tensorflow as tf
 
         kind = self.settings.communication.upper()
@@ -332,7 +306,7 @@ class NodeContext:
         )
 
     def tf_cluster_spec(self) -> tf.train.ClusterSpec:
-        """The cluster as ``tf.train.ClusterSpec``, without the evaluator, which is no member of it."""
+        """The cluster as ``tf.train.ClusterSpec``, without the evaluator."""
         import tensorflow as tf
 
         return tf.train.ClusterSpec(self._training_spec())
@@ -346,7 +320,7 @@ class NodeContext:
         Raises
         ------
         tf.errors.UnknownError
-            If the port was taken meanwhile; the fit then starts anew.
+            If another process has taken the port; the fit then restarts.
         ClusterConfigError
             If this TensorFlow has no server for the Param ``protocol``.
         """
@@ -368,14 +342,14 @@ class NodeContext:
             ) from None
 
     def wait(self) -> None:
-        """Wait until the nodes that train have ended; what parameter servers, and workers that serve a chief, do."""
+        """Wait until the nodes that train have ended; for parameter servers, and for workers that serve a chief."""
         self._inbox.wait_cluster_done()
 
     def should_stop(self) -> bool:
-        """Whether the nodes that train have ended; an evaluator then looks once more and returns.
+        """Whether the nodes that train have ended. An evaluator then evaluates once more and returns.
 
-        For a worker beside a chief and parameter servers, whether the chief has ended. An evaluator that does not
-        return is ended after ``spark.tfos_ml.evaluatorGrace`` (60 s).
+        On a worker beside a chief and parameter servers: whether the chief has ended. An evaluator that does not
+        return is stopped after ``spark.tfos_ml.evaluatorGrace`` (60 s).
         """
         return self._inbox.cluster_done
 
@@ -397,36 +371,36 @@ class NodeContext:
             raise errors.CollectiveCallError(error)
 
     def release_port(self) -> None:
-        """Free the reserved port for TensorFlow to bind; called before the train function already."""
+        """Free the reserved port for TensorFlow to bind. Estimators call it before the train function."""
         self._channel.send(messages.ReleasePort())
         self._inbox.port_released()
 
     # Results
 
     def report(self, metrics: dict[str, Any], epoch: int | None = None, step: int | None = None) -> None:
-        """Report metrics: shown on the driver at once, kept in ``TFModel.history``.
+        """Send metrics to the driver, which shows them at once and keeps them in ``TFModel.history``.
 
         Parameters
         ----------
         metrics : dict of str to number
             Scalars; tensors are converted.
         epoch, step : int, optional
-            To what they belong, counted from 0.
+            Epoch and step of the metrics, counted from 0.
         """
         values = {str(name): float(value) for name, value in metrics.items()}
         epoch, step = (None if n is None else int(n) for n in (epoch, step))
         self._channel.send(messages.Report(values, epoch, step, time.time()))
 
     def log(self, message: Any) -> None:
-        """Show a line on the driver, and write it into this node's log, with the node's role and index.
+        """Show a line on the driver and write it to the log of this node, with the role and index of the node.
 
-        Unlike what is printed, which stays in the executors' logs unless ``verbose=2`` asks for it. Of many lines in
-        a second the rest is counted. With ``verbose=0`` the driver shows nothing.
+        Printed output, in contrast, stays in the logs of the executors unless ``verbose=2``. The driver shows a
+        limited number of lines per second and counts the rest. With ``verbose=0`` it shows none.
 
         Parameters
         ----------
         message : object
-            The line, or lines; shown as ``str`` has it.
+            The line or lines, converted by ``str``.
 
         Examples
         --------
@@ -440,17 +414,17 @@ class NodeContext:
         self._channel.send(messages.Summary(facts))
 
     def export_saved_model(self, model: Any, signatures: Any = None) -> str | None:
-        """Export the model that ``fit`` returns; to be called on every node, kept on the chief.
+        """Export the model that ``fit`` returns. Call it on every node; the model of the chief is kept.
 
         Parameters
         ----------
         model : keras.Model or tf.Module
-            A Keras model (built from the feature columns if it is not yet) is given a signature
-            of our own: inputs by ``inputMapping``'s tensor names (a single one: ``features``),
-            outputs by dict key, else layer name, else ``output_0``. The optimizer of a model of Keras 3
-            is left out, as in ``keras.Model.export``.
+            The model. A Keras model is built from the feature columns if needed, and gets a signature: its inputs
+            have the names of ``inputMapping`` (``features`` for a single input), its outputs those of the dict keys,
+            or of the layers, or ``output_0``. The optimizer of a Keras 3 model is not exported, as in
+            ``keras.Model.export``.
         signatures : optional
-            As of ``tf.saved_model.save``; then the model is saved with just these.
+            Signatures as for ``tf.saved_model.save``, which replace the default one.
 
         Returns
         -------
@@ -495,19 +469,19 @@ class NodeContext:
         return path
 
     def log_checkpoint(self, model: Any, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
-        """Log the model as it is now to MLflow, where ``autolog(log_checkpoints=True)`` wants it.
+        """Log the current model to MLflow, if ``autolog(log_checkpoints=True)`` is on.
 
-        To be called on any node, acts on the chief; ``KerasEstimator`` does so after each epoch. Waits until the
-        checkpoint before has gone to the driver.
+        Call it on all nodes; only the chief logs. ``KerasEstimator`` calls it after each epoch. It waits until the
+        previous checkpoint has been sent to the driver.
 
         Parameters
         ----------
         model : keras.Model or tf.Module
-            As of :meth:`export_saved_model`; without variables of a ``tf.distribute`` strategy.
+            The model, as for :meth:`export_saved_model`, but without variables of a ``tf.distribute`` strategy.
         epoch : int
-            The MLflow step that it is linked to, counted from 0.
+            The epoch, counted from 0: the MLflow step of the checkpoint.
         metrics : dict of str to number, optional
-            Of that epoch; they tell which checkpoint is best.
+            Metrics of that epoch, by which the best checkpoint is chosen.
         """
         path = self.export_checkpoint(model, epoch)
         if path is not None:
@@ -539,10 +513,10 @@ class NodeContext:
             self._channel.send(messages.Results(path))
 
     def absolute_path(self, path: str) -> str:
-        """A path as all nodes understand it: relative ones are put on the default filesystem.
+        """The absolute form of a path, which all nodes understand. A relative path is on the default filesystem.
 
-        There they are in the user's home; on the local filesystem in the driver's working directory, on an object
-        store in the bucket. URIs stay as they are.
+        It is relative to the home directory of the user, on the local filesystem to the working directory of the
+        driver, and on an object store to the bucket. URIs do not change.
         """
         return self.settings.absolute_path(path)
 

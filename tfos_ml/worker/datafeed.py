@@ -22,7 +22,7 @@ RESULT_COLUMN = "result"
 
 
 class DataFeed:
-    """A stream of this node's rows; made by ``ctx.get_data_feed()``.
+    """A stream of this node's rows. ``ctx.get_data_feed()`` returns it.
 
     Examples
     --------
@@ -105,23 +105,23 @@ class DataFeed:
         """Called with the number of rows taken from the present chunk."""
 
     def should_stop(self) -> bool:
-        """Whether there are no more rows; waits until that is known."""
+        """Whether there are no more rows. Waits until this is known."""
         return self._terminated or not self._available()
 
     def next_batch(self, batch_size: int) -> list[tuple[Any, ...]] | dict[str, Array]:
-        """The next rows: `batch_size`, fewer only at the end of the feed, none after it.
+        """The next `batch_size` rows; fewer at the end of the feed, and none after it.
 
         Parameters
         ----------
         batch_size : int
-            Rows wanted, at least 1. A batch may hold rows of two epochs.
+            Number of rows, at least 1. A batch can have rows of two epochs.
 
         Returns
         -------
         list of tuple, or dict of str to numpy.ndarray
-            With ``inputMapping`` an array a column, by tensor name (labels under their own
-            names), of shape ``(rows, ...)``. Otherwise a list of rows, each a tuple of features,
-            label and weight; scalars are Python objects, arrays NumPy ones.
+            With ``inputMapping`` one array of shape ``(rows, ...)`` per column, by tensor name (labels by their own
+            names). Otherwise a list of rows, each a tuple of features, label and weight: Python scalars and NumPy
+            arrays.
 
         Raises
         ------
@@ -155,9 +155,9 @@ class DataFeed:
         return [to_numpy(array.slice(i, 1), spec, self._pad_value)[0] for i in range(len(array))]
 
     def batch_results(self, results: Sequence[Any]) -> None:
-        """Answer rows that were read, one result each, in the order they were read.
+        """Give the results of rows that were read, one per row, in the order of reading.
 
-        ``fit`` gives them back as ``TFModel.results()``, in the order of the DataFrame.
+        ``TFModel.results()`` returns them after ``fit``, in the order of the DataFrame.
 
         Raises
         ------
@@ -202,7 +202,7 @@ class DataFeed:
             raise ShapeError(f"{waiting} rows were read with train_mode=False but not answered by batch_results()")
 
     def terminate(self) -> None:
-        """Read no further: the rest of the rows is neither waited for nor kept."""
+        """Stop reading. The other rows are dropped when they arrive."""
         self._terminated = True
         self._channel.send(Reading("terminated", keeps_rows=False))
 

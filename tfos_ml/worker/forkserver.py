@@ -36,7 +36,6 @@ from typing import Any, NoReturn
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.cgroup import is_memory_short
 from tfos_ml.common.pids import ProcessHandle, start_ticks
-from tfos_ml.data import kept_rows
 from tfos_ml.inference.tensorflow_import import (
     import_keras_lightly,
     import_tensorflow,
@@ -120,8 +119,6 @@ class ForkServer:
             if not events and not has_time and not self._awaited:
                 has_time = True
                 self._import_more()
-            if not events:
-                kept_rows.expire(0 if is_memory_short() else self._idle_seconds)
             if self._children:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since >= self._idle_seconds or is_memory_short():
@@ -385,7 +382,6 @@ def main(arguments: Sequence[str]) -> None:
             gc.freeze()  # what is shared is not written to
             later = PROGRAM_MODULES if keras else ()
             ForkServer(listener, owner, float(idle_seconds), later).serve()
-            kept_rows.expire(float(idle_seconds))  # what belonged to its owners, which have died
     finally:
         Path(path).unlink(missing_ok=True)
         with contextlib.suppress(OSError):

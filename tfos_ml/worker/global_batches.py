@@ -121,28 +121,15 @@ def make_global_dataset(
     `epoch` is called when an iteration begins; `gather` makes one dataset element, of `element_spec` with the batch
     dimension None, of the rows at some positions of some rows. Without a `seed` rows keep the order of the DataFrame.
     """
-    if not may_be_copied(store):
-        return make_dataset_of_pieces(
-            lambda: stored_pieces(store, *batches.plan(seed, epoch()), gather),
-            batches,
-            store.block_rows(),
-            element_spec,
-        )
-    everything = gather(*store.first(len(store)))
-    return _finished(_from_memory(everything, lambda: batches.epoch(seed, epoch())), batches, store.block_rows())
+    if _may_be_copied(store):
+        everything = gather(*store.first(len(store)))
+        dataset = _from_memory(everything, lambda: batches.epoch(seed, epoch()))
+    else:
+        dataset = _from_pieces(lambda: _stored_pieces(store, *batches.plan(seed, epoch()), gather), element_spec)
+    return _finished(dataset, batches, store.block_rows())
 
 
-def make_dataset_of_pieces(
-    pieces: Callable[[], Iterator[Piece]],
-    batches: GlobalBatches,
-    block_rows: int,
-    element_spec: Any,
-) -> tf.data.Dataset:
-    """The same of the `pieces` of a pass, of about so many rows each, which are asked for when an iteration begins."""
-    return _finished(_from_pieces(pieces, element_spec), batches, block_rows)
-
-
-def may_be_copied(store: RowStore) -> bool:
+def _may_be_copied(store: RowStore) -> bool:
     """Whether rows may be in TensorFlow's memory, too."""
     return not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(store.nbytes)
 
@@ -154,11 +141,11 @@ def _finished(dataset: tf.data.Dataset, batches: GlobalBatches, block_rows: int)
     return without_autotuning(dataset.prefetch(prefetched(block_rows, np.array([batches.batch_size]))))
 
 
-def stored_pieces(
+def _stored_pieces(
     store: RowStore, order: Int64s, sizes: Int64s, edges: Int64s, gather: Callable[[Rows, Int64s], Any]
 ) -> Iterator[Piece]:
     """The pieces of a pass over all rows; `order` and `edges` are as of :meth:`RowStore.read`."""
-    bounds = piece_bounds(sizes, 1 if store.has_ragged else store.block_rows())
+    bounds = _piece_bounds(sizes, 1 if store.has_ragged else store.block_rows())
     ends = np.concatenate([[0], np.cumsum(sizes)])
     for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds], edges), strict=True):
         yield gather(rows, at), sizes[first:last]
@@ -214,7 +201,7 @@ def _from_pieces(pieces: Callable[[], Iterator[Piece]], element_spec: Any) -> tf
     return tf.data.Dataset.from_generator(generate, output_signature=(element_spec, cut, cut)).flat_map(steps)
 
 
-def piece_bounds(sizes: Int64s, block_rows: int) -> list[int]:
+def _piece_bounds(sizes: Int64s, block_rows: int) -> list[int]:
     """Steps at which to cut steps of some sizes into pieces of at least one step and about `block_rows` rows."""
     ends = np.concatenate([[0], np.cumsum(sizes)])
     bounds = [0]

@@ -34,7 +34,6 @@ class Inbox:
         self._barriers: deque[messages.BarrierPassed] = deque()
         self._agreement: dict[str, messages.RowCounts] | None = None
         self._end_of_input = False
-        self.input_ended_at = float("inf")  # ``time.monotonic()``
         self._port_released = False
         self._checkpoints_taken = 0
         self.cluster_done = False  # whether the nodes that train have ended
@@ -66,7 +65,6 @@ class Inbox:
                 self._chunks[message.stream].append(message)
             case messages.EndOfInput():
                 self._end_of_input = True
-                self.input_ended_at = time.monotonic()
             case messages.Agreement():
                 self._agreement = message.counts
             case messages.BarrierPassed():

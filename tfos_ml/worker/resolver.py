@@ -18,14 +18,14 @@ _FORMS = (
 class SparkClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
     """Cluster spec and task of this node, for ``tf.distribute`` strategies.
 
-    It answers as ``SimpleClusterResolver`` and ``TFConfigClusterResolver`` of TensorFlow do. Where the two
-    differ: without a task argument it names its own, as the second does; with one, it names that
-    even if there is no other in the cluster, as the first does.
+    It behaves like ``SimpleClusterResolver`` and ``TFConfigClusterResolver`` of TensorFlow. Where those differ:
+    without a task argument it uses its own task, as the second does; with one, it uses that task even in a cluster of
+    one node, as the first does.
 
     Parameters
     ----------
     cluster_spec : tf.train.ClusterSpec, tf.train.ClusterDef, or mapping of str to sequence or mapping
-        ``host:port`` of the training nodes by job name; by index where a job has gaps.
+        ``host:port`` of the training nodes by job name, and by index if a job has gaps.
     task_type : str, optional
         Job name of this node. Can be set later, as all attributes can.
     task_id : int, optional
@@ -33,7 +33,7 @@ class SparkClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
     rpc_layer : str or None, default "grpc"
         Protocol in front of addresses; none if empty or None.
     environment : str, default ""
-        Name of the environment. Spark is none of those that TensorFlow treats specially.
+        Name of the environment.
     num_accelerators : mapping of str to int, optional
         Accelerators of a node by type; default those that TensorFlow finds on this one.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tfos_ml import errors
 from tfos_ml.data.arrow import check_vector_size, fixed_shape, merge_extents
@@ -11,23 +10,16 @@ from tfos_ml.data.memory_budget import SPOOL_SETTING, MemoryBudget
 from tfos_ml.data.order import (
     SHUFFLE_SETTING,
     SHUFFLE_WINDOW_BLOCKS,
-    Int64s,
     agree_steps,
-    batch_sizes,
     shuffle_block,
     total_counts,
     unpack_counts,
 )
-from tfos_ml.data.planned_rows import PlannedRows
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.messages import Reading, RowCounts, Start
-from tfos_ml.worker.arriving import ArrivingRows, ChunkLog, ComingRows, format_of_first
 from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.inbox import Inbox
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 class NodeRows:
@@ -40,16 +32,13 @@ class NodeRows:
         self._label = start.label
         self._settings = start.settings
         self._labels = {"train": start.feed_labels, "validation": start.validation_labels}
-        self._planned, self._rank = start.planned, start.rank
         self._stores: dict[str, RowStore] | None = None
-        self._arrive = False  # whether datasets begin before all rows are here
-        self._chunks = {name: ChunkLog(partial(inbox.next_chunk, name)) for name in self._labels}
         self.streamed = False  # whether they are being read with ``get_data_feed``, and not held for datasets
 
     @property
     def are_held(self) -> bool:
-        """Whether all rows are here, or come to stay."""
-        return self._stores is not None or self._arrive
+        """Whether all rows are here."""
+        return self._stores is not None
 
     def keep(self) -> None:
         """Ask for all rows to be spooled."""
@@ -79,46 +68,6 @@ class NodeRows:
     def skipped(self) -> int:
         """Number of rows that the policies for nulls and NaN left out, of all nodes."""
         return sum(counted.skipped for counted in self._agreement().values())
-
-    def arriving(self, batch_size: int, epochs: int, drop_remainder: bool) -> tf.data.Dataset:
-        """Batches in order that begin with the rows that have come; raises as ``NodeContext.dataset`` says."""
-        labels = self._labels["train"]
-        if self._label not in labels or (self._planned is None and len(labels) > 1):
-            raise errors.CollectiveCallError(
-                f"wait=False needs one node that trains, or rows of files whose number is known; {labels} train. How "
-                "many batches each of them has, and whether each has one in every step, follows from the rows of all "
-                "nodes. Wait for them"
-            )
-        if self.streamed:
-            raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
-        self.keep()
-        self._arrive = True
-        own, sizes = self._agreed_on(self._planned, batch_size, drop_remainder) if self._planned else (None, None)
-        form = format_of_first(self._schema, self._chunks["train"])
-        if form is None:
-            raise errors.EmptyDataError(no_rows(self.skipped))
-        rows = ArrivingRows(form, self._chunks["train"], lambda: self.store("train"))
-        if own is None or sizes is None:
-            return rows.dataset(epochs, batch_size, drop_remainder)
-        return rows.planned_dataset(epochs, own, sizes)
-
-    def _agreed_on(self, planned: PlannedRows, batch_size: int, drop_remainder: bool) -> tuple[Int64s, Int64s]:
-        """The ids of this node's rows, and its batches, which all nodes find alike."""
-        share = planned.share("train", self._rank)
-        if not share.total:
-            raise errors.EmptyDataError(no_rows(0))
-        rows = dict(zip(self._labels["train"], share.numbers.values(), strict=True))
-        steps = agree_steps(rows, batch_size, drop_remainder)
-        return share.ids, batch_sizes(len(share.ids), batch_size, steps, drop_remainder)
-
-    def coming(self) -> ComingRows | None:
-        """The rows of this node before they have come; None where it is not known which those will be."""
-        if self._planned is None or self._label not in self._labels["train"]:
-            return None
-        self.keep()
-        self._arrive = True
-        shares = {name: self._planned.share(name, self._rank) for name in self._labels}
-        return ComingRows(shares, self._chunks["train"])
 
     @property
     def size(self) -> int:
@@ -166,7 +115,7 @@ class NodeRows:
             budget = MemoryBudget.of_node(self._settings.spool_memory, self._settings.host_nodes)
             self._stores = {
                 name: RowStore(
-                    self._chunks[name],
+                    iter(partial(self._inbox.next_chunk, name), None),
                     self._schema,
                     shapes,
                     totals,
