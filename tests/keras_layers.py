@@ -156,7 +156,7 @@ LAYERS = {
     "transformer_dropout": (sequences, transformer),
     "own_sampling": (numbers, own_sampling),
     "dropout": (numbers, lambda: dense(layer("Dropout", 0.5))),
-    "idle_dropout": (few_rows, lambda: dense(layer("Dropout", 0.3), layer("BatchNormalization"))),
+    "idle_layers": (few_rows, lambda: dense(layer("Dropout", 0.3), layer("BatchNormalization"))),
     "noise": (numbers, lambda: dense(layer("GaussianNoise", 0.3), layer("GaussianDropout", 0.3))),
     "alpha_dropout": (numbers, lambda: dense(layer("AlphaDropout", 0.3))),
     "dropout_noise_shape": (numbers, lambda: dense(layer("Dropout", 0.4, noise_shape=(None, 1)))),

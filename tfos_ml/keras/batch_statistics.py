@@ -53,7 +53,7 @@ def _count(layer: Any, inputs: Any, mask: Any) -> tf.Tensor:
 def _over_workers(mean: Any, variance: Any, count: tf.Tensor, step: StepWeights, group: WorkerGroup) -> Any:
     shape, loss_weight = mean.shape, step.loss
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def combine(mean: tf.Tensor, variance: tf.Tensor) -> Any:
         own_mean, own_variance = (tf.reshape(tf.cast(t, tf.float64), [-1]) for t in (mean, variance))
         sums = tf.concat([[count], count * own_mean, count * (own_variance + own_mean**2)], 0)

@@ -37,7 +37,6 @@ from tfos_ml.worker import keras_privates
 KEPT = 2
 _COMPLETE = "COMPLETE.json"
 _SHARED = "shared.npz"
-_SEED_STATE = "seed_generator_state"  # Keras' name
 
 
 @dataclass
@@ -224,10 +223,10 @@ def _unpack(data: bytes) -> list[Array]:
 
 
 def split_variables(model: keras.Model) -> tuple[list[Any], list[Any]]:
-    """Variables that are equal on all workers, and those that are not (states of seed generators)."""
+    """Variables that are saved with a model, and the states of its seed generators."""
     variables = [*model.variables, *(v for o in keras_privates.optimizers(model) for v in o.variables)]
-    own = [v for v in variables if v.name == _SEED_STATE]
-    return [v for v in variables if v.name != _SEED_STATE], own
+    own = keras_privates.seed_states(model)
+    return [v for v in variables if all(v is not seed for seed in own)], own
 
 
 def assign_all(variables: list[Any], arrays: list[Array]) -> None:

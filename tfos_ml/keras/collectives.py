@@ -79,6 +79,11 @@ class WorkerGroup:
             )
         return cls(rank, size, timeout, communication)
 
+    @property
+    def takes_any_shape(self) -> bool:
+        """Whether one operation may have another shape in each step, as long as all workers have the same."""
+        return self._mesh is not None
+
     def close(self) -> None:
         """End the connections of a mesh."""
         if self._mesh is not None:

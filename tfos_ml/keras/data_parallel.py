@@ -109,13 +109,13 @@ class Stage:
         self._ends = tf.Variable(np.zeros(-(-total // batch_size) + 1, np.int64), trainable=False)
 
     def rewind(self, places: Int64s, sizes: Int64s) -> None:
-        """Begin a new pass: `places` are those of this worker's rows among all, ascending, `sizes` how many each step has."""
+        """Begin a new pass: `places` of this worker's rows among all, ascending, and how many each step has of them."""
         self.next_step.assign(0)
         self._places.assign((places % self.batch_size).astype(np.int32))
         self._ends.assign(np.concatenate([[0], np.cumsum(sizes)]))
 
     def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
-        """Where the rows of this worker are in a step of so many rows; that of the row that stands in, if it has none."""
+        """Where the rows of this worker are in a step of `total` rows; if it has none, where the stand-in is."""
         places = self._places[self._ends[step] : self._ends[step + 1]]
         places = tf.cond(tf.size(places) > 0, lambda: places, lambda: tf.constant([0], tf.int32))
         return RowsOfStep(tf.cast(places, tf.int64), total)
@@ -129,7 +129,8 @@ class Stage:
 class DataParallel:
     """Makes a built, compiled model train in step with those of the other workers; it is wrapped until :meth:`close`.
 
-    A step may update variables several times, by several optimizers. ``bad_step`` is the first step of the pass in which this worker's own loss was not finite; -1 if none.
+    A step may update variables several times, by several optimizers. ``bad_step`` is the first step of the pass in
+    which this worker's own loss was not finite; -1 if none.
     ``tracing_seconds`` is how long TensorFlow has traced training steps.
     """
 

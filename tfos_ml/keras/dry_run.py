@@ -37,8 +37,8 @@ _TOLERANCE = 1e-3
 _HALF_TOLERANCE = 5e-2  # of models that compute in 16 bits
 _NOISE = 0.05  # standard deviation of what is added to weights: at zero too much agrees
 _DRAWS = (
-    "A training step draws random numbers, each worker its own, so that several workers do not train exactly what one "
-    "does: two steps on the same rows differed."
+    "A training step draws random numbers of each worker's own: two steps on the same rows differed. Several workers "
+    "do not train exactly what one does. Draw them with keras.random and a keras.random.SeedGenerator of the layer."
 )
 _ALL, _FIRST, _SECOND = range(3)
 
@@ -54,6 +54,11 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Ru
     if group.rank == 0:
         rules = _try(model, data)
     found = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
+    if found["together"] and not group.takes_any_shape:
+        raise ModelError(
+            "The loss computes over the rows of a batch together, which KerasEstimator trains on CPUs with "
+            "communication='auto' only. Use that, or clusterSize=1."
+        )
     return Rules(**{**found, "train": PassRules(**found["train"]), "test": PassRules(**found["test"])})
 
 

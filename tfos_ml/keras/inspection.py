@@ -26,7 +26,6 @@ from tfos_ml.keras.activations import output_activations
 from tfos_ml.keras.overview import ModelOverview, overview
 from tfos_ml.worker import keras_privates
 
-_COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
 
 
@@ -42,8 +41,6 @@ class ModelDescription:
         The same for outputs.
     losses : dict of str to LossInfo
         By output name; a loss for all outputs under ``""``.
-    batch_dependent : list of str
-        Names of what makes training depend on how rows are shared out.
     adaptable, not_adapted : list of str
         Preprocessing layers that have ``adapt``, and those of them that need it still.
     activations : dict of str to str
@@ -59,7 +56,6 @@ class ModelDescription:
     inputs: dict[str, TensorInfo] | None
     outputs: dict[str, TensorInfo] | None
     losses: dict[str, LossInfo]
-    batch_dependent: list[str]
     adaptable: list[str] = field(default_factory=list)
     not_adapted: list[str] = field(default_factory=list)
     activations: dict[str, str] = field(default_factory=dict)
@@ -121,7 +117,6 @@ def describe(model: Any) -> ModelDescription:
         declared_inputs(model),
         declared_outputs(model),
         losses,
-        _batch_dependent(model),
         [layer.name for layer in layers if hasattr(layer, "adapt")],
         [layer.name for layer in layers if _needs_adapt(layer)],
         output_activations(model),
@@ -231,12 +226,6 @@ def _loss_info(loss: Any) -> LossInfo:
     reduction = loss.reduction if is_object else "sum_over_batch_size"
     ignored = options.get("ignore_class", getattr(loss, "ignore_class", None))
     return LossInfo(name, from_logits, reduction, str(module).startswith("keras."), ignored)
-
-
-def _batch_dependent(model: Any) -> list[str]:
-    """Losses that are computed over the rows of a batch together."""
-    losses = [loss for loss in _losses(model).values() if loss.from_keras and loss.key in _COUPLING_LOSSES]
-    return [f"loss {loss.name} (computed over each worker's share of a batch)" for loss in losses]
 
 
 def answer(folder: Path) -> dict[str, Any]:

@@ -35,7 +35,8 @@ class LossTerms:
     """Puts the losses of a compiled model in step with those of the other workers, until :meth:`close`.
 
     `share` returns this worker's part of the rows while a step is traced, None outside of steps, and `rows` where they
-    are in it; `sums` names the terms that are sums over rows, `together` those that are of all rows together. ``values`` has what each term was in the last step, unscaled.
+    are in it; `sums` names the terms that are sums over rows, `together` those that are of all rows together.
+    ``values`` has what each term was in the last step, unscaled.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class LossTerms:
         self._plain = keras_privates.losses_of_outputs(self._compiled) if self._compiled is not None else None
         if self._plain is not None:
             in_step = [
-                entry._replace(loss=self._global(entry.loss, f"{OUTPUT_LOSS}{i}")) for i, entry in enumerate(self._plain)
+                entry._replace(loss=self._global(entry.loss, f"{OUTPUT_LOSS}{i}"))
+                for i, entry in enumerate(self._plain)
             ]
             keras_privates.set_losses_of_outputs(self._compiled, in_step)
         self._wrap_activity_regularizers()
@@ -111,7 +113,7 @@ class LossTerms:
         """What each worker has for its rows, of all workers by the place of the row, shape ``(rows of all, ...)``."""
         group = self._group
 
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        @tf.custom_gradient
         def of_all(own: tf.Tensor) -> Any:
             counting = tf.where(share > 0, own, tf.zeros_like(own))
             shape = tf.concat([[rows.total], tf.shape(own, out_type=tf.int64)[1:]], 0)
@@ -139,6 +141,7 @@ class LossTerms:
             return total / tf.cast(share, total.dtype)
         weight = sample_weight if loss.reduction == "mean_with_sample_weight" else None
         here = _denominator(values[0], mask, weight)
+        assert share is not None
         here = tf.where(share > 0, here, 0.0)
         denominator = self._group.all_reduce(tf.reshape(here, [1]), name)[0]
         return tf.math.divide_no_nan(total, tf.cast(denominator * share, total.dtype))

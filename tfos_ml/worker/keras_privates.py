@@ -189,6 +189,11 @@ def _random() -> Any:
     return random
 
 
+def seed_states(model: Any) -> list[Any]:
+    """The states of the seed generators of a model's layers."""
+    return [variable for variable in model.variables if variable.name == "seed_generator_state"]
+
+
 def global_seed_state() -> Any:
     """The state of the seed generator that draws use which are given no seed."""
     from keras.src.random.seed_generator import global_seed_generator
