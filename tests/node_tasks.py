@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.messages import Start
@@ -48,4 +50,4 @@ def make_start(**changes: Any) -> Start:
         log_dir="/tmp",
         settings=NodeSettings(),
     )
-    return replace(start, **changes)
+    return structs.replace(start, **changes)

@@ -110,12 +110,14 @@ def test_a_fit_keeps_everything_in_the_store(spark, store):
     undisturbed = estimator(epochs=4).fit(df)
     second = estimator(epochs=4, exportDir="s3a://bucket/all/second", **places)
     resumed = second.fit(df)
-    assert resumed.history == undisturbed.history
-    assert resumed.summary["steps"] == 2 * ROWS // 50
+    assert resumed.summary.history == undisturbed.summary.history
+    assert resumed.summary.steps == 2 * ROWS // 50
     np.testing.assert_array_equal(predictions(resumed, df), predictions(undisturbed, df))
-    warm = estimator(initialModel="s3a://bucket/all/second", epochs=1).fit(df)
-    assert warm.history["loss"][0] < undisturbed.history["loss"][0]
-    assert_no_secret(first, second, fitted, resumed, loaded, first.explainParams(), fitted.summary, fitted.history)
+    warm = estimator(initialWeights="s3a://bucket/all/second", epochs=1).fit(df)
+    assert warm.summary.history["loss"][0] < undisturbed.summary.history["loss"][0]
+    assert_no_secret(
+        first, second, fitted, resumed, loaded, first.explainParams(), fitted.summary, fitted.summary.history
+    )
 
 
 def epochs_logged(store, directory):
@@ -157,7 +159,7 @@ def test_event_files_that_cannot_be_copied_are_a_warning(spark, store):
         UserWarning, match=r"Event files could not be copied to logDir='s3://\*\*\*@bucket/lost"
     ) as caught:
         fitted = estimator(logDir="s3a://bucket/lost", clusterSize=1, epochs=1).fit(rows(spark))
-    assert len(fitted.history["loss"]) == 1
+    assert len(fitted.summary.history["loss"]) == 1
     assert_no_secret(*[warning.message for warning in caught])
 
 
@@ -237,8 +239,8 @@ def test_a_checkpoint_that_is_refused_does_not_count(spark, store, status):
     store.heal()
     assert sum(name.endswith("COMPLETE.json") for name in store.names(f"{place}/tfos_ml")) == 1
     resumed, whole = estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df), estimator(epochs=3).fit(df)
-    assert resumed.history == whole.history
-    assert resumed.summary["steps"] == 2 * ROWS // 50
+    assert resumed.summary.history == whole.summary.history
+    assert resumed.summary.steps == 2 * ROWS // 50
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(spark, store):
@@ -250,7 +252,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(spark, store):
     assert_no_secret(caught.value)
     store.heal()
     again = estimator(modelDir="s3a://bucket/unread", clusterSize=1).fit(df)
-    assert again.summary["steps"] == ROWS // 50  # the second epoch's
+    assert again.summary.steps == ROWS // 50  # the second epoch's
 
 
 def test_stages_are_saved_by_spark_which_says_what_it_lacks(spark, store):

@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow.flight as flight
 
+from tfos_ml.protocol.codec import decode
+
 TIMES = 2  # so often for each action of each node
 LATE_SECONDS = 1.5  # the callers wait for 1 s
 AGAIN_SECONDS = 0.3
@@ -60,7 +62,7 @@ class Answers:
         class Hit(server):  # type: ignore[misc]
             def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
                 copy = flight.Action(action.type, action.body.to_pybytes())
-                key = (action.type, copy.body.to_pybytes()[:12])  # the rank comes first
+                key = (action.type, decode(dict, copy.body.to_pybytes()).get("rank"))
                 return answers.give(lambda: super(Hit, self).do_action(None, copy), key)  # type: ignore[no-any-return]
 
             def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:

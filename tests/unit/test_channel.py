@@ -7,6 +7,8 @@ from conftest import wait_until
 
 from tfos_ml import errors
 from tfos_ml.protocol.channel import Channel, ChannelClosedError, QueuedChannel
+from tfos_ml.protocol.codec import encode
+from tfos_ml.protocol.frames import frame
 from tfos_ml.protocol.messages import EndOfInput, LogLine, PortReleased, ReleasePort, Segment, Summary
 
 
@@ -91,21 +93,22 @@ def test_a_peer_that_never_reads_counts_as_gone_after_the_timeout(seconds):
 
 def test_reading_ends_when_the_peer_closes(ends):
     channel, peer = ends
-    peer.sendall(b'{"type": "EndOfInput"}\n')
+    peer.sendall(frame(encode(EndOfInput())))
     peer.close()
     assert list(channel) == [EndOfInput()]
 
 
-def test_half_a_line_at_the_end_is_ignored(ends):
+def test_half_a_message_at_the_end_is_ignored(ends):
     channel, peer = ends
-    peer.sendall(b'{"type": "EndOfInput"}\n{"type": "EndOf')
+    peer.sendall(frame(encode(EndOfInput())) + frame(encode(EndOfInput()))[:-3])
     peer.close()
     assert list(channel) == [EndOfInput()]
 
 
-def test_a_line_that_is_no_message_is_a_typed_error(ends):
+@pytest.mark.parametrize("wrong", [frame(encode({"type": "Unheard"})), b"Traceback (most recent call last):"])
+def test_what_is_no_message_is_a_typed_error(ends, wrong):
     channel, peer = ends
-    peer.sendall(b'{"type": "EndOfInput"}\n{"type": "Unheard"}\n')
+    peer.sendall(frame(encode(EndOfInput())) + wrong)
     received = iter(channel)
     assert next(received) == EndOfInput()
     with pytest.raises(errors.VersionMismatchError, match="same version of tfos_ml"):
@@ -115,7 +118,7 @@ def test_a_line_that_is_no_message_is_a_typed_error(ends):
 def test_last_words_arrive_from_a_peer_that_left_messages_unread(ends):
     channel, peer = ends
     channel.send(ReleasePort())
-    peer.sendall(b'{"type": "LogLine", "text": "last"}\n')
+    peer.sendall(frame(encode(LogLine("last"))))
     peer.close()
     assert list(channel) == [LogLine("last")]
 

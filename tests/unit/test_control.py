@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,8 +31,7 @@ GARBAGE = {
 }
 
 
-@dataclass(frozen=True)
-class Shutdown(Request[Done]):
+class Shutdown(Request[Done], frozen=True):
     """What no server offers."""
 
     rank: int
@@ -243,7 +241,7 @@ class TestProgressLink:
         link = ProgressLink(connect(), 0, NodeProgress, period=0.01)
         link.start()
         link.close()
-        assert link.stop_requested
+        assert link.driver().answer.stop
 
     def test_does_not_disturb_the_node_when_the_driver_is_gone(self, server, connect):
         client = connect()
@@ -252,7 +250,7 @@ class TestProgressLink:
         link.start()
         link.report({"loss": 1.0})
         link.close()
-        assert not link.stop_requested
+        assert link.driver().answer is None
 
 
 @pytest.mark.parametrize(("nodes", "seconds"), [(1, 0.5), (100, 0.5), (1000, 5.0)])
@@ -312,7 +310,7 @@ def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_proc
     monkeypatch.setattr(control_client, "REFUSED_SECONDS", 0.5)
     link = ProgressLink(ControlClient(**address), 0, NodeProgress, period=0.01)
     link.start()
-    assert wait_until(lambda: link.has_answered, DEADLINE)
+    assert wait_until(lambda: link.answer is not None, DEADLINE)
     process.send_signal(signal.SIGSTOP)
     stopped_at = time.monotonic()
     assert not wait_until(lambda: link.is_driver_gone, 2)

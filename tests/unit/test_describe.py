@@ -365,7 +365,7 @@ class TestSource:
             pass
 
         archive = save_instance(sequential(Unknown(1, name="out")))
-        with pytest.raises(ModelError, match="can be saved, but not loaded in another process"):
+        with pytest.raises(ModelError, match="The nodes cannot load the model"):
             ModelSource(archive=archive).build()
         rebuilt = ModelSource(archive=archive, custom_objects={"Unknown": Unknown}).build()
         assert isinstance(rebuilt.layers[-1], Unknown)

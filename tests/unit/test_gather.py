@@ -121,7 +121,7 @@ def test_no_task_is_left_waiting_when_they_leave(server):
     stage = Stage()
     nodes = [BarrierPlacement(stage.task(rank), server.address) for rank in range(NODES)]
     exchanges = [Rendezvous(node) for node in nodes]
-    futures = [exchanges[rank].exchange({}) for rank in (0, 2)]
+    futures = [exchanges[rank].exchange("") for rank in (0, 2)]
     with ThreadPoolExecutor(NODES) as threads:
         left = [threads.submit(nodes[rank].leave, exchanges[rank]) for rank in range(NODES)]
         assert [one.result(DEADLINE) for one in left] == [True] * NODES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -93,8 +92,7 @@ class FaultyServer(ControlServer):
         return answer
 
 
-@dataclass(frozen=True)
-class NoSuch(Request[Done]):
+class NoSuch(Request[Done], frozen=True):
     """What no server offers."""
 
 

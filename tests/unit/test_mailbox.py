@@ -14,7 +14,7 @@ def report(number):
 def test_reports_beside_a_file_that_could_not_be_read_come_with_the_next_look(tmp_path):
     writer, reader = MailboxWriter(str(tmp_path)), MailboxReader(str(tmp_path))
     writer.call(report(1))
-    broken = tmp_path / "0-000002.json"
+    broken = tmp_path / "0-000002.report"
     broken.mkdir()
     with pytest.raises(StorageError):
         reader.take()

@@ -8,7 +8,6 @@ own (``claimant``), by which the driver grants a partition.
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 import uuid
@@ -29,6 +28,7 @@ from tfos_ml.data.arrow import plain
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.data.fields import field_of
 from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
+from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.control_messages import (
     ClusterOutcome,
@@ -175,7 +175,7 @@ def _answer(reader: Any) -> dict[str, Any]:
     answer = reader.read()
     if answer is None:
         raise ConnectionError("it has closed the connection")
-    found: dict[str, Any] = json.loads(answer.to_pybytes())
+    found: dict[str, Any] = decode(dict, answer.to_pybytes())
     return found
 
 

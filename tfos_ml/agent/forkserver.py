@@ -263,7 +263,7 @@ def _leave_for_good(path: Path, server: int) -> None:
         if SERVER_MODULE.encode() in Path(f"/proc/{server}/cmdline").read_bytes().split(b"\0"):
             os.kill(server, SIGKILL)
     with unix_sockets.locked(path.parent):  # a filesystem that hangs may keep it from ending
-        connection = unix_sockets.connect(path, socket.SOCK_STREAM)
+        connection = unix_sockets.connect(path)
         if connection is not None:
             with connection:
                 if unix_sockets.peer(connection) == server:
@@ -287,11 +287,11 @@ def _connect(environment: Mapping[str, str], forking: Forking) -> tuple[socket.s
     imports_keras = bool(environment.get(USES_KERAS)) or environment.get(PRELOADS) != "0"
     path = socket_path(_KIND, forking.application or forking.owner, [read_at_start(environment), imports_keras])
     with unix_sockets.locked(path.parent):
-        connection = unix_sockets.connect(path, socket.SOCK_STREAM)
+        connection = unix_sockets.connect(path)
         if connection is None:
             sweep(_KIND)
             _start_server(path, environment, forking, imports_keras)
-            connection = unix_sockets.connect(path, socket.SOCK_STREAM)
+            connection = unix_sockets.connect(path)
     if connection is None:
         raise ConnectionError("the fork server has ended")
     return connection, path
@@ -326,7 +326,7 @@ def sweep(kind: str) -> None:
 def _remove_unserved(directory: Path) -> None:
     """Delete an application's directory in which no server listens, and that nobody holds."""
     with unix_sockets.locked(directory, seconds=0):
-        connection = unix_sockets.connect(directory / "socket", socket.SOCK_STREAM)
+        connection = unix_sockets.connect(directory / "socket")
         if connection is None:
             directory.rmdir()
         else:
@@ -374,7 +374,7 @@ def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, 
     """Start a server that takes requests from now on, and answers once it has imported what it forks with."""
     variables = read_at_start_only(environment)
     kept = {name: value for name, value in os.environ.items() if environment.get(name) == value}
-    with unix_sockets.listen(path, socket.SOCK_STREAM) as listener:
+    with unix_sockets.listen(path) as listener:
         started = start_ticks(forking.owner)
         known = [path, listener.fileno(), forking.owner, started, forking.idle_seconds]
         starter = subprocess.Popen(

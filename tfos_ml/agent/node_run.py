@@ -5,21 +5,35 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claimed
-from tfos_ml.agent.consensus import Consensus
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.grace_period import GracePeriod
 from tfos_ml.agent.identity import NodeIdentity
+from tfos_ml.agent.node_events import (
+    Event,
+    Exchange,
+    Exchanged,
+    Fail,
+    InputOver,
+    NodesMet,
+    Orphaned,
+    ProcessExited,
+    RowsCounted,
+    Send,
+    Tick,
+)
 from tfos_ml.agent.node_output import NodeOutput
+from tfos_ml.agent.node_state import NodeState, Phase, Process
 from tfos_ml.agent.outcome import Outcome
 from tfos_ml.agent.placement import NodePlacement
-from tfos_ml.agent.process_monitor import ProcessFailure, ProcessMonitor
+from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_infos
 from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource, RowSource
@@ -27,15 +41,24 @@ from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
+from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, WorksOn
-from tfos_ml.protocol.graces import ended_at_work, lost_peers
+from tfos_ml.protocol.control_messages import NodeProgress, WorksOn
+from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.mailbox import PERIOD_SECONDS, MailboxWriter, mailbox_of
 from tfos_ml.protocol.template import cluster_spec, tf_config
 from tfos_ml.protocol.transport import node_secret
 
 GATHER_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
 PINGS_OF_DETACHED = 5  # times as many: the driver's announcements come with its answers
+
+
+class NodeFailed(Exception):  # noqa: N818  (it carries a Failure)
+    """Raised when a node has failed; `failure` has no node's name yet."""
+
+    def __init__(self, failure: Failure):
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 @dataclass(frozen=True)
@@ -48,7 +71,10 @@ class Detachment:
 
 
 class NodeRun:
-    """The phases JOIN and RUN of one node, and its results; `detachment` is for a node that outlives its task."""
+    """A node from when it has its process, and its results; `detachment` is for a node that outlives its task.
+
+    What happens to it becomes events of its :class:`NodeState`, whose effects are carried out here.
+    """
 
     def __init__(
         self,
@@ -68,16 +94,15 @@ class NodeRun:
         self._timeline = timeline
         self._detachment = detachment
         self._telemetry = NodeTelemetry(member)
-        self._grace = GracePeriod(member, waits_for_program=detachment is not None)
-        has_peers = member.template.size > 1
-        self._monitor = ProcessMonitor(claimed.child, claimed.channel, self._task.heartbeat_timeout, has_peers)
-        self._consensus = Consensus(rendezvous, member, self._send, self._monitor.wake)
+        grace = 0 if self._task.barrier else GATHER_GRACE_SECONDS
+        deadline = timeline.began + self._task.reservation_timeout + grace
+        self._state = NodeState(member, deadline, is_detached=detachment is not None)
+        self._monitor = ProcessMonitor(claimed.child, claimed.channel)
+        self._exchange: Future[list[str]] | None = None  # with the other nodes, under way
         self._source = self._row_source()
         self._outcome = Outcome()
         self._link: ProgressLink | None = None
-        self._infos: list[NodeInfo] = []  # of all nodes, once they have met
-        self._ended = False  # the process, in whichever way that is no failure
-        self._peers_live = False
+        self._address = ""
         self._started = time.monotonic()
 
     def _row_source(self) -> RowSource:
@@ -87,7 +112,7 @@ class NodeRun:
     @property
     def is_over(self) -> bool:
         """Whether no exchange with the other nodes is left."""
-        return self._consensus.done_since is not None
+        return self._state.is_over
 
     def start(self) -> None:
         """Begin to listen: to the process, to feed tasks, to the driver."""
@@ -97,7 +122,7 @@ class NodeRun:
             self._claimed.reaper.guard(control=self._task.control, rank=self._member.rank)
             period = period_for(self._task.template.size) / (PINGS_OF_DETACHED if self._detachment else 1)
             client = ControlClient(**self._task.control)
-            self._link = ProgressLink(client, self._member.rank, self._progress, period, self._take_answer)
+            self._link = ProgressLink(client, self._member.rank, self._progress, period, self._source.take_answer)
             self._link.start()
             self._output.connect(self._link)
         self._telemetry.start(self._link)
@@ -111,59 +136,48 @@ class NodeRun:
             self._link = ProgressLink(writer, self._member.rank, self._progress, PERIOD_SECONDS)
             self._link.start()
 
-    def _take_answer(self, answer: ProgressAnswer) -> None:
-        """Take up an answer of the driver; called in a thread."""
-        self._peers_live = answer.peers_live
-        self._source.take_answer(answer)
-        self._grace.take_answer(answer)
-
     def _progress(self) -> NodeProgress:
         """What the driver is to know of the node now; called in a thread."""
-        now = time.monotonic()
+        now, state = time.monotonic(), self._state
         about: dict[str, Any] = {
             "host": self._member.host,
             "child_silent": self._monitor.silent,
-            "returned": self._ended,
+            "returned": state.process is Process.OVER,
         }
         tensorboard = self._claimed.tensorboard
         if tensorboard is not None:
             about |= {"tensorboard": tensorboard.url, "tensorboard_pid": tensorboard.pid}
             about["log_dir"] = self._claimed.log_dir
-        if self._member.is_helper and self._consensus.trained_since and self._works:
-            seconds = now - self._consensus.trained_since
-            limit = self._task.graces.worker
-            about["works_on"] = WorksOn(self._member.node.label, seconds, limit)
-        if self._monitor.broken_at is not None:
-            about["broken_for"] = now - self._monitor.broken_at
+        trained_at = state.since.get(Phase.DRAINING)
+        if self._member.is_helper and trained_at is not None and state.works:
+            about["works_on"] = WorksOn(self._member.node.label, now - trained_at, self._task.graces.worker)
+        if state.broken_at is not None:
+            about["broken_for"] = now - state.broken_at
         return NodeProgress(**self._source.progress(), **about)
 
     # JOIN
 
     def join(self) -> None:
         """Meet the other nodes and hand the process all it needs to run the train function."""
-        role, timeout = self._member.role, self._task.reservation_timeout
-        port, pid = self._claimed.port.number, self._claimed.child.pid
+        role, port, pid = self._member.role, self._claimed.port.number, self._claimed.child.pid
         mine = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
-        deadline = self._timeline.began + timeout + (0 if self._task.barrier else GATHER_GRACE_SECONDS)
-        infos = read_infos(self._exchanged(asdict(mine), deadline))
+        infos = read_infos(self._exchanged(encode_text(mine)))
         self._timeline.end("meeting")
+        self._address = infos[role.rank].address
         self._share_memory([info.host for info in infos])
         self._send(self._start_message([info.address for info in infos]))
-        self._infos = infos
+        self._handle(NodesMet())
         if self._detachment is not None:
             self._detachment.joined()
 
-    def _exchanged(self, message: dict[str, Any], deadline: float) -> list[dict[str, Any]]:
+    def _exchanged(self, message: str) -> list[str]:
         """The messages of all nodes, by rank."""
-        found = self._rendezvous.exchange(message)
+        exchange = self._rendezvous.exchange(message)
+        exchange.add_done_callback(lambda _: self._monitor.wake())
         self._pump(0)
-        while not found.done():
-            if time.monotonic() > deadline:
-                raise errors.ReservationTimeoutError(
-                    f"the nodes did not all meet within reservationTimeout={self._task.reservation_timeout:g} s"
-                )
+        while not exchange.done():
             self._pump(POLL_SECONDS)
-        return found.result()
+        return exchange.result()
 
     def _share_memory(self, hosts: list[str]) -> None:
         """Divide this host's memory among the nodes there that hold rows, before the first row comes."""
@@ -200,64 +214,68 @@ class NodeRun:
     def run(self, batches: Iterable[pa.RecordBatch | None]) -> None:
         """Bring all rows in, then watch until the process and all active nodes have ended.
 
-        Raises ``ProcessFailure`` if the process fails, another error of ours if the node does.
+        Raises ``NodeFailed`` if the node fails by its state, another error of ours if what it uses does.
         """
         for idle in self._source.feed(batches):
             self._pump(idle)
-            if self._ended and (self._source.rows["train"] or not self._task.schema.columns):
+            if self._is_returned and (self._source.rows["train"] or not self._task.schema.columns):
                 break  # not before a first row: an input without any is an error
-        if self._ended:
+        if self._is_returned:
             self._source.close()
         else:
             self._source.finish()
         self._timeline.end("rows")
-        while not (self._ended and self.is_over):
+        self._handle(InputOver())
+        while self._state.phase is not Phase.ENDED:
             self._pump(POLL_SECONDS)
-            if not (self._member.is_active or self._ended):
-                self._end_passive()
         self._timeline.end("training")
 
-    def _end_passive(self) -> None:
-        """End a passive process that only serves, or whose grace is over."""
-        since, limit = self._grace.since(self._consensus), self._grace.limit
-        if since is None:
-            return
-        if self._monitor.serves:
-            self._ended = self.is_over
-        elif time.monotonic() - since > limit.seconds:
-            self._ended = True
-            node = self._member.node
-            self._outcome.ended_at_work = ended_at_work(self._member.role.job_name, node.label, limit)
+    @property
+    def _is_returned(self) -> bool:
+        return self._state.process is Process.OVER
 
     def _pump(self, timeout: float) -> None:
-        """Take up what has come from the process and from the other nodes; raise if the node has failed."""
-        for message in self._monitor.messages(timeout):
-            self._take_up(message)
+        """Take up what has come from the process, the driver and the other nodes; raise if the node has failed."""
+        for event in self._monitor.events(timeout):
+            self._take_up(event)
         if self._link is not None:
-            lease = self._task.lease if self._task.control else None  # of a driver that answers
-            self._link.check(lease, needs_driver=self._detachment is not None)
+            self._handle(self._link.driver())
         if self._placement.is_orphan():
-            raise errors.NodeLostError("the Spark executor or task that the node belongs to is gone")
-        self._monitor.check()
+            self._handle(Orphaned())
         if self._claimed.tensorboard is not None:
             self._claimed.tensorboard.check()
-        if self._monitor.has_exited:
-            self._judge_exit()
+        if self._exchange is not None and self._exchange.done():
+            answers, self._exchange = self._exchange.result(), None
+            self._handle(Exchanged(answers))
+        self._handle(Tick(sum(self._source.rows.values()), self._monitor.silent))
         self._source.check()
-        if self._infos:
-            rows = sum(self._source.rows.values())
-            self._consensus.advance(self._counts, rows if self._ended else None, self._works)
+        if self._state.wants_counts:
+            counts = self._source.counts()
+            if counts is not None:
+                self._handle(RowsCounted(counts))
 
-    def _take_up(self, message: messages.Message) -> None:
+    def _handle(self, event: Event) -> None:
+        """Hand an event to the node's state, and carry out what follows."""
+        for effect in self._state.handle(event, time.monotonic()):
+            match effect:
+                case Send():
+                    self._send(effect.message)
+                case Exchange():
+                    self._exchange = self._rendezvous.exchange(encode_text(effect.mine))
+                    self._exchange.add_done_callback(lambda _: self._monitor.wake())
+                case Fail():
+                    raise NodeFailed(effect.failure)
+
+    def _take_up(self, message: messages.Message | ProcessExited) -> None:
         match message:
+            case ProcessExited() | messages.Heartbeat() | messages.BarrierReached() | messages.Returned() | Failure():
+                self._handle(message)
             case messages.ReleasePort():
                 self._claimed.port.release()
                 self._send(messages.PortReleased())
-            case messages.BarrierReached():
-                self._consensus.reach_barrier(message.name)
             case messages.Report():
                 is_shown = self._member.is_chief or self._member.is_evaluator
-                report = {**vars(message), "label": self._member.node.label, "shown": is_shown}
+                report = {**asdict(message), "label": self._member.node.label, "shown": is_shown}
                 self._outcome.reports.append(report)
                 if self._link is not None:
                     self._link.report(report)
@@ -276,32 +294,6 @@ class NodeRun:
                 if not self._source.take_up(message):
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
 
-    def _judge_exit(self) -> None:
-        """Raise the failure of the process, later if another node's failure may have caused it."""
-        failure = self._monitor.failure
-        if failure is None:
-            self._ended = True
-        elif self.is_over and self._member.is_server:
-            self._ended = True  # a server may well lose its peers at the end
-        elif self._consensus.trained_since and self._member.is_helper and not self._is_own_failure:
-            self._ended = True  # of the end of the chief
-            if not self._monitor.serves:
-                self._outcome.ended_at_work = lost_peers(self._member.node.label, failure)
-        elif self._monitor.is_failure_due(self._peers_live):
-            raise ProcessFailure(failure)
-
-    @property
-    def _is_own_failure(self) -> bool:
-        return not self._monitor.serves and self._monitor.broken_at is None
-
-    @property
-    def _works(self) -> bool:
-        """Whether the process may have work to do that is not done for others."""
-        return not (self._ended or self._monitor.serves)
-
-    def _counts(self) -> messages.RowCounts | None:
-        return messages.RowCounts(why="has ended") if self._ended else self._source.counts()
-
     def _send(self, message: messages.Message) -> None:
         """Send a message to the process; if it is gone, its exit is what will be reported."""
         try:
@@ -313,15 +305,16 @@ class NodeRun:
 
     def results(self) -> Iterator[pa.RecordBatch]:
         """The node's result rows; none where they have gone to the driver otherwise."""
-        if not (self._member.is_chief and (self._consensus.total_rows or not self._task.schema.columns)):
+        if not (self._member.is_chief and (self._state.total_rows or not self._task.schema.columns)):
             self._outcome.exported = None
         source = self._source
         report = {
-            "address": self._infos[self._member.role.rank].address,
+            "address": self._address,
             "rows": source.rows["train"],
             "validation_rows": source.rows["validation"],
             "skipped_rows": source.skipped,
             "bytes": source.size,
+            "ended_at_work": self._state.ended_at_work,
             "seconds": time.monotonic() - self._started,
             "timeline": self._timeline.seconds,
             **self._telemetry.facts(),

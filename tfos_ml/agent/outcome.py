@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from tfos_ml.data.spool import room_in
 from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.protocol import results
+from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.graces import LEASE_SECONDS
 
 EXAMPLE_BYTES = results.PAYLOAD_BYTES
@@ -31,7 +31,6 @@ class Outcome:
     facts: dict[str, Any] = field(default_factory=dict)  # for the summary
     exported: str | None = None  # directory of the SavedModel
     results: str | None = None  # file
-    ended_at_work: str | None = None  # what is lost if the node was ended while it still worked
 
     def rows(
         self, member: NodeIdentity, report: dict[str, Any], example: bytes | None, directory: Path, of_task: bool
@@ -53,11 +52,10 @@ class Outcome:
             "chief": member.is_chief,
             "evaluator": member.is_evaluator,
             "staged": staged,
-            "ended_at_work": self.ended_at_work,
             **report,
             **self.facts,
         }
-        yield results.row(member.rank, "report", json.dumps(report).encode())
+        yield results.row(member.rank, "report", encode(report))
         if example is not None and len(example) <= EXAMPLE_BYTES:
             yield results.row(member.rank, "example", example)
         if self.results is not None:

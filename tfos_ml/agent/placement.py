@@ -9,17 +9,17 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import psutil
 import pyarrow as pa
+from msgspec import structs
 
 from tfos_ml import errors
-from tfos_ml.agent.graceful_end import leave_together
 from tfos_ml.agent.progress_link import period_for
-from tfos_ml.agent.rendezvous import Rendezvous
+from tfos_ml.agent.rendezvous import Rendezvous, leave_together
 from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbracketed
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.protocol.control_messages import Enter, GatherRound, ReportFailure
@@ -193,7 +193,7 @@ class AtDriver:
         """
         number, self._round = self._round, self._round + 1
         mine = GatherRound(self._rank, number, self._size, patience=all_within)
-        answer = self.client.call_reliably(replace(mine, message=message), self._patience)
+        answer = self.client.call_reliably(structs.replace(mine, message=message), self._patience)
         longest = max(GATHER_POLL_SECONDS, period_for(self._size) / 5)
         pause = longest / 8  # nodes of a small run are seldom far apart
         while answer.messages is None and not answer.by_spark:

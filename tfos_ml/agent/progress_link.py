@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import accumulate, islice, takewhile
 from typing import Any, Protocol
 
-from tfos_ml import errors
+from tfos_ml.agent.node_events import DriverSeen
 from tfos_ml.protocol import control_client
 from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, ReportGone, ReportProgress
 
@@ -70,29 +70,18 @@ class ProgressLink:
         self._refusals = client.refusals()
         self._has_warned = False
         self.heard_at = time.monotonic()  # when the last call began that the driver has answered
-        self.has_answered = False
+        self.answer: ProgressAnswer | None = None  # to that call
         self.is_driver_gone = False  # it has answered, and now its host refuses connections for REFUSED_SECONDS
         self._closed = threading.Event()
-        self.stop_requested = False  # whether the driver wants the node to stop
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def start(self) -> None:
         """Begin to report."""
         self._thread.start()
 
-    def check(self, lease: float | None, needs_driver: bool) -> None:
-        """Raise ``FitCancelledError`` if the driver wants the node no longer, ``NodeLostError`` if the driver is gone.
-
-        It is gone once it has answered and then not for `lease` seconds; with `needs_driver` also if it never has.
-        """
-        if self.stop_requested:
-            raise errors.FitCancelledError("the driver asked the nodes to stop")
-        if lease is None or not (self.has_answered or needs_driver):
-            return  # a driver that never could be reached has not gone
-        if self.is_driver_gone:
-            raise errors.NodeLostError("the driver is gone: its host refuses connections")
-        if time.monotonic() - self.heard_at > lease:
-            raise errors.NodeLostError(f"the driver has not answered for {lease:g} s")
+    def driver(self) -> DriverSeen:
+        """What is known of the driver now."""
+        return DriverSeen(self.answer, time.monotonic() - self.heard_at, self.is_driver_gone)
 
     def report(self, report: dict[str, Any]) -> None:
         """Pass metrics on with the next call; if the driver is silent for long, the oldest are dropped."""
@@ -128,7 +117,7 @@ class ProgressLink:
         try:
             self._take_up(self._call(), called_at)
         except Exception as error:  # whatever it is, training must not depend on it
-            self.is_driver_gone = self._refusals.are_final() and self.has_answered
+            self.is_driver_gone = self._refusals.are_final() and self.answer is not None
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning("Driver not reachable, so it gets no live progress: %s", error)
@@ -149,9 +138,8 @@ class ProgressLink:
         return answer
 
     def _take_up(self, answer: ProgressAnswer, called_at: float) -> None:
-        self.heard_at, self.has_answered = called_at, True
+        self.heard_at, self.answer = called_at, answer
         self._refusals.forget()
-        self.stop_requested = answer.stop
         if self._on_answer is not None:
             self._on_answer(answer)
 

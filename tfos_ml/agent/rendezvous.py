@@ -1,9 +1,15 @@
-"""Where the nodes meet: a reserved port each, and Spark's ``allGather`` to exchange them.
+"""How nodes exchange messages: all of them at once, one exchange after the other; and how they leave without a hang.
 
-No server of our own: the exchange runs over Spark's barrier coordinator and so inherits
-Spark's authentication and encryption. One exchange takes about a second, because Spark
-polls once a second; it blocks until *every* node has joined, so it runs in a thread beside
-the supervisor, which goes on watching its process.
+An exchange blocks until *every* node has joined it, so it runs in a thread beside the supervisor, which goes on
+watching its process. The node's placement (:mod:`tfos_ml.agent.placement`) carries it: the driver's control server, or
+Spark's own ``allGather``, which takes about a second.
+
+Spark prints the error of a task several times, with Java's traces, and a line for each task that it has to kill. So a
+node whose failure the driver has acknowledged lets its task end as if all were well, without result rows, and so do the
+others when the driver asks them to stop. The driver raises what was reported, whatever becomes of the job. But a task
+of a barrier stage must not leave another one waiting in an exchange of Spark's, which nobody would ever answer. So the
+tasks first tell each other, over the driver's control server, how many exchanges each has begun, and those that have
+begun one less than others take part in it.
 """
 
 from __future__ import annotations
@@ -11,20 +17,29 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import importlib.metadata
-import json
+import logging
 import platform
 import socket
 import sys
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from contextlib import closing
+from typing import Protocol
+
+import pyarrow as pa
 
 from tfos_ml.common.version import __version__
 from tfos_ml.errors import ClusterConfigError, VersionMismatchError
 from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, bracketed, described_ports
-from tfos_ml.protocol.codec import decode
+from tfos_ml.protocol.codec import Struct, decode_text
+from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import GatherRound
+
+logger = logging.getLogger(__name__)
+LEAVE_SECONDS = 20.0  # by then the driver has cancelled the job, unless it is out of reach
+POLL_SECONDS = 0.1
+_LEAVING = -1  # round of the control server's exchanges, beside all others
 
 
 class BarrierContext(Protocol):
@@ -68,8 +83,7 @@ class ReservedPort:
             self._socket.close()
 
 
-@dataclass(frozen=True)
-class NodeInfo:
+class NodeInfo(Struct, frozen=True):
     """What a node sends the others of itself when they meet."""
 
     rank: int
@@ -95,25 +109,25 @@ def local_versions() -> dict[str, str]:
 
 
 class Rendezvous:
-    """Exchanges of JSON messages between all nodes, one after the other."""
+    """Exchanges of texts between all nodes, one after the other."""
 
     def __init__(self, context: BarrierContext):
         self._context = context
-        self._last: Future[list[dict[str, Any]]] | None = None
+        self._last: Future[list[str]] | None = None
         self.begun = 0  # exchanges, the one under way among them
 
-    def exchange(self, message: dict[str, Any]) -> Future[list[dict[str, Any]]]:
+    def exchange(self, message: str) -> Future[list[str]]:
         """Send a message to all nodes; the future has those of all, by rank."""
-        future: Future[list[dict[str, Any]]] = Future()
+        future: Future[list[str]] = Future()
         self._last = future
         self.begun += 1
         thread = threading.Thread(target=self._gather, args=(message, future), name="rendezvous", daemon=True)
         thread.start()
         return future
 
-    def _gather(self, message: dict[str, Any], future: Future[list[dict[str, Any]]]) -> None:
+    def _gather(self, message: str, future: Future[list[str]]) -> None:
         try:
-            future.set_result([json.loads(m) for m in self._context.allGather(json.dumps(message))])
+            future.set_result(self._context.allGather(message))
         except BaseException as error:  # raised where the future is waited for
             future.set_exception(error)
 
@@ -122,7 +136,7 @@ class Rendezvous:
         deadline = time.monotonic() + timeout
         while self.begun < begun or self._last is not None:
             if self._last is None:
-                self.exchange({})
+                self.exchange("")
                 assert self._last is not None
             done, _ = concurrent.futures.wait([self._last], max(0.0, deadline - time.monotonic()))
             if not done:
@@ -131,9 +145,9 @@ class Rendezvous:
         return True
 
 
-def read_infos(messages: list[dict[str, Any]]) -> list[NodeInfo]:
+def read_infos(messages: list[str]) -> list[NodeInfo]:
     """What nodes have sent of themselves, by rank; raises ``VersionMismatchError``, which names those that differ."""
-    infos = sorted((decode(NodeInfo, message) for message in messages), key=lambda info: info.rank)
+    infos = sorted((decode_text(NodeInfo, message) for message in messages), key=lambda info: info.rank)
     for package in infos[0].versions:
         found = {f"{c.label} on {c.host}": c.versions.get(package) for c in infos}
         if len(set(found.values())) > 1:
@@ -141,3 +155,21 @@ def read_infos(messages: list[dict[str, Any]]) -> list[NodeInfo]:
                 f"The nodes run different versions of {package}: {found}. Install the same one on every host."
             )
     return infos
+
+
+def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, size: int) -> bool:
+    """End the exchanges of a barrier task; whether no task is left waiting in one."""
+    if size == 1:
+        return True
+    deadline = time.monotonic() + LEAVE_SECONDS
+    mine = GatherRound(rank, _LEAVING, size, str(rendezvous.begun))
+    try:
+        with closing(ControlClient(**control)) as client:
+            while (begun := client.call_reliably(mine, LEAVE_SECONDS).messages) is None:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(POLL_SECONDS)
+    except pa.ArrowException as error:
+        logger.debug("The driver cannot be reached: %s", error)
+        return False
+    return rendezvous.complete(max(map(int, begun)), deadline - time.monotonic())

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
@@ -190,7 +191,7 @@ class RowReceiver(RowSource):
                 if announcement.segment is None:
                     self._input_ended = True
                 else:
-                    self._end_segment(**vars(announcement.segment))
+                    self._end_segment(**structs.asdict(announcement.segment))
 
     def _end_segment(self, stream: str, number: int, epochs: int, feed_timeout: float) -> None:
         """All rows of one call of ``train`` have come."""

@@ -7,7 +7,6 @@ malformed is refused, and the refusal says why.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from tfos_ml.data import blocks
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.claims import DriverClaims
+from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_messages import ExchangeRows, PutPartition
 from tfos_ml.protocol.transport import Service, TransportServer
 
@@ -52,10 +52,10 @@ class RowServer(TransportServer):
                 wanted = wanted and self._receiver.wait_for_room(call.feed_timeout)
                 if wanted and not is_whole:
                     chunks.append(self._receiver.store(message))
-                writer.write(json.dumps({"wanted": wanted}).encode())
+                writer.write(encode({"wanted": wanted}))
             if wanted and is_whole:
                 self._hand_over(call, chunks)
-                writer.write(json.dumps({"wanted": True, "settled": True}).encode())
+                writer.write(encode({"wanted": True, "settled": True}))
         finally:
             self._receiver.discard(chunks)
 

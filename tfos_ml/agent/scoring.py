@@ -24,7 +24,7 @@ from tfos_ml.agent.process import base_environment
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference import archive, udf
-from tfos_ml.inference.shared_batches import KIND, BatchSent, Message, Ready, ScoringFailed, SharedBatches
+from tfos_ml.inference.shared_batches import BatchSent, Message, Ready, ScoringFailed, SharedBatches
 from tfos_ml.inference.tensorflow_import import PRELOADS, limit_threads
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, SCORING_SETTING, WORKER
@@ -155,8 +155,8 @@ class Scorer:
             self._disconnect()
             raise errors.ModelError(
                 f"The scoring process ended twice while it had the same batch of {len(columns[0])} rows ({error}): "
-                "the model ends it, or memory is short. See the executor's log; set a smaller batchSize, or more "
-                "memory (spark.executor.memoryOverhead)."
+                "the model ends it, or memory is short. See the executor's log; set a smaller predictBatchSize, or "
+                "more memory (spark.executor.memoryOverhead)."
             ) from None
 
     def _connected(self) -> ScoringConnection:
@@ -237,7 +237,7 @@ class ScoringProcessClient:
         """Whether it takes connections."""
         try:
             with unix_sockets.locked(self._path.parent):
-                connected = unix_sockets.connect(self._path, KIND)
+                connected = unix_sockets.connect(self._path)
             if connected is not None:
                 with ScoringConnection(connected, self) as connection:
                     connection.greet()
@@ -248,11 +248,11 @@ class ScoringProcessClient:
 
     def _connected_or_started(self) -> tuple[socket.socket, bool]:
         with unix_sockets.locked(self._path.parent):
-            connected = unix_sockets.connect(self._path, KIND)
+            connected = unix_sockets.connect(self._path)
             if connected is not None:
                 return connected, False
             sweep(_KIND)
-            listener = unix_sockets.listen(self._path, KIND)
+            listener = unix_sockets.listen(self._path)
         with listener:  # others connect meanwhile, and wait
             started = str(start_ticks(self._forking.owner))
             arguments = [str(self._path), str(self._forking.owner), started, str(self._forking.idle_seconds)]
@@ -266,7 +266,7 @@ class ScoringProcessClient:
                 NAME,
                 outlives_requester=True,
             )
-            connected = unix_sockets.connect(self._path, KIND)
+            connected = unix_sockets.connect(self._path)
         if connected is None:
             raise ConnectionError("it has ended")
         return connected, True

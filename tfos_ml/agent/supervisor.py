@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import collections
 import logging
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.agent.claim import Claim
-from tfos_ml.agent.graceful_end import log_failure
 from tfos_ml.agent.identity import identity_of
 from tfos_ml.agent.node_output import NodeOutput
-from tfos_ml.agent.node_run import Detachment, NodeRun
+from tfos_ml.agent.node_run import Detachment, NodeFailed, NodeRun
 from tfos_ml.agent.placement import (
     BarrierPlacement,
     GatherPlacement,
@@ -30,9 +31,9 @@ from tfos_ml.agent.placement import (
     reaches_driver,
     task_info_of,
 )
-from tfos_ml.agent.process_monitor import ProcessFailure
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT
 from tfos_ml.agent.rendezvous import Rendezvous
+from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.agent.task_input import as_they_come, whole
 from tfos_ml.common.timeline import Timeline
@@ -61,7 +62,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         if task.is_driver_far and task.control is not None:
             is_reached = reaches_driver(task.control, context.partitionId(), task.template.size)
             task = task if is_reached else replace(task, control=None)
-        rows = _arriving(task, batches)
+        rows = _arriving(task, batches, context.partitionId())
         yield from supervise(Supervisor(task, BarrierPlacement(context, task.control)), rows)
         return
     assert task.control is not None
@@ -69,15 +70,17 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     plain: Any = TaskContext.get()
     info = task_info_of(plain, task.first_rank + plain.partitionId(), task.control)
     placement = GatherPlacement(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-    yield from supervise(Supervisor(task, placement), _arriving(task, batches))
+    yield from supervise(Supervisor(task, placement), _arriving(task, batches, info.rank))
 
 
-def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch | None]:
-    """The rows of a node that come from Spark."""
-    if task.schema.columns:
+def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> Iterable[pa.RecordBatch | None]:
+    """The rows of a node: Spark's, or those that it reads from a snapshot; none if it takes none."""
+    if task.schema.columns and task.snapshot is None:
         return as_they_come(whole(batches))
     collections.deque(batches, maxlen=0)  # one row, unread by which Spark would end this Python worker after the task
-    return ()
+    if task.snapshot is None:
+        return ()
+    return as_they_come(SnapshotReader(task.snapshot, task.schema, task.template, rank))
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
@@ -130,7 +133,7 @@ class Supervisor:
         except errors.TfosMlError as error:
             text = error.message if isinstance(error, errors.NodeError) else str(error)
             raise self.failure(type(error), text) from error
-        except ProcessFailure as error:
+        except NodeFailed as error:
             raise NodeFailure(self._named(error.failure)) from error
         except spool.NoRoomError as error:
             raise self.failure(errors.SpoolFullError, str(error)) from error
@@ -151,7 +154,9 @@ class Supervisor:
 
     def _named(self, failure: Failure) -> Failure:
         node, tail = self._member.node, self._claim.log_tail()
-        return replace(failure, role=node.job_name, index=node.task_index, host=self._member.host, log_tail=tail)
+        return structs.replace(
+            failure, role=node.job_name, index=node.task_index, host=self._member.host, log_tail=tail
+        )
 
     def report_failure(self, error: NodeFailure) -> bool:
         """Report a failure to the driver at once, and end the process; whether the task may end without an error.
@@ -185,3 +190,10 @@ class Supervisor:
         reported = self._claim.release(report=not succeeded)
         if link is not None and not reported:
             link.say_gone()
+
+
+def log_failure(failure: Failure) -> None:
+    """Write all that is known of a failure into the executor's log."""
+    error = failure.to_error()
+    text = error.details if isinstance(error, errors.NodeError) else str(error)
+    sys.stderr.write(f"{type(error).__name__}: {text}\n")

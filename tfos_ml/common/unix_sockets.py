@@ -50,9 +50,9 @@ def locked(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
         os.close(descriptor)
 
 
-def connect(path: Path, kind: socket.SocketKind) -> socket.socket | None:
+def connect(path: Path) -> socket.socket | None:
     """A connection to a server; None if there is none, whose socket is then deleted."""
-    connection = socket.socket(socket.AF_UNIX, kind)
+    connection = socket.socket(socket.AF_UNIX)
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _CONNECT)
         with _address(path) as address:
@@ -67,9 +67,9 @@ def connect(path: Path, kind: socket.SocketKind) -> socket.socket | None:
     return connection
 
 
-def listen(path: Path, kind: socket.SocketKind) -> socket.socket:
+def listen(path: Path) -> socket.socket:
     """Take connections from now on, in a directory that is locked."""
-    listener = socket.socket(socket.AF_UNIX, kind)
+    listener = socket.socket(socket.AF_UNIX)
     try:
         with _address(path) as address:
             listener.bind(address)

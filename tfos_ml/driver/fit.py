@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 import uuid
@@ -36,6 +35,7 @@ from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint, node_ports
+from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.graces import LEASE_SECONDS, WaitNotice
 from tfos_ml.protocol.mailbox import mailbox_of
@@ -249,7 +249,7 @@ class _Attempt:
 
     def _read(self, rows: list[Any]) -> RunResult:
         template = self._task.template
-        reports = {rank: json.loads(payload) for rank, payload in results.joined(rows, "report")}
+        reports = {rank: decode(dict, payload) for rank, payload in results.joined(rows, "report")}
         for report in reports.values():
             self._progress.write(report.pop("lines", []))
         if not reports:

@@ -1,6 +1,6 @@
 """Arrow batches that two processes of a host hand each other in shared memory.
 
-Each side of a connection (a Unix socket that keeps the bounds of messages) writes the batches that it sends into a
+Each side of a connection (a stream socket) writes the batches that it sends into a
 file in memory of its own, as an Arrow IPC stream, and says how long it is; the other side reads it where it lies. What
 was read is valid until the next message is sent: who has read it then may write again.
 """
@@ -10,33 +10,28 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tfos_ml.protocol.codec import MessageError, decode_tagged, encode_tagged
+from tfos_ml.protocol.codec import MessageError, Struct, decode, encode
+from tfos_ml.protocol.frames import receive_frame, send_frame
 
-KIND = socket.SOCK_SEQPACKET
-_TEXT_BYTES = 128 << 10  # two texts of all characters shown, each escaped as JSON has it
 _SHOWN_CHARACTERS = 8192
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """The server serves this connection; the first message on it."""
 
     pid: int
 
 
-@dataclass(frozen=True)
-class BatchSent:
+class BatchSent(Struct, frozen=True):
     """A batch lies in the sender's memory; its first one, and each larger one, comes as a descriptor with this."""
 
     size: int  # of the stream, in bytes
 
 
-@dataclass(frozen=True)
-class ScoringFailed:
+class ScoringFailed(Struct, frozen=True):
     """The server could not do it."""
 
     error: str  # name of the exception's class
@@ -45,7 +40,6 @@ class ScoringFailed:
 
 
 Message = Ready | BatchSent | ScoringFailed
-_KINDS: dict[str, type[Message]] = {cls.__name__: cls for cls in (Ready, BatchSent, ScoringFailed)}
 
 
 class SharedBatches:
@@ -54,7 +48,7 @@ class SharedBatches:
     Parameters
     ----------
     connection : socket.socket
-        Of kind ``KIND``; closed with this object.
+        A stream; closed with this object.
     """
 
     def __init__(self, connection: socket.socket):
@@ -64,7 +58,7 @@ class SharedBatches:
 
     def send(self, message: Message) -> None:
         """Send a message other than a batch."""
-        self.connection.sendall(encode_tagged(message).encode())
+        send_frame(self.connection, encode(message))
 
     def fail(self, error: BaseException, traceback: str) -> None:
         """Say what went wrong."""
@@ -75,17 +69,17 @@ class SharedBatches:
         """Send a batch; what was read from the other side is not valid any more."""
         measured = pa.MockOutputStream()
         _write(measured, batch)
-        message = encode_tagged(BatchSent(measured.size())).encode()
+        message = encode(BatchSent(measured.size()))
         if self._ours is not None and len(self._ours) >= measured.size():
             _write(pa.FixedSizeBufferWriter(pa.py_buffer(self._ours)), batch)
-            self.connection.sendall(message)
+            send_frame(self.connection, message)
             return
         descriptor = os.memfd_create("tfos_ml-batches")
         try:
             os.ftruncate(descriptor, measured.size())
             self._ours = mmap.mmap(descriptor, measured.size())
             _write(pa.FixedSizeBufferWriter(pa.py_buffer(self._ours)), batch)
-            socket.send_fds(self.connection, [message], [descriptor])
+            send_frame(self.connection, message, [descriptor])
         finally:
             os.close(descriptor)
 
@@ -97,13 +91,15 @@ class SharedBatches:
         ConnectionError, TimeoutError
             If the other side has gone, or says nothing for as long as the connection's timeout.
         """
-        text, descriptors, _, _ = socket.recv_fds(self.connection, _TEXT_BYTES, 1)
+        received = receive_frame(self.connection, max_descriptors=1)
+        if received is None:
+            raise ConnectionError("the other side has gone")
+        content, descriptors = received
         for descriptor in descriptors:
             self._theirs = mmap.mmap(descriptor, 0)
             os.close(descriptor)
-        if not text:
-            raise ConnectionError("the other side has gone")
-        return decode_tagged(_KINDS, text)
+        message: Message = decode(Message, content)  # type: ignore[arg-type]
+        return message
 
     def read(self, sent: BatchSent) -> pa.RecordBatch:
         """The batch of a message, in the sender's memory."""

@@ -117,9 +117,9 @@ class TrainingData:
             low, high = store.bounds(i)
             ranges.append(f"label column '{self._schema.columns[i].column}' from {low:g} to {high:g}")
         return LabelRangeError(
-            f"A label is {found[1]}, but the model tells {found[3]} classes apart and takes class indices from "
-            f"{found[2]} to {int(found[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Count classes from 0, for "
-            "instance with pyspark.ml.feature.StringIndexer, or give the last layer as many units as there are classes."
+            f"A label is {found[1]}, but the model has {found[3]} classes and takes class indices from "
+            f"{found[2]} to {int(found[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Number the classes from 0, "
+            "for example with pyspark.ml.feature.StringIndexer, or give the last layer one unit per class."
         )
 
     def element_spec(self, train: bool = True) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tfos_ml.errors import NonFiniteLossError
+from tfos_ml.errors import NonFiniteTrainingError
 from tfos_ml.keras.batches import TrainingData
 from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, Stage
@@ -173,7 +173,7 @@ class Closing(keras.callbacks.Callback):
         if first == math.inf:
             return
         if first == place:
-            raise NonFiniteLossError(
+            raise NonFiniteTrainingError(
                 f"the loss is not a finite number in epoch {self._epoch + 1}, step {own + 1} of "
                 f"{self._state.data.train.steps}. Look for NaN or infinity in the rows, and lower the learning rate or "
                 "clip gradients. keras.callbacks.TerminateOnNaN() ends the training there instead"

@@ -143,7 +143,7 @@ def _load_weights(model: Any, name: str, content: bytes) -> None:
         try:
             model.load_weights(path)
         except ValueError as error:
-            raise ModelError(f"initialModel does not fit the model: {error}") from None
+            raise ModelError(f"initialWeights does not fit the model: {error}") from None
     for variable, value in zip(model.optimizer.variables, before, strict=True):
         variable.assign(value)
 
@@ -278,7 +278,7 @@ class _Training:
         if state.fingerprint != self._fingerprint:
             self._notices.append(
                 f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
-                "with other rows. Choose another modelDir to begin anew."
+                "with other rows. Choose another modelDir to start from the beginning."
             )
         shared, own = split_variables(self._model)
         assign_all(shared, state.shared)

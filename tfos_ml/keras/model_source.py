@@ -56,10 +56,9 @@ class ModelSource:
                         model = keras.saving.load_model(path)
                 except (TypeError, ValueError, AttributeError, ImportError) as error:
                     raise ModelError(
-                        "The model can be saved, but not loaded in another process, as each node has to: "
+                        "The nodes cannot load the model: "
                         f"{_reason(error)}{_hint(error)} Pass a function that builds and compiles it, "
-                        "KerasEstimator(model=make_model), which brings its own classes along; or name custom classes "
-                        "in customObjects."
+                        "KerasEstimator(model=make_model), or pass the custom classes in customObjects."
                     ) from error
             for variable, state in zip(keras_privates.seed_states(model), self.seeds, strict=True):
                 variable.assign(state)
@@ -143,20 +142,20 @@ def _all_keras(value: Any) -> bool:
 
 
 def read_weights(uri: str) -> tuple[str, bytes]:
-    """Name and content of the weights file at ``initialModel``, which may be a directory that a fit has published."""
+    """Name and content of the weights file at ``initialWeights``, which may be a directory that a fit has published."""
     try:
         path = filesystems.request(uri, _weights_path)
         with filesystems.open_uri(uri)[0].open_input_stream(path) as stream:
             content: bytes = stream.read()
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"initialModel={redact(uri)!r} cannot be read: {redact(error, secrets=secrets_of_uri(uri))}. "
+            f"initialWeights={redact(uri)!r} cannot be read: {redact(error, secrets=secrets_of_uri(uri))}. "
             "Expected a .keras or .weights.h5 file, or a directory that an earlier KerasEstimator published as "
             "exportDir."
         ) from None
     name = path.rsplit("/", 1)[-1]
     if not name.endswith((".keras", ".weights.h5")):
-        raise ModelError(f"initialModel={redact(uri)!r} is neither a .keras nor a .weights.h5 file.")
+        raise ModelError(f"initialWeights={redact(uri)!r} is neither a .keras nor a .weights.h5 file.")
     return name, content
 
 

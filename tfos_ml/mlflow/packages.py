@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 PACKAGE = "tfos_ml"
-_SERVING = ("tensorflow", "numpy", "pandas", "pyarrow", "psutil")
+_SERVING = ("tensorflow", "msgspec", "numpy", "pandas", "pyarrow", "psutil")
 
 
 def version_of(package: str) -> str | None:

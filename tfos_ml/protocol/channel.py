@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterator
 
 from tfos_ml.errors import NodeExitError, VersionMismatchError
-from tfos_ml.protocol.codec import MessageError
-from tfos_ml.protocol.messages import Message, decode_line, encode_line
+from tfos_ml.protocol.codec import MessageError, decode, encode
+from tfos_ml.protocol.frames import frame, receive_frame
+from tfos_ml.protocol.messages import Message
 
 HEARTBEAT = "TFOS_ML_HEARTBEAT"  # environment variable of the process: seconds between two heartbeats
 CLOSE_SECONDS = 10.0
@@ -35,7 +36,6 @@ class Channel:
         self._timeout = send_timeout
         deadline = struct.pack("ll", int(send_timeout), int(send_timeout % 1 * 1e6))  # a struct timeval
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, deadline)
-        self._lines = sock.makefile("rb")
         self._lock = threading.Lock()
         self._broken: str | None = None
 
@@ -44,14 +44,14 @@ class Channel:
 
         Raises ``ChannelClosedError`` if the other end is gone or stopped reading.
         """
-        self._send_line(encode_line(message))
+        self._send_frame(frame(encode(message)))
 
-    def _send_line(self, line: bytes) -> None:
+    def _send_frame(self, data: bytes) -> None:
         with self._lock:
-            if self._broken is not None:  # half of a line may have gone out: no more may follow it
+            if self._broken is not None:  # half of a message may have gone out: no more may follow it
                 raise ChannelClosedError(self._broken)
             try:
-                self._sock.sendall(line)
+                self._sock.sendall(data)
             except BlockingIOError as error:
                 self._broken = f"the peer has read nothing for {self._timeout:g} s"
                 raise ChannelClosedError(self._broken) from error
@@ -63,13 +63,12 @@ class Channel:
         """Messages as they come, until the other end closes; ``VersionMismatchError`` if it sends unknown ones."""
         while True:
             try:
-                line = self._lines.readline()
+                received = receive_frame(self._sock)
+                if received is None:
+                    return
+                message: Message = decode(Message, received[0])  # type: ignore[arg-type]
             except OSError:
                 return
-            if not line.endswith(b"\n"):
-                return
-            try:
-                message = decode_line(line)
             except MessageError as error:
                 raise VersionMismatchError(
                     "the node's supervisor and its TensorFlow process do not understand each other. Install the same "
@@ -106,12 +105,12 @@ class QueuedChannel(Channel):
     def send(self, message: Message) -> None:
         """Queue one message; safe from several threads, never waits."""
         if self._broken is None:
-            self._queue.put(encode_line(message))
+            self._queue.put(frame(encode(message)))
 
     def _send_queued(self) -> None:
-        while (line := self._queue.get()) is not None:
+        while (data := self._queue.get()) is not None:
             try:
-                self._send_line(line)
+                self._send_frame(data)
             except ChannelClosedError as error:
                 self._is_stuck = isinstance(error.__cause__, BlockingIOError)
                 return

@@ -1,97 +1,88 @@
-"""Frozen dataclasses as JSON, and back: the one encoder and decoder of what crosses a process boundary as text."""
+"""The one encoder and decoder of what crosses a process boundary: MessagePack, or JSON where it has to be text."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args
+
+import msgspec
 
 from tfos_ml import errors
 
 T = TypeVar("T")
 
 
+class Struct(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """A message: fields with types, encoded with the name of its class."""
+
+
 class MessageError(ValueError):
     """Content of an unknown kind, or with other fields than expected."""
 
 
-def encode(value: Any) -> str:
-    """JSON of a dataclass, or of plain values that hold some; classes of errors are encoded by their names."""
-    return json.dumps(value, default=_plain)
+def encode(value: Any) -> bytes:
+    """MessagePack of a message, a dataclass or plain values; ``TypeError`` of anything else.
+
+    Classes of errors are encoded by their names. Characters that UTF-8 does not have come as Python escapes them.
+    """
+    try:
+        return msgspec.msgpack.encode(value, enc_hook=_plain)
+    except UnicodeEncodeError:
+        return msgspec.msgpack.encode(_readable(msgspec.to_builtins(value, enc_hook=_plain, builtin_types=(bytes,))))
+
+
+def decode(kind: type[T], content: bytes) -> T:
+    """What :func:`encode` has encoded.
+
+    `kind` is the class of a message or a dataclass, a union of messages, or a builtin container. Raises
+    ``MessageError`` if the content is of another kind, or a field is missing, unknown or not of its type.
+    """
+    try:
+        value: T = _decoder(kind).decode(content)  # type: ignore[arg-type]  # mypy takes no type[T] for hashable
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        expected = " or ".join(one.__name__ for one in get_args(kind) or [kind])
+        raise MessageError(f"expected {expected}: {error}, got {bytes(content[:200])!r}") from None
+    return value
+
+
+def encode_text(value: Any) -> str:
+    """JSON of a message without numbers that are not finite, for channels that carry texts."""
+    return msgspec.json.encode(value, enc_hook=_plain).decode()
+
+
+def decode_text(kind: type[T], text: str) -> T:
+    """What :func:`encode_text` has encoded; raises as :func:`decode`."""
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_known)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise MessageError(f"expected {kind.__name__}: {error}, got {text[:200]!r}") from None
+
+
+@lru_cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind, dec_hook=_known)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, type):
         return value.__name__
-    if is_dataclass(value):
-        return vars(value)
-    raise TypeError(f"{type(value).__name__} is no dataclass and no JSON value: {value!r}")
+    for base in (str, int, float):  # of which NumPy's numbers, say, are subclasses
+        if isinstance(value, base):
+            return base(value)
+    raise TypeError(f"{type(value).__name__} is no message and no plain value: {value!r}")
 
 
-def decode(cls: type[T], content: Any) -> T:
-    """Build a dataclass from a dict of its fields, as JSON has them; those with a default may be missing.
-
-    Fields are scalars, classes of :mod:`tfos_ml.errors`, other dataclasses, and lists, tuples and dicts of these;
-    ``Any`` is any JSON value. Raises ``MessageError`` if `content` is no dict, a field is missing or unknown, or a
-    value does not have its field's type.
-    """
-    if not isinstance(content, dict):
-        raise MessageError(f"{cls.__name__}: expected a JSON object, got {type(content).__name__}")
-    types, required = _fields(cls)  # type: ignore[arg-type]  # mypy takes no type[T] for hashable
-    if content.keys() - types.keys() or required - content.keys():
-        unknown, missing = sorted(content.keys() - types.keys()), sorted(required - content.keys())
-        raise MessageError(f"{cls.__name__}: unknown fields {unknown}, missing fields {missing}")
-    return cls(**{name: _value(f"{cls.__name__}.{name}", types[name], value) for name, value in content.items()})
+def _known(kind: Any, value: Any) -> Any:
+    """The class of an error by its name."""
+    found = getattr(errors, str(value), None)
+    if isinstance(found, type) and issubclass(found, errors.TfosMlError):
+        return found
+    raise ValueError(f"expected {kind}, got {value!r}")
 
 
-@lru_cache
-def _fields(cls: type[Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    required = (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING)
-    return get_type_hints(cls), frozenset(required)
-
-
-def _value(name: str, hint: Any, value: Any) -> Any:
-    origin, args = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return value
-    if isinstance(hint, UnionType):  # of one type and None
-        return None if value is None else _value(name, args[0], value)
-    if isinstance(hint, type) and is_dataclass(hint):
-        return decode(hint, value)
-    if origin is type:
-        found = getattr(errors, str(value), None)
-        if isinstance(found, type) and issubclass(found, errors.TfosMlError):
-            return found
-    if origin in (list, tuple) and isinstance(value, list):
-        return origin(_value(name, args[0], item) for item in value)
-    if origin is dict and isinstance(value, dict):
-        return {key: _value(f"{name}[{key!r}]", args[1], item) for key, item in value.items()}
-    if origin is None and (type(value) is hint or (hint is float and type(value) is int)):
-        return value
-    raise MessageError(f"{name}: expected {hint}, got {repr(value)[:100]}")
-
-
-def encode_tagged(message: Any) -> str:
-    """JSON of a dataclass with the name of its class as ``type``."""
-    return encode({"type": type(message).__name__, **vars(message)})
-
-
-def decode_tagged(kinds: Mapping[str, type[T]], text: bytes | str) -> T:
-    """The dataclass that :func:`encode_tagged` has encoded, of one of these kinds; raises as :func:`decode`."""
-    try:
-        content = json.loads(text)
-        cls = kinds[content.pop("type")]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise MessageError(f"expected a message of type {sorted(kinds)}, got {text[:200]!r}") from error
-    return decode(cls, content)
-
-
-def parse(text: bytes | str) -> Any:
-    """The value of a JSON text; raises ``MessageError`` if it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise MessageError(f"the message is not JSON ({type(error).__name__})") from None
+def _readable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_readable(key): _readable(item) for key, item in value.items()}
+    return [_readable(item) for item in value] if isinstance(value, list) else value

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from tfos_ml.protocol.codec import decode, encode, parse
+from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_messages import A, Request, SendFile, answer_type
 from tfos_ml.protocol.transport import checked_credentials, command, connect
 
@@ -44,11 +44,11 @@ class ControlClient:
     @checked_credentials()
     def call(self, request: Request[A]) -> A:
         """Make one call; raises ``pyarrow.lib.ArrowException`` if the driver cannot be reached."""
-        action = flight.Action(type(request).__name__, encode(request).encode())
+        action = flight.Action(type(request).__name__, encode(request))
         result = next(iter(self._client.do_action(action, self._options)), None)
         if result is None:
             raise flight.FlightUnavailableError("the call ended without an answer")
-        return decode(answer_type(type(request)), parse(result.body.to_pybytes()))
+        return decode(answer_type(type(request)), result.body)
 
     def call_reliably(self, request: Request[A], patience: float) -> A:
         """Make a call, and the same again for `patience` seconds as long as no answer comes.

@@ -1,4 +1,4 @@
-"""Calls of the members of a run to each other's servers, mostly the driver's, and the answers: a frozen dataclass each.
+"""Calls of the members of a run to each other's servers, mostly the driver's, and the answers: a struct each.
 
 A class of requests names the class of their answers, ``Request[Answer]``. Every request may come twice, or after a
 later one, as callers repeat what they get no answer to.
@@ -6,15 +6,17 @@ later one, as callers repeat what they get no answer to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, get_args
 
+from msgspec import field
+
+from tfos_ml.protocol.codec import Struct
 from tfos_ml.protocol.graces import Limit
 
 A = TypeVar("A")
 
 
-class Request(Generic[A]):
+class Request(Struct, Generic[A], frozen=True):
     """A call of one action, which the class's name names."""
 
 
@@ -24,16 +26,14 @@ def answer_type(request: type[Request[A]]) -> type[A]:
     return found
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(Struct, frozen=True):
     """It has taken effect."""
 
 
 # How a node fares
 
 
-@dataclass(frozen=True)
-class WorksOn:
+class WorksOn(Struct, frozen=True):
     """A worker that still works after the chief has ended."""
 
     label: str  # the worker
@@ -41,8 +41,7 @@ class WorksOn:
     limit: float  # seconds for which it may
 
 
-@dataclass(frozen=True)
-class NodeProgress:
+class NodeProgress(Struct, frozen=True):
     """The state of a node when it last reported."""
 
     host: str = ""  # where it runs
@@ -62,8 +61,7 @@ class NodeProgress:
     broken_for: float | None = None
 
 
-@dataclass(frozen=True)
-class FeedSegment:
+class FeedSegment(Struct, frozen=True):
     """All rows of one call of ``train`` have come."""
 
     stream: str  # the queue
@@ -72,23 +70,20 @@ class FeedSegment:
     feed_timeout: float  # seconds that the rows may wait without one being read
 
 
-@dataclass(frozen=True)
-class Announcement:
+class Announcement(Struct, frozen=True):
     """What the driver announces to all nodes, numbered from 1: the end of a segment, or without one of the input."""
 
     serial: int
     segment: FeedSegment | None
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """The cluster is being shut down; `limit` is the grace of servers and evaluators, if the call sets one."""
 
     limit: Limit | None = None
 
 
-@dataclass(frozen=True)
-class ProgressAnswer:
+class ProgressAnswer(Struct, frozen=True):
     """What the driver wants of a node."""
 
     stop: bool  # whether it is to end now
@@ -97,8 +92,7 @@ class ProgressAnswer:
     announcements: list[Announcement] = field(default_factory=list)  # those that have not reached it yet
 
 
-@dataclass(frozen=True)
-class ReportProgress(Request[ProgressAnswer]):
+class ReportProgress(Request[ProgressAnswer], frozen=True):
     """A node's state and new reports."""
 
     rank: int  # the node
@@ -109,45 +103,39 @@ class ReportProgress(Request[ProgressAnswer]):
     reports: list[Any]  # metrics, and lines of output (``{"line": ...}``)
 
 
-@dataclass(frozen=True)
-class ReportFailure(Request[Done]):
+class ReportFailure(Request[Done], frozen=True):
     """A node has failed; `error` is text that holds an encoded ``Failure``."""
 
     rank: int
     error: str
 
 
-@dataclass(frozen=True)
-class ReportGone(Request[Done]):
+class ReportGone(Request[Done], frozen=True):
     """No process and no file of a node is left."""
 
     rank: int
 
 
-@dataclass(frozen=True)
-class ClusterOutcome:
+class ClusterOutcome(Struct, frozen=True):
     """What has become of a cluster: its first failure, and the ranks of the nodes that have ended well."""
 
     failure: str | None
     finished: list[int]
 
 
-@dataclass(frozen=True)
-class GetOutcome(Request[ClusterOutcome]):
+class GetOutcome(Request[ClusterOutcome], frozen=True):
     """Why a node cannot be reached; answered as soon as the driver knows, or after some seconds."""
 
     rank: int
 
 
-@dataclass(frozen=True)
-class SendResults:
+class SendResults(Struct, frozen=True):
     """Comes with a stream of result rows of a node that is no task of a Spark job."""
 
     rank: int
 
 
-@dataclass(frozen=True)
-class SendFile:
+class SendFile(Struct, frozen=True):
     """Comes with a stream of a file's parts."""
 
     report: dict[str, Any]  # goes with the file; its ``name`` is the file's
@@ -158,31 +146,27 @@ class SendFile:
 # How nodes gather
 
 
-@dataclass(frozen=True)
-class Entered:
+class Entered(Struct, frozen=True):
     """Whether a task is the first that enters as its node."""
 
     first: bool
 
 
-@dataclass(frozen=True)
-class Enter(Request[Entered]):
+class Enter(Request[Entered], frozen=True):
     """A task begins a node; `task` is Spark's id of the task attempt."""
 
     rank: int
     task: int
 
 
-@dataclass(frozen=True)
-class Gathered:
+class Gathered(Struct, frozen=True):
     """The messages of all nodes, by rank; None until all have sent theirs."""
 
     messages: list[str] | None
     by_spark: bool = False  # whether Spark carries the exchanges instead, as not all have come in time
 
 
-@dataclass(frozen=True)
-class GatherRound(Request[Gathered]):
+class GatherRound(Request[Gathered], frozen=True):
     """A node's message in an exchange of all nodes; without one it only asks for the others'."""
 
     rank: int
@@ -195,15 +179,13 @@ class GatherRound(Request[Gathered]):
 # Which rows count
 
 
-@dataclass(frozen=True)
-class Dealt:
+class Dealt(Struct, frozen=True):
     """Rank of the node that gets a partition; None if its call of ``train`` has ended."""
 
     rank: int | None
 
 
-@dataclass(frozen=True)
-class DealPartition(Request[Dealt]):
+class DealPartition(Request[Dealt], frozen=True):
     """A feed task on `host` has rows of a partition of a call of ``train``."""
 
     number: int
@@ -211,15 +193,13 @@ class DealPartition(Request[Dealt]):
     host: str
 
 
-@dataclass(frozen=True)
-class ClaimState:
+class ClaimState(Struct, frozen=True):
     """``GRANTED``, ``TAKEN`` or ``PENDING``, as of :class:`tfos_ml.protocol.claims.Claims`."""
 
     state: str
 
 
-@dataclass(frozen=True)
-class FedPartition:
+class FedPartition(Struct, frozen=True):
     """A partition of a call of ``train``, and which attempt of its feed task has its rows."""
 
     number: int  # which call
@@ -227,25 +207,21 @@ class FedPartition:
     claimant: str  # a unique name of the attempt
 
 
-@dataclass(frozen=True)
-class ClaimPartition(FedPartition, Request[ClaimState]):
+class ClaimPartition(FedPartition, Request[ClaimState], frozen=True):
     """One attempt of a feed task wants to hand over a partition."""
 
 
-@dataclass(frozen=True)
-class CommitPartition(FedPartition, Request[Done]):
+class CommitPartition(FedPartition, Request[Done], frozen=True):
     """A node has handed the rows of a granted partition to its train function."""
 
     rows: int
 
 
-@dataclass(frozen=True)
-class ReleasePartition(FedPartition, Request[Done]):
+class ReleasePartition(FedPartition, Request[Done], frozen=True):
     """An attempt will not hand over a partition, whatever it was or will be granted."""
 
 
-@dataclass(frozen=True)
-class Committed:
+class Committed(Struct, frozen=True):
     """Rows of a partition that an attempt has handed over, None if it has not, and whether it still may."""
 
     rows: int | None
@@ -253,13 +229,11 @@ class Committed:
     stop: bool
 
 
-@dataclass(frozen=True)
-class GetCommitted(FedPartition, Request[Committed]):
+class GetCommitted(FedPartition, Request[Committed], frozen=True):
     """Whether an attempt has handed over a partition; answered once that is settled, or after some seconds."""
 
 
-@dataclass(frozen=True)
-class PutPartition(FedPartition):
+class PutPartition(FedPartition, frozen=True):
     """Comes with a stream of a partition's rows from a feed task to a node."""
 
     stream: str  # name of the queue
@@ -267,14 +241,12 @@ class PutPartition(FedPartition):
     feed_timeout: float  # seconds that rows may wait without one being read
 
 
-@dataclass(frozen=True)
-class ExchangeRows:
+class ExchangeRows(Struct, frozen=True):
     """Comes with a stream of rows to infer from; attributes as of :class:`PutPartition`."""
 
     stream: str
     feed_timeout: float
 
 
-@dataclass(frozen=True)
-class RequestStop(Request[Done]):
+class RequestStop(Request[Done], frozen=True):
     """The driver is to end the stream that feeds the cluster."""

@@ -1,7 +1,7 @@
 """How a failure travels from a node to the driver.
 
 A node reports it to the driver's control server, and its Spark task then ends without an error
-(``graceful_end.py``). Where it cannot, it raises :class:`NodeFailure` in the task, which ends the
+(``agent/rendezvous.py``). Where it cannot, it raises :class:`NodeFailure` in the task, which ends the
 barrier stage. Spark carries only the text of the exception, so the text holds the failure a second
 time, encoded, for the driver to read it back into a typed error.
 """
@@ -9,20 +9,17 @@ time, encoded, for the driver to read it back into a typed error.
 from __future__ import annotations
 
 import base64
-import json
 import re
 import zlib
-from dataclasses import dataclass
 
 from tfos_ml import errors
-from tfos_ml.protocol.codec import decode, encode
+from tfos_ml.protocol.codec import Struct, decode, encode
 
 _ENCODED = re.compile(r"<tfos_ml:([A-Za-z0-9+/=]+)>")
 _NODE_ERROR_FIELDS = ("role", "index", "host", "traceback", "log_tail", "exit_code", "signal")
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """What happened to a node.
 
     `error` is the class to raise on the driver; `collateral` marks what looks like the consequence of another node's
@@ -49,7 +46,7 @@ class Failure:
 
     def encode(self) -> str:
         """Text without spaces that :func:`find_failure` can find among other text."""
-        return f"<tfos_ml:{base64.b64encode(zlib.compress(encode(self).encode())).decode()}>"
+        return f"<tfos_ml:{base64.b64encode(zlib.compress(encode(self))).decode()}>"
 
 
 class NodeFailure(Exception):  # noqa: N818  (it reports a Failure)
@@ -64,7 +61,7 @@ def find_failure(text: str) -> Failure | None:
     """The failure that a Spark error's text carries, if any."""
     for encoded in _ENCODED.findall(text):
         try:
-            return decode(Failure, json.loads(zlib.decompress(base64.b64decode(encoded))))
+            return decode(Failure, zlib.decompress(base64.b64decode(encoded)))
         except (ValueError, zlib.error):  # it only looks like one
             continue
     return None

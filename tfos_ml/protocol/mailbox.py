@@ -11,12 +11,12 @@ import posixpath
 from pyarrow import fs
 
 from tfos_ml.common.filesystems import request
-from tfos_ml.protocol.codec import MessageError, decode, encode, parse
+from tfos_ml.protocol.codec import MessageError, decode, encode
 from tfos_ml.protocol.control_messages import Done, ProgressAnswer, ReportGone, ReportProgress
 
 PERIOD_SECONDS = 2.0  # between two files of a node, and between two looks of the driver
 _FOLDER = ".tfos_ml-live"
-_ENDING = ".json"
+_ENDING = ".report"
 
 
 def mailbox_of(model_dir: str, run_id: str) -> str:
@@ -33,7 +33,7 @@ class MailboxWriter:
     def call(self, call: ReportProgress) -> ProgressAnswer:
         """Leave a report; raises ``StorageError`` if that fails."""
         name = f"{call.rank}-{call.number:06}{_ENDING}"
-        request(self._uri, lambda filesystem, path: _write(filesystem, path, name, encode(call).encode()))
+        request(self._uri, lambda filesystem, path: _write(filesystem, path, name, encode(call)))
         return ProgressAnswer(stop=False)
 
     def call_reliably(self, call: ReportGone, patience: float) -> Done:
@@ -90,8 +90,8 @@ class MailboxReader:
 
 def _read(content: bytes) -> ReportProgress | None:
     try:
-        return decode(ReportProgress, parse(content))
-    except (MessageError, ValueError):  # a stranger's file
+        return decode(ReportProgress, content)
+    except MessageError:  # a stranger's file
         return None
 
 

@@ -1,26 +1,25 @@
-"""The messages between a node's supervisor and its TensorFlow process, a dataclass each.
+"""The messages between a node's supervisor and its TensorFlow process.
 
-Over the socket pair (:mod:`tfos_ml.protocol.channel`) each is one JSON object a line: its class's name as ``type``,
-and its fields. What supervisors exchange with each other, :class:`RowCounts` and :class:`NodeStatus`, goes as JSON over
-Spark's ``allGather`` or the control server.
+They go over the socket pair (:mod:`tfos_ml.protocol.channel`). What supervisors exchange with each other,
+:class:`RowCounts` and :class:`NodeStatus`, goes as text over Spark's ``allGather`` or the control server.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
+
+from msgspec import field
 
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import Chunk
-from tfos_ml.protocol.codec import decode_tagged, encode_tagged
+from tfos_ml.protocol.codec import Struct
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.settings import NodeSettings
 
 # From the supervisor
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """All nodes have met: run the train function. The first message, and the only one of its kind."""
 
     payload: str  # file of the pickled train function and its arguments
@@ -38,19 +37,20 @@ class Start:
     schema: FeedSchema
     log_dir: str
     settings: NodeSettings
-    secret: str = field(default="", repr=False)  # of the run's nodes, in hexadecimal digits
+    secret: str = ""  # of the run's nodes, in hexadecimal digits
+
+    def __repr__(self) -> str:
+        return f"Start({self.label!r})"  # without the secret
 
 
-@dataclass(frozen=True)
-class ChunkReady:
+class ChunkReady(Struct, frozen=True):
     """A chunk of rows of a stream is in the spool and may be read."""
 
     stream: str
     chunk: Chunk
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """All chunks of one call of ``TFCluster.train`` have been sent; `epochs` says how often they are to be read."""
 
     stream: str
@@ -58,13 +58,11 @@ class Segment:
     epochs: int
 
 
-@dataclass(frozen=True)
-class EndOfInput:
+class EndOfInput(Struct, frozen=True):
     """No more chunks follow."""
 
 
-@dataclass(frozen=True)
-class RowCounts:
+class RowCounts(Struct, frozen=True):
     """What a node knows of its rows once it has all of them, or why they cannot be counted."""
 
     counts: str | None = None  # rows by source partition, as pack_counts writes them
@@ -75,41 +73,35 @@ class RowCounts:
     size: int = 0  # of the training rows, in bytes that do not depend on how they are batched
 
 
-@dataclass(frozen=True)
-class NodeStatus:
+class NodeStatus(Struct, frozen=True):
     """Why a node takes part in an exchange with the others; the default if only they have something to say."""
 
     rows: int | None = None  # that it was fed, if its process has ended
     barrier: str | None = None  # that its process waits in
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(Struct, frozen=True):
     """The row counts of all nodes, by label."""
 
     counts: dict[str, RowCounts]
 
 
-@dataclass(frozen=True)
-class BarrierPassed:
+class BarrierPassed(Struct, frozen=True):
     """All nodes that train have reached a barrier or ended; `error` says what is wrong, if anything is."""
 
     name: str
     error: str | None
 
 
-@dataclass(frozen=True)
-class PortReleased:
+class PortReleased(Struct, frozen=True):
     """The supervisor holds the node's port no longer."""
 
 
-@dataclass(frozen=True)
-class CheckpointTaken:
+class CheckpointTaken(Struct, frozen=True):
     """A checkpoint has gone to the driver, or could not, and its directory has been deleted."""
 
 
-@dataclass(frozen=True)
-class ClusterDone:
+class ClusterDone(Struct, frozen=True):
     """The nodes that train have ended."""
 
 
@@ -120,69 +112,59 @@ ToWorker: TypeAlias = (
 # From the TensorFlow process
 
 
-@dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """The process lives; `serves` says whether its train function only waits in ``tf.distribute.Server.join``."""
 
     serves: bool
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """How the train function reads its rows: ``"dataset"``, ``"get_data_feed"`` or, no further, ``"terminated"``."""
 
     how: str
     keeps_rows: bool
 
 
-@dataclass(frozen=True)
-class ChunkReleased:
+class ChunkReleased(Struct, frozen=True):
     """A chunk has been read for the last time; the supervisor deletes it."""
 
     path: str
 
 
-@dataclass(frozen=True)
-class ChunkRead:
+class ChunkRead(Struct, frozen=True):
     """A chunk has been read, and will be again."""
 
     path: str
 
 
-@dataclass(frozen=True)
-class SegmentRead:
+class SegmentRead(Struct, frozen=True):
     """All rows of one call of ``TFCluster.train`` have been read."""
 
     number: int
 
 
-@dataclass(frozen=True)
-class RowsTaken:
+class RowsTaken(Struct, frozen=True):
     """The train function has taken rows; sent once a second at most."""
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(Struct, frozen=True):
     """Results of rows: an Arrow file, and ``(exchange, number of rows)`` for its rows in order."""
 
     path: str
     runs: list[tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class ReleasePort:
+class ReleasePort(Struct, frozen=True):
     """Free the node's port, for TensorFlow to bind it; answered by :class:`PortReleased`."""
 
 
-@dataclass(frozen=True)
-class BarrierReached:
+class BarrierReached(Struct, frozen=True):
     """The train function waits in a barrier; answered by :class:`BarrierPassed`."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """Metrics of the train function; `time` in seconds since the epoch."""
 
     metrics: dict[str, float]
@@ -191,22 +173,19 @@ class Report:
     time: float
 
 
-@dataclass(frozen=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """Text of ``ctx.log``, of one line or more."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """Facts about the node's part in the run, for ``TFModel.summary``."""
 
     facts: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """A model exported to a directory after an epoch; answered by :class:`CheckpointTaken`."""
 
     directory: str
@@ -215,22 +194,19 @@ class Checkpoint:
     time: float
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(Struct, frozen=True):
     """The directory of the SavedModel that the run returns."""
 
     directory: str
 
 
-@dataclass(frozen=True)
-class Results:
+class Results(Struct, frozen=True):
     """The file of what the train function has returned, or answered to its rows."""
 
     path: str
 
 
-@dataclass(frozen=True)
-class Returned:
+class Returned(Struct, frozen=True):
     """The train function has ended, and all that there is to say of it has been said: the end of a process counts."""
 
 
@@ -239,14 +215,3 @@ FromWorker: TypeAlias = (
     | Report | LogLine | Summary | Checkpoint | Exported | Results | Returned | Failure
 )  # fmt: skip
 Message: TypeAlias = ToWorker | FromWorker
-_KINDS: dict[str, type[Message]] = {cls.__name__: cls for cls in get_args(Message)}
-
-
-def encode_line(message: Message) -> bytes:
-    """A message as one line of JSON."""
-    return encode_tagged(message).encode() + b"\n"
-
-
-def decode_line(line: bytes) -> Message:
-    """The message that a line holds; ``MessageError`` if its kind is unknown, or :func:`decode` refuses it."""
-    return decode_tagged(_KINDS, line)

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Union
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -30,11 +30,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tfos_ml.errors import ClusterConfigError
 from tfos_ml.protocol.addresses import Endpoint, bracketed
-from tfos_ml.protocol.codec import MessageError, decode, decode_tagged, encode, encode_tagged, parse
+from tfos_ml.protocol.codec import MessageError, decode, encode
 
 CLOSE_TIMEOUT = 5.0
 MAX_MESSAGE_BYTES = 8 << 20
-"""Of one JSON message; rows and files travel in streams, which are read bit by bit."""
+"""Of one message; rows and files travel in streams, which are read bit by bit."""
 
 _AUTHORITY, _MEMBER = "tfos-ml-authority", "tfos-ml-run"  # members are known by their token, not by their address
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256
@@ -132,9 +132,9 @@ def checked_credentials() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Service:
-    """What a server offers, by the dataclass of the message that asks for it.
+    """What a server offers, by the class of the message that asks for it.
 
-    An action takes the message and returns the answer, a dataclass too; puts and exchanges take the message and Arrow
+    An action takes the message and returns the answer, another one; puts and exchanges take the message and Arrow
     Flight's reader and writer of the stream that comes with it.
     """
 
@@ -167,8 +167,8 @@ class TransportServer:
             raise pa.ArrowKeyError(f"unknown action {action.type[:40]!r}, expected one of {sorted(self._actions)}")
         kind, call = self._actions[action.type]
         with _refused():
-            message = decode(kind, parse(_checked(action.body)))
-        return [encode(call(message)).encode()]
+            message = decode(kind, _checked(action.body))
+        return [encode(call(message))]
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Take a stream of batches."""
@@ -254,12 +254,12 @@ def _check_free(host: str, port: int) -> None:
 
 def command(message: Any) -> flight.FlightDescriptor:
     """The descriptor of a stream that goes with a message."""
-    return flight.FlightDescriptor.for_command(encode_tagged(message).encode())
+    return flight.FlightDescriptor.for_command(encode(message))
 
 
 def _take(offered: Mapping[type[Any], Stream], descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
     with _refused():
-        message = decode_tagged({kind.__name__: kind for kind in offered}, _checked(descriptor.command))
+        message: Any = decode(Union[tuple(offered)], _checked(descriptor.command))  # type: ignore[arg-type]  # noqa: UP007
     offered[type(message)](message, reader, writer)
 
 

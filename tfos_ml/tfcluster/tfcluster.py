@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 import weakref
@@ -26,6 +25,7 @@ from tfos_ml.driver.progress import OutputPrinter
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run, one_at_a_time
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, tensorboard_port
+from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.graces import warn_of_ended
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
@@ -241,7 +241,7 @@ class TFCluster:
 
     def _read_infos(self) -> None:
         """Take up what the nodes have said of themselves."""
-        infos = read_infos([json.loads(info) for _, info in sorted(self.server.all_gather.first().items())])
+        infos = read_infos([info for _, info in sorted(self.server.all_gather.first().items())])
         for node, info in zip(self._template.nodes, infos, strict=True):
             role = {"executor_id": node.rank, "job_name": node.job_name, "task_index": node.task_index}
             self.cluster_info.append({**role, "host": info.host, "port": info.port, "pid": info.pid})
@@ -399,9 +399,8 @@ class TFCluster:
             A stream that feeds the cluster. It is waited for first, and stopped after :meth:`request_stop`.
         grace_secs : float, default 0
             Seconds that evaluators and parameter servers have left to return, counted from the end of the last chief
-            and worker, and not before this call. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
-            ``spark.tfos_ml.serverGrace`` (5 s). It does not shorten the work of a chief or worker, and is not a
-            pause.
+            and worker, and not before this call. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s), and
+            parameter servers have 5 s. It does not shorten the work of a chief or worker, and is not a pause.
         timeout : float, default 259200
             Seconds for all of it; 0 or less for no limit.
 
@@ -434,7 +433,7 @@ class TFCluster:
             self._abort()
             raise
         self._results = self.server.nodes.results()
-        reports = [json.loads(payload) for _, payload in results.joined(self._results, "report")]
+        reports = [decode(dict, payload) for _, payload in results.joined(self._results, "report")]
         self.summary = {"nodes": reports, "rows": sum(r["rows"] for r in reports)}
         self._close()
         warn_of_ended(reports)

@@ -20,8 +20,9 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.common.interpreter import add_working_directory
@@ -144,7 +145,7 @@ def _exit_failure(end: SystemExit) -> Failure:
             f"{exit_line(end)} was called before the train function had returned. Rows may be untrained, so it is no "
             "success. Return from the train function instead, which may itself call sys.exit(0); what it calls may not"
         )
-    return replace(_failure(end), error=errors.NodeExitError, message=message)
+    return structs.replace(_failure(end), error=errors.NodeExitError, message=message)
 
 
 def _exit_code(end: SystemExit) -> int:

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.agent import graceful_end
-from tfos_ml.agent.graceful_end import leave_together, log_failure
-from tfos_ml.agent.rendezvous import Rendezvous
+from tfos_ml.agent import rendezvous
+from tfos_ml.agent.rendezvous import Rendezvous, leave_together
+from tfos_ml.agent.supervisor import log_failure
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.failure import Failure
@@ -44,9 +44,9 @@ def test_no_task_is_left_waiting(server, before, waiting):
     stage = Stage()
     nodes = [Rendezvous(stage) for _ in range(NODES)]
     for _ in range(before):
-        for future in [node.exchange({}) for node in nodes]:
+        for future in [node.exchange("") for node in nodes]:
             future.result(DEADLINE)
-    futures = [nodes[rank].exchange({}) for rank in waiting]
+    futures = [nodes[rank].exchange("") for rank in waiting]
     with ThreadPoolExecutor(NODES) as threads:
         left = [threads.submit(leave_together, nodes[rank], server.address, rank, NODES) for rank in range(NODES)]
         assert [one.result(DEADLINE) for one in left] == [True] * NODES
@@ -55,12 +55,12 @@ def test_no_task_is_left_waiting(server, before, waiting):
 
 
 def test_a_task_whose_peers_do_not_come_may_not_end(server, monkeypatch):
-    monkeypatch.setattr(graceful_end, "LEAVE_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "LEAVE_SECONDS", 0.3)
     assert not leave_together(Rendezvous(Stage()), server.address, 0, NODES)
 
 
 def test_a_task_that_cannot_reach_the_driver_may_not_end(server, monkeypatch):
-    monkeypatch.setattr(graceful_end, "LEAVE_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "LEAVE_SECONDS", 0.3)
     server.close()
     assert not leave_together(Rendezvous(Stage()), server.address, 0, NODES)
 

@@ -1,0 +1,362 @@
+"""Where a node stands, and what follows from each event: no I/O, no thread, no clock of its own.
+
+=========  =====================================================  ==============================================
+Phase      What holds                                             What ends it
+=========  =====================================================  ==============================================
+CLAIMED    its process runs; it waits for the other nodes         all nodes have met
+JOINED     all nodes have met; it gets its rows                   all nodes have sent their row counts
+RUNNING    the nodes train; they meet at barriers                 all that train have ended
+DRAINING   workers beside a chief may still work                  none does; at once in a cluster without them
+DONE       no exchange is left; its process may have a grace      its process has ended, or is ended by the grace
+ENDED      nothing changes any more
+=========  =====================================================  ==============================================
+
+A failure leads from any phase to ENDED. The process's own end is beside the phases, as it may come in any of them: it
+RUNS, has FAILED (which may be the consequence of another node's end, and then is judged later), or is OVER in a way
+that is no failure of the node.
+
+After the nodes have met they go on by exchanges, one after the other, in which each sends a message and gets those of
+all. First each sends its row counts, from which all agree on the steps. After that a node that trains begins an
+exchange when it reaches a barrier or has ended, and the others take part.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from tfos_ml import errors
+from tfos_ml.agent.identity import NodeIdentity
+from tfos_ml.agent.node_events import (
+    DriverSeen,
+    Effect,
+    Event,
+    Exchange,
+    Exchanged,
+    Fail,
+    InputOver,
+    NodesMet,
+    Orphaned,
+    ProcessExited,
+    RowsCounted,
+    Send,
+    Tick,
+)
+from tfos_ml.agent.process import describe_exit
+from tfos_ml.protocol.codec import decode_text
+from tfos_ml.protocol.control_messages import ProgressAnswer
+from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.graces import ended_at_work, limit_of, lost_peers
+from tfos_ml.protocol.messages import (
+    Agreement,
+    BarrierPassed,
+    BarrierReached,
+    ClusterDone,
+    Heartbeat,
+    NodeStatus,
+    Returned,
+    RowCounts,
+)
+
+COLLATERAL_SECONDS = 5.0  # after which a failure counts as the node's own if all other nodes live
+CULPRIT_SECONDS = 10.0  # after a heartbeat timeout, within which a stuck process is found out by its own supervisor
+UNFINISHED = (
+    "the process exited with code 0 before its train function had returned: something in it, or in a library, called "
+    "os._exit(0) or C's exit(0), maybe on a signal. Rows may be untrained, so it is no success. Return from the train "
+    "function instead"
+)
+
+
+class Phase(enum.IntEnum):
+    """How far a node has come; it never goes back."""
+
+    CLAIMED, JOINED, RUNNING, DRAINING, DONE, ENDED = range(6)
+
+
+class Process(enum.Enum):
+    """What has become of a node's TensorFlow process."""
+
+    RUNS, FAILED, OVER = range(3)
+
+
+class NodeState:
+    """The state of one node.
+
+    Parameters
+    ----------
+    member : NodeIdentity
+        The node, with its task.
+    join_deadline : float
+        When the nodes must have met, by the clock of the events.
+    is_detached : bool
+        It outlives its Spark task: it needs the driver, and servers and evaluators stay until the driver's program
+        shuts the cluster down.
+
+    Attributes
+    ----------
+    phase : Phase
+        How far it has come.
+    since : dict of Phase to float
+        When it came to each phase so far; an exchange may bring it two phases on.
+    process : Process
+        What has become of its process.
+    serves : bool
+        The train function only waits in ``tf.distribute.Server.join``.
+    broken_at : float or None
+        When the process failed in a way that may be the consequence of another node's end.
+    limit : Limit
+        How long a node that does not train may go on once nothing is left to do for it.
+    total_rows : int
+        That those which train were fed; known once they have ended.
+    ended_at_work : str or None
+        What is lost if the process was ended while it still worked.
+    """
+
+    def __init__(self, member: NodeIdentity, join_deadline: float, is_detached: bool = False):
+        self._member, self._task = member, member.task
+        self._labels = [node.label for node in member.template.nodes]
+        self._join_deadline = join_deadline
+        self._is_detached = is_detached
+        self.phase = Phase.CLAIMED
+        self.since: dict[Phase, float] = {}
+        self.process = Process.RUNS
+        self.serves = False
+        self.broken_at: float | None = None
+        self.limit = limit_of(member.role.job_name, member.task.graces)
+        self.total_rows = 0
+        self.ended_at_work: str | None = None
+        self._failure: Failure | None = None  # of the process
+        self._failure_due = 0.0
+        self._has_returned = False
+        self._input_is_over = False
+        self._in_exchange = False
+        self._barrier: str | None = None  # that the process waits in
+        self._peers_live = False  # all other nodes have shown signs of life since broken_at
+        self._program_ended_at: float | None = None
+        self._effects: list[Effect] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no exchange with the other nodes is left."""
+        return Phase.DONE in self.since
+
+    @property
+    def works(self) -> bool:
+        """Whether the process may have work to do that is not done for others."""
+        return not (self.process is Process.OVER or self.serves)
+
+    @property
+    def wants_counts(self) -> bool:
+        """Whether the row counts of the node are the next that the others need."""
+        return self.phase is Phase.JOINED and not self._in_exchange
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take up an event that has happened at `now`; returns what is to be done, in order."""
+        if self.phase is Phase.ENDED:
+            return []
+        self._effects = []
+        match event:
+            case NodesMet():
+                self._enter(Phase.JOINED, now)
+            case RowsCounted() if self.wants_counts:
+                self._exchange(event.counts)
+            case InputOver():
+                self._input_is_over = True
+            case Exchanged() if self._in_exchange:
+                self._in_exchange = False
+                self._take_answers(event.answers, now)
+            case Heartbeat():
+                self.serves = event.serves
+            case BarrierReached():
+                self._barrier = event.name
+            case Returned():
+                self._has_returned = True
+            case Failure():
+                self._failure = event
+            case ProcessExited() if self.process is Process.RUNS:
+                self._exit(event.returncode, now)
+            case DriverSeen():
+                self._heed_driver(event, now)
+            case Orphaned():
+                self._fail(errors.NodeLostError, "the Spark executor or task that the node belongs to is gone")
+            case Tick():
+                self._go_on(event, now)
+        return self._effects
+
+    def _enter(self, phase: Phase, now: float) -> None:
+        if phase > self.phase:
+            self.phase = phase
+            self.since[phase] = now
+
+    def _fail(self, error: type[errors.TfosMlError], message: str) -> None:
+        self._fail_of(Failure(error, message))
+
+    def _fail_of(self, failure: Failure) -> None:
+        self.phase = Phase.ENDED
+        self._effects.append(Fail(failure))
+
+    def _exchange(self, mine: RowCounts | NodeStatus) -> None:
+        self._in_exchange = True
+        self._effects.append(Exchange(mine))
+
+    # The driver
+
+    def _heed_driver(self, driver: DriverSeen, now: float) -> None:
+        lease = self._task.lease if self._task.control else None
+        if driver.answer is not None:
+            self._take_answer(driver.answer, now)
+        if driver.answer is not None and driver.answer.stop:
+            self._fail(errors.FitCancelledError, "the driver asked the nodes to stop")
+        elif lease is None or not (driver.answer or self._is_detached):
+            return  # a driver that never could be reached has not gone
+        elif driver.refuses:
+            self._fail(errors.NodeLostError, "the driver is gone: its host refuses connections")
+        elif driver.silent > lease:
+            self._fail(errors.NodeLostError, f"the driver has not answered for {lease:g} s")
+
+    def _take_answer(self, answer: ProgressAnswer, now: float) -> None:
+        self._peers_live = answer.peers_live
+        if answer.ending is None:
+            return
+        if self._program_ended_at is None:
+            self._program_ended_at = now
+        if answer.ending.limit is not None and not self._member.is_helper:
+            self.limit = answer.ending.limit
+
+    # The process
+
+    def _exit(self, returncode: int | None, now: float) -> None:
+        if returncode == 0 and self._failure is None and self._has_returned:
+            self.process = Process.OVER
+            return
+        self.process = Process.FAILED
+        if returncode is None:
+            self._fail(errors.NodeExitError, "the process closed its channel but does not end")
+            return
+        code, signal_name, sentence = describe_exit(returncode)
+        unexplained = f"the process {sentence}" if returncode else UNFINISHED
+        failure = self._failure or Failure(errors.NodeExitError, unexplained)
+        self._failure = replace(failure, exit_code=code, signal=signal_name)
+        self._failure_due = now
+        if self._member.template.size > 1 and (failure.collateral or signal_name == "SIGABRT"):
+            self.broken_at = now
+            self._failure_due = now + self._task.heartbeat_timeout + CULPRIT_SECONDS
+
+    def _judge_failure(self, now: float) -> None:
+        """Whose failure it is that the process has failed of."""
+        assert self._failure is not None
+        is_own = not self.serves and self.broken_at is None
+        if self.is_over and self._member.is_server:
+            self.process = Process.OVER  # a server may well lose its peers at the end
+        elif self.phase >= Phase.DRAINING and self._member.is_helper and not is_own:
+            self.process = Process.OVER  # of the end of the chief
+            if not self.serves:
+                self.ended_at_work = lost_peers(self._member.node.label, self._failure)
+        elif now >= self._failure_due or self._is_first(now):
+            self._fail_of(self._failure)
+
+    def _is_first(self, now: float) -> bool:
+        """Whether a broken process has no other node's end to blame."""
+        return self.broken_at is not None and self._peers_live and now - self.broken_at > COLLATERAL_SECONDS
+
+    # Time
+
+    def _go_on(self, tick: Tick, now: float) -> None:
+        timeout = self._task.heartbeat_timeout
+        if self.phase is Phase.CLAIMED and now > self._join_deadline:
+            limit = f"reservationTimeout={self._task.reservation_timeout:g} s"
+            self._fail(errors.ReservationTimeoutError, f"the nodes did not all meet within {limit}")
+        elif self.process is Process.RUNS and tick.silent is not None and tick.silent > timeout:
+            why = f"the process gave no sign of life for {timeout:g} s (stopped, or stuck in C code)"
+            self._fail(errors.NodeExitError, why)
+        elif self.process is Process.FAILED:
+            self._judge_failure(now)
+        if self.phase is Phase.ENDED:
+            return
+        if not (self._member.is_active or self.process is Process.OVER):
+            self._end_passive(now)
+        self._begin_exchange(tick.rows)
+        if self.is_over and self.process is Process.OVER and self._input_is_over:
+            self._enter(Phase.ENDED, now)
+
+    def _end_passive(self, now: float) -> None:
+        """End a process that does not train, and only serves or has used up its grace."""
+        since = self._idle_since()
+        if since is None:
+            return
+        if self.serves:
+            self.process = Process.OVER if self.is_over else self.process
+        elif now - since > self.limit.seconds:
+            self.process = Process.OVER
+            self.ended_at_work = ended_at_work(self._member.role.job_name, self._member.node.label, self.limit)
+
+    def _idle_since(self) -> float | None:
+        """When nothing was left to do for a node that does not train; None while something is."""
+        if self._member.is_helper:
+            return self.since.get(Phase.DRAINING)
+        done, program = self.since.get(Phase.DONE), self._program_ended_at
+        if not self._is_detached:
+            return done
+        return None if done is None or program is None else max(done, program)
+
+    # What the nodes agree on
+
+    def _begin_exchange(self, rows: int) -> None:
+        """Begin an exchange if this node has something to send, or others may have."""
+        if self._in_exchange or not Phase.JOINED <= self.phase <= Phase.DRAINING:
+            return
+        is_ended = self.process is Process.OVER
+        if self.phase is Phase.JOINED:
+            if is_ended:
+                self._exchange(RowCounts(why="has ended"))
+        elif self.phase is Phase.DRAINING:
+            if not (self._member.is_helper and self.works):
+                self._exchange(NodeStatus())
+        elif not self._member.is_active:
+            self._exchange(NodeStatus())
+        elif is_ended:
+            self._exchange(NodeStatus(rows=rows))
+        elif self._barrier is not None:
+            self._exchange(NodeStatus(barrier=self._barrier))
+
+    def _take_answers(self, answers: list[str], now: float) -> None:
+        if self.phase is Phase.JOINED:
+            counts = [decode_text(RowCounts, answer) for answer in answers]
+            self._effects.append(Send(Agreement(dict(zip(self._labels, counts, strict=True)))))
+            self._enter(Phase.RUNNING, now)
+        elif self.phase is Phase.RUNNING:
+            ranks = self._member.template.feed_ranks
+            self._take_statuses({self._labels[rank]: decode_text(NodeStatus, answers[rank]) for rank in ranks}, now)
+        elif self.phase is Phase.DRAINING:
+            self._be_done(now)
+
+    def _take_statuses(self, active: Mapping[str, NodeStatus], now: float) -> None:
+        rows = [status.rows for status in active.values() if status.rows is not None]
+        if len(rows) == len(active):
+            self.total_rows = sum(rows)
+            self._enter(Phase.DRAINING, now)
+            if self._member.is_helper:
+                self._effects.append(Send(ClusterDone()))
+            if not self._member.template.helper_ranks:
+                self._be_done(now)
+        elif self._barrier is not None:
+            name, self._barrier = self._barrier, None
+            elsewhere = {label: status for label, status in active.items() if status.barrier != name}
+            self._effects.append(Send(BarrierPassed(name, _barrier_error(name, elsewhere))))
+
+    def _be_done(self, now: float) -> None:
+        self._enter(Phase.DONE, now)
+        if not self._member.is_helper:
+            self._effects.append(Send(ClusterDone()))
+
+
+def _barrier_error(name: str, elsewhere: Mapping[str, NodeStatus]) -> str | None:
+    if not elsewhere:
+        return None
+    what = {
+        label: f"is at barrier {status.barrier!r}" if status.rows is None else "has ended"
+        for label, status in elsewhere.items()
+    }
+    return f"ctx.barrier({name!r}) must be reached by the chief and all workers, but: {what}"
