@@ -103,7 +103,7 @@ def test_a_snapshot_in_the_store_is_read_by_the_nodes(spark, store, tmp_path):
     read = estimator(seed=1, cacheDir="s3a://bucket/cached")
     fitted = read.fit(df)
     assert fitted.history == fed.history
-    assert not fitted.summary["snapshot"]["is_new"]
+    assert not fitted.summary.snapshot["is_new"]
     store.fail(lambda method, path: method == "GET" and "part-00007" in path, 403)
     with pytest.raises(errors.FileReadError, match="Nodes must reach cacheDir") as caught:
         read.fit(df)
