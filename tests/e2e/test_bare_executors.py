@@ -38,7 +38,9 @@ def test_packages_that_executors_lack_are_named_and_spark_prints_nothing(tmp_pat
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=170
     )
-    assert "tensorflow or pyarrow or cloudpickle or psutil. Install what the driver has" in done.stdout, done.stderr
+    assert "tensorflow or pyarrow or cloudpickle or msgspec or psutil. Install what the driver has" in done.stdout, (
+        done.stderr
+    )
     told = done.stderr.partition("fit begins")[2].partition("fit ends")[0]
     assert "Exception" not in told
     assert "\tat " not in told

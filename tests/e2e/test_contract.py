@@ -275,7 +275,7 @@ def test_several_param_maps_share_rows_that_are_computed_once(spark):
 
     df = rows(spark).withColumn("x", F.array(counting("id"), F.lit(1.0)))
     job = TFEstimator(trainFn=read, featuresCol="x", verbose=0)
-    fits = job.fitMultiple(df, [{job.batchSize: 3}, {job.batchSize: 5}])
+    fits = job.fitMultiple(df, [{job.predictBatchSize: 3}, {job.predictBatchSize: 5}])
     found = {}
 
     def advance():
@@ -289,10 +289,10 @@ def test_several_param_maps_share_rows_that_are_computed_once(spark):
         thread.join(150)
     with pytest.raises(StopIteration):
         next(fits)
-    assert {index: model.getBatchSize() for index, model in found.items()} == {0: 3, 1: 5}
+    assert {index: model.getPredictBatchSize() for index, model in found.items()} == {0: 3, 1: 5}
     assert computed.value == 20
     assert not spark.sparkContext._jsc.getPersistentRDDs()
-    assert [m.getBatchSize() for m in job.fit(df, [{job.batchSize: 2}])] == [2]
+    assert [m.getPredictBatchSize() for m in job.fit(df, [{job.predictBatchSize: 2}])] == [2]
 
 
 def test_rows_are_released_when_nobody_wants_the_models(spark):

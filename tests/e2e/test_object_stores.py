@@ -93,6 +93,28 @@ def predictions(fitted, df):
     return np.array([row.prediction for row in fitted.transform(df).select("prediction").collect()])
 
 
+@pytest.mark.chaos
+def test_a_snapshot_in_the_store_is_read_by_the_nodes(spark, store, tmp_path):
+    df, local = rows(spark), tmp_path / "cache"  # pip's Spark has no connector to write to the store with
+    fed = estimator(seed=1, cacheDir=str(local)).fit(df)
+    for path in (path for path in local.rglob("*") if path.is_file()):
+        with store.files.open_output_stream(f"{BUCKET}/cached/{path.relative_to(local)}") as stream:
+            stream.write(path.read_bytes())
+    read = estimator(seed=1, cacheDir="s3a://bucket/cached")
+    fitted = read.fit(df)
+    assert fitted.history == fed.history
+    assert not fitted.summary.snapshot["is_new"]
+    store.fail(lambda method, path: method == "GET" and "part-00007" in path, 403)
+    with pytest.raises(errors.FileReadError, match="Nodes must reach cacheDir") as caught:
+        read.fit(df)
+    assert_no_secret(caught.value)
+    store.heal()
+    store.fail(lambda method, path: "manifest" in path, 403)
+    with pytest.raises(errors.SnapshotError, match="cannot be used") as caught:
+        read.fit(df)
+    assert_no_secret(caught.value)
+
+
 def test_a_fit_keeps_everything_in_the_store(spark, store):
     df = rows(spark)
     places = {"modelDir": "s3a://bucket/all/state", "logDir": "s3://bucket/all/logs"}

@@ -85,9 +85,9 @@ def test_nodes_get_the_rows_that_spark_feeds(any_spark, tmp_path):
         fed, told = passes_of(df, tmp_path / f"fed{workers}", workers, **marks)
         read, about = passes_of(df, tmp_path / f"read{workers}", workers, cacheDir=cache, **marks)
         assert read == fed
-        assert (about["rows"], about["skipped_rows"]) == (told["rows"], 2)
-        assert about["snapshot"]["rows"] == ROWS - 50
-        assert about["snapshot"]["is_new"] is (workers == 1)
+        assert (about.rows, about.skippedRows) == (told.rows, 2)
+        assert about.snapshot["rows"] == ROWS - 50
+        assert about.snapshot["is_new"] is (workers == 1)
     streams = {"tfArgs": {"streams": True}}
     assert passes_of(df, tmp_path / "f", **streams)[0] == passes_of(df, tmp_path / "r", cacheDir=cache, **streams)[0]
 

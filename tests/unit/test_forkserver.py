@@ -20,7 +20,9 @@ from tfos_ml.agent import forkserver
 from tfos_ml.agent.forkserver import ForkedProcess, Forking, start_process
 from tfos_ml.agent.process import child_environment, kill_tree, new_marker
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS
-from tfos_ml.worker.forkserver import MARKER, NO_MARKER
+from tfos_ml.protocol.codec import encode
+from tfos_ml.protocol.frames import send_frame
+from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Request
 
 pytestmark = pytest.mark.slow
 DEADLINE = 60.0
@@ -379,9 +381,8 @@ class TestFreshInstead:
         (directory,) = directories(owner.pid)
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(str(directory / "socket"))
-            request = {"module": "forked", "arguments": [], "environment": {}, "directory": "/", "name": ""}
-            line = json.dumps(request).encode() + b"\n"  # without a search path
-            socket.send_fds(stranger, [line], [0, 1])
+            request = Request("forked", [], {}, "/", (owner.pid, 0), "")  # without a search path
+            send_frame(stranger, encode(request), [0, 1])
             assert stranger.recv(1) == b""
         assert is_forked(start("end", "0"))
 

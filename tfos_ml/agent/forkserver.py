@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL
 from typing import IO, Any, Protocol
@@ -32,7 +32,9 @@ from tfos_ml.common import unix_sockets
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.common.pids import ProcessHandle, activity, start_mark, start_ticks
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS, has_gpu_device
-from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Request
+from tfos_ml.protocol.codec import decode, encode
+from tfos_ml.protocol.frames import receive_frame, send_frame
+from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Exited, Forked, Refused, Request
 
 logger = logging.getLogger(__name__)
 SERVER_MODULE = "tfos_ml.worker.forkserver"
@@ -201,8 +203,8 @@ class ForkedProcess:
         """As the process has reported it, or else the server; if neither has, both were killed."""
         self._connection.settimeout(EXIT_SECONDS)
         try:
-            return int(_read(self._connection)["code"])
-        except (OSError, ValueError, LookupError):
+            return decode(Exited, _read(self._connection)).code
+        except (OSError, ValueError):
             return -SIGKILL
 
     def kill(self) -> None:
@@ -222,17 +224,15 @@ def _fork(request: Request, descriptors: Sequence[int], forking: Forking) -> For
     connection, path = _connect(request.environment, forking)
     try:
         connection.settimeout(ANSWER_SECONDS)
-        line = json.dumps(asdict(request)).encode() + b"\n"
-        sent = socket.send_fds(connection, [line], descriptors)
-        connection.sendall(line[sent:])
+        send_frame(connection, encode(request), descriptors)
         server = unix_sockets.peer(connection)
         if _stands_still(connection, server):
             _leave_for_good(path, server)
             raise ConnectionError(f"the fork server stood still for {STILL_SECONDS:g} s, and was ended")
-        answer = _read(connection)
-        if "refused" in answer:
-            raise OSError(answer["refused"])
-        return ForkedProcess(connection, answer["pid"], answer["started"])
+        answer: Forked | Refused = decode(Forked | Refused, _read(connection))  # type: ignore[arg-type]
+        if isinstance(answer, Refused):
+            raise OSError(answer.reason)
+        return ForkedProcess(connection, answer.pid, answer.started)
     except BaseException:
         connection.close()
         raise
@@ -270,16 +270,12 @@ def _leave_for_good(path: Path, server: int) -> None:
                     path.unlink(missing_ok=True)
 
 
-def _read(connection: socket.socket) -> dict[str, Any]:
-    """The next line of the server; not a byte more, which would be of the line after it."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = connection.recv(1)
-        if not byte:
-            raise ConnectionError("the fork server has ended")
-        line += byte
-    answer: dict[str, Any] = json.loads(line)
-    return answer
+def _read(connection: socket.socket) -> bytes:
+    """The next message of the server."""
+    received = receive_frame(connection)
+    if received is None:
+        raise ConnectionError("the fork server has ended")
+    return received[0]
 
 
 def _connect(environment: Mapping[str, str], forking: Forking) -> tuple[socket.socket, Path]:

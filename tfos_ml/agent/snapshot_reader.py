@@ -68,7 +68,7 @@ class SnapshotReader:
             yield
         except (OSError, pa.ArrowException) as error:
             uri = self._snapshot.directory
-            raise self._failure(redact(error, secrets=secrets_of_uri(uri))) from error
+            raise self._failure(" ".join(redact(error, secrets=secrets_of_uri(uri)).split())) from error
 
     def _failure(self, why: object) -> FileReadError:
         return FileReadError(

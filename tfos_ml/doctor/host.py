@@ -110,7 +110,7 @@ def _requirements() -> Iterator[Requirement]:
     try:
         lines = importlib.metadata.requires("tfos_ml") or []
     except importlib.metadata.PackageNotFoundError:
-        lines = ["pyspark", "tensorflow", "keras", "pyarrow", "cloudpickle", "psutil"]
+        lines = ["pyspark", "tensorflow", "keras", "pyarrow", "cloudpickle", "msgspec", "psutil"]
     for requirement in map(Requirement, lines):
         marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in _WANTED_EXTRAS):

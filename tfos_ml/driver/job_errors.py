@@ -24,7 +24,9 @@ _CANCELLED = re.compile(
 )
 _TOO_LARGE = re.compile(r"bigger than spark\.driver\.maxResultSize")
 _TOO_FEW_SLOTS = re.compile(r"SPARK-24819")
-_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '((?:tfos_ml|pyarrow|cloudpickle|psutil)[\w.]*)'")
+_MISSING_MODULE = re.compile(
+    r"ModuleNotFoundError: No module named '((?:tfos_ml|pyarrow|cloudpickle|msgspec|psutil)[\w.]*)'"
+)
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _REDUCER = re.compile(r"reduceId=(\d+)")
 _SILENT = re.compile(r"Executor heartbeat timed out")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-NEEDED = ("tfos_ml", "tensorflow", "pyarrow", "cloudpickle", "psutil")
+NEEDED = ("tfos_ml", "tensorflow", "pyarrow", "cloudpickle", "msgspec", "psutil")
 SECONDS = 20.0
 PROBE_TAG = "tfos_ml-probe-"
 _FUTURE = "from __future__ import annotations\n"

@@ -61,6 +61,11 @@ class EpochState:
         self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
         self.replaced_in_test: dict[str, float] = {}
 
+    def begin_pass(self, stream: str, epoch: int) -> None:
+        """Have the next steps begin with the first of a pass."""
+        stage, batches = (self.train, self.data.train) if stream == "train" else (self.test, self.data.validation)
+        stage.rewind(*batches.in_steps(self.data.seed(stream), epoch))
+
 
 class Opening(keras.callbacks.Callback):
     """The first callback: begins epochs, and makes logs the same on all workers before others see them."""
@@ -74,13 +79,13 @@ class Opening(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         state = self._state
         state.data.current_epoch = epoch
-        state.train.rewind()
+        state.begin_pass("train", epoch)
         state.parallel.bad_step.assign(NO_STEP)
         state.replaced, state.replaced_in_test = {}, {}
         self._layer_state.begin()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self._state.test.rewind()
+        self._state.begin_pass("validation", 0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._stops_on_nan and self._state.group.largest(int(self._state.parallel.bad_step)) > NO_STEP:

@@ -83,8 +83,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     Every step applies the gradient of the *global* batch, the same rows whatever the number of
     workers: ``clusterSize`` changes the speed, not the result, up to floating-point rounding.
-    Layers that compute over a batch (BatchNormalization) or draw random numbers (Dropout) are exceptions; a warning
-    names them.
+    That holds for BatchNormalization and Dropout, too: statistics and random numbers are those of the global batch.
 
     Parameters
     ----------
@@ -296,11 +295,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if self._get("clusterSize") == 1:
             return
         check_reductions(description)
-        if description.batch_dependent:
-            warn(
-                "Training on several workers is not exactly that on one, because of: "
-                + "; ".join(description.batch_dependent)
-            )
 
     def _warn_of_monitors(self) -> None:
         """Keras warns of metrics that are not there on the nodes, after each epoch, where nobody sees it."""

@@ -6,7 +6,7 @@ there is none. A forked process has the descriptors, environment, search path an
 as if it had been started afresh. The server ends with its *owners*, executors or the driver, and when it
 has had nothing to do for a while, or memory is short.
 
-Requests and answers are lines of JSON over a Unix socket that only processes of the same user may use. The other side
+Requests and answers are frames over a Unix socket that only processes of the same user may use. The other side
 is :mod:`tfos_ml.agent.forkserver`.
 """
 
@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import json
 import os
 import selectors
 import signal
@@ -28,10 +27,9 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.cgroup import is_memory_short
@@ -42,6 +40,8 @@ from tfos_ml.inference.tensorflow_import import (
     import_tensorflow_later,
     without_collections,
 )
+from tfos_ml.protocol.codec import Struct, decode, encode
+from tfos_ml.protocol.frames import receive_frame, send_frame
 
 MARKER = "TFOS_ML_NODE"
 """Environment variable that tells the processes of one attempt of one node from all others."""
@@ -62,8 +62,7 @@ _NAME_SECONDS = 3.0  # within which the memory allocator's thread has its name, 
 _PR_SET_NAME = 15
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """What a forked process is to be, as the agent sends it."""
 
     module: str  # whose ``main`` is called
@@ -73,6 +72,25 @@ class Request:
     owner: tuple[int, int]  # pid and start of the executor or driver that asks
     name: str  # for ``ps``
     outlives_requester: bool = False
+
+
+class Forked(Struct, frozen=True):
+    """The process that was asked for has begun."""
+
+    pid: int
+    started: int  # as :func:`tfos_ml.common.pids.start_ticks` has it
+
+
+class Refused(Struct, frozen=True):
+    """A fork would not be what a fresh process is."""
+
+    reason: str
+
+
+class Exited(Struct, frozen=True):
+    """The process has ended; the server says so, too, if the process has."""
+
+    code: int  # negative for a signal
 
 
 class ForkServer:
@@ -137,16 +155,15 @@ class ForkServer:
         descriptors: list[int] = []
         try:
             unix_sockets.check_peer(connection)
-            line, descriptors = _receive(connection)
-            request = Request(**json.loads(line))
+            request, descriptors = _receive(connection)
             reason = self._stands_against(request)
             if reason is None:
                 self._remember_owner(*request.owner)
                 self._fork(request, connection, descriptors)
             else:
-                _send(connection, refused=reason)
+                _send(connection, Refused(reason))
                 connection.close()
-        except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        except (OSError, ValueError, LookupError):
             connection.close()  # who asked is gone, is not one of us, or says what nobody knows
         finally:
             for descriptor in descriptors:
@@ -212,7 +229,7 @@ class ForkServer:
         self._awaited.discard(handle.pid)
         with contextlib.suppress(KeyError):
             self._selector.unregister(connection)
-        _send(connection, code=os.waitstatus_to_exitcode(status))
+        _send(connection, Exited(os.waitstatus_to_exitcode(status)))
         connection.close()
 
     def _kill(self, handle: ProcessHandle) -> None:
@@ -227,11 +244,12 @@ class ForkServer:
         code = 1
         try:
             os.setsid()
-            _send(connection, pid=os.getpid(), started=start_ticks(os.getpid()))  # not the server: before the code
             known = {key.fd for key in self._selector.get_map().values()}
             for number in known | {other.fileno() for other in self._children.values()}:
                 os.close(number)  # of the server and of other processes
             self._selector.close()
+            # Not the server: before the code. And not earlier: the server's socket has to end with the server.
+            _send(connection, Forked(os.getpid(), start_ticks(os.getpid()) or 0))
             standard_input, output = descriptors
             for number, descriptor in enumerate((standard_input, output, output)):
                 os.dup2(descriptor, number)
@@ -250,7 +268,7 @@ class ForkServer:
                 atexit._run_exitfuncs()
                 sys.stdout.flush()
                 sys.stderr.flush()
-            _send(connection, code=code)  # the server may be gone
+            _send(connection, Exited(code))  # the server may be gone
             os._exit(code)
 
 
@@ -279,22 +297,22 @@ def _write_marker(marker: str) -> None:
         raise OSError("the environment that /proc shows cannot be written")
 
 
-def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """A line, and the two descriptors that came with it."""
-    line, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 2)
-    while line and not line.endswith(b"\n"):
-        more = connection.recv(1 << 16)
-        line = line + more if more else b""
-    if len(descriptors) != 2 or not line:
+def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
+    """A request, and the two descriptors that came with it."""
+    content, descriptors = receive_frame(connection, max_descriptors=2) or (b"", [])
+    try:
+        if len(descriptors) == 2:
+            return decode(Request, content), descriptors
+        raise ValueError("no request")
+    except ValueError:
         for descriptor in descriptors:
             os.close(descriptor)
-        raise ValueError("no request")
-    return line, descriptors
+        raise
 
 
-def _send(connection: socket.socket, **answer: Any) -> None:
+def _send(connection: socket.socket, answer: Forked | Refused | Exited) -> None:
     with contextlib.suppress(OSError):
-        connection.sendall(json.dumps(answer).encode() + b"\n")
+        send_frame(connection, encode(answer))
 
 
 def _threads() -> Counter[str]:
