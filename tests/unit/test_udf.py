@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 import os
@@ -18,11 +19,14 @@ from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ModelError, ShapeError, SignatureError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.inference.input_tensors import InputBinding, array_tensor, input_tensors
+from tfos_ml.inference.prediction import Head
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature
 from tfos_ml.inference.udf import (
     Scoring,
     check_binding,
     checked_output,
+    decode_scoring,
+    encode_scoring,
     output_array,
     output_type,
     score_here,
@@ -275,6 +279,17 @@ DAMAGES = [
     ("variables/variables.index", None, r"variables/variables\.index \(missing\)"),
     ("saved_model.pb", 300, r"saved_model\.pb is not a SavedModel, or is damaged"),
 ]
+
+
+@pytest.mark.parametrize("head", [None, Head("binary", True)])
+def test_a_scoring_is_the_same_in_another_process(head):
+    matrix = TensorInfo("float32", (None, 2, None), padded=(2, 3))
+    inputs = (InputBinding("a", "x", matrix), InputBinding("b", "y", TensorInfo("string", None)))
+    fields = {"y": pa.list_(pa.float32()), "z": pa.binary()}
+    names = {"y": "prediction", "z": "\N{SNOWMAN}"}
+    model = Path(os.fsdecode(b"/models/\xff"))
+    scoring = Scoring(Artifact("a"), "key", "serve", inputs, {"y": matrix}, fields, names, 10, "skip", 0.5, head, 0.25)
+    assert decode_scoring(encode_scoring(scoring, model)) == dataclasses.replace(scoring, model=model)
 
 
 class TestDamagedModel:

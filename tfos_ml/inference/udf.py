@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,13 @@ class Scoring:
     pad_value: float  # fills rows up to the length that training padded them to, and shorter arrays within a row
     head: Head | None = None  # what the only output means, if it means more than a tensor
     threshold: float = 0.5
+
+
+@dataclass(frozen=True)
+class _WithoutModel(Scoring):
+    """How to call a model, for another process: msgspec decodes no ``Artifact | Path``."""
+
+    model: None  # type: ignore[assignment]
 
 
 _SCORING, _DIRECTORY = b"tfos_ml.scoring", b"tfos_ml.directory"
@@ -132,7 +139,7 @@ def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
 def encode_scoring(scoring: Scoring, directory: Path) -> bytes:
     """How to call a model that lies in a directory, for another process.
 
-    It is an Arrow schema of the fields, with the rest as JSON in its metadata.
+    It is an Arrow schema of the fields, with the rest as MessagePack in its metadata.
     """
     rest = {name: value for name, value in vars(scoring).items() if name not in ("model", "fields")}
     metadata = {_SCORING: encode({**rest, "model": None, "fields": {}}), _DIRECTORY: os.fsencode(directory)}
@@ -146,9 +153,9 @@ def decode_scoring(content: bytes) -> Scoring:
     metadata = schema.metadata or {}
     if metadata.keys() != {_SCORING, _DIRECTORY}:
         raise MessageError(f"a description of a model has other metadata: {sorted(metadata)}")
-    scoring = decode(Scoring, metadata[_SCORING])
+    rest = vars(decode(_WithoutModel, metadata[_SCORING]))
     fields = dict(zip(schema.names, schema.types, strict=True))
-    return replace(scoring, model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields)
+    return Scoring(**{**rest, "model": Path(os.fsdecode(metadata[_DIRECTORY])), "fields": fields})
 
 
 def columns_of(batch: tuple[pa.Array, ...] | pa.Array) -> list[pa.Array]:
