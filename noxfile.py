@@ -36,6 +36,7 @@ OLDEST = [  # the lowest of all that setup.cfg names
     "msgspec==0.19.*",
     "numpy==1.26.*",
     "pandas==2.2.*",
+    "protobuf==4.25.*",
     "pyarrow==18.*",
     "pyspark==3.5.*",
     "requests==2.31.*",

@@ -112,7 +112,7 @@ def read_dataset(df: DataFrame, shuffle: bool) -> float:
     model = TFEstimator(trainFn=read_all, tfArgs={"shuffle": shuffle}, batchSize=BATCH, clusterSize=1, verbose=0).fit(
         df
     )
-    passes = [report["metrics"] for report in model.summary["nodes"][0]["metrics"]]
+    passes = [report["metrics"] for report in model.summary.nodes[0]["metrics"]]
     return passes[0]["rows"] / min(p["seconds"] for p in passes[1:])
 
 
@@ -129,7 +129,7 @@ def measure_first(df: DataFrame) -> None:
     """Print when the first batch is there, counted from the begin of the train function, as are all rows."""
     for wait in (True, False):
         estimator = TFEstimator(trainFn=read_first, tfArgs={"wait": wait}, batchSize=BATCH, clusterSize=1, verbose=0)
-        first, last = (r["metrics"] for r in estimator.fit(df).summary["nodes"][0]["metrics"])
+        first, last = (r["metrics"] for r in estimator.fit(df).summary.nodes[0]["metrics"])
         print(f"  wait={wait!s:5}: first batch after {first['seconds']:.2f} s, all rows after {last['all']:.2f} s")
 
 
@@ -142,7 +142,7 @@ def train_keras(df: DataFrame, shuffle: bool) -> float:
     model.compile("sgd", "sparse_categorical_crossentropy")
     estimator = KerasEstimator(model=model, batchSize=BATCH, epochs=PASSES, shuffle=shuffle, clusterSize=1, verbose=0)
     fitted = estimator.fit(df)
-    return fitted.summary["rows"] / min(fitted.summary["epoch_seconds"][1:])
+    return fitted.summary.rows / min(fitted.summary.epochSeconds[1:])
 
 
 CONTENDERS = {"dataset": read_dataset, "keras": train_keras}

@@ -61,7 +61,7 @@ def seconds_of_fit(df: DataFrame, train_fn) -> float:
     start = time.perf_counter()
     model = estimator.fit(df)
     taken = time.perf_counter() - start
-    assert sum(r["metrics"][0]["metrics"]["rows"] for r in model.summary["nodes"]) == df.count()
+    assert sum(r["metrics"][0]["metrics"]["rows"] for r in model.summary.nodes) == df.count()
     return taken
 
 

@@ -74,7 +74,7 @@ def numbers(spark: SparkSession) -> DataFrame:
 
 def loaded(directory: str) -> TFModel:
     """The model of a directory."""
-    return TFModel(exportDir=directory, inputMapping={"number": "number"}, batchSize=1024)
+    return TFModel(exportDir=directory, inputMapping={"number": "number"}, predictBatchSize=1024)
 
 
 def main() -> None:

@@ -77,7 +77,7 @@ def rate_of_fit(df: DataFrame, name: str, workers: int) -> float:
         model=make_model(name), clusterSize=workers, epochs=EPOCHS, batchSize=BATCH, nodeEnv=ONE_THREAD, verbose=0
     )
     summary = estimator.fit(df).summary
-    return steady_rate(summary["rows"], summary["epoch_seconds"])
+    return steady_rate(summary.rows, summary.epochSeconds)
 
 
 def rate_of_plain_keras(name: str, rows: int, processes: int = 1) -> float:

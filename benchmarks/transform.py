@@ -70,7 +70,7 @@ def by_predict_batch_udf(df: DataFrame, path: str) -> DataFrame:
 def by_transform(df: DataFrame, path: str, kind: str) -> DataFrame:
     """What this project offers, with one of its scoring processes."""
     df.sparkSession.conf.set("spark.tfos_ml.scoringProcess", kind)
-    return TFModel(exportDir=path, batchSize=BATCH).transform(df)
+    return TFModel(exportDir=path, predictBatchSize=BATCH).transform(df)
 
 
 def by_identity(df: DataFrame) -> DataFrame:

@@ -139,7 +139,7 @@ def main():
     print(predictions[["label", "digit", "probability"]].head(8).to_string(index=False, float_format="{:.3f}".format))
     print(f"Accuracy on {len(predictions)} held-out digits: {accuracy:.3f}")
 
-    plot_history(model.stages[-1].history, accuracy, output / "training.png")
+    plot_history(model.stages[-1].summary.history, accuracy, output / "training.png")
     plot_digits(predictions, output / "digits.png")
     spark.stop()
     print(

@@ -342,6 +342,39 @@ def in_batch_negatives():
     return small(loss=softmax_over_batch, outputs=3)
 
 
+def in_batch_step():
+    """The same in a ``train_step`` of one's own."""
+    import keras
+    import tensorflow as tf
+
+    class Step(keras.Sequential):
+        def train_step(self, data):
+            x, _ = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                scores = tf.matmul(p, p, transpose_b=True)
+                labels = tf.range(tf.shape(p)[0])
+                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, scores, from_logits=True))
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    return small(model_class=Step, outputs=3)
+
+
+def hand_normalized():
+    """A layer that normalizes over the batch by itself."""
+    import keras
+
+    class Centered(keras.layers.Layer):
+        def call(self, x):
+            return x - keras.ops.mean(x, axis=0)
+
+    x = keras.layers.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(1)(Centered()(keras.layers.Dense(5, "tanh")(x))))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
 def rmse_metric():
     import tensorflow as tf
 
@@ -381,17 +414,19 @@ def batch_normalized():
     x = keras.layers.Input((4,), name="x")
     hidden = keras.layers.BatchNormalization()(Scale()(keras.layers.Dense(5)(x)))
     model = keras.Model(x, keras.layers.Dense(1)(hidden))
-    model.compile("adam", lambda y, p: tf.reduce_sum(tf.square(tf.reshape(y, [-1, 1]) - p)))
+    model.compile(keras.optimizers.SGD(0.01), lambda y, p: tf.reduce_sum(tf.square(tf.reshape(y, [-1, 1]) - p)))
     return model
 
 
 TRIED = {  # what is not the same on any number of workers: by its own words
-    "in_batch_negatives": (numbers, in_batch_negatives),
+    "hand_normalized": (numbers, hand_normalized),
+    "in_batch_step": (numbers, in_batch_step),
     "rmse_metric": (numbers, rmse_metric),
     "sampling": (lambda: numbers(width=16), sampling),
-    "batch_normalized": (numbers, batch_normalized),
 }
 PROGRAMS = {
+    "in_batch_negatives": (numbers, in_batch_negatives),
+    "batch_normalized": (numbers, batch_normalized),
     "position_embedding": (tokens, lambda: position_embedding(adam)),
     "position_embedding_clipped": (tokens, lambda: position_embedding(clipped_rmsprop)),
     "learned_queries": (numbers, learned_queries),

@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pyarrow as pa
+from keras_layers import LAYERS
 from keras_programs import PROGRAMS, TRIED
 
 BATCH, EPOCHS, ROWS = 64, 2, 403
@@ -219,6 +220,7 @@ CASES = {
     "classifier_metrics": (class_data, classifier),
     "two_outputs": (two_output_data, two_outputs),
     "shuffle": (dense_data, lambda: dense_model(optimizer("Adam", 0.01))),
+    **LAYERS,
     **PROGRAMS,
     **TRIED,
 }

@@ -12,6 +12,7 @@
     │   ├── ClusterConfigError       a Spark setting that would break the run
     │   ├── RemovedError             a function of TensorFlowOnSpark that has no counterpart
     │   ├── NotEnoughSlotsError      more nodes than Spark has task slots
+    │   ├── SnapshotError            a cacheDir that cannot be used, or has other rows
     │   └── DestinationError         a directory that cannot be written or is in use
     ├── DataError                    found in the data
     │   ├── EmptyDataError           no rows at all
@@ -25,6 +26,7 @@
     │   ├── NothingExportedError     the train function exported no model
     │   └── SignatureError           names, dtypes or row counts differ from the signature
     ├── MissingPackageError          pyspark, TensorFlow or MLflow is not installed
+    ├── NoSummaryError               a model that was not made by fit has no summary
     ├── RowsLostError                nodes of a TFCluster took other rows than the input has
     ├── FitCancelledError            the Spark job was cancelled, or the session stopped
     ├── ResultSizeError              the results exceed spark.driver.maxResultSize
@@ -40,8 +42,7 @@
         ├── FileReadError            a node could not read a file of its input
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         rows or room for rows did not come in time
-        ├── NonFiniteLossError       the loss became NaN or infinite
-        ├── NonFiniteWeightsError    weights of the model became NaN or infinite
+        ├── NonFiniteTrainingError   the loss or weights became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
         ├── ModelDirError            a node could not read or write modelDir
         ├── SpoolFullError           no room left for the rows or the model of a node
@@ -126,6 +127,10 @@ class NotEnoughSlotsError(InvalidInputError):
     """The cluster has more nodes than Spark has task slots."""
 
 
+class SnapshotError(InvalidInputError):
+    """The snapshot in ``cacheDir`` is damaged or of other rows, or none can be written there."""
+
+
 class DestinationError(InvalidInputError):
     """A directory to be written to is in use or cannot be written."""
 
@@ -139,11 +144,11 @@ class EmptyDataError(DataError):
 
 
 class NullValueError(DataError):
-    """A null where the null policy allows none."""
+    """A null, and ``handleInvalid`` allows none."""
 
 
 class NonFiniteValueError(DataError):
-    """NaN or infinity where the NaN policy allows none."""
+    """NaN or infinity, and ``handleInvalid`` allows none."""
 
 
 class LabelRangeError(DataError):
@@ -192,6 +197,10 @@ class SignatureError(ModelError, ValueError):
 
 class MissingPackageError(TfosMlError, ImportError):
     """pyspark, TensorFlow or MLflow is not installed. The message has the command that installs it."""
+
+
+class NoSummaryError(TfosMlError, RuntimeError):
+    """A model that was not made by ``fit`` was asked for its summary."""
 
 
 class RowsLostError(TfosMlError):
@@ -328,12 +337,8 @@ class CollectiveCallError(NodeError):
     """Nodes called ``ctx.dataset``, ``ctx.get_data_feed`` or ``ctx.barrier`` out of step."""
 
 
-class NonFiniteLossError(NodeError):
-    """The loss of a Keras model became NaN or infinite; raised for the node where it began."""
-
-
-class NonFiniteWeightsError(NodeError):
-    """Weights of a Keras model became NaN or infinite, while its loss may have been finite."""
+class NonFiniteTrainingError(NodeError):
+    """The loss or weights of a Keras model became NaN or infinite; raised for the node where it began."""
 
 
 class ModelDirError(NodeError):

@@ -72,7 +72,7 @@ def fit(
     tf_args = {"directory": directory, **(arguments or {})}
     estimator = TFEstimator(trainFn=getattr(cluster_train_functions, train), tfArgs=tf_args, **params)
     model = estimator.fit(rows(spark, count, partitions, wide, f"{directory}/mapped" if held else None))
-    return {"rows": model.summary["rows"], "history": model.history}
+    return {"rows": model.summary.rows, "history": model.summary.history}
 
 
 def fit_keras(spark: SparkSession, directory: str, phase: str = "", **params: Any) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def fit_keras(spark: SparkSession, directory: str, phase: str = "", **params: An
         exportDir=f"{directory}/model",
         **params,
     ).fit(df)
-    return {"rows": model.summary["rows"], "history": model.history}
+    return {"rows": model.summary.rows, "history": model.summary.history}
 
 
 def feed(spark: SparkSession, directory: str) -> dict[str, Any]:

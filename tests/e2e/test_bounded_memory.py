@@ -143,7 +143,7 @@ def test_weights_are_the_same_bit_for_bit_with_a_small_budget(spark, workers, pa
     large = fitted(spark, workers, "1g", **params)
     with told:
         small = fitted(spark, workers, "300k", **params)
-    assert large.history == small.history
+    assert large.summary.history == small.summary.history
     rows = labelled(spark).limit(20)
     one, other = (np.array([r[0] for r in m.transform(rows).select("prediction").collect()]) for m in (large, small))
     assert one.tolist() == other.tolist()
@@ -197,7 +197,7 @@ df = spark.range(0, ROWS, 1, 8).mapInArrow(fill, "features array<float>, label d
 model = keras.Sequential([keras.Input((WIDTH,), name="features"), keras.layers.Dense(1)])
 model.compile(keras.optimizers.SGD(1e-5), "mse")
 fitted = KerasEstimator(model=model, clusterSize=2, epochs=1, batchSize=2048, featuresCol="features", verbose=0).fit(df)
-print(len(fitted.history["loss"]), "epoch")
+print(len(fitted.summary.history["loss"]), "epoch")
 spark.stop()
 """
 

@@ -345,62 +345,7 @@ def test_streaming_ends_when_another_process_asks(spark, stream, tmp_path):
     assert (tmp_path / "0").exists()
 
 
-# Segmentation
-
-
-def segment(args, ctx):
-    import keras
-    from keras import layers
-
-    rng = np.random.default_rng(ctx.task_index)
-    images = rng.random((96, 16, 16, 1)).astype(np.float32) * 0.3
-    masks = np.zeros((96, 16, 16), np.int64)
-    for image, mask, (y, x) in zip(images, masks, rng.integers(0, 10, (96, 2)), strict=True):
-        image[y : y + 6, x : x + 6] += 0.6
-        mask[y : y + 6, x : x + 6] = 1
-    inputs = keras.Input((16, 16, 1))
-    down = layers.Conv2D(8, 3, strides=2, padding="same", activation="relu")(inputs)
-    deep = layers.Conv2D(16, 3, strides=2, padding="same", activation="relu")(down)
-    up = layers.Conv2DTranspose(8, 3, strides=2, padding="same", activation="relu")(deep)
-    up = layers.Concatenate()([up, down])
-    outputs = layers.Conv2DTranspose(2, 3, strides=2, padding="same", name="mask")(up)
-    model = keras.Model(inputs, outputs)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
-    history = model.fit(images, masks, epochs=12, batch_size=16, verbose=0).history
-    ctx.report({"accuracy": history["accuracy"][-1]})
-    compat.export_saved_model(model, ctx.absolute_path(args.export_dir), is_chief=ctx.job_name == "chief")
-
-
-@pytest.mark.chaos
-def test_segmentation(spark, tmp_path):
-    args = argparse.Namespace(export_dir=f"{tmp_path}/exported")
-    cluster = TFCluster.run(
-        spark.sparkContext, segment, args, 1, 0, input_mode=TFCluster.InputMode.TENSORFLOW, master_node="chief"
-    )
-    cluster.shutdown(grace_secs=0)
-    assert cluster.native.summary["nodes"][0]["metrics"][0]["metrics"]["accuracy"] > 0.95
-    model = pipeline.TFModel({}).setExportDir(args.export_dir)
-    model.setInputMapping({"image": "input_1"}).setOutputMapping({"mask": "mask"})
-    picture = np.full((16, 16), 0.1)
-    picture[4:10, 4:10] = 0.8
-    df = spark.createDataFrame([(picture.ravel().tolist(),)], ["image"])
-    (row,) = model.transform(df).collect()
-    found = np.array(row.mask).reshape(16, 16, 2).argmax(axis=2)
-    assert (found == (picture > 0.5)).mean() > 0.9
-
-
 # What ends otherwise
-
-
-def fail(args, ctx):
-    raise ValueError("no such data")
-
-
-def test_a_failure_is_raised_and_the_context_lives_on(spark):
-    with pytest.raises(errors.TrainFnError, match="no such data"):
-        TFCluster.run(spark.sparkContext, fail, None, 1, 0).shutdown()
-    assert spark.sparkContext.parallelize([1]).count() == 1
 
 
 def hold_port(args, ctx):

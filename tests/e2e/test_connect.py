@@ -42,7 +42,7 @@ run = mlflow.last_active_run()
 (point,) = mlflow.MlflowClient().get_metric_history(run.info.run_id, "rows_here")
 early = run.info.start_time < point.timestamp < run.info.end_time - 500  # when it was measured, not when it came
 print("run", run.info.status, point.step, point.value, early, run.data.tags["spark.applicationId"] != "")
-print("history", model.history, "rows", model.summary["rows"])
+print("history", model.summary.history, "rows", model.summary.rows)
 df.write.parquet(sys.argv[1] + "/rows")  # a query of its own session, before any other has brought the model here
 rows = spark.readStream.schema(df.schema).parquet(sys.argv[1] + "/rows")
 

@@ -38,7 +38,7 @@ def told(what, action):
 def fit():
     global model
     model = TFEstimator(trainFn=train, tfArgs={"megabytes": int(sys.argv[2])}, verbose=0).fit(df)
-    files = [path for path in Path(model.saved_model_dir()).rglob("*") if path.is_file()]
+    files = [path for path in Path(model.savedModelDir()).rglob("*") if path.is_file()]
     return sum(path.stat().st_size for path in files) // 1_000_000
 
 def score():

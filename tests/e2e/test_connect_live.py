@@ -39,7 +39,7 @@ estimator = TFEstimator(trainFn=train, tfArgs={"seen": seen}, clusterSize=2, epo
 if model_dir:
     estimator.setModelDir(model_dir)
 model = estimator.fit(df)
-print("history", len(model.history["loss"]), flush=True)
+print("history", len(model.summary.history["loss"]), flush=True)
 spark.stop()
 """
 OUT_OF_REACH = "203.0.113.1"  # of RFC 5737: nobody has it

@@ -31,12 +31,12 @@ def test_explicit_params_over_tf_args_over_defaults(spark, tmp_path):
     def look(args, ctx):
         import sys
 
-        seen = {name: args[name] for name in ("epochs", "batchSize", "steps", "mine", "modelDir")}
+        seen = {name: args[name] for name in ("epochs", "batchSize", "mine", "modelDir")}
         target.write_text(json.dumps([{**seen, "epochs_here": args.epochs}, "tensorflow" in sys.modules]))
 
     arguments = {"epochs": 7, "batchSize": 8, "mine": "x"}
     fit(spark, look, tfArgs=arguments, batchSize=9, nodeEnv={"TFOS_ML_PRELOAD": "0"})
-    expected = {"epochs": 7, "batchSize": 9, "steps": None, "mine": "x", "modelDir": None, "epochs_here": 7}
+    expected = {"epochs": 7, "batchSize": 9, "mine": "x", "modelDir": None, "epochs_here": 7}
     seen, is_loaded = json.loads(target.read_text())
     assert seen == expected
     assert not is_loaded
@@ -157,9 +157,9 @@ def test_drop_remainder_and_steps_per_epoch(two_workers):
 
 def test_reports_become_history(two_workers):
     model, _ = two_workers
-    assert model.history == {"loss": [1.0, 11.0, 21.0], "done": [1.0]}
-    assert model.summary["rows"] == 50
-    assert [n["label"] for n in model.summary["nodes"]] == ["worker:0", "worker:1"]
+    assert model.summary.history == {"loss": [1.0, 11.0, 21.0], "done": [1.0]}
+    assert model.summary.rows == 50
+    assert [n["label"] for n in model.summary.nodes] == ["worker:0", "worker:1"]
 
 
 def test_weights_named_labels_and_tf_args_of_argparse(spark, tmp_path):
@@ -249,7 +249,7 @@ def test_server_that_serves_for_ever_is_ended_with_the_cluster(spark):
         if ctx.job_name == "ps":
             ctx.start_server().join()
 
-    assert fit(spark, serve, clusterSize=2, numPS=1).summary["rows"] == 60
+    assert fit(spark, serve, clusterSize=2, numPS=1).summary.rows == 60
 
 
 @pytest.mark.corner("cpusPerNode: stage-level resources")
@@ -288,7 +288,7 @@ def test_parameter_servers_on_the_driver_need_no_slot_on_several_executors(sessi
 
     spark = sessions.get(CLUSTER)  # of four slots
     model = fit(spark, look, clusterSize=6, numPS=2, driverPSNodes=True)
-    nodes = {node["label"]: node for node in model.summary["nodes"]}
+    nodes = {node["label"]: node for node in model.summary.nodes}
     assert list(nodes) == ["ps:0", "ps:1", "worker:0", "worker:1", "worker:2", "worker:3"]
     assert "under_spark" not in nodes.pop("ps:0")  # it never came to that
     assert [node["under_spark"] for node in nodes.values()] == [False, True, True, True, True]

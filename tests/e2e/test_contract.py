@@ -36,15 +36,14 @@ VALUES = {  # one that differs from the default, by Param
     "weightMapping": {"a": "y"},
     "binaryOutputs": ["y"],
     "batchSize": 3,
+    "predictBatchSize": 3,
     "exportDir": "/e",
     "modelDir": "/m",
     "logDir": "/t",
     "cacheDir": "/c",
     "tensorboard": True,
     "signatureDefKey": "k",
-    "tagSet": "t",
-    "nullPolicy": "skip",
-    "nanPolicy": "skip",
+    "handleInvalid": "skip",
     "padValue": 1.5,
     "clusterSize": 4,
     "numPS": 1,
@@ -53,13 +52,11 @@ VALUES = {  # one that differs from the default, by Param
     "evalNode": True,
     "inputMode": "TENSORFLOW",
     "epochs": 5,
-    "steps": 6,
     "shuffle": False,
     "reservationTimeout": 1.5,
     "feedTimeout": 2.5,
     "maxRestarts": 2,
     "communication": "ring",
-    "protocol": "grpc+verbs",
     "nodeCpus": 2,
     "nodeGpus": 1,
     "nodeEnv": {"A": "b"},
@@ -69,7 +66,7 @@ VALUES = {  # one that differs from the default, by Param
     "classWeight": {0: 1.0, 1: 2.5},
     "adaptLayers": ["text"],
     "adaptRows": 9,
-    "initialModel": "/i",
+    "initialWeights": "/i",
 }
 every_stage = pytest.mark.parametrize("stage", STAGES)
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -133,17 +130,17 @@ class TestParams:
 
     @every_stage
     def test_of_another_name_bring_up_the_nearest(self, stage):
-        with pytest.raises(errors.ParamError, match=r"'batchsize', perhaps batchSize"):
-            stage(batchsize=3)
+        with pytest.raises(errors.ParamError, match=r"'predictbatchsize', perhaps predictBatchSize"):
+            stage(predictbatchsize=3)
         with pytest.raises(errors.ParamError, match=r"Unknown parameters: 'zzz'\. Known: \["):
             stage().setParams(zzz=3)
 
     @every_stage
     def test_of_a_wrong_value_say_what_is_accepted(self, stage):
-        with pytest.raises(errors.ParamError, match=r"batchSize must be an integer of at least 1\. Received: 0"):
-            stage(batchSize=0)
-        with pytest.raises(errors.ParamError, match=r"nullPolicy must be one of .* Received: 'zero'"):
-            stage().setNullPolicy("zero")
+        with pytest.raises(errors.ParamError, match=r"predictBatchSize must be an integer of at least 1\. Received: 0"):
+            stage(predictBatchSize=0)
+        with pytest.raises(errors.ParamError, match=r"handleInvalid must be one of .* Received: 'zero'"):
+            stage().setHandleInvalid("zero")
 
     @every_stage
     def test_are_listed_without_touching_anything(self, stage):
@@ -190,11 +187,11 @@ class TestConstruction:
 
     @every_stage
     def test_copies_are_independent(self, stage):
-        made = stage(batchSize=3)
-        copied = made.copy({made.batchSize: 4})
+        made = stage(predictBatchSize=3)
+        copied = made.copy({made.predictBatchSize: 4})
         copied.setPredictionCol("other")
-        assert (made.getBatchSize(), made.getPredictionCol()) == (3, "prediction")
-        assert (copied.getBatchSize(), copied.uid) == (4, made.uid)
+        assert (made.getPredictBatchSize(), made.getPredictionCol()) == (3, "prediction")
+        assert (copied.getPredictBatchSize(), copied.uid) == (4, made.uid)
 
 
 def mean(args, ctx):
@@ -242,9 +239,9 @@ def test_fit_changes_neither_the_estimator_nor_the_rows(spark, estimator):
     df = rows(spark)
     job = make(estimator, **named(estimator))
     before = ({p.name: v for p, v in job.extractParamMap().items()}, dict(vars(job)))
-    model = job.fit(df, {job.batchSize: 7, job.predictionCol: "q"})
+    model = job.fit(df, {job.batchSize: 7, job.predictBatchSize: 8, job.predictionCol: "q"})
     assert ({p.name: v for p, v in job.extractParamMap().items()}, dict(vars(job))) == before
-    assert (model.getBatchSize(), model.getPredictionCol(), model.getFeaturesCol()) == (7, "q", "x")
+    assert (model.getPredictBatchSize(), model.getPredictionCol(), model.getFeaturesCol()) == (8, "q", "x")
     assert model.uid == job.uid
 
     scored = model.transform(df, {job.predictionCol: "r"})  # as CrossValidator does
@@ -278,7 +275,7 @@ def test_several_param_maps_share_rows_that_are_computed_once(spark):
 
     df = rows(spark).withColumn("x", F.array(counting("id"), F.lit(1.0)))
     job = TFEstimator(trainFn=read, featuresCol="x", verbose=0)
-    fits = job.fitMultiple(df, [{job.batchSize: 3}, {job.batchSize: 5}])
+    fits = job.fitMultiple(df, [{job.predictBatchSize: 3}, {job.predictBatchSize: 5}])
     found = {}
 
     def advance():
@@ -292,10 +289,10 @@ def test_several_param_maps_share_rows_that_are_computed_once(spark):
         thread.join(150)
     with pytest.raises(StopIteration):
         next(fits)
-    assert {index: model.getBatchSize() for index, model in found.items()} == {0: 3, 1: 5}
+    assert {index: model.getPredictBatchSize() for index, model in found.items()} == {0: 3, 1: 5}
     assert computed.value == 20
     assert not spark.sparkContext._jsc.getPersistentRDDs()
-    assert [m.getBatchSize() for m in job.fit(df, [{job.batchSize: 2}])] == [2]
+    assert [m.getPredictBatchSize() for m in job.fit(df, [{job.predictBatchSize: 2}])] == [2]
 
 
 def test_rows_are_released_when_nobody_wants_the_models(spark):

@@ -75,20 +75,20 @@ def test_fit_takes_no_row_of_another_width_than_the_model(keras, df):
 
 
 def test_nan_is_an_error(keras, df):
-    with pytest.raises(errors.NonFiniteValueError, match=r"'features' has 13 x NaN in 13 of 40 rows.*nanPolicy="):
+    with pytest.raises(errors.NonFiniteValueError, match=r"'features' has 13 x NaN in 13 of 40 rows.*handleInvalid="):
         estimator(network(keras)).fit(with_nan(df))
 
 
 @pytest.fixture(scope="module")
 def fitted(keras, sessions):
     """Fitted on rows of which those of label 1 were skipped, for their NaN."""
-    job = estimator(network(keras), shuffle=False, nanPolicy="skip")
-    with pytest.warns(UserWarning, match=r"nanPolicy='skip' left out 13 of 40 rows \(summary\['skipped_rows'\]\)"):
+    job = estimator(network(keras), shuffle=False, handleInvalid="skip")
+    with pytest.warns(UserWarning, match=r"handleInvalid='skip' left out 13 of 40 rows \(summary.skippedRows\)"):
         return job.fit(with_nan(frame(sessions.get(LOCAL))))
 
 
 def test_rows_with_nan_are_skipped_and_counted(keras, df, fitted):
-    assert (fitted.summary["rows"], fitted.summary["skipped_rows"]) == (27, 13)
+    assert (fitted.summary.rows, fitted.summary.skippedRows) == (27, 13)
     clean = df.where("label != 1").toPandas()
     alone = network(keras)
     alone.fit(np.stack(clean.features), clean.label.to_numpy(), batch_size=8, shuffle=False, verbose=0)
@@ -97,7 +97,7 @@ def test_rows_with_nan_are_skipped_and_counted(keras, df, fitted):
     scored = fitted.transform(with_nan(df)).collect()  # with the policy of the fit
     assert {r.label for r in scored} == {0, 2}
     np.testing.assert_allclose([r.probability.toArray() for r in scored], expected, rtol=1e-4)
-    kept = fitted.copy({fitted.nanPolicy: "keep"}).transform(with_nan(df)).where("label = 1").collect()
+    kept = fitted.copy({fitted.handleInvalid: "keep"}).transform(with_nan(df)).where("label = 1").collect()
     assert len(kept) == 13
 
 
@@ -105,11 +105,11 @@ def test_rows_with_nan_are_skipped_and_counted(keras, df, fitted):
     ("spoil", "rows_in_a_call", "message"),
     [
         (shortened, 40, r"ShapeError: Column 'features' has rows of 3 to 4 elements, but input"),
-        (with_nan, 2, r"NonFiniteValueError: Column 'features' has 13 x NaN in 13 of 40 rows.*nanPolicy="),
+        (with_nan, 2, r"NonFiniteValueError: Column 'features' has 13 x NaN in 13 of 40 rows.*handleInvalid="),
     ],
 )
 def test_such_rows_are_not_scored(df, fitted, spoil, rows_in_a_call, message):
-    strict = fitted.copy({fitted.batchSize: rows_in_a_call, fitted.nanPolicy: "error"})
+    strict = fitted.copy({fitted.predictBatchSize: rows_in_a_call, fitted.handleInvalid: "error"})
     with pytest.raises(Exception, match=message):
         strict.transform(spoil(df)).collect()
 
@@ -122,15 +122,15 @@ def test_predict_takes_no_row_of_another_width(fitted):
 def test_predict_takes_no_row_with_nan(fitted, tmp_path):
     fitted.save(str(tmp_path / "model"))
     own = TFModel.load(str(tmp_path / "model"))  # its unpacked SavedModel goes with it; that of a copy stays
-    strict = own.copy({own.nanPolicy: "error"})
+    strict = own.copy({own.handleInvalid: "error"})
     with pytest.raises(errors.NonFiniteValueError, match="'features' has NaN or infinity in 1 of 2 rows"):
         strict.predict([[0.0] * 4, [float("nan")] * 4])
-    assert strict.copy({own.nanPolicy: "keep"}).predict([[0.0] * 4, [float("nan")] * 4])["classes"].shape == (2, 3)
+    assert strict.copy({own.handleInvalid: "keep"}).predict([[0.0] * 4, [float("nan")] * 4])["classes"].shape == (2, 3)
 
 
 def test_weights_that_are_not_finite_end_the_fit_and_are_not_tried_again(keras, df):
-    job = estimator(network_without_nan(keras), nanPolicy="keep", epochs=3, maxRestarts=2)
-    with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: .*hidden/kernel has \d+ of 32 values"):
+    job = estimator(network_without_nan(keras), handleInvalid="keep", epochs=3, maxRestarts=2)
+    with pytest.raises(errors.NonFiniteTrainingError, match=r"after epoch 1: .*hidden/kernel has \d+ of 32 values"):
         job.fit(with_nan(df))
 
 
@@ -153,7 +153,7 @@ def test_what_the_metadata_tells_is_an_error_before_any_job(keras, spark):
     two = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3, activation="softmax", name="classes")])
     two.compile("sgd", "sparse_categorical_crossentropy")
     with pytest.raises(
-        errors.LabelRangeError, match=r"'label' has 4 classes.*'classes' is .*tells 3 apart. Give .* 4 u"
+        errors.LabelRangeError, match=r"'label' has 4 classes.*'classes' is .*has 3 classes. Give .* 4 u"
     ):
         estimator(two).fit(indexed)
     assert jobs_of(spark) == before
@@ -178,6 +178,6 @@ def test_rows_of_any_length_are_scored_as_they_were_trained_whatever_comes_with_
     model.fit(padded, np.array([len(row) for row in lists]), epochs=2, batch_size=8, shuffle=False, verbose=0)
     expected = model.predict(padded, verbose=0)[:, 0]
     for rows_in_a_call in (1, 3, 100):
-        rows = fitted.copy({fitted.batchSize: rows_in_a_call}).transform(df).collect()
+        rows = fitted.copy({fitted.predictBatchSize: rows_in_a_call}).transform(df).collect()
         np.testing.assert_allclose([r.prediction for r in rows], expected, rtol=1e-4)
     np.testing.assert_allclose(next(iter(fitted.predict({"features": lists}).values()))[:, 0], expected, rtol=1e-4)

@@ -144,6 +144,7 @@ def test_a_python_of_the_executors_that_is_not_there(report):
     assert "PYSPARK_PYTHON" in one["advice"]
 
 
+@pytest.mark.chaos
 def test_a_port_that_is_taken(report):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

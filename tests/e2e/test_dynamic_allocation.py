@@ -39,7 +39,7 @@ def record(args, ctx):
 def test_nodes_meet_at_the_driver_on_several_executors(spark):
     df = spark.range(0, 300, 1, 5).withColumnRenamed("id", "features")
     model = TFEstimator(trainFn=record, clusterSize=3, verbose=0).fit(df)
-    reports = [node["metrics"][0]["metrics"] for node in model.summary["nodes"]]
+    reports = [node["metrics"][0]["metrics"] for node in model.summary.nodes]
     assert sum(r["rows_here"] for r in reports) == 300
     assert sum(r["total"] for r in reports) == sum(range(300))
 
@@ -53,7 +53,7 @@ def test_two_fits_with_slots_for_one_follow_each_other_on_several_executors(spar
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert [model.summary["rows"] for model in models] == [60, 60]
+    assert [model.summary.rows for model in models] == [60, 60]
 
 
 def double(args, ctx):

@@ -67,7 +67,7 @@ def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_pa
         assert all(0 < len(batch) <= per_node for batches in node["passes"] for batch in batches)
         assert node["rows"] == ROWS
         assert len(set(node["spec"]["worker"])) == workers
-    assert model.summary["rows"] == ROWS
+    assert model.summary.rows == ROWS
 
 
 @pytest.mark.corner("ctx.get_data_feed: each row once an epoch")
@@ -242,8 +242,8 @@ def test_null_is_an_error_that_names_the_column_or_is_skipped(spark, tmp_path):
     estimator = TFEstimator(trainFn=train_functions.record_dataset, tfArgs=args, batchSize=2, shuffle=False, verbose=0)
     with pytest.raises(errors.NullValueError, match="Column 'features' has 1 null"):
         estimator.fit(df)
-    with pytest.warns(UserWarning, match=r"nullPolicy='skip' left out 1 of 4 rows"):
-        estimator.setNullPolicy("skip").fit(df)
+    with pytest.warns(UserWarning, match=r"handleInvalid='skip' left out 1 of 4 rows"):
+        estimator.setHandleInvalid("skip").fit(df)
     assert read(tmp_path)["worker-0"]["passes"] == [[[1, 3], [4]]]
 
 

@@ -116,17 +116,19 @@ def test_any_cluster_ends_like_plain_keras(sessions, master, sizes, chief):
             job.setMasterNode(chief)
         model = job.fit(df)
         np.testing.assert_allclose(predictions(model, df), expected, atol=1e-5)
-        assert set(model.history) == set(history)
+        assert set(model.summary.history) == set(history)
         for name, values in history.items():
-            np.testing.assert_allclose(model.history[name], values, rtol=1e-5, err_msg=f"{name}, {size} workers")
-        assert model.summary["rows"] == (~rows.held_out).sum()
-        assert model.summary["validation_rows"] == rows.held_out.sum()
-        assert model.summary["steps"] == EPOCHS * -(-model.summary["rows"] // BATCH)
-        assert len(model.summary["epoch_seconds"]) == EPOCHS
-        timeline = model.summary["timeline"]
+            np.testing.assert_allclose(
+                model.summary.history[name], values, rtol=1e-5, err_msg=f"{name}, {size} workers"
+            )
+        assert model.summary.rows == (~rows.held_out).sum()
+        assert model.summary.validationRows == rows.held_out.sum()
+        assert model.summary.steps == EPOCHS * -(-model.summary.rows // BATCH)
+        assert len(model.summary.epochSeconds) == EPOCHS
+        timeline = model.summary.timeline
         assert list(timeline)[-4:] == ["tracing", "training", "export", "return"]
-        assert 0.01 < timeline["tracing"] < sum(model.summary["epoch_seconds"])
-        assert all(node["rows_per_second"] > 0 for node in model.summary["nodes"])
+        assert 0.01 < timeline["tracing"] < sum(model.summary.epochSeconds)
+        assert all(node["rows_per_second"] > 0 for node in model.summary.nodes)
     scored = model.transform(df)
     assert dict(scored.dtypes)["prediction"] == "double"
     assert RegressionEvaluator(labelCol="label").evaluate(scored) < 1.0
@@ -162,9 +164,9 @@ def test_multiclass_classification_in_a_pipeline(spark, keras):
     ]
     model = Pipeline(stages=stages).fit(df)
     fitted = model.stages[-1]
-    assert fitted.summary["rows"] + fitted.summary["validation_rows"] == 400
-    assert 50 < fitted.summary["validation_rows"] < 110
-    assert fitted.history["val_accuracy"][-1] > 0.85
+    assert fitted.summary.rows + fitted.summary.validationRows == 400
+    assert 50 < fitted.summary.validationRows < 110
+    assert fitted.summary.history["val_accuracy"][-1] > 0.85
     scored = model.transform(df).cache()
     assert dict(scored.dtypes)["prediction"] == "double"
     assert scored.columns[-3:] == ["rawPrediction", "probability", "prediction"]
@@ -216,14 +218,14 @@ def test_class_weights_threshold_and_warm_start(spark, tmp_path):
     assert BinaryClassificationEvaluator().evaluate(fitted.transform(df)) > 0.8
 
     # A model that starts from the first one's weights and does not train keeps them.
-    still = estimator(binary_model, modelArgs={"rate": 0.0}, initialModel=exported, epochs=1).fit(df)
+    still = estimator(binary_model, modelArgs={"rate": 0.0}, initialWeights=exported, epochs=1).fit(df)
     again = np.stack([v.toArray() for v in still.transform(df).toPandas().probability])
     np.testing.assert_allclose(again, probability, atol=1e-7)
     loaded = TFModel(exportDir=exported, rawPredictionCol="").transform(df)
     assert loaded.columns == ["features", "label", "probability", "prediction"]
 
 
-def batch_dependent_model():
+def normalized_model():
     import keras
 
     model = keras.Sequential(
@@ -241,19 +243,17 @@ def batch_dependent_model():
 
 
 @pytest.mark.chaos
-def test_what_depends_on_batches_trains_with_one_warning(spark):
+def test_a_metric_that_cannot_be_added_up_is_warned_of(spark):
     df = as_frame(spark, regression_rows()).withColumn("label", F.array("label"))
-    job = estimator(batch_dependent_model(), clusterSize=2, epochs=8, validationSplit=0.3, seed=2)
+    job = estimator(normalized_model(), clusterSize=2, epochs=8, validationSplit=0.3, seed=2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = job.fit(df)
     texts = [str(w.message) for w in caught if w.category is UserWarning]
-    assert len(texts) == 2
-    assert "layer 'bn' (BatchNormalization" in texts[0]
-    assert "layer 'drop' (Dropout" in texts[0]
-    assert texts[1].startswith("Metrics ['pearson_correlation'] cannot be put together exactly")
-    assert model.history["loss"][-1] < model.history["loss"][0] / 2
-    assert all(-1 <= value <= 1 for value in model.history["val_pearson_correlation"])
+    assert len(texts) == 1
+    assert texts[0].startswith("Metrics ['pearson_correlation'] cannot be put together exactly")
+    assert model.summary.history["loss"][-1] < model.summary.history["loss"][0] / 2
+    assert all(-1 <= value <= 1 for value in model.summary.history["val_pearson_correlation"])
 
 
 @pytest.mark.chaos
@@ -267,9 +267,11 @@ def test_model_checkpoint_on_the_chief_is_plain_keras(spark, keras, tmp_path):
     fitted = weighted(regression_model(), clusterSize=2, epochs=9, callbacks=callbacks).fit(
         as_frame(spark, regression_rows())
     )
-    assert len(fitted.history["loss"]) == 2
+    assert len(fitted.summary.history["loss"]) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["1.keras", "2.keras", "log.csv"]
-    assert list(pd.read_csv(tmp_path / "log.csv").loss.round(5)) == [round(v, 5) for v in fitted.history["loss"]]
+    assert list(pd.read_csv(tmp_path / "log.csv").loss.round(5)) == [
+        round(v, 5) for v in fitted.summary.history["loss"]
+    ]
     saved = keras.saving.load_model(tmp_path / "2.keras")
     assert type(saved.optimizer) is keras.optimizers.Adam
     rows = regression_rows()
@@ -331,7 +333,7 @@ def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
     resumed = job.fit(df)
     assert (tmp_path / "killed").exists()
     np.testing.assert_array_equal(predictions(resumed, df), predictions(quiet, df))
-    assert resumed.history == quiet.history
+    assert resumed.summary.history == quiet.summary.history
     assert len(list((directory / "tfos_ml").glob("epoch-*"))) == 2
 
 
@@ -366,8 +368,8 @@ def test_a_later_fit_goes_on_from_the_newest_whole_checkpoint(spark, tmp_path):
     newest = max((directory / "tfos_ml").iterdir())
     (newest / "shared.npz").write_bytes(b"damaged")
     longer = estimator(stochastic_model, epochs=7, callbacks=[reducing()], **fixed).fit(df)
-    assert longer.history["loss"][:6] == quiet.history["loss"]
-    assert len(longer.history["loss"]) == 7
+    assert longer.summary.history["loss"][:6] == quiet.summary.history["loss"]
+    assert len(longer.summary.history["loss"]) == 7
     with pytest.raises(errors.ModelError, match="of another model, or of other settings"):
         estimator(regression_model(), modelDir=str(directory), clusterSize=1, seed=5).fit(df)
 
@@ -379,8 +381,8 @@ def test_a_loss_that_is_not_finite_is_reported_where_it_began(spark, keras):
     )
     model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(errors.NonFiniteLossError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
-        estimator(model, clusterSize=2, nanPolicy="keep").fit(df)
+    with pytest.raises(errors.NonFiniteTrainingError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
+        estimator(model, clusterSize=2, handleInvalid="keep").fit(df)
 
 
 @pytest.mark.chaos
@@ -388,9 +390,9 @@ def test_a_loss_that_is_not_finite_stops_where_the_user_says_so(spark, keras):
     df = as_frame(spark, regression_rows().head(320).assign(label=float("nan")))
     model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    stopped = estimator(model, nanPolicy="keep", callbacks=[keras.callbacks.TerminateOnNaN()]).fit(df)
-    assert len(stopped.history["loss"]) == 1
-    assert np.isnan(stopped.history["loss"][0])
+    stopped = estimator(model, handleInvalid="keep", callbacks=[keras.callbacks.TerminateOnNaN()]).fit(df)
+    assert len(stopped.summary.history["loss"]) == 1
+    assert np.isnan(stopped.summary.history["loss"][0])
 
 
 def text_model():
@@ -481,19 +483,19 @@ def test_flights_with_strings_and_nulls_several_inputs_and_outputs(spark):
             epochs=8,
             batchSize=128,
             adaptLayers=["codes", "scale"],
-            nullPolicy="skip",
+            handleInvalid="skip",
             seed=1,
             validationSplit=0.2,
             verbose=0,
             **mappings,
         ),
     ]
-    with pytest.warns(UserWarning, match="nullPolicy='skip' left out"):
+    with pytest.warns(UserWarning, match="handleInvalid='skip' left out"):
         model = Pipeline(stages=stages).fit(flights)
     fitted = model.stages[-1]
-    assert fitted.summary["rows"] + fitted.summary["validation_rows"] == 6000 - missing
-    assert fitted.history["val_late_auc"][-1] > 0.9
-    assert {"loss", "late_loss", "delay_loss", "late_auc", "val_delay_loss"} <= set(fitted.history)
+    assert fitted.summary.rows + fitted.summary.validationRows == 6000 - missing
+    assert fitted.summary.history["val_late_auc"][-1] > 0.9
+    assert {"loss", "late_loss", "delay_loss", "late_auc", "val_delay_loss"} <= set(fitted.summary.history)
     scored = (
         model.transform(flights.na.drop()).select("late", "arr_delay", "late_probability", "predicted_delay").toPandas()
     )
@@ -524,8 +526,8 @@ def test_weights_by_output_reach_their_output_without_xla(spark, keras):
     )
     with pytest.warns(UserWarning, match="jit_compile=True was switched off"):
         fitted = job.fit(df)
-    assert set(fitted.history) == {"loss", "a_loss", "b_loss"}
-    assert fitted.history["b_loss"] == [0.0]
+    assert set(fitted.summary.history) == {"loss", "a_loss", "b_loss"}
+    assert fitted.summary.history["b_loss"] == [0.0]
     largest = fitted.transform(df).select(F.max(F.abs(F.col("p")[0])), F.max(F.abs(F.col("q")[0]))).first()
     assert largest[0] > 0.1
     assert largest[1] == 0
@@ -553,7 +555,7 @@ def test_a_subclassed_model_may_take_its_only_input_by_name(spark):
     plain = by_name()
     history = plain.fit({"x": x}, {"y": y}, epochs=EPOCHS, batch_size=BATCH, shuffle=False, verbose=0).history
     fitted = estimator(by_name, clusterSize=2, inputMapping={"features": "x"}).fit(as_frame(spark, rows))
-    np.testing.assert_allclose(fitted.history["loss"], history["loss"], rtol=1e-5)
+    np.testing.assert_allclose(fitted.summary.history["loss"], history["loss"], rtol=1e-5)
     expected = plain.predict({"x": x}, verbose=0)["y"][:, 0]
     np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, rtol=1e-4)
 
@@ -597,7 +599,7 @@ def test_names_are_data(spark, tmp_path):
         "validationIndicatorCol": "meta.is_val",
     }
     fitted = estimator(model_of_odd_names, clusterSize=1, epochs=1, **params).fit(df)
-    assert (fitted.summary["rows"], fitted.summary["validation_rows"]) == (6, 2)
+    assert (fitted.summary.rows, fitted.summary.validationRows) == (6, 2)
     scored = fitted.transform(df)
     assert scored.columns == [*df.columns, "größe (cm)"]
     total = sum(values.values())
@@ -676,7 +678,7 @@ def test_a_model_without_call_is_trained_and_its_weights_are_kept(spark, tmp_pat
     training = estimator(generator_of_images, clusterSize=2, epochs=1, batchSize=8, exportDir=destination)
     with pytest.warns(errors.NothingExportedWarning, match=r"cannot be exported: it has no call\(\)"):
         fitted = training.fit(df)
-    assert fitted.history["loss"] == [pytest.approx(0.25)]
+    assert fitted.summary.history["loss"] == [pytest.approx(0.25)]
     with pytest.raises(errors.NothingExportedError, match="weights are kept"):
         fitted.transform(df)
     plain = generator_of_images()
@@ -707,7 +709,7 @@ def test_ragged_input_of_a_model_stays_ragged(spark):
     fitted = estimator(ragged_model, inputMapping={"words": "tokens"}, epochs=2).fit(df)
     assert str(fitted.signature().inputs["tokens"]) == "ragged int32(batch, ?)"
     scored = [row.prediction for row in fitted.transform(df).collect()]
-    alone = [row.prediction for row in fitted.copy({fitted.batchSize: 1}).transform(df).collect()]
+    alone = [row.prediction for row in fitted.copy({fitted.predictBatchSize: 1}).transform(df).collect()]
     np.testing.assert_allclose(scored, alone, rtol=1e-5)  # padding would have made them depend on their batch
     here = next(iter(fitted.predict({"words": lists}).values()))
     np.testing.assert_allclose(here[:, 0], scored, rtol=1e-5)

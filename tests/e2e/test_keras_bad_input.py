@@ -134,11 +134,11 @@ def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_jo
 
     model = network(keras)
     model.compile("sgd", "mse", metrics=[closeness])
-    with pytest.raises(errors.ModelError, match=r"not loaded in another process.*KerasEstimator\(model=make_model\)"):
+    with pytest.raises(errors.ModelError, match=r"The nodes cannot load the model.*KerasEstimator\(model=make_model\)"):
         KerasEstimator(model=model).fit(df)
     odd = keras.Sequential([keras.layers.Input((4,)), Odd(1)])
     odd.compile("sgd", "mse")
-    with pytest.raises(errors.ModelError, match="not loaded in another process"):
+    with pytest.raises(errors.ModelError, match="The nodes cannot load the model"):
         KerasEstimator(model=odd).fit(df)
 
 
@@ -172,16 +172,14 @@ def test_roles_and_params_that_exclude_each_other(keras, df, no_job):
         KerasEstimator(model=network(keras), clusterSize=2, numPS=1).fit(df)
     with pytest.raises(errors.ClusterConfigError, match="needs no evaluator"):
         KerasEstimator(model=network(keras), clusterSize=2, evalNode=True).fit(df)
-    with pytest.raises(errors.ParamError, match="steps is for the train functions of TFEstimator"):
-        KerasEstimator(model=network(keras), steps=3).fit(df)
     with pytest.raises(errors.ParamError, match="exclude each other"):
         job.copy().setValidationSplit(0.5).setValidationIndicatorCol("label").fit(df)
     with pytest.raises(errors.ParamError, match=r"classWeight must be a non-empty dict.*Received: \{'a': 1\}"):
         KerasEstimator(classWeight={"a": 1})
     with pytest.raises(errors.ParamError, match="BackupAndRestore restores one worker.*Set modelDir instead"):
         KerasEstimator(callbacks=[keras.callbacks.BackupAndRestore("/nowhere")])
-    with pytest.raises(errors.ModelError, match="initialModel='/nowhere' cannot be read"):
-        job.copy().setInitialModel("/nowhere").fit(df)
+    with pytest.raises(errors.ModelError, match="initialWeights='/nowhere' cannot be read"):
+        job.copy().setInitialWeights("/nowhere").fit(df)
 
 
 def test_a_model_directory_in_other_use(keras, df, no_job, tmp_path):

@@ -148,7 +148,7 @@ def test_metrics_grow_while_the_fit_runs(fitted):
 def test_a_run_tells_all_of_its_fit(fitted):
     run, client = fitted.run, fitted.client
     assert run.info.status == "FINISHED"
-    history = fitted.tf_model.history
+    history = fitted.tf_model.summary.history
     assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
     for name, values in history.items():
         assert series(client, run, name) == list(enumerate(values))
@@ -156,7 +156,7 @@ def test_a_run_tells_all_of_its_fit(fitted):
     assert (params["epochs"], params["clusterSize"], params["nodeEnv"]) == (str(EPOCHS), "2", "['MY_TOKEN']")
     assert (params["opt_name"], params["opt_learning_rate"]) == ("Adam", "0.02")
     assert (params["loss"], params["total_params"]) == ("sparse_categorical_crossentropy", "42")
-    assert not {"protocol", "tagSet", "feedTimeout"} & set(params)
+    assert not {"signatureDefKey", "feedTimeout"} & set(params)
     layers = Path(client.download_artifacts(run.info.run_id, "model_summary.txt", str(fitted.seen))).read_text()
     assert re.search(r"\(Dense\).*\(None, 8\).* 24 ", layers), layers
     tags = run.data.tags
@@ -167,7 +167,7 @@ def test_a_run_tells_all_of_its_fit(fitted):
     (given,) = run.inputs.dataset_inputs
     rows = json.loads(given.dataset.profile)
     assert rows["num_rows"] + rows["num_validation_rows"] == 240
-    assert rows["num_rows"] == fitted.tf_model.summary["rows"]
+    assert rows["num_rows"] == fitted.tf_model.summary.rows
     assert "hunter2" not in str(run.to_dictionary())
     assert "training_curve.png" not in [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
 
@@ -187,11 +187,11 @@ def test_checkpoints_are_linked_to_epochs_and_the_best_is_registered(fitted):
     models = {m.name: m for m in mlflow.search_logged_models([fitted.run.info.experiment_id], output_format="list")}
     assert set(models) == {"model", "pipeline", *(f"checkpoint-{epoch}" for epoch in range(EPOCHS))}
     steps = {output.model_id: output.step for output in fitted.run.outputs.model_outputs}
-    for epoch, loss in enumerate(fitted.tf_model.history["val_loss"]):
+    for epoch, loss in enumerate(fitted.tf_model.summary.history["val_loss"]):
         checkpoint = models[f"checkpoint-{epoch}"]
         assert steps[checkpoint.model_id] == epoch
         assert ("val_loss", loss, epoch) in [(m.key, m.value, m.step) for m in checkpoint.metrics]
-    best = models[f"checkpoint-{int(np.argmin(fitted.tf_model.history['val_loss']))}"]
+    best = models[f"checkpoint-{int(np.argmin(fitted.tf_model.summary.history['val_loss']))}"]
     assert best.tags["tfos_ml.best"] == "true"
     (version,) = mlflow.MlflowClient().search_model_versions("name='points'")
     assert version.source == f"models:/{best.model_id}"
@@ -224,7 +224,7 @@ def test_loaded_model_transforms_bit_for_bit_alike(fitted, downloaded):
 
     loaded = tfos_ml.mlflow.load_model(downloaded)
     assert isinstance(loaded, TFModel)
-    assert loaded.history == fitted.tf_model.history
+    assert loaded.summary.history == fitted.tf_model.summary.history
     rows = fitted.model.stages[0].transform(fitted.df)
     columns = ["rawPrediction", "probability", "prediction"]
     expected = fitted.tf_model.transform(rows).select(*columns).collect()
@@ -464,7 +464,7 @@ def test_training_outlives_the_server(spark, relay, tmp_path, caplog):
         began = time.monotonic()
         model = estimator(trainFn=report_around, tfArgs={"gone": str(tmp_path / "gone")}, epochs=5).fit(spark.range(8))
         killer.join()
-        assert model.history == {"loss": [9.0, 8.0, 7.0, 6.0, 5.0]}
+        assert model.summary.history == {"loss": [9.0, 8.0, 7.0, 6.0, 5.0]}
         assert time.monotonic() - began < 60
         (warning,) = [r for r in caplog.records if r.name == "tfos_ml.mlflow"]
         assert f"MLflow at {uri} does not answer. Training goes on" in warning.message

@@ -93,6 +93,28 @@ def predictions(fitted, df):
     return np.array([row.prediction for row in fitted.transform(df).select("prediction").collect()])
 
 
+@pytest.mark.chaos
+def test_a_snapshot_in_the_store_is_read_by_the_nodes(spark, store, tmp_path):
+    df, local = rows(spark), tmp_path / "cache"  # pip's Spark has no connector to write to the store with
+    fed = estimator(seed=1, cacheDir=str(local)).fit(df)
+    for path in (path for path in local.rglob("*") if path.is_file()):
+        with store.files.open_output_stream(f"{BUCKET}/cached/{path.relative_to(local)}") as stream:
+            stream.write(path.read_bytes())
+    read = estimator(seed=1, cacheDir="s3a://bucket/cached")
+    fitted = read.fit(df)
+    assert fitted.history == fed.history
+    assert not fitted.summary.snapshot["is_new"]
+    store.fail(lambda method, path: method == "GET" and "part-00007" in path, 403)
+    with pytest.raises(errors.FileReadError, match="Nodes must reach cacheDir") as caught:
+        read.fit(df)
+    assert_no_secret(caught.value)
+    store.heal()
+    store.fail(lambda method, path: "manifest" in path, 403)
+    with pytest.raises(errors.SnapshotError, match="cannot be used") as caught:
+        read.fit(df)
+    assert_no_secret(caught.value)
+
+
 def test_a_fit_keeps_everything_in_the_store(spark, store):
     df = rows(spark)
     places = {"modelDir": "s3a://bucket/all/state", "logDir": "s3://bucket/all/logs"}
@@ -110,12 +132,14 @@ def test_a_fit_keeps_everything_in_the_store(spark, store):
     undisturbed = estimator(epochs=4).fit(df)
     second = estimator(epochs=4, exportDir="s3a://bucket/all/second", **places)
     resumed = second.fit(df)
-    assert resumed.history == undisturbed.history
-    assert resumed.summary["steps"] == 2 * ROWS // 50
+    assert resumed.summary.history == undisturbed.summary.history
+    assert resumed.summary.steps == 2 * ROWS // 50
     np.testing.assert_array_equal(predictions(resumed, df), predictions(undisturbed, df))
-    warm = estimator(initialModel="s3a://bucket/all/second", epochs=1).fit(df)
-    assert warm.history["loss"][0] < undisturbed.history["loss"][0]
-    assert_no_secret(first, second, fitted, resumed, loaded, first.explainParams(), fitted.summary, fitted.history)
+    warm = estimator(initialWeights="s3a://bucket/all/second", epochs=1).fit(df)
+    assert warm.summary.history["loss"][0] < undisturbed.summary.history["loss"][0]
+    assert_no_secret(
+        first, second, fitted, resumed, loaded, first.explainParams(), fitted.summary, fitted.summary.history
+    )
 
 
 def epochs_logged(store, directory):
@@ -157,7 +181,7 @@ def test_event_files_that_cannot_be_copied_are_a_warning(spark, store):
         UserWarning, match=r"Event files could not be copied to logDir='s3://\*\*\*@bucket/lost"
     ) as caught:
         fitted = estimator(logDir="s3a://bucket/lost", clusterSize=1, epochs=1).fit(rows(spark))
-    assert len(fitted.history["loss"]) == 1
+    assert len(fitted.summary.history["loss"]) == 1
     assert_no_secret(*[warning.message for warning in caught])
 
 
@@ -237,8 +261,8 @@ def test_a_checkpoint_that_is_refused_does_not_count(spark, store, status):
     store.heal()
     assert sum(name.endswith("COMPLETE.json") for name in store.names(f"{place}/tfos_ml")) == 1
     resumed, whole = estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df), estimator(epochs=3).fit(df)
-    assert resumed.history == whole.history
-    assert resumed.summary["steps"] == 2 * ROWS // 50
+    assert resumed.summary.history == whole.summary.history
+    assert resumed.summary.steps == 2 * ROWS // 50
 
 
 def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(spark, store):
@@ -250,7 +274,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(spark, store):
     assert_no_secret(caught.value)
     store.heal()
     again = estimator(modelDir="s3a://bucket/unread", clusterSize=1).fit(df)
-    assert again.summary["steps"] == ROWS // 50  # the second epoch's
+    assert again.summary.steps == ROWS // 50  # the second epoch's
 
 
 def test_stages_are_saved_by_spark_which_says_what_it_lacks(spark, store):

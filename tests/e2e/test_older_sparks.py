@@ -168,7 +168,7 @@ class TestSql:
     """Functions of SQL, which are not told the types of their arguments."""
 
     def test_integers_beside_nulls_are_exact_or_an_error(self, spark, exported):
-        TFModel(exportDir=exported, nullPolicy="keep").register_udf(spark, "next")
+        TFModel(exportDir=exported, handleInvalid="keep").registerUDF(spark, "next")
         spark.createDataFrame([(5,), (None,)], "x long").createOrReplaceTempView("small")
         assert [row[0] for row in spark.sql("SELECT next(x) FROM small").collect()] == [6, None]
         spark.createDataFrame([(BIG,)], "x long").createOrReplaceTempView("big")

@@ -107,7 +107,7 @@ def test_a_fitted_pipeline_that_was_saved_predicts_the_same(spark, tmp_path, sco
     assert scored.predicted.tolist() == expected.predicted.tolist()
     loaded = PipelineModel.load(str(tmp_path / "model")).stages[2]
     assert loaded.uid == model.stages[2].uid
-    assert loaded.history == model.stages[2].history
+    assert loaded.summary.history == model.stages[2].summary.history
     assert loaded.summary == model.stages[2].summary
     assert loaded.extractParamMap() == {
         loaded.getParam(p.name): v for p, v in model.stages[2].extractParamMap().items()
@@ -174,7 +174,7 @@ def test_a_search_is_one_run_with_a_child_for_each_fit(searched):
     best = searched.model.bestModel.stages[2]
     with_model = [run for run in children if run.outputs.model_outputs]
     assert [run.info.run_id for run in with_model] == [children[-1].info.run_id]
-    assert [loss for _, loss in searched.losses[children[-1].info.run_id]] == best.history["loss"]
+    assert [loss for _, loss in searched.losses[children[-1].info.run_id]] == best.summary.history["loss"]
     assert len(searched.registered) == 1
 
 
@@ -201,10 +201,10 @@ def test_an_estimator_with_its_function_and_arguments(spark, tmp_path):
         p.name: v for p, v in estimator.extractParamMap().items()
     }
     model = loaded.fit(points(spark).select("id"))
-    assert model.history == {"rows_here": [120.0], "extra": [5.0]}
+    assert model.summary.history == {"rows_here": [120.0], "extra": [5.0]}
     model.save(f"{path}-model")
     nothing = TFModel.load(f"{path}-model")
-    assert nothing.history == model.history
+    assert nothing.summary.history == model.summary.history
     with pytest.raises(errors.NothingExportedError):
         nothing.transform(points(spark))
 
@@ -309,7 +309,7 @@ def test_train_validation_split_where_two_fits_find_no_room_at_once(sessions, tm
     )
     model = search.fit(df)
     assert model.validationMetrics[1] == 0 < model.validationMetrics[0]
-    assert [m.history["factor"] for m in model.subModels] == [[1.0], [2.0]]
+    assert [m.summary.history["factor"] for m in model.subModels] == [[1.0], [2.0]]
     model.save(str(tmp_path / "split"))
     loaded = TrainValidationSplitModel.load(str(tmp_path / "split"))
     assert loaded.validationMetrics == model.validationMetrics

@@ -45,7 +45,7 @@ def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys, monkeypatch):
 
 def test_a_line_per_epoch_and_where_the_time_went(spark, capsys):
     began = time.monotonic()
-    timeline = fit(spark, verbose=2).summary["timeline"]
+    timeline = fit(spark, verbose=2).summary.timeline
     took = time.monotonic() - began
     shown = capsys.readouterr()
     assert list(timeline) == ["checks", "job", "process", "meeting", "rows", "training", "export", "return"]
@@ -62,7 +62,7 @@ def test_silence(spark, capsys):
     model = fit(spark, verbose=0, nodes=1)
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "")
-    assert model.history["loss"] == [0.5, 0.25]
+    assert model.summary.history["loss"] == [0.5, 0.25]
 
 
 def linear():

@@ -276,7 +276,11 @@ def test_results_are_the_same_bit_for_bit(any_spark, setting, models, name):
         "text": ({"s": "s", "id": "n"}, {"out": "joined"}),
     }[name]
     model = TFModel(
-        exportDir=str(models / name), inputMapping=inputs, outputMapping=outputs, nullPolicy="keep", batchSize=100
+        exportDir=str(models / name),
+        inputMapping=inputs,
+        outputMapping=outputs,
+        handleInvalid="keep",
+        predictBatchSize=100,
     )
     found = {}
     for kind in (EXECUTOR, WORKER):

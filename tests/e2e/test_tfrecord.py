@@ -274,21 +274,6 @@ def test_other_mistakes(spark, tmp_path):
         tfrecord.save_as_tfrecords(spark.range(1), f"{tmp_path}/new", partition_by="day")
 
 
-@pytest.mark.corner("TFRecords: functions where Spark has no Python data sources")
-def test_messages_in_a_column(spark):
-    df = wide(spark, 50).drop("v")
-    messages = tfrecord.to_tfexample(df, doubles="bytes")
-    assert messages.dtypes == [("example", "binary")]
-    assert by_id(tfrecord.from_tfexample(messages, df.schema)) == by_id(df)
-    parsed = [tf.train.Example.FromString(bytes(row.example)) for row in messages.collect()]
-    assert sorted(p.features.feature["id"].int64_list.value[0] for p in parsed) == list(range(50))
-    broken = spark.createDataFrame([(bytearray(b"\xff"),)], "example binary")
-    with pytest.raises(Exception, match="CorruptRecordError: Message 0 of 1 of a batch: it is no Example"):
-        tfrecord.from_tfexample(broken, "id bigint").collect()
-    nothing = spark.createDataFrame([(None,)], "example binary")
-    assert tfrecord.from_tfexample(nothing, "id bigint").collect() == [Row(id=None)]
-
-
 def test_schema_without_a_job(spark, tmp_path):
     write_by_tensorflow(tmp_path / "f", [example(n=[1], t=[b"a"])])
     found = tfrecord.infer_schema(f"{tmp_path}/f", binary_features=["t"])
@@ -296,6 +281,7 @@ def test_schema_without_a_job(spark, tmp_path):
     assert [(f.name, f.dataType.simpleString()) for f in found] == [("n", "bigint"), ("t", "binary")]
 
 
+@pytest.mark.corner("TFRecords: functions where Spark has no Python data sources")
 def test_many_files_are_read_by_few_tasks_in_order(spark, tmp_path):
     for number in range(40):
         write_by_tensorflow(tmp_path / "in" / f"part-{number:03d}", [example(n=[number * 10 + i]) for i in range(10)])

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, TFModel, errors
 from tfos_ml.agent.scoring import make_udf_function
+from tfos_ml.compat import pipeline
 from tfos_ml.inference import archive, udf
 from tfos_ml.inference.prediction import HEAD_FILE
 
@@ -202,9 +203,9 @@ def test_rows_of_any_length(spark, models):
 
 
 @pytest.mark.parametrize("policy", ["error", "skip", "keep"])
-def test_null_policy(spark, models, policy):
+def test_rows_with_null(spark, models, policy):
     df = spark.createDataFrame([(1, 1.0), (2, None), (3, 3.0)], "id int, features float").coalesce(1)
-    scored = TFModel(exportDir=str(models / "double"), nullPolicy=policy).transform(df)
+    scored = TFModel(exportDir=str(models / "double"), handleInvalid=policy).transform(df)
     if policy == "error":
         with pytest.raises(Exception, match="Column 'features' has 1 null value"):
             scored.collect()
@@ -423,7 +424,10 @@ def test_wide_sparse_vectors_stay_sparse_on_their_way(spark, models):
     rows += [(300, Vectors.dense(np.ones(width))), (301, Vectors.sparse(width, {})), (302, None)]
     df = spark.createDataFrame(rows, StructType().add("id", "long").add("features", VectorUDT())).coalesce(1)
     model = TFModel(
-        exportDir=str(models / "wide"), outputMapping={"total": "t", "last": "l"}, nullPolicy="keep", batchSize=64
+        exportDir=str(models / "wide"),
+        outputMapping={"total": "t", "last": "l"},
+        handleInvalid="keep",
+        predictBatchSize=64,
     )
     scored = model.transform(df)
     found = {row.id: (row.t, row.l) for row in scored.select("id", "t", "l").collect()}
@@ -449,16 +453,16 @@ def test_streams(spark, models, tmp_path):
     assert [(row.id, row.prediction) for row in rows] == [(i, 2.0 * i) for i in range(30)]
 
 
-@pytest.mark.corner("register_udf: a SQL function")
+@pytest.mark.corner("registerUDF: a SQL function")
 def test_sql(spark, models):
     spark.range(4).selectExpr("id", "if(id = 2, null, id) x", "array(1.5, double(id)) m").createOrReplaceTempView("t")
-    TFModel(exportDir=str(models / "double"), nullPolicy="keep").register_udf(spark, "twice")
+    TFModel(exportDir=str(models / "double"), handleInvalid="keep").registerUDF(spark, "twice")
     found = spark.sql("SELECT id, twice(x) AS y FROM t WHERE id > 0 ORDER BY id").collect()
     assert [(row.id, row.y) for row in found] == [(1, 2.0), (2, None), (3, 6.0)]
     many = TFModel(
         exportDir=str(models / "text"), inputMapping={"a": "s", "b": "n"}, outputMapping={"out": "o", "long": "l"}
     )
-    many.register_udf(spark, "join")
+    many.registerUDF(spark, "join")
     row = spark.sql("SELECT join(cast(id AS string), id) AS both FROM t WHERE id = 3").first()
     assert row.both.asDict() == {"o": "33", "l": 4}
     spark.catalog.dropTempView("t")
@@ -501,7 +505,9 @@ def test_models_made_by_others(spark, tmp_path):
     assert predict("keras") == predict("tf_keras") == [3.0]
     assert predict("plain", signatureDefKey="sum") == 3.0
     assert predict("plain", signatureDefKey="less") == -1.0
-    assert predict("tagged", tagSet="gpu,serve") == 3.0
+    theirs = pipeline.TFModel({}).setExportDir(str(tmp_path / "tagged")).setTagSet("gpu,serve")
+    theirs.setInputMapping({"features": "x"}).setOutputMapping({"y": "y"})
+    assert theirs.transform(df).first().y == 3.0
     with pytest.raises(errors.ModelError, match=r"no signature 'serving_default'. It has: \['less', 'sum'\]"):
         predict("plain")
     with pytest.raises(errors.ModelError, match=r"no tags 'serve'. It has: \[\['gpu', 'serve'\]\]"):

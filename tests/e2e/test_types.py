@@ -166,7 +166,7 @@ def test_every_pair_of_types_comes_back_byte_for_byte(spark, identity):
         outputMapping={f"{name}_out": f"{name}_out" for name in names},
         binaryOutputs=[f"{c.name}_out" for c in CASES if c.is_binary],
         batchSize=4,
-        nanPolicy="keep",
+        handleInvalid="keep",
     )
     scored = model.transform(df)
     assert scored.schema == model.transformSchema(df.schema)

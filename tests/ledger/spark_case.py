@@ -63,7 +63,7 @@ class SparkRun(Run):
             base.NodeTask = NodeTask  # type: ignore[misc]
 
     def _reports(self) -> list[dict[str, Any]]:
-        reports: list[dict[str, Any]] = self.result.summary["nodes"]
+        reports: list[dict[str, Any]] = self.result.summary.nodes
         return reports
 
 

@@ -80,7 +80,7 @@ def test_fits_and_transforms_in_a_row_leave_nothing_behind(sessions, saved_model
             trainFn=make_train_function(), tfArgs=arguments, clusterSize=2, verbose=0, exportDir=str(export_dir)
         )
         model = estimator.fit(rows)
-        assert model.history["rows"]
+        assert model.summary.history["rows"]
         doubled = model.transform(rows).agg(F.sum(F.col("prediction") - F.col("features"))).first()[0]
         assert doubled == 400 * 399 / 2
         if number % SAMPLE_EVERY == 0:

@@ -206,55 +206,6 @@ class TestClassWeight:
             check_class_weight(LABEL, label, describe(sequential(keras.layers.Dense(units), loss=loss)))
 
 
-class TestBatchDependence:
-    def test_is_not_that_of_plain_layers(self, describe, sequential, keras):
-        assert describe(sequential(keras.layers.Dense(2), keras.layers.LayerNormalization())).batch_dependent == []
-
-    @pytest.mark.parametrize(
-        ("kind", "options", "reason"),
-        [
-            ("BatchNormalization", {}, "statistics of each worker's share of a batch"),
-            ("Dropout", {"rate": 0.5}, "random numbers of each worker's own"),
-            ("GaussianNoise", {"stddev": 0.5}, "random numbers of each worker's own"),
-        ],
-    )
-    def test_names_layer_kind_and_reason(self, describe, sequential, keras, kind, options, reason):
-        layer = getattr(keras.layers, kind)(name="guilty", **options)
-        assert describe(sequential(layer)).batch_dependent == [f"layer 'guilty' ({kind}: {reason})"]
-
-    def test_is_found_in_models_inside_models(self, describe, sequential, keras):
-        inner = keras.Sequential([keras.layers.Input((4,)), keras.layers.BatchNormalization(name="deep")])
-        (found,) = describe(sequential(inner, keras.layers.Dense(1))).batch_dependent
-        assert "'deep'" in found
-
-    @pytest.mark.parametrize(("options", "count"), [({}, 0), ({"dropout": 0.2}, 1), ({"recurrent_dropout": 0.2}, 1)])
-    @pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
-    def test_is_that_of_recurrent_layers_that_drop(self, describe, keras, kind, options, count):
-        layers = [keras.layers.Input((3, 2)), getattr(keras.layers, kind)(2, name="guilty", **options)]
-        model = keras.Sequential([*layers, keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        named = [found for found in describe(model).batch_dependent if f"({kind}Cell: " in found]
-        assert len(named) == count
-
-    @pytest.mark.parametrize("dropout", [0.0, 0.3])
-    def test_is_that_of_attention_that_drops(self, describe, keras, dropout):
-        x = keras.layers.Input((3, 2))
-        model = keras.Model(x, keras.layers.MultiHeadAttention(1, 2, dropout=dropout)(x, x))
-        model.compile("sgd", "mse")
-        assert bool(describe(model).batch_dependent) == bool(dropout)
-
-    @pytest.mark.parametrize(
-        ("kind", "options"), [("BatchNormalization", {"trainable": False}), ("Dropout", {"rate": 0})]
-    )
-    def test_is_not_that_of_layers_without_effect(self, describe, sequential, keras, kind, options):
-        assert describe(sequential(getattr(keras.layers, kind)(**options))).batch_dependent == []
-
-    @pytest.mark.parametrize("loss", ["Dice", "Tversky"])
-    def test_may_be_that_of_the_loss(self, describe, sequential, keras, loss):
-        found = describe(sequential(loss=getattr(keras.losses, loss)())).batch_dependent
-        assert found == [f"loss {loss} (computed over each worker's share of a batch)"]
-
-
 class TestPreprocessing:
     def test_layers_that_were_not_adapted_are_named(self, describe, sequential, keras):
         layers = [keras.layers.Input((1,), dtype="string"), keras.layers.StringLookup(name="words")]
@@ -414,7 +365,7 @@ class TestSource:
             pass
 
         archive = save_instance(sequential(Unknown(1, name="out")))
-        with pytest.raises(ModelError, match="can be saved, but not loaded in another process"):
+        with pytest.raises(ModelError, match="The nodes cannot load the model"):
             ModelSource(archive=archive).build()
         rebuilt = ModelSource(archive=archive, custom_objects={"Unknown": Unknown}).build()
         assert isinstance(rebuilt.layers[-1], Unknown)

@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 from conftest import free_ports
+from keras_layers import LAYERS
 from keras_programs import PROGRAMS, TRIED
 from keras_worker import BATCH, CASES, EPOCHS, make
 
@@ -33,7 +34,8 @@ RARE = {  # what they have of their own is a part of other cases; theirs are cha
     "loss_mean_with_sample_weight",  # sgd_momentum_clipped, whose rows have weights, too
     "convolution_idle_worker",  # with three workers
 }
-IN_THREE = ["position_embedding", "one_log_more", "moving_teacher"]
+RARE |= LAYERS.keys() - {"convolutional", "recurrent_dropout", "idle_layers", "adversarial", "recommender", "dice"}
+IN_THREE = ["position_embedding", "one_log_more", "moving_teacher", "convolutional", "idle_layers", "dice"]
 RAGGED = {"ragged_input"} & CASES.keys()
 TRAINED = {
     False: {
@@ -45,7 +47,7 @@ TRAINED = {
         1: ["sgd_momentum_clipped", "two_outputs"],
         2: sorted(RARE),
         3: [
-            *(PROGRAMS.keys() - IN_THREE),
+            *((PROGRAMS | LAYERS).keys() - IN_THREE),
             "sgd_momentum_clipped",
             "loss_mean_with_sample_weight",
             "adam",
@@ -194,9 +196,9 @@ def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained, refer
 
 @pytest.mark.timeout(900)
 def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(reference, tmp_path):
-    """Metrics that cannot be added up, draws of a layer's own; random layers are named by the driver."""
+    """Metrics that cannot be added up, and draws of TensorFlow's own; nothing of layers of Keras."""
     told = {"rmse_metric": "Metrics ['rmse'] cannot be put together", "sampling": "draws random numbers"}
-    train({2: [*told, "batch_normalized"]}, tmp_path)
+    train({2: [*told, "convolutional"]}, tmp_path)
     log = (tmp_path / "log-2-0").read_text()
     for case, notice in told.items():
         assert notice in log[: log.index(f"{case} done")].rpartition(" done")[2]
@@ -206,6 +208,7 @@ def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(ref
 
 
 @pytest.mark.timeout(900)
-def test_a_loss_over_rows_of_a_batch_together_is_an_error_before_the_first_step(tmp_path):
+@pytest.mark.parametrize("case", ["hand_normalized", pytest.param("in_batch_step", marks=pytest.mark.chaos)])
+def test_a_program_that_computes_over_a_batch_by_itself_is_an_error_before_the_first_step(tmp_path, case):
     with pytest.raises(AssertionError, match=r"ModelError: Two workers would not train this model as one does[^\n]+"):
-        train({2: ["in_batch_negatives"]}, tmp_path)
+        train({2: [case]}, tmp_path)

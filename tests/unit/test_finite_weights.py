@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfos_ml.errors import NonFiniteWeightsError
+from tfos_ml.errors import NonFiniteTrainingError
 from tfos_ml.keras.finite_weights import WeightWatch
 
 
@@ -25,7 +25,7 @@ def test_the_first_weights_that_are_not_are_named(model, name, value):
     watch.check(0)
     (variable,) = [v for v in model.weights if v.path.endswith(name)]
     variable.assign([0.0, value])
-    with pytest.raises(NonFiniteWeightsError, match=f"after epoch 3: .*{name} has 1 of 2 values"):
+    with pytest.raises(NonFiniteTrainingError, match=f"after epoch 3: .*{name} has 1 of 2 values"):
         watch.check(2)
 
 
@@ -35,5 +35,5 @@ def test_a_constant_that_never_was_finite_may_stay_so(model):
     watch = WeightWatch(model)
     watch.check(0)
     model.get_layer("hidden").kernel.assign(np.full((3, 2), np.nan))
-    with pytest.raises(NonFiniteWeightsError, match="hidden/kernel has 6 of 6 values"):
+    with pytest.raises(NonFiniteTrainingError, match="hidden/kernel has 6 of 6 values"):
         watch.check(0)

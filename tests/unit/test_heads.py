@@ -75,8 +75,8 @@ class TestLabels:
     @pytest.mark.parametrize(
         ("loss", "label", "output", "wanted"),
         [
-            ("sparse_categorical_crossentropy", (3,), THREE, "one class index for each prediction: rows of shape ()"),
-            ("sparse_categorical_crossentropy", (), STEPS, "one class index for each prediction: rows of shape (7)"),
+            ("sparse_categorical_crossentropy", (3,), THREE, "one class index per prediction: rows of shape ()"),
+            ("sparse_categorical_crossentropy", (), STEPS, "one class index per prediction: rows of shape (7)"),
             ("categorical_crossentropy", (), THREE, "rows of shape (3) (for class indices use sparse_"),
             ("CategoricalCrossentropy", (4,), THREE, "rows of shape (3) (for class indices use sparse_"),
             ("mse", (), THREE, "labels like the output: rows of shape (3)"),
@@ -87,7 +87,7 @@ class TestLabels:
     )
     def test_that_do_not_fit_are_told_what_is_wanted(self, loss, label, output, wanted):
         problem = label_problem(LossInfo(loss), label, output)
-        assert problem.startswith(f"{loss} wants ")
+        assert problem.startswith(f"{loss} needs ")
         assert wanted in problem
 
     @pytest.mark.parametrize(

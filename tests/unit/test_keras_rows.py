@@ -66,7 +66,7 @@ def with_nan():
 
 
 def test_nan_that_the_loss_does_not_show_is_found_in_the_weights(fit):
-    with pytest.raises(errors.NonFiniteWeightsError, match=r"after epoch 1: .*hidden/kernel has [0-9]+ of 32 values"):
+    with pytest.raises(errors.NonFiniteTrainingError, match=r"after epoch 1: .*hidden/kernel has [0-9]+ of 32 values"):
         fit(behind_zeros, with_nan())
 
 
@@ -83,7 +83,7 @@ def linear(width):
 
 
 def test_labels_of_a_model_that_knows_its_classes_late(fit):
-    with pytest.raises(errors.LabelRangeError, match=r"tells 3 classes apart.* 0 to 2. Found: label .* 1 to 3\."):
+    with pytest.raises(errors.LabelRangeError, match=r"has 3 classes and.* 0 to 2. Found: label .* 1 to 3\."):
         fit(Late, rows(y=np.arange(ROWS) % 3 + 1))
 
 

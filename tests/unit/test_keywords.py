@@ -15,10 +15,11 @@ import pytest
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.saved_model import SIGNATURE_FILE
+from tfos_ml.stages.summary import TrainingSummary
 
 ROOT = Path(__file__).parents[2]
 STAGES = [TFEstimator, KerasEstimator, TFModel]
-REFUSED = ["numPS", "driverPSNodes", "evalNode", "inputMode", "steps", "protocol"]
+REFUSED = ["numPS", "driverPSNodes", "evalNode", "inputMode"]
 
 
 def test_what_is_generated_is_what_the_params_make_it(monkeypatch):
@@ -49,14 +50,14 @@ def test_help_tells_type_and_default_of_each_param(stage):
     for param in stage().params:
         assert f"{param.name} : " in text
         assert param.doc in text
-    assert "batchSize : int, default 100" in text
+    assert "predictBatchSize : int, default 100" in text
 
 
 def test_unknown_keywords_are_still_told_the_nearest():
-    with pytest.raises(errors.ParamError, match="'epoch', perhaps epochs"):
+    with pytest.raises(errors.ParamError, match="'epoch' \\(did you mean epochs\\?"):
         KerasEstimator(epoch=3)
-    with pytest.raises(errors.ParamError, match="'batchsize', perhaps batchSize"):
-        TFModel().setParams(batchsize=3)
+    with pytest.raises(errors.ParamError, match="'predictbatchsize' \\(did you mean predictBatchSize"):
+        TFModel().setParams(predictbatchsize=3)
 
 
 def test_params_that_keras_estimator_refuses_are_not_listed():
@@ -76,7 +77,7 @@ def test_a_model_tells_what_it_is():
 
     model = TFModel()
     model._archives[None] = Archive(packed_signature())
-    model.summary = {"rows": 1500, "seconds": 12.34}
+    model._summary = TrainingSummary({}, 1500, 0, 0, 12.34, [])
     assert repr(model) == (
         f"TFModel({model.uid}, inputs={{features: float32(batch, 4)}}, outputs={{dense: float32(batch, 3)}}, 10.2 kB, "
         "fitted on 1,500 rows in 12.3 s)"

@@ -145,4 +145,4 @@ def test_what_does_not_fit_is_a_typed_error(rows, signature, error, text):
 @pytest.mark.parametrize("policy", ["error", "skip"])
 def test_nan_and_infinity_are_no_input_unless_they_are_to_be_kept(rows, signature, bad, policy):
     with pytest.raises(errors.NonFiniteValueError, match=f"'features' has NaN or infinity in {bad}.*'keep'"):
-        local_inputs(rows, {"features": "x"}, signature, nan_policy=policy)
+        local_inputs(rows, {"features": "x"}, signature, handle_invalid=policy)

@@ -19,7 +19,7 @@ def test_params_are_text_by_name():
 
 
 def test_defaults_of_the_machinery_are_no_params():
-    """Red before: 27 Params, protocol, tagSet and feedTimeout among them."""
+    """Red before: 27 Params, feedTimeout among them."""
     assert content.params_of(KerasEstimator(shuffle=False)) == {
         "clusterSize": "1",
         "epochs": "1",
@@ -51,7 +51,7 @@ def test_what_only_sounds_like_a_secret_is_logged(name, value):
     assert content.params_of(TFEstimator(tfArgs={name: value}))[f"tfArgs.{name}"] == str(value)
 
 
-@pytest.mark.parametrize("param", ["modelDir", "exportDir", "logDir", "initialModel"])
+@pytest.mark.parametrize("param", ["modelDir", "exportDir", "logDir", "initialWeights"])
 def test_locations_are_told_without_user_and_password(param):
     params = content.params_of(KerasEstimator(**{param: "s3://key:hunter2@bucket/models?region=x"}))
     assert params[param] == "s3://bucket/models?region=x"

@@ -79,7 +79,7 @@ def make_model(saved_model):
         inputMapping={name: name for name in INPUTS},
         outputMapping={name: name for name in EXPECTED},
         binaryOutputs=["bytes"],
-        batchSize=2,
+        predictBatchSize=2,
     )
 
 
@@ -324,7 +324,7 @@ def test_nulls_are_an_error_or_null(saved_model, tmp_path):
     with_null = ROWS.assign(text=["a", None, ""])
     for policy in ("error", "keep"):
         path = tmp_path / policy
-        tfos_ml.mlflow.save_model(make_model(saved_model).setNullPolicy(policy), str(path), input_example=ROWS)
+        tfos_ml.mlflow.save_model(make_model(saved_model).setHandleInvalid(policy), str(path), input_example=ROWS)
         served = _load_pyfunc(str(path / "data" / "tf_model"))
         if policy == "keep":
             assert served.predict(with_null).joined.tolist() == ["ax", None, "z"]

@@ -7,8 +7,8 @@ from tfos_ml.driver.restarts import PORT_RETRIES, RestartPolicy
 
 PASSING = [errors.NodeLostError, errors.NodeExitError, errors.TrainFnError, errors.InputLostError]
 COMING_AGAIN = [
-    errors.NonFiniteLossError("the loss is NaN"),
-    errors.NonFiniteWeightsError("the weights are NaN"),
+    errors.NonFiniteTrainingError("the loss is NaN"),
+    errors.NonFiniteTrainingError("the weights are NaN"),
     errors.NonFiniteValueError("NaN"),
     errors.LabelRangeError("1 to 5"),
     errors.VersionMismatchError("2.18 and 2.19"),

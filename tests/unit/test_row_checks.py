@@ -35,9 +35,9 @@ def label(loss="sparse_categorical_crossentropy", output=FIVE, dtype="int64", nd
 def feed(tmp_path):
     """Feeds batches of one column, each row's id its place; returns the feeder and the ids that reached the spool."""
 
-    def run(spec, *batches, null_policy="error", nan_policy="error"):
+    def run(spec, *batches, handle_invalid="error"):
         chunks = []  # messages, of which the last is the end of the input
-        schema = FeedSchema((spec,), null_policy=null_policy, nan_policy=nan_policy)
+        schema = FeedSchema((spec,), handle_invalid=handle_invalid)
         schema = decode(FeedSchema, encode(schema))
         directories = SpoolDirectories(Path(tmp_path), Path(tmp_path))
         feeder = Feeder(make_task(schema=schema), directories, chunks.append)
@@ -85,24 +85,25 @@ class TestNaN:
         for _ in range(deep):
             column, kind = [[v] for v in column], pa.list_(kind)
         spec = dataclasses.replace(X, ndim=deep)
-        with pytest.raises(errors.NonFiniteValueError, match=r"'x' has 2 x (NaN|infinity) in 2 of 4 rows.*nanPolicy="):
+        with pytest.raises(
+            errors.NonFiniteValueError, match=r"'x' has 2 x (NaN|infinity) in 2 of 4 rows.*handleInvalid="
+        ):
             feed(spec, pa.array(column, kind))
 
     def test_rows_are_skipped_and_counted_or_kept(self, feed):
         batches = [pa.array([[1, NAN], [], [2]], FLOATS), pa.array([[3], [INF, NAN]], FLOATS)]
-        feeder, found = feed(X, *batches, nan_policy="skip")
+        feeder, found = feed(X, *batches, handle_invalid="skip")
         assert found == [1, 2, 3]
         assert (feeder.skipped, feeder.rows["train"], feeder.counts().skipped) == (2, 3, 2)
-        feeder, found = feed(X, *batches, nan_policy="keep")
+        feeder, found = feed(X, *batches, handle_invalid="keep")
         assert (found, feeder.skipped) == ([0, 1, 2, 3, 4], 0)
 
     def test_nulls_are_skipped_and_counted_alike(self, feed):
         nulls = pa.array([None, [1, None], [2], [NAN]], FLOATS)
-        feeder, found = feed(X, nulls, null_policy="skip", nan_policy="keep")
-        assert (found, feeder.skipped) == ([2, 3], 2)
-        assert feed(X, nulls, null_policy="skip", nan_policy="skip")[1] == [2]
+        feeder, found = feed(X, nulls, handle_invalid="skip")
+        assert (found, feeder.skipped) == ([2], 3)
         with pytest.raises(errors.NullValueError, match="2 null"):
-            feed(X, nulls, null_policy="keep")
+            feed(X, nulls, handle_invalid="keep")
 
     def test_large_finite_numbers_and_slices_are_no_infinity(self, feed):
         large = pa.array([[3e38, 3e38], [3e38]], FLOATS)  # their sum overflows
@@ -121,9 +122,9 @@ class TestLabels:
         [
             (
                 [1, 5, 2],
-                r"'y' has values from 1 to 5 .*'out' is float32\(batch, 5\).*from 0 to 4\. Count classes from 0",
+                r"'y' has values from 1 to 5 .*'out' is float32\(batch, 5\).*from 0 to 4\. Number the classes from 0",
             ),
-            ([-1, 4], "from -1 to 4 .* Count classes from 0"),
+            ([-1, 4], "from -1 to 4 .* Number the classes from 0"),
             ([0, 5], "from 0 to 5 .* Give the last layer 6 units"),
             ([0, 9], "from 0 to 9 .* Give the last layer 10 units"),
         ],

@@ -86,7 +86,7 @@ def scored(tmp_path_factory):
             fields={output: field},
             names={output: "prediction"},
             batch_size=batch_size,
-            null_policy="keep",
+            handle_invalid="keep",
             pad_value=0,
         )
         return score_here(scoring, [pa.array(rows, kind)]).to_pylist()

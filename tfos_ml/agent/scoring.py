@@ -155,8 +155,8 @@ class Scorer:
             self._disconnect()
             raise errors.ModelError(
                 f"The scoring process ended twice while it had the same batch of {len(columns[0])} rows ({error}): "
-                "the model ends it, or memory is short. See the executor's log; set a smaller batchSize, or more "
-                "memory (spark.executor.memoryOverhead)."
+                "the model ends it, or memory is short. See the executor's log; set a smaller predictBatchSize, or "
+                "more memory (spark.executor.memoryOverhead)."
             ) from None
 
     def _connected(self) -> ScoringConnection:

@@ -33,6 +33,7 @@ from tfos_ml.agent.placement import (
 )
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT
 from tfos_ml.agent.rendezvous import Rendezvous
+from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.agent.task_input import as_they_come, whole
 from tfos_ml.common.timeline import Timeline
@@ -61,7 +62,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         if task.is_driver_far and task.control is not None:
             is_reached = reaches_driver(task.control, context.partitionId(), task.template.size)
             task = task if is_reached else replace(task, control=None)
-        rows = _arriving(task, batches)
+        rows = _arriving(task, batches, context.partitionId())
         yield from supervise(Supervisor(task, BarrierPlacement(context, task.control)), rows)
         return
     assert task.control is not None
@@ -69,15 +70,17 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     plain: Any = TaskContext.get()
     info = task_info_of(plain, task.first_rank + plain.partitionId(), task.control)
     placement = GatherPlacement(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-    yield from supervise(Supervisor(task, placement), _arriving(task, batches))
+    yield from supervise(Supervisor(task, placement), _arriving(task, batches, info.rank))
 
 
-def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch | None]:
-    """The rows of a node that come from Spark."""
-    if task.schema.columns:
+def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> Iterable[pa.RecordBatch | None]:
+    """The rows of a node: Spark's, or those that it reads from a snapshot; none if it takes none."""
+    if task.schema.columns and task.snapshot is None:
         return as_they_come(whole(batches))
     collections.deque(batches, maxlen=0)  # one row, unread by which Spark would end this Python worker after the task
-    return ()
+    if task.snapshot is None:
+        return ()
+    return as_they_come(SnapshotReader(task.snapshot, task.schema, task.template, rank))
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:

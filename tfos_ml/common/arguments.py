@@ -9,10 +9,10 @@ from typing import Any
 from tfos_ml import errors
 
 _HINTS = {
-    "pandas": "Make one of it with spark.createDataFrame(...).",
-    "numpy": "Make one of it with spark.createDataFrame(...), an array column a row.",
-    "pyspark.core.rdd": "Make one of it with rdd.toDF([...]).",
-    "builtins": "Make one of it with spark.createDataFrame(...).",
+    "pandas": "Convert it with spark.createDataFrame(...).",
+    "numpy": "Convert it with spark.createDataFrame(...), with one array per row.",
+    "pyspark.core.rdd": "Convert it with rdd.toDF([...]).",
+    "builtins": "Convert it with spark.createDataFrame(...).",
 }
 
 

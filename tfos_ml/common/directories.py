@@ -18,8 +18,6 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-import psutil
-
 from tfos_ml.common.pids import start_mark
 
 _OWNED = re.compile(r"tfos_ml-[a-z]+-(?P<host>[0-9a-f]{8})-(?P<pid>[0-9]{1,7})-(?P<start>[0-9a-f]{8})-")
@@ -90,7 +88,18 @@ def _is_abandoned(path: str) -> bool:
     if name is None or name["host"] != _host() or not _is_ours(path):
         return False
     start = start_mark(int(name["pid"]))
-    return not psutil.pid_exists(int(name["pid"])) if start is None else start != name["start"]
+    return not _exists(int(name["pid"])) if start is None else start != name["start"]
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process of this pid, though ``/proc`` may hide it from us, as psutil takes for no process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _is_ours(path: str) -> bool:

@@ -114,8 +114,8 @@ class TFCluster:
         Differences: after a failure or a timeout it raises, and neither ends the program nor stops its SparkContext. In
         ``InputMode.SPARK``, too, it waits for the map functions of the chief and the workers. `grace_secs` is no pause,
         but what evaluators and parameter servers have left to return after these: who has returned ends it early, and
-        evaluators that have not are ended with a warning. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
-        ``spark.tfos_ml.serverGrace`` (5 s).
+        evaluators that have not are ended with a warning. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s), and
+        parameter servers have 5 s.
         """
         watched = threading.Event()
         if ssc is not None:

@@ -240,8 +240,9 @@ class TFModel(
 
     Differences: the DataFrame's types are known before anything runs: numbers are double and bigint as there, text is
     string. A binary column reaches a tensor of strings as bytes. A value that the tensor's dtype cannot hold exactly is
-    an error. The model reaches the executors from the driver, so these need not see ``export_dir``. Unset,
-    ``signature_def_key`` is ``"serving_default"``. Checkpoints of TensorFlow 1 (``model_dir``) are not read.
+    an error; a null gives null outputs. The model reaches the executors from the driver, so these need not see
+    ``export_dir``. Unset, ``signature_def_key`` is ``"serving_default"``. Checkpoints of TensorFlow 1 (``model_dir``)
+    are not read.
     """
 
     def __init__(self, tf_args: Any):
@@ -272,11 +273,11 @@ class TFModel(
             exportDir=args["export_dir"],
             inputMapping=args["input_mapping"],
             outputMapping={tensor: names[column] for tensor, column in args["output_mapping"].items()},
-            batchSize=args["batch_size"],
+            predictBatchSize=args["batch_size"],
             signatureDefKey=args["signature_def_key"],
-            tagSet=args["tag_set"],
-            nanPolicy="keep",
+            handleInvalid="keep",
         )
+        native._tag_set = args["tag_set"] or "serve"
         scored = native.transform(dataset.select(columns))
         return scored.select(*(_widened(scored, names[column]).alias(column) for column in outputs))
 

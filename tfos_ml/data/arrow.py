@@ -141,9 +141,9 @@ def check_no_nulls(array: pa.Array, spec: ColumnSpec) -> None:
     nulls = count_nulls(array, spec.ndim)
     if nulls:
         raise NullValueError(
-            f"Column '{spec.column}' has {nulls} null value(s) among {len(array)} rows read together, and "
-            "nullPolicy='error' allows none. Fill or drop them before fit (df.na.fill, df.na.drop), or set "
-            "nullPolicy='skip' to leave such rows out."
+            f"Column '{spec.column}' has {nulls} null value(s) among {len(array)} rows read together, and no tensor "
+            "can hold a null. Fill or drop them before fit (df.na.fill, df.na.drop), or set handleInvalid='skip' to "
+            "leave such rows out."
         )
 
 

@@ -56,7 +56,7 @@ def not_finite_error(array: pa.Array, column: str, rows: Array) -> NonFiniteValu
     nans, infinite = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
     kinds = " and ".join(f"{n} x {kind}" for n, kind in ((nans, "NaN"), (infinite, "infinity")) if n)
     return NonFiniteValueError(
-        f"Column '{column}' has {kinds} in {len(rows)} of {len(array)} rows read together, and nanPolicy='error' "
-        "allows none. Fill or drop them (df.na.fill, df.na.drop, pyspark.ml.feature.Imputer), or set nanPolicy='skip' "
-        "to leave such rows out, or 'keep' if the model knows what to do with them."
+        f"Column '{column}' has {kinds} in {len(rows)} of {len(array)} rows read together, and "
+        "handleInvalid='error' allows none. Fill or drop them (df.na.fill, df.na.drop, pyspark.ml.feature.Imputer), or "
+        "set handleInvalid='skip' to leave such rows out, or 'keep' if the model knows what to do with them."
     )

@@ -11,11 +11,14 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfos_ml.errors import UnevenDataError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 SHUFFLE_SETTING = "spark.tfos_ml.shuffleMemory"
 SHUFFLE_BYTES = 16 << 30
@@ -30,14 +33,14 @@ UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
 PARTITION_SHIFT = 33  # of Spark's monotonically_increasing_id
 
 
-def dealt_ranks(row_ids: Int64s, ranks: Sequence[int]) -> Int64s:
-    """The node, of those of some ranks, that each row goes to; as ``stages/input.py`` has Spark deal rows.
+def dealt_number(row: Column) -> Column:
+    """The number by which a row of some id is dealt round to nodes, and to buckets of a snapshot.
 
-    >>> dealt_ranks(np.array([0, 1, 2, 1 << PARTITION_SHIFT]), [4, 5]).tolist()
-    [4, 5, 4, 5]
+    Dealing from a source partition's own number on spreads the rows of many small partitions, too.
     """
-    dealt = (row_ids >> PARTITION_SHIFT) + (row_ids & ((1 << PARTITION_SHIFT) - 1))
-    return np.asarray(ranks, np.int64)[dealt % len(ranks)]
+    from pyspark.sql import functions as F
+
+    return F.shiftright(row, PARTITION_SHIFT) + row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
 
 
 def partition_counts(row_ids: Int64s) -> Int64s:

@@ -27,8 +27,8 @@ class RowChecks:
     def kept(self, columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
         """Which rows of a batch of plain columns go on; None if all do.
 
-        Raises ``NullValueError`` or ``NonFiniteValueError`` if there is a null, or NaN or infinity, and the policy is
-        "error", and ``LabelRangeError`` if a label is none that the model's loss takes.
+        Raises ``NullValueError`` for a null unless ``handleInvalid`` is "skip", ``NonFiniteValueError`` for NaN or
+        infinity if it is "error", and ``LabelRangeError`` for a label that the model's loss does not take.
         """
         skipped: list[Array] = []
         for spec, column in zip(self._schema.columns, columns, strict=True):
@@ -45,13 +45,13 @@ class RowChecks:
     def _skipped(self, spec: ColumnSpec, column: pa.Array) -> list[Array]:
         """Places of rows that are left out for the sake of one column."""
         found = []
-        if self._schema.null_policy != "skip":
+        if self._schema.handle_invalid != "skip":
             check_no_nulls(column, spec)
         elif count_nulls(column, spec.ndim):
             found.append(rows_with_nulls(column, spec.ndim))
-        if self._schema.nan_policy != "keep" and not is_finite(column):
+        if self._schema.handle_invalid != "keep" and not is_finite(column):
             rows = rows_not_finite(column)
-            if self._schema.nan_policy == "error":
+            if self._schema.handle_invalid == "error":
                 raise not_finite_error(column, spec.column, rows)
             found.append(rows)
         return found
@@ -99,7 +99,7 @@ class LabelRange:
             )
         units = f"Give the last layer {self._largest + 1:g} units, one for each class"
         if self._smallest < 0 or (self._smallest > 0 and self._largest == limit + 1):
-            units = "Count classes from 0, for instance with pyspark.ml.feature.StringIndexer"
+            units = "Number the classes from 0, for example with pyspark.ml.feature.StringIndexer"
         return (
             f"Label column '{self._spec.column}' has {found}, but {constraint.tensor} and takes class indices from 0 "
             f"to {limit}. {units}."

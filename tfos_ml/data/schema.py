@@ -110,8 +110,7 @@ class FeedSchema:
     named_features: bool = False  # whether features are a dict by tensor name rather than a single tensor
     named_labels: bool = False  # the same of labels, as the next of weights
     named_weights: bool = False
-    null_policy: str = "error"  # or "skip": what becomes of rows with a null on their way to the nodes
-    nan_policy: str = "error"  # or "skip", "keep": the same of rows with NaN or infinity
+    handle_invalid: str = "error"  # or "skip", "keep": what becomes of rows with null, NaN or infinity
 
     def of(self, role: str) -> list[int]:
         """Positions of the columns of one role."""

@@ -27,6 +27,11 @@ DESCRIPTION = "Check whether this host, Spark and its executors can train, and s
 EPILOG = "Exit code 0: nothing has failed; 1: something has. Warnings do not count."
 _MARKS = {OK: "ok  ", WARNING: "WARN", FAILED: "FAIL", SKIPPED: "skip"}
 _WIDTH = 110
+_NOT_STARTED = (
+    "Check --master and --conf, and the addresses: spark.driver.host, spark.driver.bindAddress, SPARK_LOCAL_IP. What "
+    "Spark printed above says more."
+)
+_NOT_REACHED = "Check that the Spark Connect server runs at the address of --remote."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,13 +139,13 @@ def _active_session() -> SparkSession | None:
 
 def _with_session(present: SparkSession | None, arguments: argparse.Namespace) -> Iterator[Finding]:
     """Check the session of this program; without one, a session of its own, which it stops."""
-    from tfos_ml.doctor.session import Deadline, not_started
+    from tfos_ml.doctor.session import Deadline, failed
 
     deadline = Deadline(arguments.seconds)
     try:
         spark = present or deadline.run(lambda: _start(arguments))
     except Exception as error:
-        yield not_started(error, arguments.remote)
+        yield failed("Spark session", error, _NOT_REACHED if arguments.remote else _NOT_STARTED)
         return
     try:
         yield from _of_session(spark, arguments.nodes, deadline)
@@ -173,14 +178,14 @@ def _of_session(spark: SparkSession, nodes: int, deadline: Deadline) -> Iterator
         "Executors": lambda: session.check_tasks(spark, nodes, deadline),
         "Fit and transform": lambda: session.check_fit(spark, nodes, deadline),
     }
-    failed = ""
+    failed_check = ""
     for check, step in steps.items():
-        if failed:
-            yield Finding(check, SKIPPED, f"not tried, since '{failed}' has failed")
+        if failed_check:
+            yield Finding(check, SKIPPED, f"not tried, since '{failed_check}' has failed")
             continue
         try:
             findings = step()
         except TimeoutError as error:
-            findings = [session.out_of_time(check, error)]
+            findings = [session.failed(check, error, session.SLOW)]
         yield from findings
-        failed = next((one.check for one in findings if one.status == FAILED), "")
+        failed_check = next((one.check for one in findings if one.status == FAILED), "")

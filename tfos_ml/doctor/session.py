@@ -20,11 +20,11 @@ from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.doctor.host import FAILED, OK, SKIPPED, WARNING, Finding, check_capacity, check_versions, node_versions
 from tfos_ml.driver.job_errors import typed_error
-from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots, registered_slots
+from tfos_ml.driver.preflight import allocates_dynamically, check_slots, registered_slots
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError, MissingPackageError, NotEnoughSlotsError, TfosMlError
-from tfos_ml.protocol.addresses import PORT, client_endpoint, driver_endpoint, node_ports, unbracketed
+from tfos_ml.protocol.addresses import PORT, client_endpoint, driver_endpoint, unbracketed
 from tfos_ml.protocol.transport import TransportServer
 from tfos_ml.stages.keras_estimator import KerasEstimator
 
@@ -37,7 +37,7 @@ CONNECT_SECONDS, CANCEL_SECONDS = 5.0, 3.0
 MOST_TASKS = 200
 ROWS = 32
 _SEVERITY = (SKIPPED, OK, WARNING, FAILED)
-_SLOW = "Do other jobs hold the slots, or is the host slow? --seconds gives all checks more time together."
+SLOW = "Do other jobs hold the slots, or is the host slow? --seconds gives all checks more time together."
 
 
 class Deadline:
@@ -90,21 +90,16 @@ class Deadline:
 
 
 def check_session(spark: SparkSession, nodes: int) -> list[Finding]:
-    """Check Spark's settings, and whether `nodes` tasks can run at once."""
+    """Describe the session, and check whether `nodes` tasks can run at once."""
     where = "Spark Connect" if is_connect(spark) else f"master {spark.sparkContext.master}"
     session = Finding("Spark session", OK, f"Spark {spark.version}, {where}")
-    try:
-        check_settings(spark)
-        node_ports(spark)
-    except ClusterConfigError as error:
-        return [session, _failed("Spark settings", error, "Start the session with the setting that the message names.")]
     if is_connect(spark):
         return [session, Finding("Task slots", SKIPPED, "a client of Spark Connect cannot count them")]
     try:
         check_slots(spark, nodes, CONNECT_SECONDS, name="--nodes", advice="Lower --nodes")
     except NotEnoughSlotsError as error:
         advice = "Ask for more cores or executors (--master, --conf spark.executor.instances=...), or free some."
-        return [session, _failed("Task slots", error, advice)]
+        return [session, failed("Task slots", error, advice)]
     return [session, Finding("Task slots", OK, f"{nodes} nodes can run at once")]
 
 
@@ -112,20 +107,20 @@ def check_tasks(spark: SparkSession, nodes: int, deadline: Deadline) -> list[Fin
     """Look at the executors from tasks of one job: the worst finding of each check."""
     advice = f"Have spark.pyspark.python, or PYSPARK_PYTHON, name a Python as this one: {sys.executable}."
     try:
-        deadline.run(lambda: check_executors(spark, nodes))
+        check_executors(spark, nodes)
     except ClusterConfigError as error:
-        return [_failed("Executors' Python", error, advice)]
+        return [failed("Executors' Python", error, advice)]
     try:
         endpoint = client_endpoint(spark) if is_connect(spark) else driver_endpoint(spark)
         server = TransportServer(endpoint, secrets.token_urlsafe(32))
     except ClusterConfigError as error:
-        return [_failed("Driver's port", error, f"Free the port, or set {PORT} to another (0: any).")]
+        return [failed("Driver's port", error, f"Free the port, or set {PORT} to another (0: any).")]
     try:
         by_task = _look(spark, nodes, (server.host, server.port), deadline)
     except TimeoutError:
         raise
     except Exception as error:  # whatever Spark raises
-        return [_failed("Executors' Python", typed_error(error, spark), advice)]
+        return [failed("Executors' Python", typed_error(error, spark), advice)]
     finally:
         server.close()
     return [max(same, key=lambda one: _SEVERITY.index(one.status)) for same in zip(*by_task, strict=True)]
@@ -193,9 +188,9 @@ def check_fit(spark: SparkSession, nodes: int, deadline: Deadline) -> list[Findi
     except TimeoutError:
         raise
     except MissingPackageError as error:
-        return [_failed(check, error, "Install it on the driver and on all executors.")]
+        return [failed(check, error, "Install it on the driver and on all executors.")]
     except Exception as error:
-        return [_failed(check, error, advice)]
+        return [failed(check, error, advice)]
     if predictions != ROWS:
         return [Finding(check, FAILED, f"{predictions} of {ROWS} rows have a prediction", advice)]
     return [Finding(check, OK, f"a Keras model on {nodes} nodes, {ROWS} rows, {ROWS} predictions")]
@@ -210,24 +205,8 @@ def tiny_model() -> Any:
     return model
 
 
-def out_of_time(check: str, error: TimeoutError) -> Finding:
-    """A check that has not ended in time."""
-    return _failed(check, error, _SLOW)
-
-
-def _failed(check: str, error: BaseException, advice: str) -> Finding:
+def failed(check: str, error: BaseException, advice: str) -> Finding:
     """An error on one line, without Java's frames."""
     text = str(error) if isinstance(error, (TfosMlError, TimeoutError)) else f"{type(error).__name__}: {error}"
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
     return Finding(check, FAILED, redact(" ".join(lines))[:600], advice)
-
-
-def not_started(error: BaseException, remote: str | None) -> Finding:
-    """Why there is no session."""
-    if remote:
-        return _failed("Spark session", error, "Check that the Spark Connect server runs at the address of --remote.")
-    advice = (
-        "Check --master and --conf, and the addresses: spark.driver.host, spark.driver.bindAddress, SPARK_LOCAL_IP. "
-        "What Spark printed above says more."
-    )
-    return _failed("Spark session", error, advice)

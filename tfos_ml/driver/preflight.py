@@ -18,7 +18,6 @@ from tfos_ml.protocol.graces import (
     IDLE_SETTING,
     LEASE_SECONDS,
     LEASE_SETTING,
-    SERVER_SETTING,
     WORKER_SETTING,
     Graces,
 )
@@ -122,7 +121,6 @@ def graces(spark: SparkSession) -> Graces:
     default = Graces()
     return Graces(
         worker=_seconds(spark, WORKER_SETTING, default.worker),
-        server=_seconds(spark, SERVER_SETTING, default.server),
         evaluator=_seconds(spark, EVALUATOR_SETTING, default.evaluator),
     )
 
@@ -181,7 +179,7 @@ def _check_encryption(spark: SparkSession) -> None:
         raise ClusterConfigError(
             f"{_FILES}=true encrypts Spark's temporary files, but the rows that nodes train on lie in plain text in "
             "their hosts' shared memory (/dev/shm) and local directories, readable by this user and root, until the "
-            f"nodes end. If that will do, start the session with {ALLOW_PLAINTEXT}=true."
+            f"nodes end. If that is acceptable, start the session with {ALLOW_PLAINTEXT}=true."
         )
     set_names = encryption_of(spark)
     if set_names:

@@ -46,7 +46,7 @@ class Progress:
             return
         rows = sum(known.rows for known in progress.values())
         for report in reports:
-            if report["shown"]:  # of the chief and the evaluator, as in TFModel.history
+            if report["shown"]:  # of the chief and the evaluator, as in TFModel.summary.history
                 self._show_report(report)
         if self._bar is not None and progress:
             self._bar.set_description_str(self._stage(progress), refresh=False)

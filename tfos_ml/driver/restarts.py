@@ -10,8 +10,7 @@ from tfos_ml import errors
 PORT_RETRIES = 2
 COME_AGAIN = (
     errors.CollectiveCallError,
-    errors.NonFiniteLossError,
-    errors.NonFiniteWeightsError,
+    errors.NonFiniteTrainingError,
     errors.SupersededError,
     errors.VersionMismatchError,
 )

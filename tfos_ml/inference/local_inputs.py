@@ -27,15 +27,15 @@ def takes_lists(tensor: TensorInfo) -> bool:
 
 
 def local_inputs(
-    rows: Any, mapping: Mapping[str, str], signature: Signature, pad_value: float = 0.0, nan_policy: str = "keep"
+    rows: Any, mapping: Mapping[str, str], signature: Signature, pad_value: float = 0.0, handle_invalid: str = "keep"
 ) -> dict[str, Any]:
     """Tensors by name of rows as :meth:`TFModel.predict` takes them, which says what is raised; `mapping` is by column.
 
     `pad_value` fills rows that are shorter than those of training, where that padded them. No row is left out here,
-    whatever `nan_policy` is; only with "keep" the model gets NaN and infinity.
+    whatever `handle_invalid` is; only with "keep" the model gets NaN and infinity.
     """
     batches = local_batches(rows, mapping, signature)
-    if nan_policy != "keep":
+    if handle_invalid != "keep":
         for column, values in batches.items():
             _check_finite(values, column)
     tensors: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def _check_finite(values: Any, column: str) -> None:
     if bad:
         raise NonFiniteValueError(
             f"'{column}' has NaN or infinity in {bad} of {len(rows)} rows, and predict() leaves none out. Fill or drop "
-            "them, or set nanPolicy='keep' if the model knows what to do with them."
+            "them, or set handleInvalid='keep' if the model knows what to do with them."
         )
 
 

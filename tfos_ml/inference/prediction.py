@@ -97,13 +97,13 @@ def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorI
         wanted = row[:-1]
         if _fits(label, wanted) or _fits(label, (*wanted, 1)):
             return None
-        return f"{loss.name} wants one class index for each prediction: rows of shape {shown_shape(wanted)}"
+        return f"{loss.name} needs one class index per prediction: rows of shape {shown_shape(wanted)}"
     if _fits(label, row) or (row and row[-1] in (1, None) and _fits(label, row[:-1])):
         return None
     if label and label[-1] in (1, None) and _fits(label[:-1], row):
         return None
     hint = " (for class indices use sparse_categorical_crossentropy)" if loss.key in _ONE_HOT_LOSSES else ""
-    return f"{loss.name} wants labels like the output: rows of shape {shown_shape(row)}{hint}"
+    return f"{loss.name} needs labels like the output: rows of shape {shown_shape(row)}{hint}"
 
 
 def label_shape(loss: LossInfo, ndim: int, output: TensorInfo) -> tuple[int | None, ...] | None:

@@ -109,7 +109,7 @@ def not_exported(why: str) -> str:
     """What to say of a model that is trained, and cannot be exported."""
     return (
         f"The model is trained, but cannot be exported: {why}. Its weights are kept, for load_weights() and "
-        "initialModel, in assets.extra/model.weights.h5 of exportDir and of TFModel.saved_model_dir(); transform and "
+        "initialWeights, in assets.extra/model.weights.h5 of exportDir and of TFModel.savedModelDir(); transform and "
         "predict need a call() that TensorFlow can export."
     )
 

@@ -67,11 +67,10 @@ class Scoring:
     fields: dict[str, pa.DataType]  # those of output_fields() that the UDF returns, in order
     names: dict[str, str]  # those of the fields in the struct that several make
     batch_size: int
-    null_policy: str  # "error" or "keep"; rows to skip never get here
+    handle_invalid: str  # "error", "keep", or "skip": null outputs, for rows that could not be left out
     pad_value: float  # fills rows up to the length that training padded them to, and shorter arrays within a row
     head: Head | None = None  # what the only output means, if it means more than a tensor
     threshold: float = 0.5
-    nan_policy: str = "error"  # or "keep", or "skip": null outputs, for rows that could not be left out
 
 
 _SCORING, _DIRECTORY = b"tfos_ml.scoring", b"tfos_ml.directory"
@@ -177,11 +176,10 @@ def score_batch(scoring: Scoring, columns: list[pa.Array], score: Callable[[list
 
 
 def score_block(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]) -> pa.Array:
-    """The same for a block of rows of one shape; null where an input is and ``nullPolicy`` keeps it."""
-    if scoring.nan_policy != "keep" and all(map(is_finite, columns)):
-        scoring = replace(scoring, nan_policy="keep")  # there is nothing to look for, row by row
+    """The same for a block of rows of one shape; null where an input is null, unless ``handleInvalid`` is "error"."""
+    looks_for_nan = scoring.handle_invalid != "keep" and not all(map(is_finite, columns))
     columns = list(map(plain, columns))
-    valid = _valid_rows(scoring, columns)
+    valid = _valid_rows(scoring, columns, looks_for_nan)
     if valid is None:
         return _column(scoring, _run(scoring, function, columns))
     kept = valid.to_numpy(zero_copy_only=False)
@@ -205,23 +203,23 @@ def concatenated(arrays: list[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _valid_rows(scoring: Scoring, columns: list[pa.Array]) -> pa.Array | None:
+def _valid_rows(scoring: Scoring, columns: list[pa.Array], looks_for_nan: bool) -> pa.Array | None:
     """Which rows the model gets, or None if all do: those without a null, or NaN that is to be skipped."""
     valid = np.ones(len(columns[0]), dtype=bool)
     for binding, column in zip(scoring.inputs, columns, strict=True):
         ndim = spec_of(column.type, binding.name, binding.column).ndim
         nulls = count_nulls(column, ndim)
         if nulls:
-            if scoring.null_policy != "keep":
+            if scoring.handle_invalid == "error":
                 raise NullValueError(
                     f"Column '{binding.column}' has {nulls} null value(s) in a batch of {len(column)} rows, and "
-                    "nullPolicy='error' allows none. Fill or drop them, or set nullPolicy to 'skip' or 'keep'."
+                    "handleInvalid='error' allows none. Fill or drop them, or set handleInvalid to 'skip' or 'keep'."
                 )
             valid[rows_with_nulls(column, ndim)] = False
-        if scoring.nan_policy == "keep":
+        if not looks_for_nan:
             continue
         rows = rows_not_finite(column)
-        if len(rows) and scoring.nan_policy == "error":
+        if len(rows) and scoring.handle_invalid == "error":
             raise not_finite_error(column, binding.column, rows)
         valid[rows] = False
     return None if valid.all() else pa.array(valid)

@@ -117,9 +117,9 @@ class TrainingData:
             low, high = store.bounds(i)
             ranges.append(f"label column '{self._schema.columns[i].column}' from {low:g} to {high:g}")
         return LabelRangeError(
-            f"A label is {found[1]}, but the model tells {found[3]} classes apart and takes class indices from "
-            f"{found[2]} to {int(found[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Count classes from 0, for "
-            "instance with pyspark.ml.feature.StringIndexer, or give the last layer as many units as there are classes."
+            f"A label is {found[1]}, but the model has {found[3]} classes and takes class indices from "
+            f"{found[2]} to {int(found[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Number the classes from 0, "
+            "for example with pyspark.ml.feature.StringIndexer, or give the last layer one unit per class."
         )
 
     def element_spec(self, train: bool = True) -> Any:
@@ -147,7 +147,7 @@ class TrainingData:
         dataset = self._rows.dataset(
             stream,
             self.train if train else self.validation,
-            self._ctx.settings.seed if shuffled else None,
+            self.seed(stream),
             lambda: self.current_epoch,
             functools.partial(self._gather, train=train),
             _padded_spec(spec),
@@ -164,6 +164,18 @@ class TrainingData:
     def first_element(self, rows: int) -> Any:
         """At most so many of this worker's first training rows, as a batch."""
         return _with_ragged(tf.nest.map_structure(tf.constant, self._gather(*self._rows.first(rows))))
+
+    def stand_in(self, train: bool) -> Any:
+        """One row to compute on where this worker has none: its first; of zeros if it has none at all."""
+        values = self._gather(*self._rows.first(1), train=train)
+        if not len(tf.nest.flatten(values)[0]):
+            values = tf.nest.map_structure(_row_of_zeros, values)
+        with tf.init_scope():  # not in the graph of one step alone
+            return _with_ragged(tf.nest.map_structure(tf.constant, values))
+
+    def seed(self, stream: str) -> int | None:
+        """That of the order of a stream's rows; None for the order of the DataFrame."""
+        return self._ctx.settings.seed if stream == "train" and self._ctx.settings.shuffle else None
 
     def first_inputs(self) -> Any:
         """What the model takes, of this worker's first rows, at most a batch of them."""
@@ -234,6 +246,10 @@ class TrainingData:
         if outputs is None or isinstance(struct, dict):
             return values
         return tuple(values[name] for name in outputs if name in values)
+
+
+def _row_of_zeros(values: Array) -> Array:
+    return np.full((1, *values.shape[1:]), b"" if values.dtype.kind in "OSU" else 0, values.dtype)
 
 
 def _padded_spec(x: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tfos_ml.errors import NonFiniteLossError
+from tfos_ml.errors import NonFiniteTrainingError
 from tfos_ml.keras.batches import TrainingData
 from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, Stage
@@ -61,6 +61,11 @@ class EpochState:
         self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
         self.replaced_in_test: dict[str, float] = {}
 
+    def begin_pass(self, stream: str, epoch: int) -> None:
+        """Have the next steps begin with the first of a pass."""
+        stage, batches = (self.train, self.data.train) if stream == "train" else (self.test, self.data.validation)
+        stage.rewind(*batches.in_steps(self.data.seed(stream), epoch))
+
 
 class Opening(keras.callbacks.Callback):
     """The first callback: begins epochs, and makes logs the same on all workers before others see them."""
@@ -74,13 +79,13 @@ class Opening(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         state = self._state
         state.data.current_epoch = epoch
-        state.train.rewind()
+        state.begin_pass("train", epoch)
         state.parallel.bad_step.assign(NO_STEP)
         state.replaced, state.replaced_in_test = {}, {}
         self._layer_state.begin()
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self._state.test.rewind()
+        self._state.begin_pass("validation", 0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._stops_on_nan and self._state.group.largest(int(self._state.parallel.bad_step)) > NO_STEP:
@@ -168,7 +173,7 @@ class Closing(keras.callbacks.Callback):
         if first == math.inf:
             return
         if first == place:
-            raise NonFiniteLossError(
+            raise NonFiniteTrainingError(
                 f"the loss is not a finite number in epoch {self._epoch + 1}, step {own + 1} of "
                 f"{self._state.data.train.steps}. Look for NaN or infinity in the rows, and lower the learning rate or "
                 "clip gradients. keras.callbacks.TerminateOnNaN() ends the training there instead"

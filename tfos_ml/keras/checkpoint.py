@@ -32,11 +32,11 @@ from tfos_ml.errors import ModelDirError, ModelError
 from tfos_ml.keras.collectives import Array, WorkerGroup
 from tfos_ml.keras.fence import Fence
 from tfos_ml.keras.model_dir import FOLDER
+from tfos_ml.worker import keras_privates
 
 KEPT = 2
 _COMPLETE = "COMPLETE.json"
 _SHARED = "shared.npz"
-_SEED_STATE = "seed_generator_state"  # Keras' name
 
 
 @dataclass
@@ -223,10 +223,10 @@ def _unpack(data: bytes) -> list[Array]:
 
 
 def split_variables(model: keras.Model) -> tuple[list[Any], list[Any]]:
-    """Variables that are equal on all workers, and those that are not (states of seed generators)."""
-    variables = [*model.variables, *model.optimizer.variables]
-    own = [v for v in variables if v.name == _SEED_STATE]
-    return [v for v in variables if v.name != _SEED_STATE], own
+    """Variables that are saved with a model, and the states of its seed generators."""
+    variables = [*model.variables, *(v for o in keras_privates.optimizers(model) for v in o.variables)]
+    own = keras_privates.seed_states(model)
+    return [v for v in variables if all(v is not seed for seed in own)], own
 
 
 def assign_all(variables: list[Any], arrays: list[Array]) -> None:

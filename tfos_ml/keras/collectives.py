@@ -12,6 +12,7 @@ Every worker must begin the same operations in the same order.
 from __future__ import annotations
 
 import contextlib
+import math
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -77,6 +78,11 @@ class WorkerGroup:
                 "communication='nccl' needs a GPU on every worker, and TensorFlow sees none here. Use 'auto' or 'ring'"
             )
         return cls(rank, size, timeout, communication)
+
+    @property
+    def takes_any_shape(self) -> bool:
+        """Whether one operation may have another shape in each step, as long as all workers have the same."""
+        return self._mesh is not None
 
     def close(self) -> None:
         """End the connections of a mesh."""
@@ -169,29 +175,42 @@ class WorkerGroup:
             parts = tf.split(flat, [dense[i].shape.num_elements() for i in bucket])
             for i, part in zip(bucket, parts, strict=True):
                 summed[i] = tf.reshape(part, dense[i].shape)
-        if not slices:
-            return summed
-        longest: dict[int, tf.Tensor] = {}
-        counted = [i for i in slices if self._mesh is None or i in whole]
-        if counted:
-            counts = tf.stack([tf.shape(slices[i].indices)[0] for i in counted])
-            longest = dict(zip(counted, tf.unstack(self.all_reduce(counts, "slices", "Max")), strict=True))
-        for i, gradient in slices.items():
-            if self._mesh is not None:
-                joined = self._mesh_slices(self._mesh, gradient, weight, shapes[i])
-            else:
-                joined = self._gather_slices(gradient, weight, shapes[i], longest[i], f"slices-{i}")
-            summed[i] = _sum_of_blocks(joined, longest[i], shapes[i]) if i in whole else joined
+        if slices and self._mesh is not None:
+            joined = self._joined_slices(slices, weight, shapes)
+            sums = {i: _first_block(joined[i]) if i in whole else joined[i][0] for i in slices}
+            return [sums.get(i, gradient) for i, gradient in enumerate(summed)]
+        if slices:
+            counts = tf.stack([tf.shape(part.indices)[0] for part in slices.values()])
+            longest = dict(zip(slices, tf.unstack(self.all_reduce(counts, f"{name}-slices", "Max")), strict=True))
+            for i, gradient in slices.items():
+                joined_here = self._gather_slices(gradient, weight, shapes[i], longest[i], f"slices-{i}")
+                summed[i] = _sum_of_blocks(joined_here, longest[i], shapes[i]) if i in whole else joined_here
         return summed
 
-    def _mesh_slices(
-        self, mesh: Mesh, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape
-    ) -> tf.IndexedSlices:
-        """The slices of all workers."""
-        values = gradient.values * tf.cast(weight, gradient.values.dtype)
-        indices = self._in_order(mesh.all_gather, gradient.indices, tf.TensorShape([None]))
-        values = self._in_order(mesh.all_gather, values, tf.TensorShape([None, *shape[1:]]))
-        return tf.IndexedSlices(values, indices, tf.constant(shape.as_list()))
+    def _joined_slices(
+        self, slices: dict[int, tf.IndexedSlices], weight: tf.Tensor, shapes: Sequence[tf.TensorShape]
+    ) -> dict[int, tuple[tf.IndexedSlices, tf.Tensor]]:
+        """The slices of all workers, in one exchange; and how many are those of the worker that has most."""
+        mesh = self._mesh
+        assert mesh is not None
+        arrays = [part.indices for part in slices.values()]
+        for i, part in slices.items():
+            values = tf.reshape(part.values, [-1, *shapes[i][1:]])
+            arrays.append(values * tf.cast(weight, values.dtype))
+
+        def exchange(*own: Array) -> list[Array]:
+            return joined_arrays(own, mesh.all_gather)
+
+        before = self._last if self._last is not None and self._last.graph is arrays[0].graph else None
+        with tf.control_dependencies([] if before is None else [before]):
+            *joined, longest = tf.numpy_function(exchange, arrays, [a.dtype for a in arrays] + [tf.int64])
+        self._last = longest
+        found = {}
+        for number, i in enumerate(slices):
+            indices = tf.ensure_shape(joined[number], [None])
+            values = tf.ensure_shape(joined[len(slices) + number], [None, *shapes[i][1:]])
+            found[i] = tf.IndexedSlices(values, indices, tf.constant(shapes[i].as_list())), longest[number]
+        return found
 
     def _gather_slices(
         self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, longest: tf.Tensor, name: str
@@ -265,6 +284,30 @@ def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float,
 def _key(name: str, dtype: Any, shape: Any) -> int:
     """The same number, of 30 bits, on every worker for the same operation."""
     return zlib.crc32(f"{name}:{dtype.name}:{shape}".encode()) & 0x3FFFFFFF
+
+
+def joined_arrays(own: Sequence[Array], all_gather: Callable[[Array], Array]) -> list[Array]:
+    """Each array, whose first dimension may differ, of all workers one after another; and the longest of each.
+
+    All travel as one: first how long each is, then their bytes.
+    """
+    counts = np.array([len(array) for array in own], np.int64)
+    gathered = all_gather(np.concatenate([np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (counts, *own)]))
+    parts: list[list[Array]] = [[] for _ in own]
+    lengths, at = [], 0
+    while at < len(gathered):
+        lengths.append(gathered[at : at + counts.nbytes].copy().view(np.int64))
+        at += counts.nbytes
+        for number, (array, length) in enumerate(zip(own, lengths[-1], strict=True)):
+            size = int(length) * array.itemsize * math.prod(array.shape[1:])
+            parts[number].append(gathered[at : at + size].copy().view(array.dtype).reshape(-1, *array.shape[1:]))
+            at += size
+    return [*map(np.concatenate, parts), np.max(lengths, axis=0)]
+
+
+def _first_block(joined: tuple[tf.IndexedSlices, tf.Tensor]) -> tf.IndexedSlices:
+    slices, length = joined
+    return _sum_of_blocks(slices, tf.cast(length, tf.int32), slices.values.shape)
 
 
 def _sum_of_blocks(joined: tf.IndexedSlices, length: tf.Tensor, shape: tf.TensorShape) -> tf.IndexedSlices:

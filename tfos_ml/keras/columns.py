@@ -142,9 +142,9 @@ def _check_classes(spec: ColumnSpec, count: int | None) -> None:
         else f"Give the last layer {count} units"
     )
     raise errors.LabelRangeError(
-        f"Label column '{spec.column}' has {count} classes, as its metadata says (StringIndexer), but "
-        f"{spec.constraint.tensor} and tells {takes} apart. {change}; or, if rows of other classes have been filtered "
-        "out since, index the labels again."
+        f"Label column '{spec.column}' has {count} classes (from the metadata of StringIndexer), but "
+        f"{spec.constraint.tensor} and has {takes} classes. {change}. If you have filtered out rows of other "
+        "classes since, index the labels again."
     )
 
 

@@ -22,11 +22,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
+from tfos_ml.keras.batch_statistics import StepWeights, global_moments
 from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.loss_terms import LossTerms
+from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.worker import keras_privates
 
 NO_STEP = -1
@@ -60,6 +64,8 @@ class Rules:
     ----------
     sums : tuple of str
         Terms of the loss, by their names in :class:`LossTerms`, that are sums over rows, not means.
+    together : tuple of str
+        Terms that are losses of all rows of a step together.
     gradient_is_sum : bool
         Whether the gradients of a ``train_step`` of the user's own are sums over rows.
     whole_slices : tuple of int
@@ -73,6 +79,7 @@ class Rules:
     """
 
     sums: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
     gradient_is_sum: bool = False
     whole_slices: tuple[int, ...] = ()
     assigned: tuple[int, ...] = ()
@@ -87,17 +94,31 @@ def metric_variables(model: keras.Model) -> list[Any]:
 
 
 class Stage:
-    """Counts the steps of one pass, and knows how many rows all workers have in each."""
+    """Counts the steps of one pass, and knows how many rows all workers have in each, and where this worker's are.
 
-    def __init__(self, name: str, total: int, batch_size: int):
+    `stand_in` returns a row to compute on in a step in which this worker has none, as a batch; it counts for nothing.
+    """
+
+    def __init__(self, name: str, total: int, batch_size: int, stand_in: Callable[[], Any]):
         self.name = name
         self.total = total
         self.batch_size = batch_size
+        self.stand_in = stand_in
         self.next_step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._places = tf.Variable(np.zeros(0, np.int32), trainable=False, shape=[None])  # within their steps
+        self._ends = tf.Variable(np.zeros(-(-total // batch_size) + 1, np.int64), trainable=False)
 
-    def rewind(self) -> None:
-        """Begin a new pass."""
+    def rewind(self, places: Int64s, sizes: Int64s) -> None:
+        """Begin a new pass: `places` of this worker's rows among all, ascending, and how many each step has of them."""
         self.next_step.assign(0)
+        self._places.assign((places % self.batch_size).astype(np.int32))
+        self._ends.assign(np.concatenate([[0], np.cumsum(sizes)]))
+
+    def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
+        """Where the rows of this worker are in a step of `total` rows; if it has none, where the stand-in is."""
+        places = self._places[self._ends[step] : self._ends[step + 1]]
+        places = tf.cond(tf.size(places) > 0, lambda: places, lambda: tf.constant([0], tf.int32))
+        return RowsOfStep(tf.cast(places, tf.int64), total)
 
     def advance(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Number of the step that begins, and the rows all workers have in it."""
@@ -108,7 +129,8 @@ class Stage:
 class DataParallel:
     """Makes a built, compiled model train in step with those of the other workers; it is wrapped until :meth:`close`.
 
-    ``bad_step`` is the first step of the pass in which this worker's own loss was not finite; -1 if none.
+    A step may update variables several times, by several optimizers. ``bad_step`` is the first step of the pass in
+    which this worker's own loss was not finite; -1 if none.
     ``tracing_seconds`` is how long TensorFlow has traced training steps.
     """
 
@@ -118,7 +140,10 @@ class DataParallel:
         self._rules = rules
         self._share: tf.Tensor | None = None
         self._step: tf.Tensor | None = None
-        self._gradients: list[Any] | None = None
+        self._rows_of_step: Any = None  # where they are
+        self.updated: list[str] = []  # paths of the variables whose gradients the step has summed, in order
+        self._applied = 0  # how often it has updated variables
+        self._moments = 0  # computed in the step that is being traced
         self._wrapped: list[tuple[Any, str]] = []
         self._is_plain = False  # while the user's own evaluate() runs
         self._plain_test_function: Any = None
@@ -127,7 +152,9 @@ class DataParallel:
         self._train, self._test = train, test
         self.terms: LossTerms | None = None
         if group.size > 1:
-            self.terms = LossTerms(model, group, lambda: self._share, rules.sums)
+            self.terms = LossTerms(
+                model, group, lambda: self._share, lambda: self._rows_of_step, rules.sums, rules.together
+            )
         self._wrap(model, "compute_loss", self._watching_loss(model.compute_loss))
         step = self._step_of(train, model.train_step)
         self._wrap(model, "train_step", step if model.run_eagerly else self._timed(step))
@@ -135,7 +162,11 @@ class DataParallel:
         if group.size > 1:
             self._wrap(model, "test_step", self._step_of(test, model.test_step))
             self._wrap(model, "evaluate", self._evaluating(model.evaluate))
-            self._wrap(model.optimizer, "apply", self._reducing_apply(model.optimizer.apply))
+            for optimizer in keras_privates.optimizers(model):
+                self._wrap(optimizer, "apply", self._reducing_apply(optimizer))
+            for layer in keras_privates.all_layers(model):
+                if isinstance(layer, keras.layers.BatchNormalization):
+                    self._wrap(layer, "_moments", global_moments(layer, layer._moments, group, self._weights))
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         setattr(owner, name, wrapper)
@@ -181,72 +212,72 @@ class DataParallel:
                     return original(data)
                 rows = _row_count(tf.nest.flatten(data)[0])
                 self._share = tf.cast(rows, tf.float32) / tf.cast(total, tf.float32)
-                return self._shared_step(original, data, rows, stage is self._train)
+                self._rows_of_step = stage.rows_of(number, total)
+                with self._rows_of_step.draws():
+                    return self._shared_step(original, data, stage)
             finally:
                 self._share = self._step = None
 
         return step
 
-    def _shared_step(self, original: Callable[[Any], Any], data: Any, rows: tf.Tensor, trains: bool) -> Any:
-        self._gradients = None
-        self._terms.denominators.clear()
-        logs: list[Any] = []
-
-        def work() -> Any:
-            logs.append(original(data))
-            return logs[0]
-
-        by_step = self._by_step(self._rules.train if trains else self._rules.test)
-        before = [tf.identity(tf.convert_to_tensor(v)) for v in by_step]
-        # TensorFlow traces the first branch first, so the second knows what the first does.
-        result = tf.cond(rows > 0, work, lambda: self._idle(logs[0]))
-        for variable, value in zip(by_step, before, strict=True):
-            grown = tf.convert_to_tensor(variable) - value
-            variable.assign(value + grown * tf.cast(self._share, grown.dtype))
+    def _shared_step(self, original: Callable[[Any], Any], data: Any, stage: Stage) -> Any:
+        """A step on the rows of this worker; on the row that stands in, which counts for nothing, if it has none."""
+        assert self._share is not None
+        trains, has_rows, stand_in = stage is self._train, self._share > 0, stage.stand_in()
+        if stand_in is not None:
+            data = tf.cond(has_rows, lambda: data, lambda: stand_in)
+        self.updated, self._applied, self._moments = [], 0, 0
+        state = {id(v): v for v in metric_variables(self._model)}
+        by_step = {id(v) for v in self._by_step(self._rules.train if trains else self._rules.test)}
+        before = {key: tf.identity(tf.convert_to_tensor(v)) for key, v in state.items()}
+        result = original(data)
+        for key, variable in state.items():
+            after = tf.convert_to_tensor(variable)
+            if key in by_step:
+                after = before[key] + (after - before[key]) * tf.cast(self._share, after.dtype)
+            variable.assign(tf.where(has_rows, after, before[key]))
         if trains and self._assigned:
             self._share_assigned()
         return result
+
+    def _weights(self) -> StepWeights | None:
+        """Of this worker in the step that is being traced; None outside of one."""
+        if self._share is None:
+            return None
+        loss = tf.cast(self._share > 0, tf.float32) if self._rules.gradient_is_sum else self._share
+        self._moments += 1
+        return StepWeights(tf.cast(self._share > 0, tf.float32), loss, f"moments-{self._moments}")
 
     @property
     def _terms(self) -> LossTerms:
         assert self.terms is not None
         return self.terms
 
-    def _idle(self, logs: Any) -> Any:
-        """A step without rows: join the others' reductions, and take over their update."""
-        for name in list(self._terms.denominators):
-            self._group.all_reduce(tf.zeros([1], tf.float32), name)
-        if self._gradients is not None:
-            variables = [v for _, v in self._gradients]
-            zeros = [_zero_gradient(g, v) for g, v in self._gradients]
-            self._gradients = None
-            self._model.optimizer.apply(zeros, variables)
-        return tf.nest.map_structure(lambda value: tf.zeros(value.shape, value.dtype), logs)
-
     def _share_assigned(self) -> None:
         """Give all workers the mean, by rows, of what the step has assigned; one without rows has assigned nothing."""
-        values = [tf.convert_to_tensor(v) for v in self._assigned]
+        assert self._share is not None
+        values = [_counting(tf.convert_to_tensor(v), self._share) for v in self._assigned]
         shapes = [tf.TensorShape(v.shape) for v in self._assigned]
         for variable, value in zip(
             self._assigned, self._group.sum_gradients(values, self._share, shapes, name="assigned"), strict=True
         ):
             variable.assign(value)
 
-    def _reducing_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _reducing_apply(self, optimizer: Any) -> Callable[..., Any]:
+        original = optimizer.apply
+
         def apply(grads: Any, trainable_variables: Any = None) -> Any:
             if self._share is None:
-                raise ModelError("optimizer.apply() was called outside of train_step; only train_step may, once a step")
-            if self._gradients is not None:
-                raise ModelError(
-                    "train_step called optimizer.apply() more than once. KerasEstimator trains models whose train_step "
-                    "updates once a step; use TFEstimator with a training loop of your own for others."
-                )
-            grads = list(grads)
-            variables = list(trainable_variables or keras_privates.optimizer_variables(self._model.optimizer))
-            self._gradients = list(zip(grads, variables, strict=True))
-            shapes = [tf.TensorShape(v.shape) for v in variables]
+                raise ModelError("optimizer.apply() was called outside of train_step; only train_step may call it")
+            variables = list(trainable_variables or keras_privates.optimizer_variables(optimizer))
+            first, number = len(self.updated), self._applied
+            self.updated += [v.path for v in variables]
+            self._applied += 1
+            whole = {i - first for i in self._rules.whole_slices}
             weight = tf.ones([]) if self._rules.gradient_is_sum else self._share
-            summed = self._group.sum_gradients(grads, weight, shapes, self._rules.whole_slices)
+            counting = [_counting(gradient, self._share) for gradient in grads]
+            shapes = [tf.TensorShape(v.shape) for v in variables]
+            summed = self._group.sum_gradients(counting, weight, shapes, whole, f"gradients-{number}")
             return original(summed, variables)
 
         return apply
@@ -280,6 +311,8 @@ class DataParallel:
                 loss = self.terms.added(loss)
             if kwargs.get("training", True) and self._step is not None and loss is not None:
                 finite = tf.reduce_all(tf.math.is_finite(tf.cast(loss, tf.float32)))
+                if self._share is not None:
+                    finite = tf.logical_or(finite, self._share <= 0)
                 is_first = tf.logical_and(tf.logical_not(finite), self.bad_step < 0)
                 self.bad_step.assign(tf.where(is_first, self._step, self.bad_step))
             return loss
@@ -293,11 +326,11 @@ def _row_count(tensor: Any) -> tf.Tensor:
     return tf.shape(tensor, out_type=tf.int64)[0]
 
 
-def _zero_gradient(gradient: Any, variable: Any) -> Any:
-    """No gradient, of the kind of another."""
-    if gradient is None:
+def _counting(value: Any, share: tf.Tensor) -> Any:
+    """A gradient, or a value, as it is; zeros, or no slices, of a worker that has no rows in the step."""
+    if value is None:
         return None
-    if isinstance(gradient, tf.IndexedSlices):
-        values = tf.zeros([0, *variable.shape[1:]], gradient.values.dtype)
-        return tf.IndexedSlices(values, tf.zeros([0], gradient.indices.dtype), tf.constant(list(variable.shape)))
-    return tf.zeros(variable.shape, gradient.dtype)
+    if isinstance(value, tf.IndexedSlices):
+        count = tf.where(share > 0, tf.shape(value.indices)[0], 0)
+        return tf.IndexedSlices(value.values[:count], value.indices[:count], value.dense_shape)
+    return tf.where(share > 0, value, tf.zeros_like(value))

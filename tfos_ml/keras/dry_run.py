@@ -19,29 +19,31 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint import random_state, set_random_state
 from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, Stage, metric_variables
+from tfos_ml.keras.loss_terms import OUTPUT_LOSS
+from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.sync import leaf_metrics, numbers
 from tfos_ml.worker import keras_privates
 
 if TYPE_CHECKING:
     from tfos_ml.keras.batches import TrainingData
     from tfos_ml.keras.collectives import WorkerGroup
-    from tfos_ml.keras.inspection import ModelDescription
 
 ROWS = 8
 _TOLERANCE = 1e-3
 _HALF_TOLERANCE = 5e-2  # of models that compute in 16 bits
 _NOISE = 0.05  # standard deviation of what is added to weights: at zero too much agrees
 _DRAWS = (
-    "A training step draws random numbers, each worker its own, so that several workers do not train exactly what one "
-    "does: two steps on the same rows differed."
+    "A training step draws random numbers of each worker's own: two steps on the same rows differed. Several workers "
+    "do not train exactly what one does. Draw them with keras.random and a keras.random.SeedGenerator of the layer."
 )
 _ALL, _FIRST, _SECOND = range(3)
 
 
-def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, description: ModelDescription) -> Rules:
+def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Rules:
     """The rules of a training, tried on rows of the first worker and the same on all.
 
     Raises ``ModelError`` on that worker if the shares of several workers cannot be put together.
@@ -50,8 +52,13 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, descr
         return Rules()
     rules = Rules()
     if group.rank == 0:
-        rules = _try(model, data, bool(description.batch_dependent))
+        rules = _try(model, data)
     found = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
+    if found["together"] and not group.takes_any_shape:
+        raise ModelError(
+            "The loss computes over the rows of a batch together, which KerasEstimator trains on CPUs with "
+            "communication='auto' only. Use that, or clusterSize=1."
+        )
     return Rules(**{**found, "train": PassRules(**found["train"]), "test": PassRules(**found["test"])})
 
 
@@ -66,14 +73,25 @@ def _is_of_keras_alone(model: keras.Model) -> bool:
     layers = keras_privates.all_layers(model)
     if any(isinstance(layer, (keras.layers.Lambda, keras.layers.SpectralNormalization)) for layer in layers):
         return False
+    if any(isinstance(loss, _coupling_losses()) for loss in _losses(model)):
+        return False
     operations = {op for layer in layers for op in getattr(layer, "operations", ())}
-    compiled = keras_privates.compiled_loss(model)
-    losses = [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []
-    parts = [*layers, *losses, *leaf_metrics(model)]
+    parts = [*layers, *_losses(model), *leaf_metrics(model)]
     parts += [
         getattr(part, name, None) for part in parts for name in ("activation", "activity_regularizer", "fn", "_fn")
     ]
     return operations <= set(layers) and all(_is_of_keras(part) for part in parts)
+
+
+def _losses(model: keras.Model) -> list[Any]:
+    compiled = keras_privates.compiled_loss(model)
+    return [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []
+
+
+def _coupling_losses() -> tuple[type, ...]:
+    """Losses of Keras over all rows of a batch together, as far as this version has them."""
+    names = ("Dice", "Tversky", "Circle")
+    return tuple(getattr(keras.losses, name) for name in names if hasattr(keras.losses, name))
 
 
 def _is_of_keras(part: Any) -> bool:
@@ -81,14 +99,14 @@ def _is_of_keras(part: Any) -> bool:
     return part is None or str(owner.__module__).startswith("keras.")
 
 
-def _try(model: keras.Model, data: TrainingData, is_batch_dependent: bool) -> Rules:
+def _try(model: keras.Model, data: TrainingData) -> Rules:
     element = data.first_element(ROWS)
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
         return Rules(notices=(f"The first worker had {rows} rows, too few to try a step in shares before the first.",))
     try:
         with _kept(model):
-            return _DryRun(model, element, rows, is_batch_dependent).rules(bool(data.validation.total))
+            return _DryRun(model, element, rows).rules(bool(data.validation.total))
     except ModelError:
         raise
     except Exception as error:
@@ -98,7 +116,9 @@ def _try(model: keras.Model, data: TrainingData, is_batch_dependent: bool) -> Ru
 @contextlib.contextmanager
 def _kept(model: keras.Model) -> Iterator[None]:
     """Afterwards the model is as before, though its weights are others meanwhile."""
-    everything = [*model.variables, *model.optimizer.variables, *metric_variables(model)]
+    optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
+    everything = [*model.variables, *optimizers, *metric_variables(model)]
+    everything.append(keras_privates.global_seed_state())
     before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
     random, drawn = np.random.default_rng(0), random_state()
     try:
@@ -113,29 +133,65 @@ def _kept(model: keras.Model) -> Iterator[None]:
 
 
 class _Shares:
-    """Stands for the group of workers: what one share has to be told of the other is remembered from its last run."""
+    """Stands for the group of workers: a share is told the sums that the step on all rows had."""
 
     size = 2
 
     def __init__(self) -> None:
-        self.part = _ALL
-        self.gradients: list[Any] = []
-        self._values: dict[tuple[str, int], Any] = {}
+        self._sums: list[Any] = []
+        self.begin(_ALL)
 
-    @property
-    def exchanges(self) -> bool:
-        """Whether shares have to be told anything."""
-        return bool(self._values)
+    def begin(self, part: int) -> None:
+        """Begin a step on all rows, or on a share of those of the last such step."""
+        self._part, self._at, self.gradients = part, 0, list[Any]()
+        if part == _ALL:
+            self._sums.clear()
 
     def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
-        if self.part == _ALL:
-            return value
-        self._values[name, self.part] = value
-        return value + self._values.get((name, _FIRST + _SECOND - self.part), tf.zeros_like(value))
+        if self._part == _ALL:
+            self._sums.append(value)
+        self._at += 1
+        return self._sums[self._at - 1]
 
     def sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
-        self.gradients = list(gradients)
-        return self.gradients
+        self.gradients += gradients
+        return list(gradients)
+
+
+class _TriedStage(Stage):
+    """A pass of one step, run outside of TensorFlow's graphs, where all shapes are known.
+
+    What is drawn for rows has another first dimension for a share than for all rows; the step is run on these first.
+    """
+
+    def __init__(self, name: str, rows: int):
+        super().__init__(name, rows, rows, lambda: None)
+        self._first_dimensions: list[int] = []
+        self._places_in_step = np.zeros(0, np.int64)
+
+    def rewind(self, places: Int64s, sizes: Int64s) -> None:
+        super().rewind(places, sizes)
+        self._places_in_step = places
+        if len(places) == self.total:
+            self._first_dimensions.clear()
+
+    def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
+        is_whole = len(self._places_in_step) == self.total
+        return _TriedRows(tf.constant(self._places_in_step), total, self._first_dimensions, is_whole)
+
+
+class _TriedRows(RowsOfStep):
+    def __init__(self, places: tf.Tensor, total: tf.Tensor, first_dimensions: list[int], is_whole: bool):
+        super().__init__(places, total)
+        self._of_all, self._is_whole, self._drawn = first_dimensions, is_whole, 0
+
+    def _is_of_rows(self, shape: Any) -> bool:
+        first = int(shape[0]) if len(shape) else 0
+        if self._is_whole:
+            self._of_all.append(first)
+            return False
+        self._drawn += 1
+        return self._drawn <= len(self._of_all) and first != self._of_all[self._drawn - 1]
 
 
 @dataclass(frozen=True)
@@ -153,33 +209,45 @@ class _Outcome:
 class _DryRun:
     """Runs the step on all rows and on each share, and compares."""
 
-    def __init__(self, model: keras.Model, element: Any, rows: int, is_batch_dependent: bool):
+    def __init__(self, model: keras.Model, element: Any, rows: int):
         self._model, self._rows = model, rows
-        self._is_uncertain = is_batch_dependent  # what is nearest is taken, then
+        self._updated: list[str] = []  # variables, as of DataParallel
+        self._is_uncertain = False  # what is nearest is taken, then
         first = math.ceil(rows * 5 / 8) if rows > 2 else 1
-        self._parts = [
-            tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element)
-            for a, b in ((0, rows), (0, first), (first, rows))
-        ]
+        bounds = ((0, rows), (0, first), (first, rows))
+        self._parts = [tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element) for a, b in bounds]
+        self._places = [(np.arange(a, b), np.array([b - a])) for a, b in bounds]
         self._weights = (first / rows, 1 - first / rows)
         is_half = any("16" in layer.compute_dtype for layer in keras_privates.all_layers(model))
         self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
-        self._start = [np.asarray(v) for v in model.variables]
+        self._variables = [*model.variables, keras_privates.global_seed_state()]
+        self._start = [np.asarray(v) for v in self._variables]
 
     def rules(self, validates: bool) -> Rules:
         outcomes = self._run(Rules())
-        draws = not self._is_uncertain and _differ(outcomes[_ALL], self._run(Rules())[_ALL])
-        self._is_uncertain = self._is_uncertain or draws
+        draws = self._is_uncertain = _differ(outcomes[_ALL], self._run(Rules())[_ALL])
         kinds = {name: self._kind(*(o.terms[name] for o in outcomes)) for name in outcomes[_ALL].terms}
-        rules = Rules(sums=tuple(name for name, kind in kinds.items() if kind == "sum"))
-        if rules.sums:
+        of_outputs = {name for name, kind in kinds.items() if name.startswith(OUTPUT_LOSS) and kind != "sum"}
+        rules = Rules(
+            sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
+            together=tuple(sorted(name for name in of_outputs if not kinds[name])),
+        )
+        if rules.sums or rules.together:
             outcomes = self._run(rules)
+        try:
+            gradient_is_sum = self._gradient_is_sum(outcomes)
+        except ModelError:  # a loss may be nearly a mean, and its gradient far from it
+            if of_outputs <= set(rules.together):
+                raise
+            rules = replace(rules, together=tuple(sorted(of_outputs)))
+            outcomes = self._run(rules)
+            gradient_is_sum = self._gradient_is_sum(outcomes)
         assigned, notices = self._assigned(outcomes)
         return replace(
             rules,
             assigned=tuple(assigned),
             notices=tuple([*notices, _DRAWS] if draws else notices),
-            gradient_is_sum=self._gradient_is_sum(outcomes),
+            gradient_is_sum=gradient_is_sum,
             whole_slices=tuple(self._whole_slices(outcomes)),
             train=self._of_pass(outcomes),
             test=self._of_pass(self._run(rules, "test_step")) if validates else PassRules(),
@@ -188,28 +256,29 @@ class _DryRun:
     def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
         """The outcomes of all rows, and of both shares."""
         shares, model = _Shares(), self._model
-        train, test = (Stage(name, self._rows, self._rows) for name in ("train", "test"))
-        model.optimizer.apply = lambda gradients, variables=None: None
+        train, test = (_TriedStage(name, self._rows) for name in ("train", "test"))
+        for optimizer in keras_privates.optimizers(model):
+            optimizer.apply = lambda gradients, variables=None: None
         parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
         try:
 
             def outcome(part: int) -> _Outcome:
-                train.rewind()
-                test.rewind()
+                train.rewind(*self._places[part])
+                test.rewind(*self._places[part])
                 return self._step(parallel, shares, step, part)
 
-            outcomes = [outcome(part) for part in (_ALL, _FIRST, _SECOND)]
-            if shares.exchanges:  # the first share did not know of the second's
-                outcomes[_FIRST:] = [outcome(_FIRST), outcome(_SECOND)]
+            return [outcome(part) for part in (_ALL, _FIRST, _SECOND)]
         finally:
+            self._updated = parallel.updated
             parallel.close()
-        return outcomes
+            for optimizer in keras_privates.optimizers(model):
+                vars(optimizer).pop("apply", None)
 
     def _step(self, parallel: DataParallel, shares: _Shares, step: str, part: int) -> _Outcome:
-        for variable, value in zip(self._model.variables, self._start, strict=True):
+        for variable, value in zip(self._variables, self._start, strict=True):
             variable.assign(value)
         self._model.reset_metrics()
-        shares.part, shares.gradients = part, []
+        shares.begin(part)
         logs = getattr(self._model, step)(self._parts[part])
         assert parallel.terms is not None
         return _Outcome(
@@ -233,12 +302,11 @@ class _DryRun:
     # Gradients
 
     def _gradient_is_sum(self, outcomes: Sequence[_Outcome]) -> bool:
-        variables = [v.path for v in keras_privates.optimizer_variables(self._model.optimizer)]
         wholes, firsts, seconds = ([_dense(g) for g in o.gradients] for o in outcomes)
         largest = max((float(np.abs(g).max(initial=0.0)) for g in wholes if g is not None), default=0.0)
         distances: dict[str, float] = {"mean": 0.0, "sum": 0.0}
         differing = {}
-        for name, whole, first, second in zip(variables, wholes, firsts, seconds, strict=False):
+        for name, whole, first, second in zip(self._updated, wholes, firsts, seconds, strict=False):
             if whole is None or first is None or second is None:
                 continue
             scale = max(float(np.abs(whole).max(initial=0.0)), 1e-3 * largest) + 1e-12
@@ -261,7 +329,7 @@ class _DryRun:
             if np.array_equal(whole, first) and np.array_equal(whole, second):
                 yield i
             elif len(whole) != len(first) + len(second):
-                name = keras_privates.optimizer_variables(self._model.optimizer)[i].path
+                name = self._updated[i]
                 raise ModelError(
                     f"A step reads the table {name!r} both by values of rows and by others: {len(whole)} entries for "
                     f"{self._rows} rows, {len(first)} and {len(second)} for two shares of them. Several workers cannot "

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfos_ml.errors import NonFiniteWeightsError
+from tfos_ml.errors import NonFiniteTrainingError
 
 
 class WeightWatch:
@@ -25,7 +25,7 @@ class WeightWatch:
         )
 
     def check(self, epoch: int) -> None:
-        """Raise ``NonFiniteWeightsError`` if weights are not finite after an epoch, counted from 0; names the first."""
+        """Raise ``NonFiniteTrainingError`` if weights are not finite after an epoch, counted from 0."""
         if not self._weights:
             return
         bad = np.flatnonzero(~self._all_finite().numpy())
@@ -33,10 +33,10 @@ class WeightWatch:
             return
         first = self._weights[bad[0]]
         values = np.asarray(first, np.float64)
-        raise NonFiniteWeightsError(
+        raise NonFiniteTrainingError(
             f"weights of the model are not finite after epoch {epoch + 1}: {first.path} has "
             f"{np.count_nonzero(~np.isfinite(values))} of {values.size} values that are NaN or infinite"
             + (f", and so have {len(bad) - 1} more of {len(self._weights)} variables" if len(bad) > 1 else "")
-            + ", although the loss is finite. Look for NaN or infinity in the rows (nanPolicy='error'), and for "
+            + ", although the loss is finite. Look for NaN or infinity in the rows (handleInvalid='error'), and for "
             "divisions by zero, logarithms of 0 and the like in the model; lower the learning rate or clip gradients"
         )

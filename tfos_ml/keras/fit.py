@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -42,6 +43,7 @@ from tfos_ml.keras.first_batch import check_first_batch
 from tfos_ml.keras.model_source import WEIGHTS_FILE
 from tfos_ml.keras.sync import LayerState, MetricSums
 from tfos_ml.worker import keras_privates
+from tfos_ml.worker.global_batches import GlobalBatches
 
 if TYPE_CHECKING:
     from tfos_ml.keras.inspection import ModelDescription
@@ -96,7 +98,7 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     _start_alike(model, group, ctx)
     notices += check_first_batch(model, data, task.description)
     notices += _prepare_export(model, data, task, ctx)
-    rules = find_rules(model, data, group, task.description)
+    rules = find_rules(model, data, group)
     _Training(task, ctx, group, model, data, [*notices, *rules.notices], rules).run()
     return model
 
@@ -141,7 +143,7 @@ def _load_weights(model: Any, name: str, content: bytes) -> None:
         try:
             model.load_weights(path)
         except ValueError as error:
-            raise ModelError(f"initialModel does not fit the model: {error}") from None
+            raise ModelError(f"initialWeights does not fit the model: {error}") from None
     for variable, value in zip(model.optimizer.variables, before, strict=True):
         variable.assign(value)
 
@@ -161,14 +163,12 @@ def _settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> Non
 
 
 def _start_alike(model: Any, group: WorkerGroup, ctx: NodeContext) -> None:
-    """All workers get the chief's variables, and random numbers of their own."""
-    shared, own = split_variables(model)
-    arrays = group.broadcast_arrays([np.asarray(v) for v in shared], ctx.is_chief)
+    """All workers get the chief's variables, and the states of its seed generators."""
+    shared, seeds = split_variables(model)
+    variables = [*shared, *seeds, keras_privates.global_seed_state()]
+    arrays = group.broadcast_arrays([np.asarray(v) for v in variables], ctx.is_chief)
     if not ctx.is_chief:
-        assign_all(shared, arrays)
-        generator = np.random.default_rng([ctx.settings.seed % 2**64, group.rank])
-        for variable in own:
-            variable.assign(generator.integers(0, 2**31, variable.shape))
+        assign_all(variables, arrays)
 
 
 class _Training:
@@ -207,8 +207,7 @@ class _Training:
     def run(self) -> None:
         """Train all epochs that are left."""
         state = self._load()
-        train = Stage("train", self._data.train.total, self._data.train.batch_size)
-        test = Stage("test", self._data.validation.total, self._data.validation.batch_size)
+        train, test = self._stage("train", self._data.train), self._stage("test", self._data.validation)
         parallel = DataParallel(self._model, self._group, train, test, self._rules)
         epochs = EpochState(self._group, self._data, parallel, train, test)
         metrics = MetricSums(self._model, self._group, self._rules.train)
@@ -247,6 +246,10 @@ class _Training:
             parallel.close()
         self._summarize(parallel.tracing_seconds)
 
+    def _stage(self, name: str, batches: GlobalBatches) -> Stage:
+        stand_in = functools.cache(functools.partial(self._data.stand_in, name == "train"))
+        return Stage(name, batches.total, batches.batch_size, stand_in)
+
     def _note_limits(self, inexact: set[str]) -> None:
         """Warn where the result depends on the number of workers, or where it will be slow."""
         if inexact:
@@ -275,7 +278,7 @@ class _Training:
         if state.fingerprint != self._fingerprint:
             self._notices.append(
                 f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
-                "with other rows. Choose another modelDir to begin anew."
+                "with other rows. Choose another modelDir to start from the beginning."
             )
         shared, own = split_variables(self._model)
         assign_all(shared, state.shared)

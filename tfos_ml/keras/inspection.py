@@ -26,8 +26,6 @@ from tfos_ml.keras.activations import output_activations
 from tfos_ml.keras.overview import ModelOverview, overview
 from tfos_ml.worker import keras_privates
 
-_RATES = ("rate", "stddev", "dropout", "recurrent_dropout")
-_COUPLING_LOSSES = {"dice", "tversky", "circle"}  # over all rows of a batch together
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
 
 
@@ -43,8 +41,6 @@ class ModelDescription:
         The same for outputs.
     losses : dict of str to LossInfo
         By output name; a loss for all outputs under ``""``.
-    batch_dependent : list of str
-        Names of what makes training depend on how rows are shared out.
     adaptable, not_adapted : list of str
         Preprocessing layers that have ``adapt``, and those of them that need it still.
     activations : dict of str to str
@@ -60,7 +56,6 @@ class ModelDescription:
     inputs: dict[str, TensorInfo] | None
     outputs: dict[str, TensorInfo] | None
     losses: dict[str, LossInfo]
-    batch_dependent: list[str]
     adaptable: list[str] = field(default_factory=list)
     not_adapted: list[str] = field(default_factory=list)
     activations: dict[str, str] = field(default_factory=dict)
@@ -122,7 +117,6 @@ def describe(model: Any) -> ModelDescription:
         declared_inputs(model),
         declared_outputs(model),
         losses,
-        _batch_dependent(model, layers),
         [layer.name for layer in layers if hasattr(layer, "adapt")],
         [layer.name for layer in layers if _needs_adapt(layer)],
         output_activations(model),
@@ -146,16 +140,6 @@ def _check_kind(model: Any) -> None:
         raise ModelError(
             f"The model {model.name!r} is not compiled. Call model.compile(optimizer=..., loss=...) before you pass "
             "it, or in the function that returns it."
-        )
-    others = [
-        name
-        for name, value in vars(model).items()
-        if isinstance(value, keras.optimizers.Optimizer) and value is not model.optimizer
-    ]
-    if others:
-        raise ModelError(
-            f"The model {model.name!r} has more than one optimizer ({['optimizer', *others]}). KerasEstimator trains "
-            "models with one; use TFEstimator with a training loop of your own."
         )
 
 
@@ -242,29 +226,6 @@ def _loss_info(loss: Any) -> LossInfo:
     reduction = loss.reduction if is_object else "sum_over_batch_size"
     ignored = options.get("ignore_class", getattr(loss, "ignore_class", None))
     return LossInfo(name, from_logits, reduction, str(module).startswith("keras."), ignored)
-
-
-def _draws(layer: Any) -> bool:
-    """Whether a layer draws random numbers in training; those that could, at rates of 0, do not."""
-    rates = [getattr(layer, name) for name in _RATES if isinstance(getattr(layer, name, None), (int, float))]
-    return bool(getattr(layer, "_seed_generators", None)) and (not rates or any(rates))
-
-
-def _batch_dependent(model: Any, layers: list[Any]) -> list[str]:
-    """What computes over the rows of a batch together, or draws random numbers."""
-    import keras
-
-    found = []
-    for layer in layers:
-        kind = type(layer).__name__
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable:
-            found.append(f"layer {layer.name!r} ({kind}: statistics of each worker's share of a batch)")
-        elif _draws(layer):
-            found.append(f"layer {layer.name!r} ({kind}: random numbers of each worker's own)")
-    for loss in _losses(model).values():
-        if loss.from_keras and loss.key in _COUPLING_LOSSES:
-            found.append(f"loss {loss.name} (computed over each worker's share of a batch)")
-    return found
 
 
 def answer(folder: Path) -> dict[str, Any]:

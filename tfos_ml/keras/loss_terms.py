@@ -7,6 +7,8 @@ needs no more. What else there is:
   all workers.
 - Terms that are sums over rows, such as ``add_loss(reduce_sum(x))`` or a loss function that returns a sum, are divided
   by the share. Which those are is found out before the first step (:mod:`tfos_ml.keras.dry_run`).
+- A loss of all rows together, such as Dice or a contrastive loss, is computed by each worker of the outputs of all;
+  what it makes of a worker's own outputs goes back to these.
 - Up to Keras 3.12 the activity regularizer of a layer adds a sum over rows; later Keras divides it by the rows.
 """
 
@@ -22,31 +24,40 @@ import tensorflow as tf
 import wrapt
 
 from tfos_ml.keras.collectives import WorkerGroup
+from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.worker import keras_privates
 
+OUTPUT_LOSS = "loss-"  # begins the names of the terms that are losses of outputs
 _MEAN_OF_ROWS = ("sum_over_batch_size", "mean")
 
 
 class LossTerms:
     """Puts the losses of a compiled model in step with those of the other workers, until :meth:`close`.
 
-    `share` returns this worker's part of the rows while a step is traced, None outside of steps; `sums` names the terms
-    that are sums over rows. ``values`` has what each term was in the last step, unscaled; ``denominators`` the names of
-    the sums over workers that the step has begun.
+    `share` returns this worker's part of the rows while a step is traced, None outside of steps, and `rows` where they
+    are in it; `sums` names the terms that are sums over rows, `together` those that are of all rows together.
+    ``values`` has what each term was in the last step, unscaled.
     """
 
     def __init__(
-        self, model: keras.Model, group: WorkerGroup, share: Callable[[], tf.Tensor | None], sums: Collection[str]
+        self,
+        model: keras.Model,
+        group: WorkerGroup,
+        share: Callable[[], tf.Tensor | None],
+        rows: Callable[[], RowsOfStep],
+        sums: Collection[str],
+        together: Collection[str],
     ):
-        self._model, self._group, self._share, self._sums = model, group, share, frozenset(sums)
+        self._model, self._group, self._share, self._rows = model, group, share, rows
+        self._sums, self._together = frozenset(sums), frozenset(together)
         self.values: dict[str, Any] = {}
-        self.denominators: list[str] = []
         self._plain_regularizers: list[tuple[keras.Layer, Any]] = []
         self._compiled = keras_privates.compiled_loss(model)
         self._plain = keras_privates.losses_of_outputs(self._compiled) if self._compiled is not None else None
         if self._plain is not None:
             in_step = [
-                entry._replace(loss=self._global(entry.loss, f"loss-{i}")) for i, entry in enumerate(self._plain)
+                entry._replace(loss=self._global(entry.loss, f"{OUTPUT_LOSS}{i}"))
+                for i, entry in enumerate(self._plain)
             ]
             keras_privates.set_losses_of_outputs(self._compiled, in_step)
         self._wrap_activity_regularizers()
@@ -80,11 +91,41 @@ class LossTerms:
         def call(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
             if self._share() is None:
                 return loss(y_true, y_pred, sample_weight)
+            if name in self._together:
+                return self._of_all_rows(loss, name, y_true, y_pred, sample_weight)
             if type(loss).__call__ is not keras.losses.Loss.__call__:
                 return self._scaled(name, tf.convert_to_tensor(loss(y_true, y_pred, sample_weight)))
             return self._scaled(name, self._mean(loss, name, y_true, y_pred, sample_weight))
 
         return call
+
+    def _of_all_rows(self, loss: Any, name: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """A loss that every worker computes of the outputs of all workers."""
+        share, rows = self._share(), self._rows()
+        assert share is not None
+        labels, outputs, weights = (
+            None if part is None else self._outputs_of_all(part, rows, share, f"{name}-{number}")
+            for number, part in enumerate((y_true, y_pred, sample_weight))
+        )
+        return self._scaled(name, tf.convert_to_tensor(loss(labels, outputs, weights)))
+
+    def _outputs_of_all(self, own: Any, rows: RowsOfStep, share: tf.Tensor, name: str) -> tf.Tensor:
+        """What each worker has for its rows, of all workers by the place of the row, shape ``(rows of all, ...)``."""
+        group = self._group
+
+        @tf.custom_gradient
+        def of_all(own: tf.Tensor) -> Any:
+            counting = tf.where(share > 0, own, tf.zeros_like(own))
+            shape = tf.concat([[rows.total], tf.shape(own, out_type=tf.int64)[1:]], 0)
+            placed = tf.ensure_shape(tf.scatter_nd(rows.places[:, None], counting, shape), [None, *own.shape[1:]])
+
+            def backward(gradient: tf.Tensor) -> tf.Tensor:
+                return tf.math.divide_no_nan(tf.gather(gradient, rows.places), tf.cast(share, gradient.dtype))
+
+            return group.all_reduce(placed, name), backward
+
+        own = tf.convert_to_tensor(own)
+        return of_all(tf.cast(own, tf.int32) if own.dtype == tf.bool else own)
 
     def _mean(self, loss: Any, name: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
         """A loss of Keras's kind over the denominator of all workers."""
@@ -100,7 +141,8 @@ class LossTerms:
             return total / tf.cast(share, total.dtype)
         weight = sample_weight if loss.reduction == "mean_with_sample_weight" else None
         here = _denominator(values[0], mask, weight)
-        self.denominators.append(name)
+        assert share is not None
+        here = tf.where(share > 0, here, 0.0)
         denominator = self._group.all_reduce(tf.reshape(here, [1]), name)[0]
         return tf.math.divide_no_nan(total, tf.cast(denominator * share, total.dtype))
 

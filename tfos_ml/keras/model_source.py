@@ -9,10 +9,11 @@ import tempfile
 import types
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from pyarrow import fs
 
 from tfos_ml.common import filesystems
@@ -34,6 +35,7 @@ class ModelSource:
     function: Callable[..., Any] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the function
     custom_objects: Mapping[str, Any] = field(default_factory=dict)  # layers, losses and metrics by name
+    seeds: Sequence[Any] = ()  # states of the seed generators, which the file does not have
 
     def build(self) -> Any:
         """The compiled model; raises ``ModelError`` if the file cannot be loaded in this process."""
@@ -51,14 +53,16 @@ class ModelSource:
                     with warnings.catch_warnings():
                         # An optimizer that has not trained yet has nothing to load.
                         warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
-                        return keras.saving.load_model(path)
+                        model = keras.saving.load_model(path)
                 except (TypeError, ValueError, AttributeError, ImportError) as error:
                     raise ModelError(
-                        "The model can be saved, but not loaded in another process, as each node has to: "
+                        "The nodes cannot load the model: "
                         f"{_reason(error)}{_hint(error)} Pass a function that builds and compiles it, "
-                        "KerasEstimator(model=make_model), which brings its own classes along; or name custom classes "
-                        "in customObjects."
+                        "KerasEstimator(model=make_model), or pass the custom classes in customObjects."
                     ) from error
+            for variable, state in zip(keras_privates.seed_states(model), self.seeds, strict=True):
+                variable.assign(state)
+            return model
 
 
 def source_of(model: Any) -> ModelSource:
@@ -70,7 +74,8 @@ def source_of(model: Any) -> ModelSource:
     try:
         for name, function in lambdas.items():
             function.__name__ = name
-        return ModelSource(archive=save_instance(model), custom_objects=lambdas)
+        seeds = [np.asarray(variable) for variable in keras_privates.seed_states(model)]
+        return ModelSource(archive=save_instance(model), custom_objects=lambdas, seeds=seeds)
     finally:
         for function in lambdas.values():
             function.__name__ = _LAMBDA
@@ -78,8 +83,6 @@ def source_of(model: Any) -> ModelSource:
 
 def _lambdas(model: Any) -> list[Any]:
     """The lambdas of a compiled model's layers, losses and metrics; each once."""
-    from tfos_ml.worker import keras_privates
-
     compiled = list(_leaves(keras_privates.compiled_with(model)))
     parts = [*keras_privates.all_layers(model), *(part for part in compiled if hasattr(part, "__dict__"))]
     found = [*compiled, *(leaf for part in parts for leaf in _leaves(vars(part)))]
@@ -139,20 +142,20 @@ def _all_keras(value: Any) -> bool:
 
 
 def read_weights(uri: str) -> tuple[str, bytes]:
-    """Name and content of the weights file at ``initialModel``, which may be a directory that a fit has published."""
+    """Name and content of the weights file at ``initialWeights``, which may be a directory that a fit has published."""
     try:
         path = filesystems.request(uri, _weights_path)
         with filesystems.open_uri(uri)[0].open_input_stream(path) as stream:
             content: bytes = stream.read()
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"initialModel={redact(uri)!r} cannot be read: {redact(error, secrets=secrets_of_uri(uri))}. "
+            f"initialWeights={redact(uri)!r} cannot be read: {redact(error, secrets=secrets_of_uri(uri))}. "
             "Expected a .keras or .weights.h5 file, or a directory that an earlier KerasEstimator published as "
             "exportDir."
         ) from None
     name = path.rsplit("/", 1)[-1]
     if not name.endswith((".keras", ".weights.h5")):
-        raise ModelError(f"initialModel={redact(uri)!r} is neither a .keras nor a .weights.h5 file.")
+        raise ModelError(f"initialWeights={redact(uri)!r} is neither a .keras nor a .weights.h5 file.")
     return name, content
 
 

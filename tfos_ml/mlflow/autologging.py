@@ -134,16 +134,16 @@ class _Tracking(Listening):
         self._runs = runs
 
     def begin(self, estimator: ClusterEstimator, dataset: DataFrame) -> FitListener:
-        if estimator.parent_run is NOBODY:
+        if estimator._parent_run is NOBODY:
             return FitListener()
         runs: list[Run | None] = []
         server.attempt(
-            lambda: runs.append(self._runs.open(estimator.parent_run)),
+            lambda: runs.append(self._runs.open(estimator._parent_run)),
             "gives this fit no run: %s. Training goes on; its metrics are in the model's history.",
         )
         run = runs[0] if runs else None
         return FitListener() if run is None else FitRun(self._options, run, estimator, dataset)
 
     def adopt(self, estimator: ClusterEstimator) -> None:
-        if estimator.parent_run is None:
-            estimator.parent_run = self._runs.active_parent(is_search=False)
+        if estimator._parent_run is None:
+            estimator._parent_run = self._runs.active_parent(is_search=False)

@@ -29,7 +29,7 @@ PARAM_CHARACTERS = 6000  # MLflow takes no more
 NOT_LOGGED = "(not logged)"
 _SIMPLE = (str, int, float, bool, list, tuple, type(None))
 _ALWAYS = ("clusterSize", "epochs", "batchSize")  # also where they have their defaults
-_LOCATIONS = ("modelDir", "exportDir", "logDir", "initialModel")
+_LOCATIONS = ("modelDir", "exportDir", "logDir", "initialWeights")
 
 
 def params_of(estimator: ClusterEstimator) -> dict[str, str]:

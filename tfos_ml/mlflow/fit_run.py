@@ -187,7 +187,7 @@ class FitRun(FitListener):
     def fitted(self, model: TFModel) -> None:
         """Log the dataset and the model, and end the run; see :class:`FitListener`."""
         self._writer.close()
-        timeline = model.summary["timeline"]
+        timeline = model.summary.timeline
         self._writer.attempt(lambda: self._client.log_dict(self._run.run_id, timeline, TIMELINE_FILE))
         if self._options.log_datasets:
             self._writer.attempt(self._log_dataset)
@@ -288,5 +288,5 @@ class FitRun(FitListener):
 
 
 def _is_wanted(report: Mapping[str, Any]) -> bool:
-    """Whether it is of the chief or the evaluator, as in ``TFModel.history``; of a host; or of a checkpoint."""
+    """Whether it is of the chief or the evaluator, as in ``TFModel.summary.history``; of a host; or of a checkpoint."""
     return bool(report["shown"]) or report.get("system", False) or "path" in report

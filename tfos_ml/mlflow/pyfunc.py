@@ -36,8 +36,7 @@ def write_scoring(scoring: udf.Scoring, directory: Path) -> None:
         "columns": scoring.names,
         "binary": [name for name, kind in scoring.fields.items() if udf.element_type(kind) == pa.binary()],
         "batch_size": scoring.batch_size,
-        "null_policy": scoring.null_policy,
-        "nan_policy": scoring.nan_policy,
+        "handle_invalid": scoring.handle_invalid,
         "pad_value": scoring.pad_value,
         "head": None if scoring.head is None else asdict(scoring.head),
         "threshold": scoring.threshold,
@@ -60,11 +59,10 @@ def read_scoring(directory: Path) -> udf.Scoring:
         fields={name: fields[name] for name in kept["columns"]},
         names=kept["columns"],
         batch_size=kept["batch_size"],
-        null_policy=kept["null_policy"],
+        handle_invalid=kept["handle_invalid"],
         pad_value=kept["pad_value"],
         head=head,
         threshold=kept["threshold"],
-        nan_policy=kept.get("nan_policy", "keep"),  # of models logged before there was one
     )
 
 

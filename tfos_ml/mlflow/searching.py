@@ -75,7 +75,7 @@ def _followed(original: Callable[..., Any], runs: Runs) -> Callable[..., Any]:
 def _adopt(search: Any, parent: Parent | None) -> None:
     """Write on the estimators of a search whose children their fits are."""
     for estimator in _ours(search.getEstimator()):
-        estimator.parent_run = parent
+        estimator._parent_run = parent
 
 
 def _spark_logs_it() -> bool:

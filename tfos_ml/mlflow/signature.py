@@ -54,7 +54,7 @@ def model_signature(scoring: Scoring, columns: Mapping[str, ColumnSpec] | None =
     known = columns or {}
     inputs: list[Any] = [_tensor_spec(b, known.get(b.column)) for b in scoring.inputs]
     has_arrays = any(spec is not None and len(spec.shape) > 1 for spec in inputs)
-    if None in inputs or not has_arrays or scoring.null_policy != "error":
+    if None in inputs or not has_arrays or scoring.handle_invalid != "error":
         inputs = [ColSpec(_input_type(b.tensor, known.get(b.column)), b.column) for b in scoring.inputs]
     outputs: list[Any] = [
         ColSpec(_output_type(scoring.fields[field]), scoring.names[field]) for field in shown_fields(scoring)

@@ -27,7 +27,6 @@ LEASE_SECONDS = 60.0
 Longer than the pauses that healthy programs have (garbage collection, a suspended laptop, a debugger), shorter than
 Spark's own ``spark.network.timeout`` of 120 s, so that Spark still knows of the tasks when the run is given up."""
 WORKER_SETTING = "spark.tfos_ml.workerGrace"
-SERVER_SETTING = "spark.tfos_ml.serverGrace"
 EVALUATOR_SETTING = "spark.tfos_ml.evaluatorGrace"
 NOTICE_SECONDS = 5.0
 IDLE_SETTING = "spark.tfos_ml.idleSeconds"
@@ -62,7 +61,7 @@ def limit_of(job_name: str, graces: Graces) -> Limit:
         return Limit.of_setting(WORKER_SETTING, graces.worker)
     if job_name == "evaluator":
         return Limit.of_setting(EVALUATOR_SETTING, graces.evaluator)
-    return Limit.of_setting(SERVER_SETTING, graces.server)
+    return Limit(graces.server, "")
 
 
 def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tfos_ml.data.schema import FeedSchema
+from tfos_ml.data.snapshot import SnapshotRows
 from tfos_ml.protocol.addresses import ANY_PORT
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.graces import Graces
@@ -25,6 +26,7 @@ class NodeTask:
     reservation_timeout: float  # seconds within which all nodes must have started
     export_dir: str | None = field(repr=False)  # where the SavedModel is published; None: it comes with the results
     control: dict[str, str] | None = field(repr=False)  # the control server's address and token, if there is one
+    snapshot: SnapshotRows | None = None  # that the nodes read; None: Spark feeds the rows
     is_driver_far: bool = False  # whether nodes may well not reach the control server, as that of a Connect client
     barrier: bool = True  # whether the nodes are tasks of a barrier stage; else they meet at the control server
     lease: float | None = None  # seconds without an answer of the driver after which a node ends

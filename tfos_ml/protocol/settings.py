@@ -45,7 +45,6 @@ class NodeSettings:
     seed: int = 0
     pad_value: float = 0
     communication: str = "auto"  # implementation of TensorFlow's collectives
-    protocol: str = "grpc"  # of TensorFlow's servers
     model_dir: str | None = field(default=None, repr=False)  # may hold a password, as may the next four
     log_dir: str | None = field(default=None, repr=False)
     model_store: str | None = field(default=None, repr=False)  # modelDir for filesystems.open_uri, with credentials

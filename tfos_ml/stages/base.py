@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -11,18 +12,22 @@ from typing import TYPE_CHECKING, Any
 from pyspark.ml import Estimator
 
 from tfos_ml import errors
+from tfos_ml.common import filesystems
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.timeline import Timeline, line
 from tfos_ml.common.tracebacks import concise
+from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
+from tfos_ml.data.snapshot import SnapshotRows
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.fit import RunResult, launch
 from tfos_ml.driver.preflight import graces, lease_timeout, shuffle_memory, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
+from tfos_ml.driver.snapshot import Written, delete_snapshot
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
@@ -49,7 +54,7 @@ if TYPE_CHECKING:
 class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     """An estimator that trains on a cluster of TensorFlow nodes."""
 
-    parent_run: Any = None
+    _parent_run: Any = None
     """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
 
     @concise
@@ -66,7 +71,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _train(self, dataset: DataFrame, listener: FitListener) -> TFModel:
         timeline = Timeline()
-        self.check_params()
+        self._check_params()
         spark = dataset.sparkSession
         template, first = self._template(), self._first_rank()
         if first and is_connect(spark):
@@ -78,10 +83,17 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
         timeline.end("checks")
         rows = self._rows(dataset, columns)
+        written = self._snapshot(rows, template)
+        notices: list[str] = []
+        if written is not None:
+            notices = list(filter(None, [written[0].notice(dataset)]))
+            for text in notices:
+                warn(text)
+            timeline.end("snapshot")
         result = launch(
             spark,
-            lambda: rows.by_node(template, first),
-            self._task(spark, template, columns, payload, settings),
+            lambda: rows.by_node(template, first, is_fed=written is None),
+            self._task(spark, template, columns, payload, settings, None if written is None else written[1]),
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
@@ -94,9 +106,12 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         listener.trained(result)
         model = self._make_model(result, dataset.schema)
         timeline.end("model")
-        model.summary["timeline"] = timeline_of(timeline.seconds, result)
+        if written is not None:
+            model.summary.snapshot = written[0].facts()
+            model.summary.warnings = [*model.summary.warnings, *notices]
+        model.summary.timeline = timeline_of(timeline.seconds, result)
         if self._get("verbose") > 1:
-            write_lines([f"{type(self).__name__}.fit: {line(model.summary['timeline'])}"])
+            write_lines([f"{type(self).__name__}.fit: {line(model.summary.timeline)}"])
         return model
 
     def _task(
@@ -106,6 +121,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         columns: schema.FeedSchema,
         payload: bytes,
         settings: NodeSettings,
+        snapshot: SnapshotRows | None,
     ) -> NodeTask:
         """What all nodes are told; each attempt adds its id and its server."""
         export_dir = self._get("exportDir")
@@ -119,6 +135,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             reservation_timeout=self._get("reservationTimeout"),
             export_dir=pyarrow_uri(export_dir) if export_dir else None,
             control=None,
+            snapshot=snapshot,
             lease=lease_timeout(spark),
             first_rank=self._first_rank(),
             graces=graces(spark),
@@ -133,7 +150,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
         What ``trainFn`` will export is not known before it has run.
         """
-        self.check_params()
+        self._check_params()
         self._feed_schema(schema)
         return schema
 
@@ -186,7 +203,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             seed=self._get("seed"),
             pad_value=self._get("padValue"),
             communication=self._get("communication"),
-            protocol=self._get("protocol") or settings.protocol,
             model_dir=self._get("modelDir"),
             log_dir=self._get("logDir"),
             log_store=self._log_store(df.sparkSession),
@@ -203,6 +219,17 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         """The rows of a DataFrame, of which some columns are fed."""
         return InputRows(df, columns, self._validation_rule())
 
+    def _snapshot(self, rows: InputRows, template: ClusterTemplate) -> tuple[Written, SnapshotRows] | None:
+        """The snapshot that the nodes read, if ``cacheDir`` is set; raises ``SnapshotError``."""
+        given = self._get("cacheDir")
+        if not (given and rows.columns.columns):
+            return None
+        directory = NodeSettings.of_session(rows.df.sparkSession).absolute_path(given)
+        found = rows.snapshot(directory, len(template.feed_ranks))
+        if self._get("verbose") and not found[0].is_new:
+            write_lines([f"{type(self).__name__}.fit: cacheDir={redact(given)!r} has {found[0]}"])
+        return found
+
     def _validation_rule(self) -> str | ValidationDraw | None:
         """What says which rows are for validation: a boolean column, or a draw; None if none are."""
         indicator: str | None = self._get("validationIndicatorCol")
@@ -210,7 +237,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = self._with_params(TFModel._from_run(result, self._label_names(given)))
-        tell_skipped(model.summary, [name for name in ("nullPolicy", "nanPolicy") if self._get(name) == "skip"])
+        tell_skipped(model.summary)
         return model
 
     def _model_of(self, archive: bytes, given: StructType) -> TFModel:
@@ -238,7 +265,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         Parameters
         ----------
         dataset : pyspark.sql.DataFrame
-            The rows; persisted until the last model is fitted, unless it is already.
+            The rows; persisted until the last model is fitted, unless it is already. With ``cacheDir`` they are
+            written to a directory in it instead, which is deleted then.
         paramMaps : sequence of dict
             Params by param.
 
@@ -254,7 +282,12 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan
             return FitIterator(estimator, dataset, paramMaps, shared.close)
         level = dataset.storageLevel
-        if not (level.useMemory or level.useDisk):
+        if self._get("cacheDir"):  # a search gives each of its folds to a call of its own
+            directory = filesystems.child_uri(self._get("cacheDir"), f"search-{uuid.uuid4().hex[:12]}")
+            estimator.setCacheDir(directory)
+            absolute = NodeSettings.of_session(dataset.sparkSession).absolute_path(directory)
+            shared.callback(delete_snapshot, pyarrow_uri(absolute))
+        elif not (level.useMemory or level.useDisk):
             dataset = dataset.persist()
             shared.callback(dataset.unpersist)
         return FitIterator(estimator, dataset, paramMaps, shared.close)

@@ -102,7 +102,6 @@ FLAG = Constraint("True or False", lambda v: isinstance(v, bool), "bool", bool)
 ANY_INTEGER = Constraint("an integer", _is_integer, "int", int)
 SECONDS = number("a number of seconds above 0", lambda v: v > 0)
 VERBOSITY = Constraint("0, 1 or 2", lambda v: _is_integer(v) and 0 <= v <= 2, "int", int)
-POLICY = choice("error", "skip", "keep")
 INPUT_MODE = choice(InputMode.SPARK, InputMode.TENSORFLOW)
 MAPPING = Constraint("a non-empty dict of non-empty strings", _is_mapping, "Mapping[str, str]", dict)
 ARGUMENTS = Constraint(

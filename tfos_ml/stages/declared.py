@@ -65,7 +65,9 @@ class ParamsBase(Params):
         unknown = [name for name in given if not self.hasParam(name)]
         if unknown:
             near = {name: difflib.get_close_matches(name, known, 3, 0.5) for name in unknown}
-            hints = "; ".join(f"'{name}'" + (f", perhaps {' or '.join(n)}" if n else "") for name, n in near.items())
+            hints = "; ".join(
+                f"'{name}'" + (f" (did you mean {' or '.join(n)}?)" if n else "") for name, n in near.items()
+            )
             raise ParamError(f"Unknown parameters: {hints}. Known: {sorted(known)}")
         return self._set_checked(**given)
 
@@ -84,7 +86,7 @@ class ParamsBase(Params):
         """Name, doc, default and value of a Param; of URIs without user and password."""
         return redact(super().explainParam(param))
 
-    def check_params(self) -> None:
+    def _check_params(self) -> None:
         """Check all values again; a grid or ``copy(extra)`` may have brought in others."""
         for param in self.params:
             if isinstance(param, Param) and self.isDefined(param):

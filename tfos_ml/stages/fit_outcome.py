@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.user_warnings import warn
@@ -13,6 +12,7 @@ from tfos_ml.worker.outcome import RETURNED
 if TYPE_CHECKING:
     from tfos_ml.driver.fit import RunResult
     from tfos_ml.protocol.template import ClusterTemplate
+    from tfos_ml.stages.summary import TrainingSummary
 
 
 def history_of(reports: list[dict[str, Any]]) -> dict[str, list[float]]:
@@ -49,6 +49,7 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     failed = driver.get("failed attempts", 0.0) + (around_job if result.restarts else 0.0)
     phases = {
         "checks": driver["checks"] + result.check_seconds,
+        **({"snapshot": driver["snapshot"]} if "snapshot" in driver else {}),
         **({"failed attempts": failed} if failed else {}),
         "job": result.job_seconds - sum(node.values()),  # Spark's scheduling, and the way of the results
         **{phase: spent for phase, spent in node.items() if phase not in ("rows", "training")},
@@ -102,10 +103,9 @@ def missing_export(chief: dict[str, Any]) -> str:
     )
 
 
-def tell_skipped(summary: Mapping[str, Any], policies: Sequence[str]) -> None:
-    """Warn if the nodes have left out rows, as some policies have them."""
-    skipped = summary["skipped_rows"]
+def tell_skipped(summary: TrainingSummary) -> None:
+    """Warn if the nodes have left out rows, as ``handleInvalid`` says."""
+    skipped = summary.skippedRows
     if skipped:
-        total = skipped + summary["rows"] + summary["validation_rows"]
-        told = " and ".join(f"{name}='skip'" for name in policies)
-        warn(f"{told} left out {skipped:,} of {total:,} rows (summary['skipped_rows']).")
+        total = skipped + summary.rows + summary.validationRows
+        warn(f"handleInvalid='skip' left out {skipped:,} of {total:,} rows (summary.skippedRows).")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -12,8 +12,10 @@ from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.spark_api import repartition_by_id
 from tfos_ml.data import schema
-from tfos_ml.data.order import PARTITION_SHIFT
+from tfos_ml.data.order import dealt_number
+from tfos_ml.data.snapshot import SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
+from tfos_ml.driver.snapshot import SnapshotDirectory, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -41,27 +43,39 @@ class InputRows:
 
     def numbered(self) -> DataFrame:
         """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""
-        return _numbered(self.df, self.columns, self.validates())
+        return _numbered(self.df, self.columns.columns, self.validates())
 
-    def by_node(self, template: ClusterTemplate, first: int) -> DataFrame:
+    def snapshot(self, directory: str, nodes: int) -> tuple[Written, SnapshotRows]:
+        """The snapshot in a directory, written now if there is none; raises as ``SnapshotDirectory.take``."""
+        specs = [replace(spec, dtype="float64") if spec.is_vector else spec for spec in self.columns.columns]
+        if isinstance(self.validation, str):
+            specs.append(schema.column_spec(self.df.schema, self.validation, self.validation, "validation indicator"))
+        columns = [StoredColumn.of(spec) for spec in specs]
+        unique = [specs[columns.index(column)] for column in dict.fromkeys(columns)]
+        written = SnapshotDirectory(directory, self.df.sparkSession).take(
+            self.df, lambda: _numbered(self.df, unique, None), list(dict.fromkeys(columns)), nodes
+        )
+        positions = [written.snapshot.columns.index(column) for column in columns]
+        validation = positions.pop() if isinstance(self.validation, str) else self.validation
+        return written, SnapshotRows(written.snapshot, tuple(positions), validation)
+
+    def by_node(self, template: ClusterTemplate, first: int, is_fed: bool = True) -> DataFrame:
         """The plan whose partition *i* holds the rows of node *i* + `first`, each with its row id.
 
-        Any rows, one a node, where nodes do not take theirs from Spark.
+        Any rows, one a node, where nodes take theirs elsewhere, or none.
         """
-        if not self.columns.columns:
+        if not (is_fed and self.columns.columns):
             return self.df.sparkSession.range(0, template.size - first, 1, template.size - first)
         rows = self.numbered()
-        # Dealing from a partition's own number on spreads the rows of many small partitions, too.
-        row = F.col(schema.ROW_COLUMN)
-        dealt = F.shiftright(row, PARTITION_SHIFT) + row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
+        dealt = dealt_number(F.col(schema.ROW_COLUMN))
         rank = _pick(template.feed_ranks, dealt)
         if VALIDATION_COLUMN in rows.columns:
             rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
         return repartition_by_id(rows, template.size - first, rank - F.lit(first))
 
 
-def _numbered(df: DataFrame, columns: schema.FeedSchema, validates: Column | None) -> DataFrame:
-    expressions = [schema.spark_column(spec, df, spec.dtype).alias(f"c{i}") for i, spec in enumerate(columns.columns)]
+def _numbered(df: DataFrame, specs: Sequence[schema.ColumnSpec], validates: Column | None) -> DataFrame:
+    expressions = [schema.spark_column(spec, df, spec.dtype).alias(f"c{i}") for i, spec in enumerate(specs)]
     expressions.append(F.monotonically_increasing_id().alias(schema.ROW_COLUMN))
     if validates is not None:
         expressions.append(validates.alias(VALIDATION_COLUMN))
@@ -97,8 +111,7 @@ def feed_schema(stage: TrainingParams, given: StructType) -> schema.FeedSchema:
     features, labels_named, weights_named = (
         stage._get(f"{kind}Mapping") is not None for kind in ("input", "label", "weight")
     )
-    policies = {"null_policy": stage._get("nullPolicy"), "nan_policy": stage._get("nanPolicy")}
-    return schema.FeedSchema(specs, features, labels_named, weights_named, **policies)
+    return schema.FeedSchema(specs, features, labels_named, weights_named, stage._get("handleInvalid"))
 
 
 def input_files(df: DataFrame) -> list[str]:

@@ -74,8 +74,6 @@ _REFUSED: dict[str, tuple[type[errors.TfosMlError], str]] = {
         errors.ParamError,
         "KerasEstimator trains on rows that Spark feeds; inputMode is for TFEstimator. Leave it out.",
     ),
-    "steps": (errors.ParamError, "steps is for the train functions of TFEstimator. Leave it out."),
-    "protocol": (errors.ParamError, "protocol is for the train functions of TFEstimator. Leave it out."),
 }
 
 
@@ -85,8 +83,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     Every step applies the gradient of the *global* batch, the same rows whatever the number of
     workers: ``clusterSize`` changes the speed, not the result, up to floating-point rounding.
-    Layers that compute over a batch (BatchNormalization) or draw random numbers (Dropout) are exceptions; a warning
-    names them.
+    That holds for BatchNormalization and Dropout, too: statistics and random numbers are those of the global batch.
 
     Parameters
     ----------
@@ -107,7 +104,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     >>> model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     >>> estimator = KerasEstimator(model=model, epochs=5, batchSize=32, clusterSize=2)
     >>> fitted = estimator.fit(df)
-    >>> len(fitted.history["accuracy"])
+    >>> len(fitted.summary.history["accuracy"])
     5
     >>> fitted.transform(df).select("prediction", "probability").columns
     ['prediction', 'probability']
@@ -191,7 +188,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         with self._executors_prepared(spark):
             columns, description = self._fit_to_model(dataset.schema, spark)
         source = self._complete_source()
-        given = self._get("initialModel")
+        given = self._get("initialWeights")
         initial = read_weights(pyarrow_uri(given)) if given else None
         self._check_for_several(description)
         self._warn_of_monitors()
@@ -258,7 +255,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         """Schema of what the fitted model will return, as far as it is known; raises if a column does not fit."""
         from pyspark.sql import SparkSession
 
-        self.check_params()
+        self._check_params()
         _, description = self._fit_to_model(schema, SparkSession.getActiveSession())
         outputs = description.outputs
         if outputs is None:  # a model that is not built
@@ -298,11 +295,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if self._get("clusterSize") == 1:
             return
         check_reductions(description)
-        if description.batch_dependent:
-            warn(
-                "Training on several workers is not exactly that on one, because of: "
-                + "; ".join(description.batch_dependent)
-            )
 
     def _warn_of_monitors(self) -> None:
         """Keras warns of metrics that are not there on the nodes, after each epoch, where nobody sees it."""
@@ -331,7 +323,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if not table.num_rows:
             raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
         checked = schema.FeedSchema(
-            tuple(columns.columns[i] for i in columns.of("feature")), nan_policy=columns.nan_policy
+            tuple(columns.columns[i] for i in columns.of("feature")), handle_invalid=columns.handle_invalid
         )
         RowChecks(checked).kept([plain(array.chunk(0)) for array in table.combine_chunks().columns])
         return table
@@ -340,9 +332,9 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         """Numbered rows without those that the nodes will leave out."""
         kinds = [schema.PLAIN if spec.is_vector else spec.kind for spec in columns.columns]
         specs = [dataclasses.replace(c, column=f"c{i}", kind=kinds[i]) for i, c in enumerate(columns.columns)]
-        if columns.null_policy == "skip":
-            rows = rows.where(schema.no_nulls(rows, specs))
-        return rows.where(schema.all_finite(rows, specs)) if columns.nan_policy == "skip" else rows
+        if columns.handle_invalid != "skip":
+            return rows
+        return rows.where(schema.no_nulls(rows, specs) & schema.all_finite(rows, specs))
 
     def _validation_rule(self) -> str | ValidationDraw | None:
         split = self._get("validationSplit")
@@ -395,7 +387,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = super()._make_model(result, given)
-        for text in model.summary["warnings"]:
+        for text in model.summary.warnings:
             warn(text)
         return model
 

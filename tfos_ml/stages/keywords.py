@@ -25,12 +25,10 @@ class ScoringKeywords(TypedDict, total=False):
     predictionCol: str
     inputMapping: Mapping[str, str] | None
     outputMapping: Mapping[str, str] | None
-    batchSize: int
+    predictBatchSize: int
     exportDir: str | None
     signatureDefKey: str
-    tagSet: str
-    nullPolicy: str
-    nanPolicy: str
+    handleInvalid: str
     padValue: float
     binaryOutputs: Sequence[str] | None
 
@@ -44,18 +42,14 @@ class ScoringAccessors(ParamsBase):
     def getInputMapping(self) -> Mapping[str, str]: """Value of ``inputMapping``."""; return self.getOrDefault("inputMapping")
     def setOutputMapping(self, value: Mapping[str, str]) -> Self: """Set ``outputMapping``: {output name: column} for several outputs; replaces predictionCol."""; return self._set_checked(outputMapping=value)
     def getOutputMapping(self) -> Mapping[str, str]: """Value of ``outputMapping``."""; return self.getOrDefault("outputMapping")
-    def setBatchSize(self, value: int) -> Self: """Set ``batchSize``: rows of all workers in one step (the global batch); in transform, the most rows in one call of the model."""; return self._set_checked(batchSize=value)
-    def getBatchSize(self) -> int: """Value of ``batchSize``."""; return self.getOrDefault("batchSize")
+    def setPredictBatchSize(self, value: int) -> Self: """Set ``predictBatchSize``: rows in one call of the model in transform, at most."""; return self._set_checked(predictBatchSize=value)
+    def getPredictBatchSize(self) -> int: """Value of ``predictBatchSize``."""; return self.getOrDefault("predictBatchSize")
     def setExportDir(self, value: str) -> Self: """Set ``exportDir``: path or URI (of pyarrow.fs) where the SavedModel is published and read from."""; return self._set_checked(exportDir=value)
     def getExportDir(self) -> str: """Value of ``exportDir``."""; return self.getOrDefault("exportDir")
     def setSignatureDefKey(self, value: str) -> Self: """Set ``signatureDefKey``: signature of the SavedModel."""; return self._set_checked(signatureDefKey=value)
     def getSignatureDefKey(self) -> str: """Value of ``signatureDefKey``."""; return self.getOrDefault("signatureDefKey")
-    def setTagSet(self, value: str) -> Self: """Set ``tagSet``: tags of the SavedModel, separated by commas."""; return self._set_checked(tagSet=value)
-    def getTagSet(self) -> str: """Value of ``tagSet``."""; return self.getOrDefault("tagSet")
-    def setNullPolicy(self, value: str) -> Self: """Set ``nullPolicy``: rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')."""; return self._set_checked(nullPolicy=value)
-    def getNullPolicy(self) -> str: """Value of ``nullPolicy``."""; return self.getOrDefault("nullPolicy")
-    def setNanPolicy(self, value: str) -> Self: """Set ``nanPolicy``: rows with NaN or infinity: 'error', 'skip', or 'keep' them as they are for the model; in SQL functions and in MLflow, where rows cannot be left out, 'skip' gives null outputs."""; return self._set_checked(nanPolicy=value)
-    def getNanPolicy(self) -> str: """Value of ``nanPolicy``."""; return self.getOrDefault("nanPolicy")
+    def setHandleInvalid(self, value: str) -> Self: """Set ``handleInvalid``: rows with null, NaN or infinity: 'error', 'skip' them, or 'keep' them: the model gets NaN and infinity; null gives null outputs, and is an error in fit."""; return self._set_checked(handleInvalid=value)
+    def getHandleInvalid(self) -> str: """Value of ``handleInvalid``."""; return self.getOrDefault("handleInvalid")
     def setPadValue(self, value: float) -> Self: """Set ``padValue``: value that pads rows of different lengths if the dimension of the model is None; fit pads to the longest row."""; return self._set_checked(padValue=value)
     def getPadValue(self) -> float: """Value of ``padValue``."""; return self.getOrDefault("padValue")
     def setBinaryOutputs(self, value: Sequence[str]) -> Self: """Set ``binaryOutputs``: names of outputs whose strings are bytes, not text."""; return self._set_checked(binaryOutputs=value)
@@ -86,6 +80,7 @@ class TrainingKeywords(TypedDict, total=False):
     weightMapping: Mapping[str, str] | None
     clusterSize: int
     masterNode: str | None
+    batchSize: int
     epochs: int
     shuffle: bool
     modelDir: str | None
@@ -119,9 +114,11 @@ class TrainingAccessors(ParamsBase):
     def getClusterSize(self) -> int: """Value of ``clusterSize``."""; return self.getOrDefault("clusterSize")
     def setMasterNode(self, value: str) -> Self: """Set ``masterNode``: job name of the chief, 'chief' or 'master'; if unset, worker 0 is the chief."""; return self._set_checked(masterNode=value)
     def getMasterNode(self) -> str: """Value of ``masterNode``."""; return self.getOrDefault("masterNode")
-    def setEpochs(self, value: int) -> Self: """Set ``epochs``: number of epochs."""; return self._set_checked(epochs=value)
+    def setBatchSize(self, value: int) -> Self: """Set ``batchSize``: global batch: rows of one training step, over all workers."""; return self._set_checked(batchSize=value)
+    def getBatchSize(self) -> int: """Value of ``batchSize``."""; return self.getOrDefault("batchSize")
+    def setEpochs(self, value: int) -> Self: """Set ``epochs``: passes over the data."""; return self._set_checked(epochs=value)
     def getEpochs(self) -> int: """Value of ``epochs``."""; return self.getOrDefault("epochs")
-    def setShuffle(self, value: bool) -> Self: """Set ``shuffle``: whether each epoch has a new, seeded order."""; return self._set_checked(shuffle=value)
+    def setShuffle(self, value: bool) -> Self: """Set ``shuffle``: whether each pass has a new, seeded order."""; return self._set_checked(shuffle=value)
     def getShuffle(self) -> bool: """Value of ``shuffle``."""; return self.getOrDefault("shuffle")
     def setModelDir(self, value: str) -> Self: """Set ``modelDir``: directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator saves the training state there after each epoch, and resumes from the last one."""; return self._set_checked(modelDir=value)
     def getModelDir(self) -> str: """Value of ``modelDir``."""; return self.getOrDefault("modelDir")
@@ -154,8 +151,6 @@ class TrainFnKeywords(TypedDict, total=False):
     driverPSNodes: bool
     evalNode: bool
     inputMode: str
-    steps: int | None
-    protocol: str
 
 
 class TrainFnAccessors(ParamsBase):
@@ -165,12 +160,8 @@ class TrainFnAccessors(ParamsBase):
     def getDriverPSNodes(self) -> bool: """Value of ``driverPSNodes``."""; return self.getOrDefault("driverPSNodes")
     def setEvalNode(self, value: bool) -> Self: """Set ``evalNode``: whether one node is an evaluator."""; return self._set_checked(evalNode=value)
     def getEvalNode(self) -> bool: """Value of ``evalNode``."""; return self.getOrDefault("evalNode")
-    def setInputMode(self, value: str) -> Self: """Set ``inputMode``: InputMode.SPARK feeds rows, InputMode.TENSORFLOW assigns files."""; return self._set_checked(inputMode=value)
+    def setInputMode(self, value: str) -> Self: """Set ``inputMode``: InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files."""; return self._set_checked(inputMode=value)
     def getInputMode(self) -> str: """Value of ``inputMode``."""; return self.getOrDefault("inputMode")
-    def setSteps(self, value: int) -> Self: """Set ``steps``: steps to train, for train functions that count steps (args.steps)."""; return self._set_checked(steps=value)
-    def getSteps(self) -> int: """Value of ``steps``."""; return self.getOrDefault("steps")
-    def setProtocol(self, value: str) -> Self: """Set ``protocol``: protocol of TensorFlow's own servers (ctx.start_server())."""; return self._set_checked(protocol=value)
-    def getProtocol(self) -> str: """Value of ``protocol``."""; return self.getOrDefault("protocol")
 
 
 class KerasKeywords(TypedDict, total=False):
@@ -179,7 +170,7 @@ class KerasKeywords(TypedDict, total=False):
     classWeight: Mapping[int, float] | None
     adaptLayers: Sequence[str] | None
     adaptRows: int | None
-    initialModel: str | None
+    initialWeights: str | None
 
 
 class KerasAccessors(ParamsBase):
@@ -191,10 +182,10 @@ class KerasAccessors(ParamsBase):
     def getClassWeight(self) -> Mapping[int, float]: """Value of ``classWeight``."""; return self.getOrDefault("classWeight")
     def setAdaptLayers(self, value: Sequence[str]) -> Self: """Set ``adaptLayers``: names of preprocessing layers to adapt on the training rows."""; return self._set_checked(adaptLayers=value)
     def getAdaptLayers(self) -> Sequence[str]: """Value of ``adaptLayers``."""; return self.getOrDefault("adaptLayers")
-    def setAdaptRows(self, value: int) -> Self: """Set ``adaptRows``: largest number of rows to adapt the layers on, which pass through the driver; if unset, all."""; return self._set_checked(adaptRows=value)
+    def setAdaptRows(self, value: int) -> Self: """Set ``adaptRows``: rows to adapt them on, at most; they pass through the driver; unset: all."""; return self._set_checked(adaptRows=value)
     def getAdaptRows(self) -> int: """Value of ``adaptRows``."""; return self.getOrDefault("adaptRows")
-    def setInitialModel(self, value: str) -> Self: """Set ``initialModel``: weights to start from: .keras or .weights.h5 file, or a fit's exportDir."""; return self._set_checked(initialModel=value)
-    def getInitialModel(self) -> str: """Value of ``initialModel``."""; return self.getOrDefault("initialModel")
+    def setInitialWeights(self, value: str) -> Self: """Set ``initialWeights``: weights to start from: .keras or .weights.h5 file, or a fit's exportDir."""; return self._set_checked(initialWeights=value)
+    def getInitialWeights(self) -> str: """Value of ``initialWeights``."""; return self.getOrDefault("initialWeights")
 
 
 class TFModelKeywords(ScoringKeywords, ClassifierKeywords, total=False):

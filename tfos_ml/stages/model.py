@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from tfos_ml.stages.model_repr import model_repr
 from tfos_ml.stages.output_columns import output_columns
 from tfos_ml.stages.params import ClassifierParams
 from tfos_ml.stages.persistence import Saveable
+from tfos_ml.stages.summary import TrainingSummary
 from tfos_ml.worker.datafeed import RESULT_COLUMN
 
 if TYPE_CHECKING:
@@ -55,22 +57,6 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
 
     ``fit`` of the estimators returns it. ``TFModel(exportDir=...)`` runs any SavedModel.
 
-    Attributes
-    ----------
-    history : dict of str to list of float
-        Metrics that the chief reported, one value per epoch. Those of the evaluator begin with ``eval_``.
-    summary : dict
-        Of the run: rows, seconds, and each node's address, rows and reports; of Keras models
-        also steps, seconds of each epoch, rows per second of each node, and warnings.
-        ``summary["timeline"]`` has the seconds of each phase of ``fit``, in order: "checks"
-        (before the job), "job" (Spark's scheduling), "process" (the chief's starts), "meeting"
-        (of the nodes), "rows" (until the last has arrived), "tracing" (of a Keras model's step
-        by TensorFlow), "training" (the rest), "export" and "return". They add up to the time
-        that ``fit`` took; seconds of each epoch are among the node's. With ``cacheDir``
-        ``summary["cache"]`` has the key of the cached rows, their number, and whether they were
-        there before. ``summary["fed_because"]`` says why Spark fed rows of CSV or JSON files after
-        nodes had begun to read them.
-
     Examples
     --------
     >>> model = TFModel(exportDir="/models/digits", featuresCol="pixels")   # doctest: +SKIP
@@ -84,8 +70,8 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         self._archives: dict[str | None, Archive] = {}  # the SavedModel, by exportDir; copies share it
         self._results: list[bytes] = []
         self._labels: tuple[str, ...] = ()
-        self.history: dict[str, list[float]] = {}
-        self.summary: dict[str, Any] = {}
+        self._tag_set = "serve"  # tags of the SavedModel, separated by commas; tfos_ml.compat sets others
+        self._summary: TrainingSummary | None = None
         self._set_given(given)
 
     def __repr__(self) -> str:
@@ -95,16 +81,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     def _from_run(cls, result: RunResult, label_names: Sequence[str]) -> TFModel:
         model = cls._of(label_names, None if result.model is None else Archive(result.model))
         model._results = result.results
-        model.history = history_of(result.reports)
-        model.summary = {
-            "rows": sum(r["rows"] for r in result.reports),
-            "validation_rows": sum(r["validation_rows"] for r in result.reports),
-            "skipped_rows": sum(r["skipped_rows"] for r in result.reports),
-            "seconds": max(r["seconds"] for r in result.reports),
-            "nodes": result.reports,
-        }
-        chief = next(r for r in result.reports if r["chief"])
-        model.summary.update({k: chief[k] for k in ("steps", "epoch_seconds", "warnings") if k in chief})
+        model._summary = TrainingSummary._of_run(result, history_of(result.reports))
         return model
 
     @classmethod
@@ -118,22 +95,40 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> TFModel:
         """A copy with its own Params that shares the SavedModel."""
         copied = super().copy(extra)
-        copied.history = {name: list(values) for name, values in self.history.items()}
-        copied.summary = dict(self.summary)
+        copied._summary = copy.deepcopy(self._summary)
         return copied
+
+    @property
+    def hasSummary(self) -> bool:
+        """Whether the model comes from a fit, so that it has a summary."""
+        return self._summary is not None
+
+    @property
+    def summary(self) -> TrainingSummary:
+        """What the fit reported: history, rows, seconds, warnings and more.
+
+        Raises
+        ------
+        NoSummaryError
+            If the model comes from ``exportDir`` rather than from a fit.
+        """
+        if self._summary is None:
+            raise errors.NoSummaryError(
+                f"No training summary available for this {type(self).__name__}: it was made from a SavedModel, not by "
+                "fit. Look at hasSummary first."
+            )
+        return self._summary
 
     @concise
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_dataframe(dataset, "TFModel.transform")
-        self.check_params()
+        self._check_params()
         archive = self._packed()
         signature = self._signature_of(archive)
         inputs = self._bind_inputs(signature, dataset.schema)
         outputs = self._bind_outputs(signature, archive, dataset.schema, dataset.sparkSession)
-        if self._get("nullPolicy") == "skip":
-            dataset = dataset.where(schema.no_nulls(dataset, inputs))
-        if self._get("nanPolicy") == "skip":
-            dataset = dataset.where(schema.all_finite(dataset, inputs))
+        if self._get("handleInvalid") == "skip":
+            dataset = dataset.where(schema.no_nulls(dataset, inputs) & schema.all_finite(dataset, inputs))
         bindings = [InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
         model = publish_for(dataset, archive.content, archive.digest)
         scoring = self._scoring(model, signature, bindings, outputs)
@@ -152,14 +147,13 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return udf.Scoring(
             model=model,
             signature_key=self._get("signatureDefKey"),
-            tag=self._get("tagSet"),
+            tag=self._tag_set,
             inputs=tuple(inputs),
             outputs={name: signature.outputs[name] for name in wanted},
             fields=outputs.types,
             names=outputs.names,
-            batch_size=self._get("batchSize"),
-            null_policy="error" if self._get("nullPolicy") == "error" else "keep",
-            nan_policy=self._get("nanPolicy"),
+            batch_size=self._get("predictBatchSize"),
+            handle_invalid=self._get("handleInvalid"),
             pad_value=self._get("padValue"),
             head=outputs.head,
             threshold=self._get("threshold"),
@@ -226,7 +220,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         if known is not None:
             return known
         try:
-            return saved_model.read_signature(archive.directory, key, self._get("tagSet"))
+            return saved_model.read_signature(archive.directory, key, self._tag_set)
         except errors.ModelError as error:  # of a copy
             path = redact(self._get("exportDir") or "this TFModel")
             raise errors.ModelError(str(error).replace(archive.directory, path)) from None
@@ -248,7 +242,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         self._archives[uri] = archive
         return archive
 
-    def saved_model_dir(self) -> str:
+    def savedModelDir(self) -> str:
         """A local directory with the SavedModel, for as long as this object lives."""
         return self._packed().directory
 
@@ -271,7 +265,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         ShapeError, SignatureError, ColumnNotFoundError
             If the rows do not fit the model's inputs.
         NonFiniteValueError
-            If they hold NaN or infinity, and ``nanPolicy`` is not "keep".
+            If they hold NaN or infinity, and ``handleInvalid`` is not "keep".
 
         Examples
         --------
@@ -280,10 +274,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         """
         archive = self._packed()
         signature = self._signature_of(archive)
-        policies = {"pad_value": self._get("padValue"), "nan_policy": self._get("nanPolicy")}
         mapping = self._input_mapping(signature)
-        tensors = local_inputs(rows, mapping, signature, **policies)
-        function = saved_model.load(archive.directory, self._get("signatureDefKey"), self._get("tagSet"))
+        tensors = local_inputs(rows, mapping, signature, self._get("padValue"), self._get("handleInvalid"))
+        function = saved_model.load(archive.directory, self._get("signatureDefKey"), self._tag_set)
         bindings = [InputBinding(column, name, signature.inputs[name]) for column, name in mapping.items()]
         return {name: value.numpy() for name, value in udf.run_model(function, tensors, bindings).items()}
 
@@ -292,21 +285,23 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return {**files, **{f"{_RESULTS}{i:06d}": answers for i, answers in enumerate(self._results)}}
 
     def _facts(self) -> dict[str, Any]:
-        return {"history": self.history, "summary": self.summary, "labels": self._labels}
+        summary = None if self._summary is None else dataclasses.asdict(self._summary)
+        return {"summary": summary, "labels": self._labels}
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
         if MODEL_FILE in files:
             self._archives[self._get("exportDir")] = Archive(files[MODEL_FILE])
         self._results = [files[name] for name in sorted(files) if name.startswith(_RESULTS)]
-        self.history, self.summary = facts.get("history", {}), facts.get("summary", {})
+        saved = facts.get("summary")
+        self._summary = None if saved is None else TrainingSummary._from_json(saved)
         self._labels = tuple(facts.get("labels", ()))
 
-    def register_udf(self, spark: SparkSession, name: str) -> Any:
-        """Register the model as a SQL function: ``SELECT name(x) FROM t``.
+    def registerUDF(self, spark: SparkSession, name: str) -> Any:
+        """Register the model as a function for SQL, ``SELECT name(x) FROM t``.
 
         Its arguments are columns in the order of ``inputMapping`` (one for a single input); it returns
         what ``predictionCol`` would hold, or with ``outputMapping`` a struct of the output columns. Rows
-        with a null give null unless ``nullPolicy`` is "error".
+        with a null give null unless ``handleInvalid`` is "error".
 
         Parameters
         ----------
@@ -322,17 +317,17 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
 
         Examples
         --------
-        >>> model.register_udf(spark, "score")                               # doctest: +SKIP
+        >>> model.registerUDF(spark, "score")                               # doctest: +SKIP
         >>> spark.sql("SELECT id, score(features) FROM t")                   # doctest: +SKIP
         """
         archive, signature, bindings, outputs = self._unbound()
         if outputs.head is not None:
-            outputs = replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})
+            outputs = dataclasses.replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})
         scoring = self._scoring(
             publish(spark, archive.content, inline_up_to=0, digest=archive.digest), signature, bindings, outputs
         )
         function = make_udf_function(scoring, scoring_process(spark, len(archive.content)))
-        keeps_nan = self._get("nanPolicy") == "keep"
+        keeps_nan = self._get("handleInvalid") == "keep"
         arguments = [arrow_udf.Argument("int" in binding.tensor.dtype, keeps_nan) for binding in bindings]
         return arrow_udf.register(spark, name, function, outputs.result_type(), arguments)
 
@@ -340,7 +335,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         """The packed SavedModel, its signature, and its columns as the Params alone name them."""
         from pyspark.sql.types import StructType
 
-        self.check_params()
+        self._check_params()
         archive = self._packed()
         signature = self._signature_of(archive)
         bindings = [

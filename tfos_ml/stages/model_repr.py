@@ -25,8 +25,8 @@ def model_repr(model: TFModel) -> str:
         parts.append(_size(len(archive.content)))
     elif uri is None:
         parts.append("no SavedModel")
-    if model.summary:
-        parts.append(f"fitted on {model.summary['rows']:,} rows in {model.summary['seconds']:.1f} s")
+    if model.hasSummary:
+        parts.append(f"fitted on {model.summary.rows:,} rows in {model.summary.seconds:.1f} s")
     if uri is not None:
         parts.append(f"exportDir={redact(uri)!r}")
     return f"{type(model).__name__}({', '.join(parts)})"

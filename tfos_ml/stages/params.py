@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pyspark.ml.param.shared import (
     HasFeaturesCol,
+    HasHandleInvalid,
     HasLabelCol,
     HasPredictionCol,
     HasProbabilityCol,
@@ -28,7 +29,6 @@ from tfos_ml.stages.constraints import (
     FLAG,
     INPUT_MODE,
     MAPPING,
-    POLICY,
     SECONDS,
     TEXT,
     VERBOSITY,
@@ -41,28 +41,20 @@ from tfos_ml.stages.declared import Param
 from tfos_ml.stages.input_mode import InputMode
 
 
-class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol):
+class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol, HasHandleInvalid):
     """Params of all stages."""
 
     featuresCol = Param("column of a single input", TEXT, "features")
     predictionCol = Param("column of a single output", TEXT, "prediction")
     inputMapping = Param("{column: input name} for several inputs; replaces featuresCol", MAPPING)
     outputMapping = Param("{output name: column} for several outputs; replaces predictionCol", MAPPING)
-    batchSize = Param(
-        "rows of all workers in one step (the global batch); in transform, the most rows in one call of the model",
-        integer(1),
-        100,
-    )
-    exportDir = Param("path or URI (of pyarrow.fs) where the SavedModel is published and read from", TEXT)
+    predictBatchSize = Param("rows in one call of the model in transform, at most", integer(1), 100)
+    exportDir = Param("URI where the SavedModel is published, and read from, as pyarrow.fs understands it", TEXT)
     signatureDefKey = Param("signature of the SavedModel", TEXT, "serving_default")
-    tagSet = Param("tags of the SavedModel, separated by commas", TEXT, "serve")
-    nullPolicy = Param(
-        "rows with a null: 'error', 'skip', or 'keep' them with null outputs (in fit as 'error')", POLICY, "error"
-    )
-    nanPolicy = Param(
-        "rows with NaN or infinity: 'error', 'skip', or 'keep' them as they are for the model; in SQL functions and in "
-        "MLflow, where rows cannot be left out, 'skip' gives null outputs",
-        POLICY,
+    handleInvalid = Param(
+        "rows with null, NaN or infinity: 'error', 'skip' them, or 'keep' them: the model gets NaN and infinity; null "
+        "gives null outputs, and is an error in fit",
+        choice("error", "skip", "keep"),
         "error",
     )
     padValue = Param(
@@ -104,8 +96,9 @@ class TrainingParams(
     masterNode = Param(
         "job name of the chief, 'chief' or 'master'; if unset, worker 0 is the chief", choice("chief", "master")
     )
-    epochs = Param("number of epochs", integer(1), 1)
-    shuffle = Param("whether each epoch has a new, seeded order", FLAG, True)
+    batchSize = Param("global batch: rows of one training step, over all workers", integer(1), 100)
+    epochs = Param("passes over the data", integer(1), 1)
+    shuffle = Param("whether each pass has a new, seeded order", FLAG, True)
     modelDir = Param(
         "directory of checkpoints (ctx.checkpoint_dir) on storage that all nodes reach; KerasEstimator saves the "
         "training state there after each epoch, and resumes from the last one",
@@ -153,9 +146,7 @@ class TrainFnParams(keywords.TrainFnAccessors, TrainingParams):
         "whether parameter servers run on the driver's host, without task slots; not on Spark Connect", FLAG, False
     )
     evalNode = Param("whether one node is an evaluator", FLAG, False)
-    inputMode = Param("InputMode.SPARK feeds rows, InputMode.TENSORFLOW assigns files", INPUT_MODE, InputMode.SPARK)
-    steps = Param("steps to train, for train functions that count steps (args.steps)", integer(1))
-    protocol = Param("protocol of TensorFlow's own servers (ctx.start_server())", TEXT, "grpc")
+    inputMode = Param("InputMode.SPARK feeds rows, InputMode.TENSORFLOW hands out files", INPUT_MODE, InputMode.SPARK)
 
 
 class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
@@ -171,7 +162,5 @@ class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
     adaptLayers = Param(
         "names of preprocessing layers to adapt on the training rows", names("a non-empty list of layer names")
     )
-    adaptRows = Param(
-        "largest number of rows to adapt the layers on, which pass through the driver; if unset, all", integer(1)
-    )
-    initialModel = Param("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)
+    adaptRows = Param("rows to adapt them on, at most; they pass through the driver; unset: all", integer(1))
+    initialWeights = Param("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)

@@ -399,9 +399,8 @@ class TFCluster:
             A stream that feeds the cluster. It is waited for first, and stopped after :meth:`request_stop`.
         grace_secs : float, default 0
             Seconds that evaluators and parameter servers have left to return, counted from the end of the last chief
-            and worker, and not before this call. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s) and
-            ``spark.tfos_ml.serverGrace`` (5 s). It does not shorten the work of a chief or worker, and is not a
-            pause.
+            and worker, and not before this call. 0 leaves it to ``spark.tfos_ml.evaluatorGrace`` (60 s), and
+            parameter servers have 5 s. It does not shorten the work of a chief or worker, and is not a pause.
         timeout : float, default 259200
             Seconds for all of it; 0 or less for no limit.
 

@@ -23,15 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tfos_ml.tfrecord.functions import (
-        from_tfexample,
         infer_schema,
         load_tfrecords,
         register,
         save_as_tfrecords,
-        to_tfexample,
     )
 
-__all__ = ["from_tfexample", "infer_schema", "load_tfrecords", "register", "save_as_tfrecords", "to_tfexample"]
+__all__ = ["infer_schema", "load_tfrecords", "register", "save_as_tfrecords"]
 
 
 def __getattr__(name: str) -> Any:

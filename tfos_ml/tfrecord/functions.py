@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from tfos_ml import errors
@@ -17,20 +16,14 @@ from tfos_ml.common.filesystems import StorageError
 from tfos_ml.common.hadoop import store_settings
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
-from tfos_ml.common.spark_api import arrow_schema_of, register_data_source, struct_of
-from tfos_ml.data.schema import quoted
+from tfos_ml.common.spark_api import register_data_source, struct_of
 from tfos_ml.errors import (
     ClusterConfigError,
-    ColumnTypeError,
-    CorruptRecordError,
     DestinationError,
     ParamError,
     TfosMlError,
 )
-from tfos_ml.tfrecord.columns import EXAMPLE, columns_of
-from tfos_ml.tfrecord.decoding import decode_records
-from tfos_ml.tfrecord.encoding import encode
-from tfos_ml.tfrecord.options import Options, parsed
+from tfos_ml.tfrecord.options import parsed
 from tfos_ml.tfrecord.plan import ReadPlan, plan_read, plan_write
 from tfos_ml.tfrecord.writing import (
     APPEND,
@@ -50,7 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _MODES = {ERROR: ERROR, "errorifexists": ERROR, APPEND: APPEND, OVERWRITE: OVERWRITE, IGNORE: IGNORE}
-EXAMPLE_COLUMN = "example"
 _STORE_FAILED = re.compile(rf"{StorageError.__name__}: (.*)")
 
 
@@ -258,91 +250,6 @@ def infer_schema(path: str | Sequence[str], binary_features: Collection[str] = (
     """
     paths = [path] if isinstance(path, str) else list(path)
     return plan_read(paths, replace(parsed(_texts(options)), binary_features=tuple(binary_features)), None).schema
-
-
-def to_tfexample(df: DataFrame, column: str = EXAMPLE_COLUMN, **options: Any) -> DataFrame:
-    """Each row as a serialised Example, or as option ``recordType`` says.
-
-    Parameters
-    ----------
-    df : DataFrame
-        As for :func:`save_as_tfrecords`.
-    column : str
-        The one column of the result, binary.
-    **options
-        ``recordType``, ``doubles``.
-
-    Returns
-    -------
-    DataFrame
-
-    Raises
-    ------
-    ColumnTypeError
-        If no record holds a column of that type.
-    """
-    checked = _of_messages(options)
-    columns_of(arrow_schema_of(df.schema), checked.record_type)
-
-    def run_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            columns = columns_of(batch.schema, checked.record_type)
-            records = encode(batch.columns, columns, checked.record_type, exact_doubles=checked.exact_doubles)
-            yield pa.RecordBatch.from_arrays([records.cast(pa.binary())], [column])
-
-    return df.mapInArrow(run_task, f"{quoted(column)} binary")
-
-
-def from_tfexample(df: DataFrame, schema: StructType | str, column: str = EXAMPLE_COLUMN, **options: Any) -> DataFrame:
-    """Serialised Examples, or what option ``recordType`` says, as columns.
-
-    Parameters
-    ----------
-    df : DataFrame
-        With a binary column of messages.
-    schema : StructType or str
-        The columns to be read of them.
-    column : str
-        The column of messages.
-    **options
-        ``recordType``.
-
-    Returns
-    -------
-    DataFrame
-        With the columns of `schema`; all are null where a message is null. A message that cannot be read fails the job
-        with ``CorruptRecordError``.
-
-    Raises
-    ------
-    ColumnTypeError
-        If no record holds a column of that type, or `column` is not binary.
-    """
-    checked = _of_messages(options)
-    given = struct_of(schema) if isinstance(schema, str) else schema
-    arrow = arrow_schema_of(given)
-    columns = columns_of(arrow, checked.record_type)
-    if dict(df.dtypes).get(column) != "binary":
-        raise ColumnTypeError(f"Column '{column}' is {dict(df.dtypes).get(column)}; expected binary.")
-
-    def run_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            messages = batch.column(0).cast(pa.large_binary())
-            valid = messages.is_valid().to_numpy(zero_copy_only=False)
-            found = decode_records(messages.drop_null(), columns, checked.record_type)
-            for row, reason in sorted(found.problems.items()):
-                raise CorruptRecordError(
-                    f"Message {np.flatnonzero(valid)[row]} of {len(messages)} of a batch: {reason}."
-                )
-            places = pa.array(np.cumsum(valid) - 1, mask=~valid)
-            yield pa.RecordBatch.from_arrays([array.take(places) for array in found.columns], schema=arrow)
-
-    return df.select(column).mapInArrow(run_task, given)
-
-
-def _of_messages(options: dict[str, Any]) -> Options:
-    checked = parsed(_texts(options))
-    return replace(checked, record_type=checked.record_type or EXAMPLE)
 
 
 def _texts(options: dict[str, Any]) -> dict[str, str]:

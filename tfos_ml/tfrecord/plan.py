@@ -87,11 +87,6 @@ def plan_read(
     return ReadPlan(_dealt(data_set.files, options.max_partition_bytes), schema.json(), options)
 
 
-def without_files(plan: ReadPlan) -> ReadPlan:
-    """A plan as tasks need it, which are handed their files themselves."""
-    return replace(plan, tasks=())
-
-
 def _kept(data_set: DataSet) -> dict[str, Any] | None:
     """What the files of the schema say, where all paths have one."""
     found = {json.dumps(schema, sort_keys=True): schema for schema in data_set.schemas if schema is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tfos_ml.tfrecord.options import parsed, paths_of
-from tfos_ml.tfrecord.plan import ReadPlan, plan_read, plan_write, without_files
+from tfos_ml.tfrecord.plan import ReadPlan, plan_read, plan_write
 from tfos_ml.tfrecord.writing import APPEND, OVERWRITE, Destination, Written, abandon, commit, prepare, write_rows
 
 
@@ -70,7 +70,7 @@ class TFRecordReader(DataSourceReader):
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to each task: all but the files, of which its partition has its own."""
-        return {"_plan": without_files(self._plan)}
+        return {"_plan": replace(self._plan, tasks=())}
 
     def partitions(self) -> Sequence[InputPartition]:
         """The files of each task."""

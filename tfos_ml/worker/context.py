@@ -294,7 +294,7 @@ class NodeContext:
         """A ``tf.distribute`` cluster resolver of this cluster."""
         from tfos_ml.worker.resolver import SparkClusterResolver
 
-        return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index, self.settings.protocol)
+        return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index)
 
     def communication_options(self) -> tf.distribute.experimental.CommunicationOptions:
         """The Param ``communication``, in the form that ``MultiWorkerMirroredStrategy`` takes."""
@@ -320,26 +320,11 @@ class NodeContext:
         Raises
         ------
         tf.errors.UnknownError
-            If another process has taken the port; the fit then restarts.
-        ClusterConfigError
-            If this TensorFlow has no server for the Param ``protocol``.
+            If the port was taken meanwhile; the fit then starts anew.
         """
         import tensorflow as tf
 
-        protocol = self.settings.protocol
-        try:
-            return tf.distribute.Server(
-                self.tf_cluster_spec(),
-                job_name=self.job_name,
-                task_index=self.task_index,
-                protocol=protocol,
-                start=True,
-            )
-        except tf.errors.NotFoundError as error:
-            raise errors.ClusterConfigError(
-                f"protocol={protocol!r}: this build of TensorFlow ({tf.__version__}) has no server for it "
-                f"({error.message.split(':')[0]}). Use 'grpc'"
-            ) from None
+        return tf.distribute.Server(self.tf_cluster_spec(), job_name=self.job_name, task_index=self.task_index)
 
     def wait(self) -> None:
         """Wait until the nodes that train have ended; for parameter servers, and for workers that serve a chief."""
@@ -378,7 +363,7 @@ class NodeContext:
     # Results
 
     def report(self, metrics: dict[str, Any], epoch: int | None = None, step: int | None = None) -> None:
-        """Send metrics to the driver, which shows them at once and keeps them in ``TFModel.history``.
+        """Report metrics: shown on the driver at once, kept in ``TFModel.summary.history``.
 
         Parameters
         ----------

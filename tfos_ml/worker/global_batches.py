@@ -60,6 +60,11 @@ class GlobalBatches:
         order = np.argsort(places, kind="stable")
         return order, self._sizes(places), window_edges(places[order], None if seed is None else self._shuffle_block)
 
+    def in_steps(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
+        """Places of this worker's rows among all rows of one pass, ascending, and how many each step takes of them."""
+        places = self._places_in(seed, epoch)
+        return np.sort(places), self._sizes(places)
+
     def sizes(self, seed: int | None, epoch: int) -> Int64s:
         """How many rows each step of one pass takes of this worker's."""
         return self._sizes(self._places_in(seed, epoch))

@@ -71,6 +71,14 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
+def optimizers(model: Any) -> list[Any]:
+    """The optimizer that a model is compiled with, and others among its attributes, as those of a GAN."""
+    import keras
+
+    found = [model.optimizer, *(v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer))]
+    return list({id(optimizer): optimizer for optimizer in found}.values())
+
+
 def all_layers(model: Any) -> list[Any]:
     """The model itself and every layer in it, those of nested models and of composite layers as well; each once."""
     return list({id(layer): layer for layer in model._flatten_layers()}.values())
@@ -151,6 +159,46 @@ def silent() -> Iterator[None]:
 def mask_of(tensor: Any) -> Any:
     """The mask that a layer has attached to its output; None if there is none."""
     return getattr(tensor, "_keras_mask", None)
+
+
+def random_functions() -> dict[str, Any]:
+    """The functions of Keras's backend that draw random numbers, by name; its layers call them through their module."""
+    return {name: function for name, function in vars(_random()).items() if callable(function)}
+
+
+@contextlib.contextmanager
+def replaced_random_functions(functions: Mapping[str, Any]) -> Iterator[None]:
+    """Have Keras call others in place of some of :func:`random_functions`, while it traces in this thread."""
+    module = _random()
+    before = {name: getattr(module, name) for name in functions}
+    try:
+        vars(module).update(functions)
+        yield
+    finally:
+        vars(module).update(before)
+
+
+def noise_shape_of(inputs: Any, noise_shape: Any) -> Any:
+    """The shape of what ``dropout`` draws for some inputs."""
+    return _random()._get_concrete_noise_shape(inputs, noise_shape)
+
+
+def _random() -> Any:
+    from keras.src.backend.tensorflow import random
+
+    return random
+
+
+def seed_states(model: Any) -> list[Any]:
+    """The states of the seed generators of a model's layers."""
+    return [variable for variable in model.variables if variable.name == "seed_generator_state"]
+
+
+def global_seed_state() -> Any:
+    """The state of the seed generator that draws use which are given no seed."""
+    from keras.src.random.seed_generator import global_seed_generator
+
+    return global_seed_generator().state
 
 
 class Origin(NamedTuple):

@@ -1,0 +1,248 @@
+"""Rows that Spark has written to ``cacheDir``: nodes train on them as on those that Spark feeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import CLUSTER, LOCAL, jobs_of, on
+from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import RegressionEvaluator
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.tuning import CrossValidator
+from pyspark.sql import functions as F
+from train_functions import write
+
+from tfos_ml import KerasEstimator, TFEstimator, errors
+
+ROWS = 200
+pytestmark = pytest.mark.filterwarnings("ignore:.*left out", "ignore::tfos_ml.errors.NothingExportedWarning")
+
+
+def rows(spark):
+    """Rows of every kind in four partitions, one without a row: some have a null or NaN, or are marked."""
+    number = F.col("id")
+    lists = F.transform(F.sequence(F.lit(1), number % 3 + 1), lambda i: F.sin(i + number).cast("float"))
+    return (
+        spark.range(0, ROWS, 1, 4)
+        .where("id < 100 or id >= 150")
+        .select(
+            "id",
+            array_to_vector(F.array(F.sin(number), F.cos(number * 7))).alias("features"),
+            F.when(number == 7, None).when(number == 8, float("nan")).otherwise(F.cos(number * 0.1)).alias("label"),
+            (number % 5 == 0).alias("held"),
+            (1 + number % 3 * 0.5).alias("weight"),
+            F.concat(F.lit("é "), number).alias("name"),
+            lists.alias("ragged"),
+            F.timestamp_micros(number * 1_000_001).alias("time"),
+            number.cast("decimal(10,2)").alias("decimal"),
+        )
+    )
+
+
+def record(args, ctx):
+    """Record the rows of two passes and those for validation, or those of the feed."""
+    if args.get("streams"):
+        feed, found = ctx.get_data_feed(), []
+        while not feed.should_stop():
+            batch = feed.next_batch(16)
+            found += zip(*(batch[name].tolist() for name in sorted(batch)), strict=True) if batch else []
+        write(args, ctx, sorted(found, key=repr))
+        return
+    passes = [
+        [[str(np.asarray(batch[name]).tolist()) for name in sorted(batch)] for batch in ctx.dataset()]
+        for _ in range(2 * (ctx.job_name == "worker"))
+    ]
+    held = [str(batch["id"].numpy().tolist()) for batch in ctx.validation_dataset()]
+    write(args, ctx, {"passes": passes, "held": held, "rows": ctx.row_count})
+
+
+COLUMNS = ("id", "features", "name", "ragged", "time", "decimal", "y")
+SKIPPED = {"handleInvalid": "skip"}
+
+
+def passes_of(df, directory: Path, workers=2, **params):
+    """What each node records."""
+    directory.mkdir()
+    given = {"directory": str(directory), **params.pop("tfArgs", {})}
+    inputs = {"inputMapping": {name: name for name in COLUMNS}}
+    estimator = TFEstimator(trainFn=record, tfArgs=given, clusterSize=workers, batchSize=16, seed=3, verbose=0)
+    model = estimator.setParams(**{**inputs, **SKIPPED, **params}).fit(df.withColumnRenamed("label", "y"))
+    return [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))], model.summary
+
+
+@pytest.mark.corner("Rows of cacheDir are those that Spark feeds, with a split, on any number of nodes")
+@on(LOCAL, CLUSTER)
+def test_nodes_get_the_rows_that_spark_feeds(any_spark, tmp_path):
+    df, cache = rows(any_spark), str(tmp_path / "cache dir%")
+    for workers in (1, 3):
+        marks = {"validationIndicatorCol": "held"}
+        fed, told = passes_of(df, tmp_path / f"fed{workers}", workers, **marks)
+        read, about = passes_of(df, tmp_path / f"read{workers}", workers, cacheDir=cache, **marks)
+        assert read == fed
+        assert (about.rows, about.skippedRows) == (told.rows, 2)
+        assert about.snapshot["rows"] == ROWS - 50
+        assert about.snapshot["is_new"] is (workers == 1)
+    streams = {"tfArgs": {"streams": True}}
+    assert passes_of(df, tmp_path / "f", **streams)[0] == passes_of(df, tmp_path / "r", cacheDir=cache, **streams)[0]
+
+
+def test_an_evaluator_gets_all_rows_for_validation(spark, tmp_path):
+    params = {"validationIndicatorCol": "held", "workers": 3, "evalNode": True}
+    fed, _ = passes_of(rows(spark), tmp_path / "fed", **params)
+    read, _ = passes_of(rows(spark), tmp_path / "read", cacheDir=str(tmp_path / "cache"), **params)
+    assert read == fed
+
+
+def network():
+    import keras
+
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Input((2,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
+def estimator(**params):
+    common = {"model": network, "batchSize": 16, "epochs": 2, "seed": 3, "verbose": 0, "clusterSize": 2}
+    return KerasEstimator(**{**common, **SKIPPED, **params})
+
+
+def weights_of(df, directory: Path, **params):
+    """The weights at the end of training, and the model."""
+    import keras
+
+    class SaveWeights(keras.callbacks.Callback):
+        chief_only = True
+
+        def on_train_end(self, logs=None):
+            np.savez(str(directory / "weights.npz"), *self.model.get_weights())
+
+    model = estimator(callbacks=[SaveWeights()], **params).fit(df)
+    with np.load(directory / "weights.npz") as saved:
+        return [saved[name].tobytes() for name in saved.files], model
+
+
+@pytest.mark.parametrize(
+    ("workers", "params"),
+    [
+        (1, {"validationIndicatorCol": "held"}),
+        (2, {"validationSplit": 0.25}),
+        (3, {"shuffle": False, "weightCol": "weight"}),
+    ],
+    ids=["marked", "a split, shuffled", "weighted, in order"],
+)
+def test_weights_are_those_of_rows_that_spark_feeds(spark, tmp_path, workers, params):
+    df = rows(spark)
+    fed, before = weights_of(df, tmp_path, clusterSize=workers, **params)
+    read, model = weights_of(df, tmp_path, clusterSize=workers, cacheDir=str(tmp_path / "cache"), **params)
+    assert read == fed
+    assert model.summary.history == before.summary.history
+    assert sum(model.summary.timeline.values()) > model.summary.timeline["snapshot"] > 0
+
+
+def test_a_second_fit_reads_and_says_what(spark, tmp_path, capfd):
+    df, cache = rows(spark), str(tmp_path / "cache")
+    stages = [VectorAssembler(inputCols=["id", "weight"], outputCol="x"), estimator(cacheDir=cache, featuresCol="x")]
+    first = Pipeline(stages=stages).fit(df).stages[-1]
+    stages[-1].setVerbose(1)
+    second = Pipeline(stages=stages).fit(rows(spark)).stages[-1]  # another plan to Spark, of the same rows
+    assert second.summary.history == first.summary.history
+    assert second.summary.snapshot == first.summary.snapshot | {"is_new": False}
+    assert f"cacheDir={cache!r} has 150 rows, written 20" in capfd.readouterr().err
+    with pytest.raises(errors.SnapshotError, match="has the rows of another DataFrame"):
+        Pipeline(stages=stages).fit(df.where("id > 3"))
+
+
+def test_a_search_writes_the_rows_of_each_fold_and_leaves_none_of_them(spark, tmp_path):
+    df, cache = rows(spark).dropna().where("id <> 8").select("features", "label"), tmp_path / "cache"
+
+    def found(**params):
+        one = estimator(epochs=1, **params)
+        maps = [{one.seed: 1}, {one.seed: 2}]
+        search = CrossValidator(estimator=one, estimatorParamMaps=maps, evaluator=RegressionEvaluator(), numFolds=2)
+        fitted = search.setSeed(5).setParallelism(2).fit(df)
+        return fitted.avgMetrics, fitted.bestModel.summary.history
+
+    assert found(cacheDir=str(cache)) == found()
+    assert sorted(path.name.partition("-")[0] for path in cache.iterdir()) == ["manifest.json", "rows"]
+
+
+def test_fits_of_several_param_maps_share_one_snapshot(spark, tmp_path):
+    df, one = rows(spark), estimator(epochs=1, cacheDir=str(tmp_path / "cache"))
+    fitted = dict(one.fitMultiple(df, [{one.seed: 1}, {one.seed: 2}]))
+    assert [fitted[i].summary.snapshot["is_new"] for i in (0, 1)] == [True, False]
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.fixture
+def snapshot(spark, tmp_path):
+    """Files of a DataFrame, and the directory of its snapshot."""
+    files, cache = tmp_path / "files", tmp_path / "cache"
+    rows(spark).write.parquet(str(files))
+    estimator(cacheDir=str(cache)).fit(spark.read.parquet(str(files)))
+    return files, cache
+
+
+def test_a_snapshot_that_does_not_fit_is_an_error_before_any_job(spark, snapshot):
+    files, cache = snapshot
+    df, one = spark.read.parquet(str(files)), estimator(cacheDir=str(cache))
+    jobs = jobs_of(spark)
+    with pytest.raises(errors.SnapshotError, match=r"not have the columns \['ragged \(float32\[\]\)'\] of this fit"):
+        TFEstimator(trainFn=record, featuresCol="ragged", cacheDir=str(cache), verbose=0).fit(df)
+    with pytest.raises(errors.SnapshotError, match=r"\['label \(int32\)'\]"):
+        one.fit(df.withColumn("label", F.col("id").cast("int")))
+    with pytest.raises(errors.SnapshotError, match=r"\['held \(bool\)'\]"):
+        one.fit(df, {one.validationIndicatorCol: "held"})
+    part = next(cache.glob("rows-*/part-00007-*"))
+    part.write_bytes(part.read_bytes()[:-1])
+    next(cache.glob("rows-*/part-00008-*")).unlink()
+    with pytest.raises(errors.SnapshotError, match="is damaged: 2 of 60 files are missing or have another size"):
+        one.fit(df)
+    (cache / "manifest.json").write_text("{")
+    with pytest.raises(errors.SnapshotError, match=r"a manifest\.json that is none of this version"):
+        one.fit(df)
+    assert jobs_of(spark) == jobs
+
+
+def test_newer_files_are_warned_of(spark, snapshot, monkeypatch):
+    files, cache = snapshot
+    shutil.copytree(cache, cache.with_name("copy"))  # one that this program does not know
+    rows(spark).where("id < 9").write.mode("append").parquet(str(files))
+    with pytest.warns(
+        UserWarning, match="files of the DataFrame are others: [1-4] are new or have changed, 0 are gone"
+    ):
+        model = estimator(cacheDir=f"{cache}/../copy").fit(spark.read.parquet(str(files)))
+    assert "have it written anew" in model.summary.warnings[-1]
+    assert model.summary.rows == ROWS - 50 - 2
+
+
+def test_files_of_a_writer_that_was_killed_are_no_snapshot(spark, snapshot):
+    files, cache = snapshot
+    df, (left,) = spark.read.parquet(str(files)), cache.glob("rows-*")
+    (cache / "manifest.json").unlink()
+    (left / "part-00000-half").write_bytes(b"PAR1")
+    one = estimator(cacheDir=str(cache))
+    assert one.fit(df).summary.snapshot["is_new"]
+    assert left.is_dir()  # another program may be writing it
+    (cache / "manifest.json").unlink()
+    for path in left.iterdir():
+        os.utime(path, (0, 0))
+    assert one.fit(df).summary.rows == ROWS - 50 - 2
+    assert not left.exists()
+
+
+def test_rows_that_cannot_be_written_are_the_error_of_a_fit(spark, tmp_path):
+    one = estimator(cacheDir=str(tmp_path / "cache"))
+    with pytest.raises(errors.EmptyDataError, match="has no rows to train on"):
+        one.fit(rows(spark).where("id < 0"))
+    assert not list((tmp_path / "cache").iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.TfosMlError, match="cannot be used"):
+        estimator(cacheDir=str(tmp_path / "file" / "cache")).fit(rows(spark))

@@ -1,0 +1,79 @@
+"""``model.summary`` without a fit: what it says, in text, in notebooks and as a figure."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tfos_ml import TFModel, errors
+from tfos_ml.stages.summary import TrainingSummary
+
+HISTORY = {"loss": [0.5, 0.25, math.nan], "val_loss": [0.6, 0.3, 0.2], "accuracy": [0.8, 0.9, 0.95]}
+
+
+@pytest.fixture
+def summary():
+    return TrainingSummary(HISTORY, 1500, 100, 3, 12.34, [{}, {}], steps=45, warnings=["a < b"])
+
+
+def test_a_model_that_no_fit_has_made_has_none():
+    model = TFModel()
+    assert not model.hasSummary
+    with pytest.raises(errors.NoSummaryError, match="No training summary available for this TFModel"):
+        _ = model.summary
+    assert issubclass(errors.NoSummaryError, RuntimeError)  # as Spark ML's
+
+
+def test_a_copy_has_its_own(summary):
+    model = TFModel()
+    model._summary = summary
+    copied = model.copy()
+    assert copied.summary == summary
+    copied.summary.history["loss"].clear()
+    assert model.hasSummary
+    assert len(summary.history["loss"]) == 3
+
+
+def test_text_has_the_last_values(summary):
+    assert repr(summary) == (
+        "TrainingSummary(rows=1,500, validationRows=100, skippedRows=3, seconds=12.3, nodes=2, epochs=3, steps=45, "
+        "loss=nan, val_loss=0.2, accuracy=0.95, warnings=1)"
+    )
+
+
+def test_notebooks_show_a_table_and_a_chart_for_each_metric(summary):
+    root = ElementTree.fromstring(f"<div>{summary._repr_html_()}</div>")
+    assert {row[0].text: row[1].text for row in root.find("table")}["steps"] == "45"
+    assert [item.text for item in root.iter("li")] == ["a < b"]
+    charts = root.findall("{http://www.w3.org/2000/svg}svg")
+    points = [[len(line.get("points").split()) for line in chart if line.tag.endswith("polyline")] for chart in charts]
+    assert points == [[2, 3], [3]]  # NaN is left out
+
+
+def test_no_chart_of_one_epoch():
+    once = TrainingSummary({"loss": [0.5]}, 1, 0, 0, 1.0, [{}])
+    assert "svg" not in once._repr_html_()
+    assert "svg" not in TrainingSummary({}, 1, 0, 0, 1.0, [{}])._repr_html_()
+
+
+def test_plot_draws_training_beside_validation(summary):
+    pytest.importorskip("matplotlib")
+    figure = summary.plot()
+    assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
+    assert [line.get_label() for line in figure.axes[0].lines] == ["loss", "val_loss"]
+
+
+def test_plot_says_what_to_install(summary, monkeypatch):
+    real = builtins.__import__
+
+    def without_matplotlib(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    with pytest.raises(errors.MissingPackageError, match=r"pip install matplotlib"):
+        summary.plot()

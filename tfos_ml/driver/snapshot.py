@@ -1,0 +1,274 @@
+"""Snapshots on the driver: one is written by a Spark job where ``cacheDir`` has none, else read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from pyarrow import fs
+
+from tfos_ml.common import filesystems
+from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.redact import redact
+from tfos_ml.data.order import pack_counts
+from tfos_ml.data.schema import ROW_COLUMN
+from tfos_ml.data.snapshot import Snapshot, StoredColumn
+from tfos_ml.driver.input_files import InputFiles, changes, input_files
+from tfos_ml.driver.snapshot_rows import digest, write_rows
+from tfos_ml.errors import SnapshotError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
+_PART = re.compile(r"part-\d+-.*\.parquet$")
+MANIFEST = "manifest.json"
+BUCKETS = 60  # or a multiple: 1 to 6, 10, 12, 15, 20 and 30 nodes get as many each
+LEFTOVER_SECONDS = 86400.0  # after which files without a manifest are those of a writer that was killed
+MOST_NAMED = 3  # in a message
+_writing = threading.Lock()  # so that of several fits of a program that begin at once, one writes
+_known: dict[str, DataFrame] = {}  # by directory, a DataFrame that has its rows
+
+
+@dataclass(frozen=True)
+class Written:
+    """A snapshot, and where it comes from."""
+
+    snapshot: Snapshot
+    time: float  # in seconds since 1970
+    application: str  # of Spark
+    inputs: InputFiles = field(repr=False)  # size and time of the DataFrame's files, if known
+    is_new: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """What a fitted model tells of it."""
+        return {
+            "rows": self.snapshot.rows,
+            "time": self.time,
+            "application": self.application,
+            "is_new": self.is_new,
+        }
+
+    def notice(self, df: DataFrame) -> str:
+        """What to say if the files of a DataFrame are others than when its rows were written; else empty."""
+        changed = "" if self.is_new else changes(self.inputs, input_files(df))
+        return changed and (
+            f"cacheDir has {self}; since then files of the DataFrame are others: {changed}. Delete the directory to "
+            "have it written anew."
+        )
+
+    def __str__(self) -> str:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
+        return f"{self.snapshot.rows:,} rows, written {when} by {self.application}"
+
+
+class SnapshotDirectory:
+    """The directory that ``cacheDir`` names.
+
+    Parameters
+    ----------
+    uri : str
+        An absolute path or a URI, as Spark or pyarrow takes it.
+    spark : SparkSession
+        Of the fit.
+    """
+
+    def __init__(self, uri: str, spark: SparkSession):
+        self._spark = spark
+        self._uri = pyarrow_uri(uri)
+        self._sparks = spark_path(uri)
+        self._shown = f"cacheDir={redact(uri)!r}"
+
+    def take(
+        self, df: DataFrame, numbered: Callable[[], DataFrame], columns: Sequence[StoredColumn], nodes: int
+    ) -> Written:
+        """The snapshot of a DataFrame, which is written first if there is none.
+
+        `numbered` has the `columns` as ``c0``, ``c1``..., and the row ids; `nodes` is how many train.
+
+        Raises
+        ------
+        SnapshotError
+            If the directory cannot be used, lacks files, or has rows of other columns, or those of another DataFrame
+            of this program.
+        EmptyDataError
+            If there are no rows to write.
+        """
+        with _writing, self._errors():
+            found = self._read()
+            if found is None:
+                found = self._write(df, numbered(), tuple(columns), nodes)
+            else:
+                self._check(found, columns)
+                self._check_rows(found.snapshot, df, numbered, columns)
+            _known[self._uri] = df
+            return found
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except filesystems.StorageError as error:
+            raise SnapshotError(
+                f"{self._shown} cannot be used: {error}. Name a directory that this host and all executors reach."
+            ) from None
+
+    # Reading
+
+    def _read(self) -> Written | None:
+        text = filesystems.request(filesystems.child_uri(self._uri, MANIFEST), _content)
+        if text is None:
+            return None
+        try:
+            told = json.loads(text)
+            directory = filesystems.child_uri(self._uri, told.pop("directory"))
+            columns = tuple(StoredColumn(**column) for column in told["snapshot"].pop("columns"))
+            return Written(snapshot=Snapshot(directory, columns, **told.pop("snapshot")), **told)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise SnapshotError(
+                f"{self._shown} has a {MANIFEST} that is none of this version. Delete the directory, or name another."
+            ) from None
+
+    def _check(self, found: Written, columns: Sequence[StoredColumn]) -> None:
+        """Raise ``SnapshotError`` if what was found cannot be what the fit wants."""
+        snapshot = found.snapshot
+        lacking = [str(column) for column in columns if snapshot.position(column) is None]
+        if lacking:
+            raise SnapshotError(
+                f"The snapshot in {self._shown} does not have the columns {lacking} of this fit; it has "
+                f"{[str(column) for column in snapshot.columns]}. Delete the directory, or name another."
+            )
+        there = filesystems.request(snapshot.directory, _sizes)
+        wrong = [name for name, size in snapshot.files.items() if there.get(name) != size]
+        if wrong:
+            raise SnapshotError(
+                f"The snapshot in {self._shown} is damaged: {len(wrong)} of {len(snapshot.files)} files are missing or "
+                f"have another size ({', '.join(wrong[:MOST_NAMED])}). Delete the directory, or name another."
+            )
+
+    def _check_rows(
+        self, snapshot: Snapshot, df: DataFrame, numbered: Callable[[], DataFrame], columns: Sequence[StoredColumn]
+    ) -> None:
+        """Raise ``SnapshotError`` if an earlier fit of this program had other rows here, as other folds of a search."""
+        known = _known.get(self._uri)
+        if known is None or known.sparkSession is not self._spark or known.sameSemantics(df):
+            return
+        stored = self._spark.read.parquet(f"{self._sparks}/{_name(snapshot.directory)}")
+        names = [f"c{i}" for i in range(len(columns))]
+        same = [f"c{snapshot.position(column)}" for column in columns]
+        if digest(stored, [*same, ROW_COLUMN]) != digest(numbered(), [*names, ROW_COLUMN]):
+            raise SnapshotError(
+                f"{self._shown} has the rows of another DataFrame, on which this program has trained before. Name "
+                "another directory. In a search put the estimator into CrossValidator itself, and the search into the "
+                "Pipeline: it then writes the rows of each fold."
+            )
+
+    # Writing
+
+    def _write(self, df: DataFrame, rows: DataFrame, columns: tuple[StoredColumn, ...], nodes: int) -> Written:
+        probe = filesystems.child_uri(self._uri, f".probe-{uuid.uuid4().hex[:12]}")
+        filesystems.request(probe, filesystems.write_and_delete)
+        self._delete_leftovers()
+        buckets, name = math.lcm(BUCKETS, nodes), f"rows-{uuid.uuid4().hex[:12]}"
+        directory = filesystems.child_uri(self._uri, name)
+        try:
+            counts = write_rows(rows, f"{self._sparks}/{name}", buckets)
+            files = filesystems.request(directory, _sizes)
+            snapshot = Snapshot(directory, columns, buckets, pack_counts(counts), files)
+            lacking = [str(b) for b in np.flatnonzero(snapshot.bucket_rows) if not snapshot.files_of(int(b))]
+            if lacking:
+                raise SnapshotError(
+                    f"{self._shown} lacks files that tasks of Spark have written: it is another directory to them. "
+                    "Name one that this host and all executors reach."
+                )
+            written = Written(snapshot, time.time(), self._application(), input_files(df), is_new=True)
+            self._publish(written, name)
+        except BaseException:
+            with contextlib.suppress(filesystems.StorageError):
+                filesystems.request(directory, _delete)
+            raise
+        return written
+
+    def _publish(self, written: Written, name: str) -> None:
+        told: dict[str, Any] = asdict(written) | {"directory": name}
+        del told["is_new"], told["snapshot"]["directory"]
+        content = json.dumps(told, indent=1, sort_keys=True).encode()
+
+        def publish(filesystem: fs.FileSystem, path: str) -> None:
+            partial = f"{path}/{name}/{MANIFEST}"
+            with filesystem.open_output_stream(partial) as stream:
+                stream.write(content)
+            filesystem.move(partial, f"{path}/{MANIFEST}")
+
+        filesystems.request(self._uri, publish)
+
+    def _application(self) -> str:
+        name = self._spark.conf.get("spark.app.name", "")
+        return f"{name} ({self._spark.conf.get('spark.app.id', '')})"
+
+    def _delete_leftovers(self) -> None:
+        """Delete the files of writers that were killed."""
+
+        def delete(filesystem: fs.FileSystem, path: str) -> None:
+            for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
+                if info.type != fs.FileType.Directory or not info.base_name.startswith("rows-"):
+                    continue
+                files = filesystem.get_file_info(fs.FileSelector(info.path, recursive=True))
+                newest = max((file.mtime_ns or 0 for file in files), default=0) / 1e9
+                if time.time() - newest > LEFTOVER_SECONDS:
+                    filesystem.delete_dir(info.path)
+
+        filesystems.request(self._uri, delete)
+
+
+def delete_snapshot(uri: str) -> None:
+    """Delete a directory and what is in it; raises nothing."""
+    _known.pop(uri, None)
+    try:
+        filesystems.request(uri, _delete)
+    except Exception as error:
+        logger.warning("The rows in %s could not be deleted: %s", redact(uri), error)
+
+
+def spark_path(uri: str) -> str:
+    """A path or URI of pyarrow's as Spark takes it: on the hosts without a scheme, of S3 without credentials."""
+    if "://" not in uri:
+        return f"file://{uri}" if uri.startswith("/") else uri
+    parts = urlsplit(uri)
+    if parts.scheme in ("s3", "s3a", "s3n"):
+        return f"s3a://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+    return uri.rstrip("/")
+
+
+def _content(filesystem: fs.FileSystem, path: str) -> bytes | None:
+    if filesystem.get_file_info(path).type != fs.FileType.File:
+        return None
+    with filesystem.open_input_stream(path) as stream:
+        content: bytes = stream.read()
+    return content
+
+
+def _sizes(filesystem: fs.FileSystem, path: str) -> dict[str, int]:
+    """Sizes of the Parquet files in a directory by name."""
+    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return {info.base_name: info.size for info in found if _PART.match(info.base_name)}
+
+
+def _delete(filesystem: fs.FileSystem, path: str) -> None:
+    if filesystem.get_file_info(path).type == fs.FileType.Directory:
+        filesystem.delete_dir(path)
+
+
+def _name(uri: str) -> str:
+    return uri.partition("?")[0].rpartition("/")[2]

@@ -1,0 +1,58 @@
+"""Rows of a snapshot in Spark: written by a job, counted, and compared with those of a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfos_ml.common.spark_api import repartition_by_id
+from tfos_ml.data.order import PARTITION_SHIFT, Int64s, dealt_number
+from tfos_ml.data.schema import ROW_COLUMN
+from tfos_ml.driver.job_errors import typed_error
+from tfos_ml.errors import EmptyDataError, SnapshotError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROW_GROUP_BYTES = 16 << 20
+
+
+def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
+    """Have Spark write numbered rows to a new directory; returns their number by source partition.
+
+    Raises ``EmptyDataError`` if there are none, ``SnapshotError`` if some are missing, and what a job of Spark raises.
+    """
+    from pyspark.sql import functions as F
+
+    spark, row = rows.sparkSession, F.col(ROW_COLUMN)
+    partition, place = F.shiftright(row, PARTITION_SHIFT), row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
+    try:
+        by_bucket = repartition_by_id(rows, buckets, F.pmod(dealt_number(row), F.lit(buckets)).cast("int"))
+        options = {"parquet.block.size": ROW_GROUP_BYTES, "maxRecordsPerFile": 0}
+        by_bucket.sortWithinPartitions(ROW_COLUMN).write.options(**options).parquet(path)
+        by_partition = spark.read.schema(f"{ROW_COLUMN} bigint").parquet(path).groupBy(partition)
+        found = [tuple(row) for row in by_partition.agg(F.count("*"), F.max(place) + 1).collect()]
+    except Exception as error:  # Spark's; what is not about us is raised as it is
+        raise typed_error(error, spark) from None
+    if not found:
+        raise EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
+    numbers, counts, ends = np.array(found, np.int64).T
+    if (counts != ends).any():
+        raise SnapshotError(
+            "Spark has computed a partition of the DataFrame twice, with different rows, so some are missing in "
+            "the snapshot. Persist the DataFrame, or make what it reads and computes repeatable."
+        )
+    return np.bincount(numbers, counts).astype(np.int64)
+
+
+def digest(rows: DataFrame, columns: Sequence[str]) -> tuple[Any, ...]:
+    """Number of rows, and sum of hashes of some columns, whatever their order; raises what a job of Spark raises."""
+    from pyspark.sql import functions as F
+
+    hashed = F.xxhash64(*columns).cast("decimal(20)")
+    try:
+        return tuple(rows.agg(F.count("*"), F.sum(hashed)).first() or ())
+    except Exception as error:  # Spark's; what is not about us is raised as it is
+        raise typed_error(error, rows.sparkSession) from None

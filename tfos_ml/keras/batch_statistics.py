@@ -1,0 +1,84 @@
+"""BatchNormalization over the rows of all workers: mean and variance of the whole step, forward and backward.
+
+Each worker computes the moments of its own rows. Their sums over workers, weighted by the number of values behind each,
+are the moments of all rows (in float64, for a variance is a difference of two sums). What the step's loss makes of the
+global moments is summed over workers on the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfos_ml.keras.collectives import WorkerGroup
+
+
+class StepWeights:
+    """Of one worker in one step, for one call of a layer.
+
+    `rows` is 1.0 if the worker has rows in the step, else 0.0; `loss` the factor of its loss in the step's loss; `name`
+    is that of the call, the same on all workers.
+    """
+
+    def __init__(self, rows: tf.Tensor, loss: tf.Tensor, name: str):
+        self.rows, self.loss, self.name = rows, loss, name
+
+
+def global_moments(
+    layer: Any, plain: Callable[..., Any], group: WorkerGroup, weights: Callable[[], StepWeights | None]
+) -> Callable[..., Any]:
+    """``_moments`` of a BatchNormalization, of the rows of all workers; as `plain` where `weights` are None."""
+
+    def moments(inputs: Any, mask: Any) -> tuple[Any, Any]:
+        mean, variance = plain(inputs, mask)
+        step = weights()
+        if step is None:
+            return mean, variance
+        values = _count(layer, inputs, mask) * tf.cast(step.rows, tf.float64)
+        return _over_workers(mean, variance, values, step, group)
+
+    return moments
+
+
+def _count(layer: Any, inputs: Any, mask: Any) -> tf.Tensor:
+    """How many values of each channel the moments are of."""
+    if mask is not None:
+        return tf.reduce_sum(tf.cast(mask, tf.float64))
+    channels = tf.shape(inputs, out_type=tf.int64)[layer.axis]
+    return tf.cast(tf.size(inputs, out_type=tf.int64) // channels, tf.float64)
+
+
+def _over_workers(mean: Any, variance: Any, count: tf.Tensor, step: StepWeights, group: WorkerGroup) -> Any:
+    shape, loss_weight = mean.shape, step.loss
+
+    @tf.custom_gradient
+    def combine(mean: tf.Tensor, variance: tf.Tensor) -> Any:
+        own_mean, own_variance = (tf.reshape(tf.cast(t, tf.float64), [-1]) for t in (mean, variance))
+        sums = tf.concat([[count], count * own_mean, count * (own_variance + own_mean**2)], 0)
+        sums = group.all_reduce(tf.ensure_shape(_finite(sums, count), [1 + 2 * shape.num_elements()]), step.name)
+        all_mean, squares = tf.split(sums[1:] / sums[0], 2)
+        all_variance = tf.maximum(squares - all_mean**2, 0)
+        part = tf.math.divide_no_nan(count / sums[0], tf.cast(loss_weight, tf.float64))
+
+        def backward(of_mean: tf.Tensor, of_variance: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            flat = tf.concat([tf.reshape(of_mean, [-1]), tf.reshape(of_variance, [-1])], 0)
+            weighted = _finite(tf.cast(flat, tf.float64) * tf.cast(loss_weight, tf.float64), count)
+            total = group.all_reduce(tf.ensure_shape(weighted, [2 * shape.num_elements()]), f"{step.name}-gradient")
+            by_mean, by_variance = tf.split(total, 2)
+            by_mean = part * (by_mean + 2 * (own_mean - all_mean) * by_variance)
+            return _like(by_mean, mean), _like(part * by_variance, variance)
+
+        return (_like(all_mean, mean), _like(all_variance, variance)), backward
+
+    return combine(mean, variance)
+
+
+def _finite(values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Zeros where a worker has no rows, whatever was computed for it."""
+    return tf.where(count > 0, values, tf.zeros_like(values))
+
+
+def _like(values: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(tf.cast(values, other.dtype), other.shape)

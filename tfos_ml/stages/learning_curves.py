@@ -1,0 +1,56 @@
+"""Learning curves as SVG, for notebooks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+
+_WIDTH, _HEIGHT, _MARGIN = 240, 150, 24
+_COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c")
+
+Series = Mapping[str, list[float]]
+
+
+def charts(history: Series) -> dict[str, dict[str, list[float]]]:
+    """Series by metric: ``val_loss`` and ``eval_loss`` go with ``loss``."""
+    grouped: dict[str, dict[str, list[float]]] = {}
+    for name, values in history.items():
+        metric = name.removeprefix("val_").removeprefix("eval_")
+        grouped.setdefault(metric, {})[name] = values
+    return grouped
+
+
+def svg(history: Series) -> str:
+    """One chart a metric; nothing if there are no two epochs to compare."""
+    drawn = [_chart(series) for series in charts(history).values() if max(map(len, series.values())) > 1]
+    return "".join(drawn)
+
+
+def _chart(series: Series) -> str:
+    finite = [value for values in series.values() for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, high = min(finite), max(finite)
+    epochs = max(map(len, series.values()))
+    lines = [
+        f'<text x="2" y="{_MARGIN + 4}" font-size="9">{high:.3g}</text>',
+        f'<text x="2" y="{_HEIGHT - _MARGIN}" font-size="9">{low:.3g}</text>',
+    ]
+    for place, (name, values) in enumerate(series.items()):
+        color = _COLORS[place % len(_COLORS)]
+        points = " ".join(
+            f"{_scaled(i, 0, epochs - 1, 2 * _MARGIN, _WIDTH - 8):.1f},"
+            f"{_scaled(value, low, high, _HEIGHT - _MARGIN, _MARGIN):.1f}"
+            for i, value in enumerate(values)
+            if math.isfinite(value)
+        )
+        lines.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>')
+        x = 2 * _MARGIN + place * (_WIDTH - 2 * _MARGIN) // len(series)
+        lines.append(f'<text x="{x}" y="12" font-size="10" fill="{color}">{escape(name)}</text>')
+    body = "".join(lines)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}">{body}</svg>'
+
+
+def _scaled(value: float, low: float, high: float, first: float, last: float) -> float:
+    return first + (last - first) * ((value - low) / (high - low) if high > low else 0.5)

@@ -1,0 +1,141 @@
+"""What a fit reports about itself: ``TFModel.summary``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml.errors import MissingPackageError
+from tfos_ml.stages.learning_curves import charts, svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tfos_ml.driver.fit import RunResult
+
+
+@dataclasses.dataclass(repr=False)
+class TrainingSummary:
+    """Numbers of one fit; saved with the model. A notebook shows it as a table with learning curves.
+
+    Attributes
+    ----------
+    history : dict of str to list of float
+        Metrics that the chief reported, by name, one value an epoch; the evaluator's with ``eval_`` in front.
+    rows, validationRows, skippedRows : int
+        Rows that were trained on, validated on, and left out by ``handleInvalid="skip"``.
+    seconds : float
+        Time of the slowest node.
+    nodes : list of dict
+        Of each node: address, rows, reports and more.
+    steps : int or None
+        Training steps; None unless a KerasEstimator trained.
+    epochSeconds : list of float
+        Seconds of each epoch of a KerasEstimator.
+    warnings : list of str
+        What a KerasEstimator warned of.
+    timeline : dict of str to float
+        Seconds of each phase of ``fit``, in order: "checks" (before the job), "job" (Spark's scheduling), "process"
+        (the chief's starts), "meeting" (of the nodes), "rows" (until the last has arrived), "tracing" (of a Keras
+        model's step by TensorFlow), "training" (the rest), "export" and "return". Their sum is the time of ``fit``.
+    snapshot : dict or None
+        With ``cacheDir``: how many rows the snapshot has, when and by which application it was written, and whether by
+        this fit (``is_new``).
+
+    Examples
+    --------
+    >>> model.summary.history["loss"][-1], model.summary.rows                  # doctest: +SKIP
+    (0.0312, 60000)
+    >>> model.summary.plot().savefig("curves.png")                             # doctest: +SKIP
+    """
+
+    history: dict[str, list[float]]
+    rows: int
+    validationRows: int
+    skippedRows: int
+    seconds: float
+    nodes: list[dict[str, Any]]
+    steps: int | None = None
+    epochSeconds: list[float] = dataclasses.field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    timeline: dict[str, float] = dataclasses.field(default_factory=dict)
+    snapshot: dict[str, Any] | None = None
+
+    @classmethod
+    def _of_run(cls, result: RunResult, history: dict[str, list[float]]) -> TrainingSummary:
+        reports = result.reports
+        chief = next(r for r in reports if r["chief"])
+        return cls(
+            history=history,
+            rows=sum(r["rows"] for r in reports),
+            validationRows=sum(r["validation_rows"] for r in reports),
+            skippedRows=sum(r["skipped_rows"] for r in reports),
+            seconds=max(r["seconds"] for r in reports),
+            nodes=reports,
+            steps=chief.get("steps"),
+            epochSeconds=chief.get("epoch_seconds", []),
+            warnings=chief.get("warnings", []),
+        )
+
+    @classmethod
+    def _from_json(cls, saved: Mapping[str, Any]) -> TrainingSummary:
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in saved.items() if name in names})
+
+    def _table(self) -> dict[str, str]:
+        """What a reader sees first, by name."""
+        shown = {
+            "rows": f"{self.rows:,}",
+            "validationRows": f"{self.validationRows:,}" if self.validationRows else "",
+            "skippedRows": f"{self.skippedRows:,}" if self.skippedRows else "",
+            "seconds": f"{self.seconds:.1f}",
+            "nodes": str(len(self.nodes)),
+            "epochs": str(max(map(len, self.history.values()), default=0)),
+            "steps": "" if self.steps is None else f"{self.steps:,}",
+            **{name: f"{values[-1]:.4g}" for name, values in self.history.items() if values},
+            "warnings": str(len(self.warnings)) if self.warnings else "",
+        }
+        return {name: text for name, text in shown.items() if text}
+
+    def __repr__(self) -> str:
+        return f"TrainingSummary({', '.join(f'{name}={text}' for name, text in self._table().items())})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in self._table().items())
+        warnings = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
+        return f"<table>{rows}</table>{f'<ul>{warnings}</ul>' if warnings else ''}{svg(self.history)}"
+
+    def plot(self) -> Figure:
+        """Draw the learning curves with matplotlib, one chart a metric, training beside validation.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            A figure that no window shows; a notebook displays it.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+
+        Examples
+        --------
+        >>> model.summary.plot().savefig("curves.png")                         # doctest: +SKIP
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError as error:
+            raise MissingPackageError(
+                "summary.plot() needs matplotlib, which is not installed here. Run: pip install matplotlib.",
+                name="matplotlib",
+            ) from error
+        grouped = charts(self.history)
+        figure = Figure(figsize=(4 * max(1, len(grouped)), 3), layout="constrained")
+        for place, (metric, series) in enumerate(grouped.items()):
+            axes = figure.add_subplot(1, len(grouped), place + 1, title=metric, xlabel="epoch")
+            for name, values in series.items():
+                axes.plot(range(1, len(values) + 1), values, marker=".", label=name)
+            axes.legend()
+        return figure
