@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -72,14 +73,10 @@ class Scoring:
     threshold: float = 0.5
 
 
-@dataclass(frozen=True)
-class _WithoutModel(Scoring):
-    """How to call a model, for another process: msgspec decodes no ``Artifact | Path``."""
-
-    model: None  # type: ignore[assignment]
-
-
 _SCORING, _DIRECTORY = b"tfos_ml.scoring", b"tfos_ml.directory"
+_DESCRIBED = msgspec.defstruct(  # what of a Scoring is encoded; model and fields are beside it
+    "Described", [(name, kind) for name, kind in get_type_hints(Scoring).items() if name not in ("model", "fields")]
+)
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
 
@@ -139,10 +136,10 @@ def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
 def encode_scoring(scoring: Scoring, directory: Path) -> bytes:
     """How to call a model that lies in a directory, for another process.
 
-    It is an Arrow schema of the fields, with the rest as MessagePack in its metadata.
+    It is an Arrow schema of the fields, with the rest in its metadata.
     """
     rest = {name: value for name, value in vars(scoring).items() if name not in ("model", "fields")}
-    metadata = {_SCORING: encode({**rest, "model": None, "fields": {}}), _DIRECTORY: os.fsencode(directory)}
+    metadata = {_SCORING: encode(rest), _DIRECTORY: os.fsencode(directory)}
     encoded: bytes = pa.schema(list(scoring.fields.items()), metadata).serialize().to_pybytes()
     return encoded
 
@@ -153,9 +150,9 @@ def decode_scoring(content: bytes) -> Scoring:
     metadata = schema.metadata or {}
     if metadata.keys() != {_SCORING, _DIRECTORY}:
         raise MessageError(f"a description of a model has other metadata: {sorted(metadata)}")
-    rest = vars(decode(_WithoutModel, metadata[_SCORING]))
+    rest = msgspec.structs.asdict(decode(_DESCRIBED, metadata[_SCORING]))
     fields = dict(zip(schema.names, schema.types, strict=True))
-    return Scoring(**{**rest, "model": Path(os.fsdecode(metadata[_DIRECTORY])), "fields": fields})
+    return Scoring(model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields, **rest)
 
 
 def columns_of(batch: tuple[pa.Array, ...] | pa.Array) -> list[pa.Array]:
