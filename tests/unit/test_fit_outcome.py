@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tfos_ml.protocol.template import make_template
-from tfos_ml.stages.fit_outcome import independence, missing_export
+from tfos_ml.stages.fit_outcome import independence
 
 
 def reports(*labels, reads="dataset", coordinates=(), rows=30):
@@ -42,13 +42,6 @@ def test_workers_with_files_of_their_own():
 )
 def test_nothing_is_said_of_others(found, template):
     assert independence(found, template) is None
-
-
-def test_how_a_chief_ended_that_exported_nothing():
-    assert "worker:0, so" in missing_export({"label": "worker:0", "ending": "returned"})
-    assert "(sys.exit(0) at a.py, line 3, in f)" in missing_export(
-        {"label": "worker:0", "ending": "sys.exit(0) at a.py, line 3, in f"}
-    )
 
 
 PROGRAM = """

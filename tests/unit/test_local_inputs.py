@@ -18,7 +18,6 @@ SCALAR = Signature({"x": TensorInfo("float32", (None,))}, {})
 ONE = Signature({"x": TensorInfo("float32", (None, 1))}, {})
 IMAGE = Signature({"x": TensorInfo("float32", (None, 2, 2))}, {})
 TEXT = Signature({"x": TensorInfo("string", (None,))}, {})
-RAGGED = Signature({"x": TensorInfo("int64", (None, None), ragged=True)}, {})
 RAGGED_NUMBERS = Signature({"x": TensorInfo("float32", (None, None), ragged=True)}, {})
 TWO = Signature({"a": TensorInfo("float32", (None, 2)), "b": TensorInfo("int64", (None,))}, {})
 ROW = [1.0, 0.0, 0.0, 2.0]
@@ -97,21 +96,6 @@ def test_a_batch_in_any_form(rows):
 )
 def test_what_is_one_row_follows_the_models_input(rows, signature, expected):
     assert given(rows, signature)["x"].tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("rows", "lists"),
-    [([1, 2, 3], [[1, 2, 3]]), ([[1, 2], [3]], [[1, 2], [3]]), ([np.array([1])], [[1]]), (np.array([1, 2]), [[1, 2]])],
-)
-def test_rows_of_a_ragged_input(rows, lists):
-    assert given(rows, RAGGED)["x"] == lists
-
-
-def test_several_inputs_by_column():
-    found = given({"left": [[1, 2], [3, 4]], "right": [5, 6]}, TWO)
-    assert found["a"].tolist() == [[1, 2], [3, 4]]
-    assert found["b"].tolist() == [5, 6]
-    assert given({"left": [1, 2], "right": 5}, TWO)["a"].tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize(

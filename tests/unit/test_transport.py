@@ -44,12 +44,9 @@ from tfos_ml.protocol.control_messages import (
 from tfos_ml.protocol.template import make_template
 
 DEADLINE = 30.0
-MIB = 1 << 20
 GROWTH_MIB = 64
 CALLS, CALL_BYTES = 8, 1 << 30
 TLS_ALERT = 0x15
-HANDSHAKE_SECONDS = 120.0  # gRPC's own; Flight gives no way to change it
-
 # A driver and a node in a process of its own. When its input ends it says what has come in.
 SERVERS = """
 import json, sys
@@ -495,12 +492,3 @@ def test_strangers_that_do_not_finish_the_handshake_do_not_hold_up_the_close(sai
     finally:
         for stranger in strangers:
             stranger.close()
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a handshake"])
-def test_strangers_that_do_not_finish_the_handshake_are_sent_away(servers, said):
-    with socket.create_connection(("127.0.0.1", servers.port(servers.driver)), DEADLINE) as stranger:
-        stranger.sendall(said)
-        stranger.settimeout(HANDSHAKE_SECONDS + DEADLINE)
-        assert stranger.recv(1) == b""
