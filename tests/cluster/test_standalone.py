@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import time
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 from conftest import wait_until
 from standalone import START_SECONDS, Driver, Outcome, Standalone
@@ -30,9 +25,7 @@ DYNAMIC = {
     "spark_dynamicAllocation_minExecutors": 2,
     "spark_dynamicAllocation_maxExecutors": 2,
 }
-REGISTRATION = {"spark_scheduler_maxRegisteredResourcesWaitingTime": "5s"}
 slower = partial(pytest.param, marks=pytest.mark.chaos)  # all together they take too long for each change
-EXPORTED = {"rows": 100, "history": {"rows_here": [50.0]}}
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +66,6 @@ def drivers(cluster):
 
 def contents(directory: Path, pattern: str) -> list:
     return [json.loads(path.read_text()) for path in sorted(directory.glob(pattern))]
-
-
-def test_fit_on_two_workers_of_one_executor_each(cluster, drivers, tmp_path):
-    outcome = drivers["barrier"].run(
-        "fit", train="count_rows", directory=str(tmp_path), exportDir=str(tmp_path / "model")
-    )
-    assert outcome.result == EXPORTED, outcome
-    assert contents(tmp_path, "read-*.json") == [50, 50]
-    assert contents(tmp_path, "model/content.json") == [50]
-    assert [len(worker.executors()) for worker in cluster.workers] == [1, 1]
 
 
 # A fetch of the nodes' input fails
@@ -134,29 +117,6 @@ def test_a_fit_whose_fetch_failed_is_restarted_and_trains_all_rows(cluster, driv
 # Processes that are stopped
 
 
-def begin_and_wait(driver: Driver, directory: Path, **params) -> dict[int, dict[str, int]]:
-    """Begin a fit of two nodes; pids by rank once both are in their train functions."""
-    driver.begin("fit", train="wait_until_told", directory=str(directory), **params)
-    assert wait_until(lambda: len(list(directory.glob("running-*.json"))) == 2, START_SECONDS), driver.log()[-3000:]
-    return dict(enumerate(contents(directory, "running-*.json")))
-
-
-@pytest.mark.parametrize("kind", ["barrier", "plain"])
-@pytest.mark.chaos  # tests/ledger has them without a cluster
-def test_a_stopped_supervisor_is_a_lost_node(drivers, tmp_path, kind):
-    stopped = begin_and_wait(drivers[kind], tmp_path)[1]["supervisor"]
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        outcome = drivers[kind].outcome(LEASE + 40)  # a node is silent for the lease and two calls, of 5 s each
-        assert (outcome.error, outcome.node) == ("NodeLostError", "worker:1"), outcome
-    except AssertionError:
-        drivers.end(kind)
-        raise
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(stopped, signal.SIGKILL)
-
-
 # Settings and sessions
 
 
@@ -167,44 +127,4 @@ def test_a_model_larger_than_the_results_that_spark_allows_is_a_typed_error(driv
     assert "exportDir" in outcome.message
 
 
-def test_a_session_stopped_in_mid_fit_is_a_typed_error(drivers, tmp_path):
-    begin_and_wait(drivers["barrier"], tmp_path, stop_on="stop")
-    (tmp_path / "stop").touch()
-    began = time.monotonic()
-    outcome = drivers["barrier"].outcome(60)
-    drivers.end("barrier")
-    assert outcome.error == "FitCancelledError", outcome
-    assert time.monotonic() - began < 30
-
-
 # Executors that come late; last, since it adds a worker
-
-
-@pytest.mark.chaos
-def test_executors_that_register_late_are_waited_for(cluster, drivers, tmp_path):
-    """They need more memory than the workers of the cluster have, until another joins."""
-    driver = cluster.driver(spark_executor_memory="3g", spark_cores_max=2)
-    fit = {"train": "count_rows", "directory": str(tmp_path)}
-    outcome = driver.run("fit", **fit, reservationTimeout=4.0)
-    assert outcome.error == "NotEnoughSlotsError"
-    assert 3 < outcome.seconds < 20
-    driver.begin("fit", **fit, reservationTimeout=100.0)
-    cluster.start_worker("127.0.0.4", memory="4g")
-    outcome = driver.outcome()
-    assert outcome.result == EXPORTED, outcome
-
-
-@pytest.mark.chaos
-def test_a_restart_without_the_host_that_was_lost_tells_both_causes(tmp_path):
-    with Standalone(tmp_path) as two:
-        driver = two.driver(spark_task_cpus=8, spark_executor_cores=8, spark_cores_max=16, **REGISTRATION)
-        (tmp_path / "fit").mkdir()
-        begin_and_wait(driver, tmp_path / "fit", maxRestarts=1)
-        lost = two.workers[1]
-        for process in [psutil.Process(lost.process.pid), *lost.executors(), *lost.pythons()]:
-            process.kill()
-        outcome = driver.outcome()
-    assert outcome.error == "NotEnoughSlotsError", outcome
-    assert "cannot begin again after NodeLostError (worker:" in outcome.message
-    assert "needs 2 task slots at once, but Spark has 1" in outcome.message
-    assert "maxRegisteredResourcesWaitingTime=5 s" in outcome.message

@@ -16,7 +16,6 @@ import pytest
 import train_functions
 from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, ON_CONNECT, lives, on, our_processes, wait_until
 from pyspark.sql import functions as F
-from supervisors import supervisor_of
 
 from tfos_ml import TFEstimator, errors
 from tfos_ml.driver.run import END_SECONDS
@@ -239,14 +238,6 @@ def interrupt(driver: subprocess.Popen[str], directory: Path) -> None:
     assert driver.stdout.readline().startswith("alive 10")
 
 
-@pytest.mark.chaos
-def test_ctrl_c_in_a_driver_process(start_driver, tmp_path):
-    driver = start_driver(CLUSTER, tmp_path)
-    interrupt(driver, tmp_path)
-    driver.communicate("", timeout=30)
-    assert driver.returncode == 0
-
-
 @pytest.mark.timeout(360)
 def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(start_driver, tmp_path):
     driver = start_driver(LOCAL, tmp_path)
@@ -305,69 +296,6 @@ def test_restart_after_a_failure(spark, tmp_path):
 def larger_than_the_window(spark, rows=45_000):
     """Rows of 8 kB each, by default 360 MB."""
     return spark.range(0, rows, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
-
-
-@pytest.mark.chaos
-def test_train_function_that_never_reads_is_a_stall_error(spark, tmp_path):
-    def never_read(args, ctx):
-        time.sleep(1000)
-
-    with pytest.raises(errors.FeedTimeoutError, match="feedTimeout=8") as caught:
-        estimator(never_read, tmp_path, clusterSize=1, feedTimeout=8).fit(larger_than_the_window(spark))
-    assert (caught.value.role, caught.value.index) == ("worker", 0)
-
-
-@pytest.mark.chaos
-def test_data_feed_holds_memory_and_disk_within_its_bound(spark, tmp_path):
-    from tfos_ml.agent import feeder
-    from tfos_ml.data import spool
-
-    def watch(args, ctx):
-        feed, most, rows = ctx.get_data_feed(), 0, 0
-        own = f"tfos_ml-spool-*-{supervisor_of(ctx)}-*"
-        directories = [p for root in (spool.SHARED_MEMORY, spool.disk_root()) for p in root.glob(own)]
-        assert directories
-        while not feed.should_stop():
-            rows += len(feed.next_batch(5000))
-            files = [f for d in directories for f in d.glob("*.arrow")]
-            sizes = []
-            for file in files:
-                try:
-                    sizes.append(file.stat().st_size)
-                except FileNotFoundError:  # released meanwhile
-                    pass
-            most = max(most, sum(sizes))
-        train_functions.write(args, ctx, {"most": most, "rows": rows})
-
-    estimator(watch, tmp_path, clusterSize=1).fit(larger_than_the_window(spark, 70_000))
-    seen = json.loads((tmp_path / "worker-0.json").read_text())
-    assert seen["rows"] == 70_000
-    assert 0 < seen["most"] <= feeder.WINDOW_BYTES + 2 * spool.CHUNK_BYTES + (80 << 20)
-
-
-@pytest.mark.chaos
-def test_data_feed_of_several_epochs_replays_more_than_the_window(spark, tmp_path):
-    def count(args, ctx):
-        feed, rows = ctx.get_data_feed(), 0
-        while not feed.should_stop():
-            rows += len(feed.next_batch(5000))
-        train_functions.write(args, ctx, rows)
-
-    estimator(count, tmp_path, clusterSize=1, epochs=2, feedTimeout=30).fit(larger_than_the_window(spark))
-    assert json.loads((tmp_path / "worker-0.json").read_text()) == 90_000
-
-
-@pytest.mark.chaos
-def test_terminate_ends_the_feed_and_the_fit_succeeds(spark, tmp_path):
-    def stop_early(args, ctx):
-        feed = ctx.get_data_feed()
-        feed.next_batch(10)
-        feed.terminate()
-        assert feed.should_stop()
-        train_functions.write(args, ctx, "stopped")
-
-    estimator(stop_early, tmp_path, clusterSize=1).fit(larger_than_the_window(spark))
-    assert (tmp_path / "worker-0.json").exists()
 
 
 def test_early_return_ends_the_feed_and_the_fit_succeeds(spark, tmp_path):

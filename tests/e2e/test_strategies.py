@@ -69,11 +69,6 @@ def test_synchronous_data_parallelism(spark, tmp_path, size, master):
     train_and_score(spark, tmp_path, size, master)
 
 
-@pytest.mark.chaos
-def test_synchronous_data_parallelism_on_several_executors(sessions, tmp_path):
-    train_and_score(sessions.get(CLUSTER), tmp_path, size=3, master=None)
-
-
 def train_and_score(spark, tmp_path, size, master):
     estimator = TFEstimator(
         trainFn=train_synchronously,
@@ -248,40 +243,6 @@ def test_evaluator_follows_checkpoints(any_spark, tmp_path):
     assert nodes["chief:0"][0] + nodes["worker:0"][0] == 160
     assert len(model.summary.history["loss"]) == 4
     assert model.summary.history["eval_mse"][-1] < 0.1
-
-
-def train_keras_2_with_parameter_server(args, ctx):
-    """What to do instead of KerasEstimator with parameter servers: tf_keras, which supports them."""
-    import tensorflow as tf
-    import tf_keras
-
-    if ctx.job_name != "chief":
-        ctx.start_server()
-        ctx.wait()
-        return
-    strategy = tf.distribute.ParameterServerStrategy(ctx.cluster_resolver())
-    features, labels = (tf.concat(parts, 0) for parts in zip(*ctx.dataset(), strict=True))
-    with strategy.scope():
-        model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(2,))])
-        model.compile(tf_keras.optimizers.SGD(0.2), "mse")
-    rows = tf.data.Dataset.from_tensor_slices((features, labels)).repeat().batch(32)
-    history = model.fit(rows, epochs=ctx.epochs, steps_per_epoch=ROWS // 32, verbose=0).history
-    for epoch, loss in enumerate(history["loss"]):
-        ctx.report({"loss": loss}, epoch=epoch)
-
-
-@pytest.mark.chaos
-def test_parameter_servers_with_tf_keras(spark):
-    model = TFEstimator(
-        trainFn=train_keras_2_with_parameter_server,
-        clusterSize=3,
-        numPS=1,
-        masterNode="chief",
-        epochs=4,
-        nodeEnv={"TF_USE_LEGACY_KERAS": "1"},
-        verbose=0,
-    ).fit(linear_data(spark))
-    assert model.summary.history["loss"][-1] < model.summary.history["loss"][0] / 3
 
 
 def start_server(args, ctx):

@@ -50,7 +50,6 @@ GOOD = [(name, value) for name, (good, _) in VALUES.items() for value in good]
 BAD = [(name, value) for name, (_, bad) in VALUES.items() for value in bad]
 STAGES = {stage: declared(stage) for stage in (TFEstimator, KerasEstimator, TFModel)}
 DECLARED = {name: param for params in STAGES.values() for name, param in params.items()}
-ACCESSORS = [(stage, name) for stage, names in STAGES.items() for name in names]
 
 
 def suffix(name):
@@ -91,29 +90,6 @@ def test_bad_value_is_refused_in_one_format(name, value):
         estimator_with(name)(**{name: value})
     shown = Environment(value) if name == "nodeEnv" and isinstance(value, dict) else value
     assert str(caught.value).startswith(f"{name} must be {DECLARED[name].constraint.expected}. Received: {shown!r}")
-
-
-@pytest.mark.parametrize(("stage", "name"), ACCESSORS, ids=label)
-def test_every_param_has_a_documented_setter_and_getter(stage, name):
-    value = VALUES[name][0][0]
-    instance = stage()
-    setter, getter = getattr(instance, f"set{suffix(name)}"), getattr(instance, f"get{suffix(name)}")
-    assert setter(value) is instance
-    assert getter() == value
-    assert name in setter.__doc__
-    assert getter.__doc__
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_unknown_keyword_is_refused_with_the_known_ones(stage):
-    with pytest.raises(ParamError, match=r"Unknown parameters: 'epoch'.*\. Known: \[.*'predictBatchSize', "):
-        stage(epoch=3)
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_positional_arguments_are_refused(stage):
-    with pytest.raises(TypeError, match="keyword"):
-        stage("features")
 
 
 def test_class_weights_that_were_saved_as_json_have_numbers_for_keys_again():
