@@ -75,17 +75,6 @@ def test_the_first_failure_wins_over_the_broken_collectives_of_its_peers(spark, 
     assert caught.value.index == 1
 
 
-def test_signal_is_reported(spark, tmp_path):
-    def die(args, ctx):
-        print("last words", flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with pytest.raises(errors.NodeExitError) as caught:
-        estimator(die, tmp_path, clusterSize=1).fit(features(spark))
-    assert (caught.value.exit_code, caught.value.signal) == (None, "SIGKILL")
-    assert "last words" in caught.value.log_tail
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.chaos)])
 def test_a_python_daemon_of_sparks_that_ends_while_it_is_idle_is_not_noticed(spark, tmp_path, number):
     estimator(train_functions.consume, tmp_path, clusterSize=4).fit(features(spark))  # so many workers idle
@@ -278,35 +267,3 @@ def test_two_fits_at_once_do_not_cross(spark, tmp_path):
     assert raised[:2] == [[], []]
     assert isinstance(raised[2][0], errors.TrainFnError)
     assert [sum(json.loads(p.read_text()) for p in d.glob("*.json")) for d in (good, small)] == [1000, 10]
-
-
-def test_restart_after_a_failure(spark, tmp_path):
-    def fail_at_first(args, ctx):
-        (tmp_path / f"attempt-{ctx.restart_count}-{ctx.task_index}").touch()
-        if ctx.restart_count == 0 and ctx.task_index == 0:
-            raise RuntimeError("first attempt")
-        feed = ctx.get_data_feed()
-        while not feed.should_stop():
-            feed.next_batch(100)
-
-    estimator(fail_at_first, tmp_path, clusterSize=2, maxRestarts=1).fit(features(spark))
-    assert {p.name for p in tmp_path.glob("attempt-1-*")} == {"attempt-1-0", "attempt-1-1"}
-
-
-def larger_than_the_window(spark, rows=45_000):
-    """Rows of 8 kB each, by default 360 MB."""
-    return spark.range(0, rows, 1, 4).select(F.array_repeat(F.col("id"), 1000).alias("features"))
-
-
-def test_early_return_ends_the_feed_and_the_fit_succeeds(spark, tmp_path):
-    estimator(train_functions.do_nothing, tmp_path, clusterSize=1).fit(larger_than_the_window(spark))
-
-
-def test_barrier_that_not_all_reach_is_an_error_at_once(spark, tmp_path):
-    def mismatched(args, ctx):
-        ctx.barrier("all")
-        if ctx.task_index == 0:
-            ctx.barrier("only one")
-
-    with pytest.raises(errors.CollectiveCallError, match="worker:1': 'has ended'"):
-        estimator(mismatched, tmp_path, clusterSize=2).fit(features(spark))

@@ -256,37 +256,6 @@ def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
     assert len(list((directory / "tfos_ml").glob("epoch-*"))) == 2
 
 
-def exits_at_step_five():
-    import keras
-
-    class Exit(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            mine = json.loads(os.environ["TF_CONFIG"])
-            if batch == 4 and mine["task"]["index"] == len(mine["cluster"]["worker"]) - 1:
-                os._exit(0)
-
-    return Exit()
-
-
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.chaos), 2])
-def test_a_worker_whose_process_exits_with_code_0_is_named(spark, size):
-    job = estimator(regression_model, clusterSize=size, callbacks=[exits_at_step_five()])
-    with pytest.raises(errors.NodeExitError, match="exited with code 0 before") as caught:
-        job.fit(as_frame(spark, regression_rows()))
-    assert caught.value.index == size - 1
-
-
-def test_a_loss_that_is_not_finite_is_reported_where_it_began(spark, keras):
-    rows = regression_rows().head(320)
-    df = as_frame(spark, rows).withColumn(
-        "label", F.when(F.col("label") == float(rows.label[200]), float("nan")).otherwise(F.col("label"))
-    )
-    model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    with pytest.raises(errors.NonFiniteTrainingError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
-        estimator(model, clusterSize=2, handleInvalid="keep").fit(df)
-
-
 def text_model():
     import keras
 
@@ -330,33 +299,6 @@ def test_raw_strings_in_classes_out(spark, tmp_path):
     assert published.select("prediction").collect() == scored.select("prediction").collect()
     unseen = spark.createDataFrame([("something good", 14.0), ("zebra bad", 9.0)], ["text", "length"])
     assert [row.prediction for row in loaded.transform(unseen).collect()] == [1.0, 0.0]
-
-
-def by_name():
-    import keras
-
-    class ByName(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = keras.layers.Dense(1, kernel_initializer="zeros")
-
-        def call(self, inputs):
-            return {"y": self.dense(inputs["x"])}
-
-    model = ByName()
-    model.compile(keras.optimizers.SGD(0.01), "mse")
-    return model
-
-
-def test_a_subclassed_model_may_take_its_only_input_by_name(spark):
-    rows = regression_rows().head(64)
-    x, y = np.array(rows.features.tolist(), "f"), rows.label.to_numpy()
-    plain = by_name()
-    history = plain.fit({"x": x}, {"y": y}, epochs=EPOCHS, batch_size=BATCH, shuffle=False, verbose=0).history
-    fitted = estimator(by_name, clusterSize=2, inputMapping={"features": "x"}).fit(as_frame(spark, rows))
-    np.testing.assert_allclose(fitted.summary.history["loss"], history["loss"], rtol=1e-5)
-    expected = plain.predict({"x": x}, verbose=0)["y"][:, 0]
-    np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, rtol=1e-4)
 
 
 ODD_NAMES = ["class", "self", "a b", "a_b", "sepal length (cm)", "od280/od315_of_diluted_wines", "1st", "größe", "_c0"]
@@ -409,40 +351,6 @@ def test_names_are_data(spark, tmp_path):
     assert served.predict(df.select([f"`{name.replace('`', '``')}`" for name in ODD_NAMES]).toPandas())["größe (cm)"][
         0
     ] == [total]
-
-
-def nested_model():
-    import keras
-
-    keras.utils.set_random_seed(1)
-    parts = {"pair": [keras.Input((1,)), keras.Input((1,))], "one": keras.Input((1,), name="one")}
-    joined = keras.layers.Concatenate()([*parts["pair"], parts["one"]])
-    heads = {"y": [keras.layers.Dense(1)(joined), keras.layers.Dense(2)(joined)], "z": keras.layers.Dense(1)(joined)}
-    model = keras.Model(parts, heads)
-    model.compile(keras.optimizers.SGD(0.05), loss={"y": ["mse", "mae"], "z": "mse"})
-    return model
-
-
-def test_parts_of_nested_inputs_and_outputs_are_named_by_path(spark):
-    columns = {f"c{k}": (F.col("id") * k / 16).cast("float") for k in (1, 2, 3)}
-    label = F.col("id").cast("float")
-    df = spark.range(16).withColumns({**columns, "l": label, "pair": F.array(label, label)}).coalesce(1)
-    rows = df.toPandas()
-    pair, one = [rows[["c1"]].to_numpy(), rows[["c2"]].to_numpy()], rows[["c3"]].to_numpy()
-    labels = {"y": [rows[["l"]].to_numpy(), np.stack(rows["pair"])], "z": rows[["l"]].to_numpy()}
-    plain = nested_model()
-    plain.fit({"pair": pair, "one": one}, labels, epochs=2, batch_size=8, shuffle=False, verbose=0)
-    expected = plain.predict({"pair": pair, "one": one}, verbose=0)
-
-    params = {
-        "inputMapping": {"c1": "pair/0", "c2": "pair/1", "c3": "one"},
-        "labelMapping": {"l": "y/0", "pair": "y/1", "lz": "z"},
-        "outputMapping": {"y/0": "y0", "y/1": "y1", "z": "z"},
-    }
-    training = estimator(nested_model, clusterSize=2, **{**params, "epochs": 2, "batchSize": 8})
-    scored = training.fit(df.withColumn("lz", label)).transform(df).toPandas()
-    for column, values in (("y0", expected["y"][0]), ("y1", expected["y"][1]), ("z", expected["z"])):
-        np.testing.assert_allclose(np.stack(scored[column]), values, rtol=1e-5, atol=1e-5)
 
 
 def generator_of_images():

@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 import requests
 from conftest import LOCAL, wait_until
-from pyspark.ml import Pipeline, Transformer
-from pyspark.ml.feature import SQLTransformer, VectorAssembler
+from pyspark.ml import Pipeline
+from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 from tracking import Server, free_port, logged, runs_of, series
 
@@ -78,13 +78,6 @@ def points(spark):
     rows["label"] = (rows.a + rows.b > 0).astype(int)
     rows["note"] = "that no stage reads"
     return spark.createDataFrame(rows).coalesce(2)
-
-
-class Knowing(Transformer):
-    """Reads a column that none of its Params names."""
-
-    def _transform(self, dataset):
-        return dataset.withColumn("c", F.length("note"))
 
 
 def make_pipeline(**params):
@@ -256,16 +249,6 @@ def test_the_whole_pipeline_is_logged_beside_the_model(fitted):
     assert [type(stage) for stage in pipeline.stages] == [VectorAssembler, TFModel]
     assert pipeline.transform(fitted.df.limit(20)).collect() == fitted.model.transform(fitted.df.limit(20)).collect()
     assert info.signature.inputs.input_names() == ["a", "b"]  # red before: and "note", which pyfunc then asked for
-
-
-def test_inputs_of_a_pipeline_are_what_its_stages_read(fitted):
-    from tfos_ml.mlflow.pipelines import _inputs
-
-    scale = SQLTransformer(statement="SELECT *, 2 * b AS c FROM __THIS__")
-    assembler = VectorAssembler(inputCols=["a", "c"], outputCol="features")
-    df = fitted.df
-    assert _inputs(Pipeline(stages=[Pipeline(stages=[scale]), assembler]).fit(df), df).columns == ["a", "b"]
-    assert _inputs(Pipeline(stages=[Knowing(), assembler]).fit(df), df).columns == df.columns
 
 
 @pytest.mark.chaos

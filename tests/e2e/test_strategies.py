@@ -10,7 +10,7 @@ import pytest
 from conftest import CLUSTER, LOCAL, on
 from pyspark.sql import functions as F
 
-from tfos_ml import KerasEstimator, SparkClusterResolver, TFEstimator, errors
+from tfos_ml import KerasEstimator, TFEstimator, errors
 
 ROWS = 600
 slower = partial(pytest.param, marks=pytest.mark.chaos)  # the same in another combination
@@ -306,21 +306,3 @@ def test_gpus_that_spark_knows_nothing_of_on_several_executors(sessions):
     df = linear_data(sessions.get(CLUSTER))
     with pytest.raises(errors.ClusterConfigError, match=r"nodeGpus=1, but Spark knows of no GPUs"):
         KerasEstimator(model=linear_model, nodeGpus=1, verbose=0).fit(df)
-
-
-def test_resolver_is_what_tensorflow_asks_of_one():
-    spec = {"ps": ["a:1"], "worker": {0: "b:2", 3: "c:3"}}
-    resolver = SparkClusterResolver(spec, "worker", 3)
-    cluster = resolver.cluster_spec()
-    assert (cluster.jobs, cluster.num_tasks("worker"), cluster.task_indices("worker")) == (["ps", "worker"], 2, [0, 3])
-    assert cluster.task_address("worker", 3) == "c:3"
-    assert cluster.job_tasks("worker") == ["b:2", None, None, "c:3"]
-    assert (resolver.master(), resolver.master("ps", 0), resolver.master("ps", 0, "x")) == (
-        "grpc://c:3",
-        "grpc://a:1",
-        "x://a:1",
-    )
-    assert (resolver.task_type, resolver.task_id, resolver.rpc_layer, resolver.environment) == ("worker", 3, "grpc", "")
-    assert resolver.num_accelerators() == {}
-    resolver.task_id = 0
-    assert resolver.master() == "grpc://b:2"

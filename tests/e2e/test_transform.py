@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CLEAN_SECONDS, LOCAL, wait_until
+from conftest import LOCAL
 from elsewhere import run_elsewhere
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
@@ -225,16 +225,6 @@ def test_wrong_names_show_the_signature_beside_the_columns(spark, models):
         TFModel(exportDir=str(models / "text"), inputMapping={"a": "s", "b": "n"}).transform(
             spark.sql("select 'x' a, 1L b")
         )
-
-
-def test_unpacked_model_goes_with_the_session(sessions, spark, models):
-    TFModel(exportDir=str(models / "double")).transform(
-        spark.range(0, 3, 1, 1).selectExpr("float(id) features")
-    ).collect()
-    files = Path(spark.sparkContext._temp_dir).parent
-    assert unpacked_models(files)
-    sessions.stop()
-    assert wait_until(lambda: not unpacked_models(files), CLEAN_SECONDS)
 
 
 def test_model_that_is_transformed_with_often_is_one_artifact_and_one_copy(sessions, models):
