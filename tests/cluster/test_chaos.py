@@ -1,4 +1,4 @@
-"""Faults that take longer: executors killed in each phase of a fit, and a process that stands still in a collective."""
+"""Executors that are killed in each phase of a fit."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,8 @@ DYNAMIC = {
     "spark_dynamicAllocation_minExecutors": 2,
     "spark_dynamicAllocation_maxExecutors": 2,
 }
-slower = partial(pytest.param, marks=pytest.mark.chaos)  # all together they take too long for each change
+pytestmark = pytest.mark.chaos  # a cluster of processes takes long to start; most other tests have one in one JVM
+KINDS = ["barrier", "plain", "connect"]
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,6 @@ class Drivers:
         if kind == "connect":
             return self._cluster.driver(spark_remote=self._cluster.connect_server(**conf))
         return self._cluster.driver(**conf)
-
-    def end(self, kind: str) -> None:
-        """End a driver that can serve no more tests."""
-        self._drivers.pop(kind).close()
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +91,7 @@ def outputs(cluster: Standalone) -> set[Path]:
     return {path for worker in cluster.workers for path in worker.map_outputs()}
 
 
-@pytest.mark.parametrize("kind", [slower("barrier"), slower("plain"), slower("connect")])
+@pytest.mark.parametrize("kind", KINDS)
 def test_input_cut_off_by_a_failed_fetch_is_an_error_and_nothing_is_published(cluster, drivers, tmp_path, kind):
     outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, clusterSize=1)
     assert outcome.error == "InputLostError", outcome
@@ -104,7 +100,7 @@ def test_input_cut_off_by_a_failed_fetch_is_an_error_and_nothing_is_published(cl
     assert len(list(tmp_path.glob("started-*"))) <= 1
 
 
-@pytest.mark.parametrize("kind", [slower("barrier"), slower("plain"), slower("connect")])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_whose_fetch_failed_is_restarted_and_trains_all_rows(cluster, drivers, tmp_path, kind):
     outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, maxRestarts=1)
     assert outcome.result == {"rows": ROWS, "history": {"rows_here": [ROWS / 2]}}, outcome
@@ -114,17 +110,8 @@ def test_a_fit_whose_fetch_failed_is_restarted_and_trains_all_rows(cluster, driv
     assert len(list(tmp_path.glob("started-*-1.json"))) == 2
 
 
-# Processes that are stopped
-
-
-# Settings and sessions
-
-
 def test_a_model_larger_than_the_results_that_spark_allows_is_a_typed_error(drivers, tmp_path):
     outcome = drivers["barrier"].run("fit", train="export_two_mib", directory=str(tmp_path))
     assert outcome.typed, outcome
     assert "spark.driver.maxResultSize" in outcome.message
     assert "exportDir" in outcome.message
-
-
-# Executors that come late; last, since it adds a worker

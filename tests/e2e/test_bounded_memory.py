@@ -83,25 +83,6 @@ def alone(spark, tmp_path_factory):
     return whole
 
 
-@pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.chaos), pytest.param(2, marks=pytest.mark.chaos), 3]
-)
-@pytest.mark.parametrize(("shuffle", "limit"), [(False, "16g"), (True, "16g"), (True, "1m")])
-def test_order_depends_neither_on_the_budget_nor_on_the_workers(spark, alone, tmp_path, workers, shuffle, limit):
-    seen = passes_of(spark, tmp_path, workers, "4m", shuffle, limit)
-    assert [node["nodes"] for node in seen] == [workers] * workers
-    for node in seen:
-        assert node["on_disk"] > 0
-        assert node["held"] <= 4 << 20
-        assert not any(map(os.path.exists, node["directories"]))
-    for epoch, whole in enumerate(alone[shuffle, limit]):
-        shares = [node["passes"][epoch] for node in seen]
-        assert sorted(i for share in shares for i in share) == list(range(ROWS))
-        for share in shares:
-            mine = set(share)
-            assert share == [i for i in whole if i in mine]
-
-
 def labelled(spark):
     """About 3 MB."""
     x = F.transform(F.sequence(F.lit(1), F.lit(500)), lambda i: F.sin(i * F.col("id")).cast("float"))

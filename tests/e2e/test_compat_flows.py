@@ -8,12 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import start_callback_server
 from pyspark.sql import functions as F
 
 from tfos_ml import errors
@@ -191,41 +189,6 @@ def test_tfrecords_come_back_as_they_were(spark, tmp_path):
 
 
 # Streaming
-
-
-def train_until_enough(args, ctx):
-    feed = ctx.get_data_feed()
-    weight, seen = 0.0, 0
-    while not feed.should_stop() and seen < args["enough"]:
-        for x, y in feed.next_batch(10):
-            weight += 0.1 * (y - weight * x) * x
-            seen += 1
-    feed.terminate()
-    Path(args["directory"], str(ctx.task_index)).write_text(str(weight))
-
-
-@pytest.fixture
-def stream(spark):
-    from pyspark.streaming import StreamingContext
-
-    start_callback_server(spark)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # DStreams are deprecated
-        return StreamingContext(spark.sparkContext, 1)
-
-
-def points(sc, count):
-    return sc.parallelize([(i % 3 - 1, 2.0 * (i % 3 - 1)) for i in range(count)], 2)
-
-
-def test_streaming_ends_when_a_map_function_has_read_enough(spark, stream, tmp_path):
-    sc = spark.sparkContext
-    args = {"directory": str(tmp_path), "enough": 150}
-    cluster = TFCluster.run(sc, train_until_enough, args, 1, 0, input_mode=TFCluster.InputMode.SPARK)
-    cluster.train(stream.queueStream([points(sc, 100) for _ in range(50)]), feed_timeout=60)
-    stream.start()
-    cluster.shutdown(stream)
-    assert float((tmp_path / "0").read_text()) == pytest.approx(2.0, abs=0.01)
 
 
 # What ends otherwise

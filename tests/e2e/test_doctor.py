@@ -77,6 +77,7 @@ def report(run):
 # Good ones
 
 
+@pytest.mark.chaos  # test_readme.py has it in a session that is there
 def test_a_good_session_is_all_green(run):
     done = run(*LOCAL, *PATIENT)
     assert done.returncode == 0, done.stdout

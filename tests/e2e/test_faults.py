@@ -75,15 +75,14 @@ def test_the_first_failure_wins_over_the_broken_collectives_of_its_peers(spark, 
     assert caught.value.index == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.chaos)])
-def test_a_python_daemon_of_sparks_that_ends_while_it_is_idle_is_not_noticed(spark, tmp_path, number):
+def test_a_python_daemon_of_sparks_that_ends_while_it_is_idle_is_not_noticed(spark, tmp_path):
     estimator(train_functions.consume, tmp_path, clusterSize=4).fit(features(spark))  # so many workers idle
     living = [p for p in psutil.Process().children(recursive=True) if lives(p.pid)]
     processes = [process for process in living if "daemon" in " ".join(process.cmdline()[1:3])]
     daemons = [process for process in processes if process.parent() not in processes]
     assert daemons
     for daemon in daemons:
-        daemon.send_signal(number)
+        daemon.terminate()
     assert wait_until(lambda: gone([daemon.pid for daemon in daemons]), 10)
     estimator(train_functions.consume, tmp_path, clusterSize=1).fit(features(spark))
 

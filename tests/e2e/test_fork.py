@@ -122,15 +122,6 @@ def test_a_model_that_cannot_be_made_leaves_no_job(spark, monkeypatch):
     assert not active_jobs()
 
 
-def test_executors_that_are_too_few_are_not_prepared(spark, monkeypatch):
-    monkeypatch.setattr(probe, "_checked", [])
-    scheduler = spark.sparkContext._jsc.sc().dagScheduler()
-    before = scheduler.numTotalJobs()
-    with probe.prepared_executors(spark, 99, {}):
-        pass
-    assert scheduler.numTotalJobs() == before
-
-
 def no_model():
     raise ValueError("no model today")
 

@@ -313,11 +313,9 @@ def jobs(spark):
     return spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()
 
 
-@pytest.mark.parametrize("store", ["sqlite:///{}/runs.db", "file://{}/runs"])
-def test_fits_go_to_embedded_stores(spark, store, tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+def test_fits_go_to_an_embedded_store(spark, tmp_path):
     spark.range(0, 40, 1, 2).write.parquet(f"{tmp_path}/rows")
-    with logged(store.format(tmp_path), "embedded", log_every_n_epoch=2) as client:
+    with logged(f"sqlite:///{tmp_path}/runs.db", "embedded", log_every_n_epoch=2) as client:
         estimator().fit(spark.read.parquet(f"{tmp_path}/rows"))
         (run,) = runs_of(client, "embedded")
         assert series(client, run, "loss") == [(1, 1 / 2), (2, 1 / 3)]  # every second epoch, and the last

@@ -34,6 +34,7 @@ sums = lambda m, x: {"total": tf.reduce_sum(x, [1, 2]), "rows": tf.reduce_sum(x,
 save("matrix", sums, x=([None, 2, 3], tf.float32))
 join = lambda m, s, n: {"out": tf.strings.join([s, tf.strings.as_string(n)]), "long": n + 1}
 save("text", join, s=([None], tf.string), n=([None], tf.int64))
+save("bigint", lambda m, x: {"y": x}, x=([None], tf.int64))
 save("predictor", lambda m, x: {"prediction": m.weight * x}, x=([None, 2], tf.float32))
 save("raw", lambda m, x: {"raw": m.weight * x, "probability": x}, x=([None, 2], tf.float32))
 def risky(m, x):
@@ -47,15 +48,6 @@ save("scalar", lambda m, x: {"y": tf.strings.length(x)}, x=([], tf.string))
 feature = {"x": tf.io.FixedLenFeature([], tf.float32)}
 save("examples", lambda m, examples: tf.io.parse_example(examples, feature), examples=([None], tf.string))
 save("ragged", lambda m, x: {"n": tf.reduce_sum(x, 1)}, x=([None, None], tf.int32))
-
-import os
-from google.protobuf import text_format
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-save("text_format", lambda m, x: {"y": m.weight * x}, x=([None], tf.float32))
-binary = f"{sys.argv[1]}/text_format/saved_model.pb"
-with open(binary, "rb") as file, open(f"{binary}txt", "w") as text:
-    text.write(text_format.MessageToString(SavedModel.FromString(file.read())))
-os.unlink(binary)
 """
 
 
@@ -156,6 +148,16 @@ def test_text_and_integers(spark, models):
     )
     rows = model.transform(df).select("o", "l").collect()
     assert [tuple(r) for r in rows] == [("naïve 7", 8), ("☃-4611686018427387904", -(2**62) + 1)]
+
+
+def test_fields_of_structs_by_dotted_name(spark, models):
+    df = spark.sql("SELECT named_struct('b', named_struct('c', id, 'd', 'text')) AS a FROM range(3)")
+    model = TFModel(exportDir=str(models / "bigint"), featuresCol="a.b.c")
+    assert [row.prediction for row in model.transform(df).collect()] == [0, 1, 2]
+    own = df.withColumn("a.b.c", F.lit(7).cast("bigint"))  # a column of that very name goes first
+    assert {row.prediction for row in model.transform(own).collect()} == {7}
+    with pytest.raises(errors.ColumnNotFoundError, match="'x' does not exist"):
+        model.setFeaturesCol("a.b.x").transform(df)
 
 
 def test_vectors_dense_and_sparse(spark, models):

@@ -1,6 +1,5 @@
 import itertools
 import json
-import random
 import subprocess
 import threading
 from dataclasses import replace
@@ -119,25 +118,6 @@ class TestCheckpoints:
         checkpoints().save(state_of(1, shared=arrays))
         assert_same(checkpoints().load(), state_of(1, shared=arrays))
 
-    def test_keep_numbers_in_the_order_of_the_variables(self, checkpoints, state_of):
-        many = [np.array(i) for i in range(25)]
-        checkpoints().save(state_of(1, shared=many))
-        assert [int(a) for a in checkpoints().load().shared] == list(range(25))
-
-    def test_two_are_kept(self, checkpoints, state_of, tmp_path):
-        for epoch in range(1, 5):
-            checkpoints().save(state_of(epoch))
-        assert folders(tmp_path) == ["epoch-00003-run", "epoch-00004-run"]
-        assert checkpoints().load().epoch == 4
-
-    def test_leave_no_partial_files(self, checkpoints, state_of, tmp_path):
-        checkpoints().save(state_of(1))
-        assert sorted(p.name for p in epoch_folder(tmp_path, 1).iterdir()) == [
-            "COMPLETE.json",
-            "shared.npz",
-            "worker-0.pkl",
-        ]
-
     def test_that_a_full_directory_has_no_room_for_are_a_typed_error(self, checkpoints, state_of, tmp_path):
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], capture_output=True)
         if done.returncode:
@@ -223,28 +203,6 @@ class TestCallbacks:
         assert second.model.stop_training
         assert not first.model.stop_training
 
-    def test_attributes_of_a_users_callback_are_kept_but_not_its_model(self, keras, passed_on):
-        class Counting(keras.callbacks.Callback):
-            def __init__(self):
-                super().__init__()
-                self.seen = []
-
-        first, model = Counting(), object()
-        first.seen.append(3)
-        first.set_model(object())
-        first.set_params({"epochs": 1})
-
-        def make():
-            fresh = Counting()
-            fresh.set_model(model)
-            fresh.set_params({"epochs": 9})
-            return fresh
-
-        second = passed_on(first, make)
-        assert second.seen == [3]
-        assert second.model is model
-        assert second.params == {"epochs": 9}
-
     def test_callback_that_cannot_be_pickled_begins_anew(self, keras, passed_on):
         from tfos_ml.keras.checkpoint import callback_state
 
@@ -257,18 +215,6 @@ class TestCallbacks:
         first.count = 5
         assert callback_state([first]) == [None]
         assert passed_on(first, Locked).count == 0
-
-
-def test_random_generators_go_on_where_they_were():
-    from tfos_ml.keras.checkpoint import random_state, set_random_state
-
-    state = random_state()
-    try:
-        drawn = random.random(), np.random.rand()
-        set_random_state(state)
-        assert (random.random(), np.random.rand()) == drawn
-    finally:
-        set_random_state(state)
 
 
 class TestVariables:

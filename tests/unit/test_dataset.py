@@ -13,7 +13,6 @@ from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
 from tfos_ml.worker import dataset as dataset_module
 from tfos_ml.worker.dataset import RowStore, make_dataset
-from tfos_ml.worker.windows import window_bounds
 
 SEED = 11
 TOTALS = [13, 0, 20, 4]
@@ -96,12 +95,6 @@ class TestBatches:
         agreed = make_dataset(index_store(), np.array([20, 10, 5, 1, 1]), 2, SEED, 0.0)
         assert [len(b) for b in batches(agreed)] == [20, 10, 5, 1, 1] * 2
 
-    @pytest.mark.parametrize("block_rows", [1, 3, 7, 36])
-    def test_do_not_depend_on_the_size_of_blocks(self, index_store, monkeypatch, block_rows):
-        expected = [b.tolist() for b in batches(dataset(index_store(), epochs=2))]
-        monkeypatch.setattr(dataset_module, "BLOCK_ROWS", block_rows)
-        assert [b.tolist() for b in batches(dataset(index_store(), epochs=2))] == expected
-
 
 BUDGETS = {"one window": 1 << 20, "a row a window": 1, "some": 4 * 16 * 8}
 
@@ -180,88 +173,12 @@ class TestSpilledRows:
             assert one["x"].tolist() == other["x"].tolist()
 
 
-@pytest.mark.parametrize(
-    ("total", "rows", "edges", "bounds"),
-    [
-        (10, 4, [], [0, 4, 8, 10]),
-        (10, 100, [3], [0, 10]),
-        (10, 4, [3, 6, 9], [0, 3, 6, 10]),
-        (10, 7, [3, 6, 9], [0, 6, 10]),
-        (10, 2, [5], [0, 2, 4, 5, 7, 9, 10]),
-        (0, 3, [], [0, 0]),
-    ],
-)
-def test_windows_end_at_edges_they_have_room_for(total, rows, edges, bounds):
-    assert window_bounds(total, rows, np.array(edges, np.int64)) == bounds
-
-
 def spec(name, role, dtype, ndim=0):
     return ColumnSpec(name, name, role, dtype, ndim)
 
 
 IDS = list(range(4))
-X = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]], pa.list_(pa.float32()))
 Y = pa.array([0, 1, 2, 3], pa.int32())
-W = pa.array([0.5, 1.0, 1.5, 2.0], pa.float64())
-ROLES = {
-    "features alone": ((spec("features", "feature", "float32", 1),), [X], False, False, "x"),
-    "label": ((spec("features", "feature", "float32", 1), spec("label", "label", "int32")), [X, Y], False, False, "xy"),
-    "weight": (
-        (
-            spec("features", "feature", "float32", 1),
-            spec("label", "label", "int32"),
-            spec("weight", "weight", "float64"),
-        ),
-        [X, Y, W],
-        False,
-        False,
-        "xyw",
-    ),
-    "named": (
-        (
-            spec("a", "feature", "float32", 1),
-            spec("b", "feature", "float64"),
-            spec("p", "label", "int32"),
-            spec("q", "label", "float64"),
-            spec("weight", "weight", "float64"),
-        ),
-        [X, W, Y, W, W],
-        True,
-        True,
-        "named",
-    ),
-    "one named feature": ((spec("a", "feature", "int32"),), [Y], True, False, "one"),
-}
-
-
-@pytest.mark.parametrize("case", ROLES.values(), ids=ROLES)
-def test_structure_follows_the_roles_of_the_columns(make_store, case):
-    columns, arrays, named_features, named_labels, kind = case
-    store = make_store(FeedSchema(columns, named_features, named_labels), arrays, IDS, totals=[4], rows_a_chunk=3)
-    found = dataset(store, batch=4, seed=None)
-    x, y, w = X.to_pylist(), Y.to_pylist(), W.to_pylist()
-    expected = {
-        "x": x,
-        "xy": (x, y),
-        "xyw": (x, y, w),
-        "named": ({"a": x, "b": w}, {"p": y, "q": w}, w),
-        "one": {"a": y},
-    }[kind]
-    import tensorflow as tf
-
-    (batch,) = batches(found)
-    assert tf.nest.map_structure(lambda v: v.tolist(), batch) == expected
-    assert tf.nest.map_structure(lambda s: s.dtype.name, found.element_spec) == tf.nest.map_structure(
-        lambda v: v.dtype.name, batch
-    )
-
-
-@pytest.mark.parametrize("seed", [None, SEED])
-def test_columns_of_a_row_stay_together(make_store, seed):
-    columns = (spec("features", "feature", "float32", 1), spec("label", "label", "int32"))
-    store = make_store(FeedSchema(columns), [X, Y], IDS, totals=[4], rows_a_chunk=2)
-    for features, labels in batches(dataset(store, batch=3, epochs=4, seed=seed)):
-        assert features.tolist() == [X.to_pylist()[label] for label in labels]
 
 
 class TestRagged:
@@ -275,23 +192,6 @@ class TestRagged:
         assert found.cardinality() == 4
         first, second = ([[1, -1, -1], [2, 3, 4]], [0, 1]), ([[-1, -1], [5, 6]], [2, 3])
         assert [(x.tolist(), y.tolist()) for x, y in batches(found)] == [first, second] * 2
-
-    @pytest.mark.parametrize(
-        ("dtype", "lists", "padded"),
-        [
-            ("string", [["a"], ["b", "é"]], [[b"a", b""], [b"b", "é".encode()]]),
-            ("binary", [[b"\0"], [b"b", b"c"]], [[b"\0", b""], [b"b", b"c"]]),
-            ("float32", [[1.0], [2.0, 3.0]], [[1.0, 9.0], [2.0, 3.0]]),
-            ("bool", [[True], [True, True]], [[True, True], [True, True]]),
-        ],
-    )
-    def test_every_kind_of_element_can_be_padded(self, make_store, dtype, lists, padded):
-        schema = FeedSchema((spec("features", "feature", dtype, 1),))
-        store = make_store(schema, [pa.array(lists)], [0, 1], totals=[2], rows_a_chunk=1)
-        if dtype == "float32":
-            store = make_store(schema, [pa.array(lists, pa.list_(pa.float32()))], [0, 1], totals=[2], rows_a_chunk=1)
-        (batch,) = batches(dataset(store, batch=2, seed=None, pad_value=9.0))
-        assert batch.tolist() == padded
 
 
 GIB = 1 << 30

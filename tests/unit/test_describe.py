@@ -1,15 +1,9 @@
-import json
-
 import numpy as np
 import pytest
 
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import LossInfo
-from tfos_ml.keras.columns import check_class_weight
-
-LABEL = ColumnSpec("label", "y", "label", "float32", 0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,23 +48,6 @@ def two_outputs(keras):
     return two_outputs
 
 
-@pytest.fixture
-def subclassed(keras):
-    """A model that has no inputs before it is called."""
-
-    class Own(keras.Model):
-        def __init__(self):
-            super().__init__(name="own")
-            self.dense = keras.layers.Dense(1)
-
-        def call(self, x):
-            return self.dense(x)
-
-    model = Own()
-    model.compile("sgd", "mse")
-    return model
-
-
 class TestTensors:
     def test_of_a_sequential_model(self, describe, sequential):
         found = describe(sequential())
@@ -87,13 +64,6 @@ class TestTensors:
             ("p", TensorInfo("float32", (None, 1))),
             ("q", TensorInfo("float32", (None, 3))),
         ]
-
-    def test_of_a_subclassed_or_unbuilt_model_are_not_known(self, describe, subclassed, keras):
-        unbuilt = keras.Sequential([keras.layers.Dense(1)])
-        unbuilt.compile("sgd", "mse")
-        for model in (subclassed, unbuilt):
-            assert describe(model).inputs is None
-            assert describe(model).outputs is None
 
 
 class TestLosses:
@@ -124,12 +94,6 @@ class TestLosses:
         assert found.loss_of(p).key == "meansquarederror"
         assert found.loss_of(q) == LossInfo("MeanAbsoluteError", reduction="sum")
 
-    @pytest.mark.parametrize("loss", [["mse", None], {"p": "mse", "q": None}])
-    def test_that_an_output_has_none_of_is_none(self, describe, two_outputs, loss):
-        found = describe(two_outputs(loss))
-        assert found.loss_of("p").key == "meansquarederror"
-        assert found.loss_of("q") is None
-
 
 class TestBatchSize:
     @pytest.mark.parametrize(
@@ -145,22 +109,6 @@ class TestBatchSize:
         model.compile("sgd", "mse")
         with pytest.raises(ModelError, match=rf"batches of one size only: .*{reason}.*shape=\.\.\."):
             describe(model)
-
-
-class TestClassWeight:
-    @pytest.mark.parametrize(
-        ("loss", "units", "label"),
-        [
-            ("binary_crossentropy", 1, ()),
-            ("binary_crossentropy", 1, (None,)),
-            ("binary_crossentropy", 1, (1,)),
-            ("sparse_categorical_crossentropy", 3, ()),
-            ("sparse_categorical_crossentropy", 3, (1,)),
-            ("categorical_crossentropy", 3, (3,)),
-        ],
-    )
-    def test_is_of_labels_of_one_class(self, describe, sequential, keras, loss, units, label):
-        check_class_weight(LABEL, label, describe(sequential(keras.layers.Dense(units), loss=loss)))
 
 
 class TestPreprocessing:
@@ -200,27 +148,7 @@ class TestRefused:
             describe(value)
 
 
-def test_description_survives_json(describe, two_outputs, keras):
-    from tfos_ml.keras.inspection import ModelDescription
-
-    unbuilt = keras.Sequential([keras.layers.Normalization(), keras.layers.Dropout(0.1), keras.layers.Dense(1)])
-    unbuilt.compile("sgd", None)
-    for model in (two_outputs(["mse", keras.losses.CategoricalCrossentropy(from_logits=True)]), unbuilt):
-        found = describe(model)
-        assert ModelDescription.from_json(json.loads(json.dumps(found.to_json()))) == found
-
-
 class TestSource:
-    def test_saved_model_is_built_again_as_it_was(self, sequential):
-        from tfos_ml.keras.model_source import ModelSource, save_instance
-
-        model = sequential(metrics=["mae"])
-        again = ModelSource(archive=save_instance(model)).build()
-        assert again is not model
-        assert again.compiled
-        for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
-            np.testing.assert_array_equal(one, other)
-
     def test_lambdas_go_along_with_what_they_refer_to(self, sequential, keras):
         import cloudpickle
 

@@ -123,18 +123,6 @@ class TestSignatureNames:
         expected = model({"left": LEFT, "right": RIGHT} if kind == "dict" else [LEFT, RIGHT])
         np.testing.assert_allclose(outputs["joined"], expected, rtol=1e-6)
 
-    def test_several_outputs_have_the_names_of_their_layers(self, export):
-        given = keras.Input((4,))
-        heads = [keras.layers.Dense(units, name=name)(given) for units, name in ((1, "price"), (3, "kind"))]
-        signature, _ = export(keras.Model(given, heads), features=ROWS)
-        assert signature.outputs == {"price": floats(1), "kind": floats(3)}
-
-    def test_sequential_model_that_is_not_built_takes_shape_and_dtype_of_the_columns(self, export):
-        model = keras.Sequential([keras.layers.Dense(2, name="scores")])
-        signature, outputs = export(model, features=ROWS)
-        assert signature == Signature({"features": floats(4)}, {"scores": floats(2)})
-        np.testing.assert_allclose(outputs["scores"], model(ROWS), rtol=1e-6)
-
     @pytest.mark.parametrize("built", [False, True])
     def test_subclassed_model(self, export, built):
         model = Doubling()
@@ -176,25 +164,6 @@ class TestSignatureNames:
         saved = [name for name, _ in tf.train.list_variables(str(tmp_path / "saved_model" / "variables" / "variables"))]
         assert len([name for name in saved if "VARIABLE" in name]) == 2 + reads_optimizer
         assert "optimizer" in model._trackable_children()
-
-    @pytest.mark.parametrize(
-        ("dtype", "ndim", "shape", "tensor"),
-        [
-            ("string", 0, (), TensorInfo("string", (None,))),
-            ("binary", 1, (2,), TensorInfo("string", (None, 2))),
-            ("int64", 1, (None,), TensorInfo("int64", (None, None))),
-            ("bool", 0, (), TensorInfo("bool", (None,))),
-            ("float64", 2, (2, 3), TensorInfo("float64", (None, 2, 3))),
-        ],
-    )
-    def test_columns_of_any_type_become_inputs(self, tmp_path, dtype, ndim, shape, tensor):
-        class Same(tf.Module):
-            def __call__(self, features):
-                return tf.identity(features)
-
-        columns = FeedSchema((ColumnSpec("features", "c", "feature", dtype, ndim),))
-        export_saved_model(Same(), str(tmp_path / "m"), columns, [shape], None, KEY)
-        assert read_signature(tmp_path / "m") == Signature({"features": tensor}, {"output_0": tensor})
 
 
 class Sampling(keras.layers.Layer):

@@ -163,41 +163,6 @@ class TestServer:
             executor.kill()
             assert ends(server.pid, DEADLINE)
 
-    def test_of_an_application_that_was_killed_leaves_no_directory(self, start, owner):
-        assert is_forked(start("end", "0", application="one"))
-        (server,) = servers(owner.pid)
-        directory = Path(server.cmdline()[-6]).parent
-        server.kill()
-        assert ends(server.pid, DEADLINE)
-        assert directory.exists()
-        assert is_forked(start("end", "0", application="other"))  # the next one sweeps
-        assert not directory.exists()
-
-    def test_does_not_end_as_idle_while_a_process_runs(self, start, owner):
-        process = start("wait", idle_seconds=0.3)
-        (server,) = servers(owner.pid)
-        assert not ends(server.pid, seconds=1.5)
-        process.kill()
-        assert ends(server.pid, DEADLINE)
-
-    def test_killed_while_a_process_runs_spares_it(self, start, owner):
-        process = start("wait")
-        servers(owner.pid)[0].kill()
-        assert not ends(process.pid, seconds=0.2)
-        assert is_forked(start("end", "0"))  # of the next server
-        process.kill()
-        assert process.wait(DEADLINE) == -signal.SIGKILL
-
-    def test_that_does_not_answer_is_not_waited_for(self, start, owner, monkeypatch):
-        start("end", "0")
-        server = servers(owner.pid)[0]
-        server.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(forkserver, "ANSWER_SECONDS", 0.5)
-        process = start("end", "0")
-        server.send_signal(signal.SIGCONT)
-        assert not is_forked(process)
-        assert process.wait(DEADLINE) == 0
-
     def test_that_stands_still_is_left_for_good_within_seconds(self, start, owner, monkeypatch):
         running = start("wait")
         server = servers(owner.pid)[0]
@@ -232,10 +197,6 @@ class TestFreshInstead:
         known = told(start, "environment", environment={name: value})
         assert known["environment"][name] == value
         assert len(servers(owner.pid)) == 2
-
-    @pytest.mark.parametrize("name", ["CUDA_HOME", "PYTHONHASHSEED", "LC_ALL", "LD_PRELOAD", "OMP_NUM_THREADS", "TZ"])
-    def test_what_else_is_read_at_start(self, name):
-        assert forkserver._is_read_at_start(name)
 
     def test_where_the_directory_is_open_to_others(self, start, owner):
         start("end", "0").wait(DEADLINE)
@@ -278,15 +239,3 @@ class TestTensorFlow:
 
 class TestKey:
     """What processes agree in that share a server."""
-
-    def test_is_the_same_where_the_driver_has_imported_scikit_learn(self):
-        """As TensorFlow does where it is installed; it sets variables of OpenMP."""
-        program = "import json, os; before = {*os.environ}; import sklearn; "
-        program += "print(json.dumps({name: os.environ[name] for name in {*os.environ} - before}))"
-        unset = {name: value for name, value in os.environ.items() if not name.startswith("KMP_")}
-        command = [sys.executable, "-c", program]
-        told = json.loads(subprocess.run(command, env=unset, capture_output=True, text=True, check=True).stdout)
-        known = {"HOME": "/nowhere"}
-        assert "KMP_INIT_AT_FORK" in told
-        assert forkserver.read_at_start({**known, **told}) == forkserver.read_at_start(known)
-        assert forkserver.read_at_start({**known, "KMP_INIT_AT_FORK": "TRUE"}) != forkserver.read_at_start(known)

@@ -181,29 +181,6 @@ def doubles(doubling, tmp_path_factory):
     return mlflow.pyfunc.load_model(path)
 
 
-TWO = np.array([[1.0, 2.0], [3.0, 4.0]])
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        TWO,
-        {"features": TWO},
-        pd.DataFrame({"features": TWO.tolist()}),
-        pd.DataFrame({"features": TWO.astype(int).tolist()}),
-        pd.DataFrame({"features": list(TWO)}),
-        pd.DataFrame({"features": list(TWO.astype("float32"))}),
-    ],
-    ids=["array", "dict of arrays", "lists", "lists of integers", "arrays in a column", "of float32"],
-)
-def test_arrays_of_known_width_come_in_every_form(given, doubles):
-    """Red before for "array", "dict of arrays" and "lists of integers": the signature was Array(double)."""
-    assert [(spec.name, spec.type, spec.shape) for spec in doubles.metadata.signature.inputs] == [
-        ("features", np.dtype("float64"), (-1, 2))
-    ]
-    assert doubles.predict(given).prediction.map(list).tolist() == [[2.0, 4.0], [6.0, 8.0]]
-
-
 PREDICT = """
 import importlib.util, sys
 import mlflow.pyfunc, numpy

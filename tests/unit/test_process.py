@@ -8,10 +8,7 @@ import pytest
 from conftest import ends, lives
 
 from tfos_ml.agent.process import (
-    LINES_A_SECOND,
-    TAIL_LINES,
     ChildProcess,
-    OutputRelay,
     child_environment,
     describe_exit,
     kill_tree,
@@ -145,30 +142,3 @@ class TestChildProcess:
             child.wait(DEADLINE)
             child.log_tail()
             child.socket.close()
-
-    def test_keeps_the_last_lines_of_both_outputs(self, run):
-        child = run("import sys\nfor i in range(100): print(i)\nsys.stderr.write('last words'); sys.exit(3)")
-        assert child.wait(DEADLINE)
-        assert child.returncode == 3
-        lines = child.log_tail().splitlines()
-        assert lines == [*map(str, range(101 - TAIL_LINES, 100)), "last words"]
-
-    def test_lines_are_relayed_with_the_label(self, run, capsys):
-        child = run("print('hello')")
-        assert child.wait(DEADLINE)
-        child.log_tail()
-        assert capsys.readouterr().err == "[worker:0] hello\n"
-
-
-def test_output_beyond_a_hundred_lines_a_second_is_counted(capsys):
-    program = "for number in range(5000): print(number, flush=False)"
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    relay = OutputRelay(child.stdout, "worker:0")
-    assert relay.tail(DEADLINE).split()[-1] == "4999"
-    child.wait(DEADLINE)
-    lines = capsys.readouterr().err.splitlines()
-    shown = [int(line.split()[1]) for line in lines if "left out" not in line]
-    left_out = sum(int(line.split()[1].strip("(").replace(",", "")) for line in lines if "left out" in line)
-    assert shown[:LINES_A_SECOND] == list(range(LINES_A_SECOND))
-    assert len(shown) + left_out == 5000
-    assert left_out >= 5000 - 10 * LINES_A_SECOND

@@ -22,7 +22,6 @@ from tfos_ml.data.rdd_to_arrow import to_batches
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, InvalidInputError
 
 NAN, INF = float("nan"), float("inf")
-UTC = dt.timezone.utc
 Point = namedtuple("Point", "x y")
 
 
@@ -311,23 +310,6 @@ class TestLists:
         for found in (there_and_back(elements), [e["x"] for e in there_and_back([{"x": e} for e in elements])]):
             assert same(found, [np.array(e, dtype) for e in elements])
 
-    def test_nested_ones_have_more_dimensions_or_are_lists_of_arrays(self):
-        elements = [([[1, 2], [3, 4]], 0), ([[5], [6, 7]], 0), ([[8]], 0)]
-        jagged = [np.array([5]), np.array([6, 7])]
-        expected = [(np.array([[1, 2], [3, 4]]), 0), (jagged, 0), (np.array([[8]]), 0)]
-        assert same(there_and_back(elements), expected)
-        assert same(there_and_back(elements[:1] * 3), expected[:1] * 3)
-        assert same(there_and_back([([[1, None]], 0), ([[2]], 0)]), [([[1, None]], 0), (np.array([[2]]), 0)])
-
-
-class TestEqualButOfAnotherType:
-    def test_datetimes_with_a_zone_are_the_same_moments(self):
-        zone = ZoneInfo("America/New_York")
-        moments = [dt.datetime(2020, 7, 1, 12, 0, 0, 5, zone), dt.datetime(2020, 7, 1, tzinfo=UTC), None]
-        found = there_and_back(moments)
-        assert found == moments
-        assert all(m.tzinfo for m in found[:2])
-
 
 class TestArrays:
     def test_arrays_of_one_shape_are_views(self):
@@ -340,24 +322,6 @@ class TestArrays:
 
 
 class TestBatches:
-    def test_a_new_batch_begins_where_the_form_changes(self):
-        row = Row(a=1)
-        elements = [(1, 2), (3, 4), (5, 6, 7), {"a": 1}, {"a": 2}, {"b": 1}, [1, 2], ["a"], "a", None, row, np.ones(2)]
-        elements += [(None, 8), None, (9, 7), [0.5, "a"], [1.5, 2.5]]
-        found = there_and_back(elements, lists=True)
-        assert same(found, elements)
-        assert same(there_and_back(elements * 30, lists=True), elements * 30)
-
-    def test_sizes_adapt(self):
-        narrow = [len(b) for b in to_batches([(1, 2)] * 30000)]
-        assert narrow[:3] == [64, 8192, 8192]
-        assert [len(b) for b in to_batches([(1, 2)] * 1000, max_rows=100)][:3] == [64, 100, 100]
-        assert [len(b) for b in to_batches([(1, 2)] * 25, max_rows=10)] == [10, 10, 5]
-        wide = [b.nbytes for b in to_batches([np.zeros(1000)] * 5000, target_bytes=1 << 20)]
-        assert len(wide) > 30
-        assert all(0.9 < n / (1 << 20) < 1.1 for n in wide[1:-1])
-        assert [len(b) for b in to_batches([np.zeros(100)] * 70, target_bytes=10)][1:] == [1] * 6
-
     def test_batches_of_a_dataframe_are_tuples_of_columns(self):
         batch = pa.RecordBatch.from_pydict(
             {
@@ -412,17 +376,6 @@ class TestColumnOf:
         with pytest.raises(ColumnNotFoundError) as error:
             column_of(one_batch(elements), key)
         assert message in str(error.value)
-
-    @pytest.mark.parametrize(
-        "shapes", [[(2, 3), (2, 3)], [(2, 3), (1, 4), (0, 2)], [(2,), (3,), (0,)], [(1, 2, 3), (3, 2, 1)]]
-    )
-    def test_arrays_of_any_shape_are_lists_also_with_nulls_and_in_slices(self, shapes):
-        arrays = [np.random.default_rng(0).random(s) for s in shapes]
-        values = [None, *arrays, None, *arrays]
-        batch = one_batch([(v,) for v in values])
-        expected = [v if v is None else v.tolist() for v in values]
-        assert column_of(batch, 0).to_pylist() == expected
-        assert column_of(batch.slice(1, 3), 0).to_pylist() == expected[1:4]
 
 
 class TestErrors:
