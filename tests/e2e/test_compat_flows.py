@@ -44,16 +44,6 @@ def classifier(keras):
     return model
 
 
-def accuracy(spark, export_dir, rows) -> float:
-    """Of the exported model on rows, as ``pipeline.TFModel`` scores them."""
-    model = pipeline.TFModel({}).setExportDir(str(export_dir)).setInputMapping({"image": "conv2d_input"})
-    model.setOutputMapping({"dense": "scores"}).setBatchSize(50)
-    scores = np.array(
-        [row.scores for row in model.transform(spark.createDataFrame(rows, ["image", "label"])).collect()]
-    )
-    return float((scores.argmax(axis=1) == [label for _, label in rows]).mean())
-
-
 # Feeding
 
 
@@ -151,18 +141,6 @@ def test_defaults_of_params_go_before_arguments_and_it_is_told():
 # Files
 
 
-def examples(pattern):
-    import tensorflow as tf
-
-    columns = {"image": tf.io.FixedLenFeature([PIXELS], tf.int64), "label": tf.io.FixedLenFeature([1], tf.int64)}
-
-    def parse(record):
-        parsed = tf.io.parse_single_example(record, columns)
-        return tf.reshape(tf.cast(parsed["image"], tf.float32), (SIDE, SIDE, 1)) / 255, parsed["label"]
-
-    return tf.data.TFRecordDataset(tf.io.gfile.glob(pattern)).map(parse)
-
-
 def test_tfrecords_come_back_as_they_were(spark, tmp_path):
     columns = "i int, l bigint, f float, t string, b binary, flag boolean, xs array<double>, words array<string>"
     rows = [
@@ -186,9 +164,6 @@ def test_tfrecords_come_back_as_they_were(spark, tmp_path):
     with pytest.raises(errors.ColumnTypeError, match="'d' is decimal"):
         dfutil.saveAsTFRecords(df.select(F.lit(1).cast("decimal(5,2)").alias("d")), f"{tmp_path}/other")
     assert not (tmp_path / "other").exists()
-
-
-# Streaming
 
 
 # What ends otherwise

@@ -7,7 +7,7 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
-from tfos_ml.agent.placement import BarrierPlacement, check_driver
+from tfos_ml.agent.placement import check_driver
 from tfos_ml.agent.rendezvous import ReservedPort
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport
@@ -73,11 +73,6 @@ def test_ports_of_the_driver(settings, ports):
 def test_a_port_that_is_none_is_named(name, value):
     with pytest.raises(errors.ClusterConfigError, match=f"spark.{name.replace('__', '.')}={value} is not a number"):
         endpoint(**{name: value})
-
-
-@pytest.mark.parametrize(("text", "ports"), [("0", range(1)), ("5000", range(5000, 5001)), ("5-7", range(5, 8))])
-def test_ports_of_nodes(text, ports):
-    assert addresses.node_ports(session(**{"spark.tfos_ml.nodePorts": text})) == ports
 
 
 # Listening
@@ -162,46 +157,6 @@ def test_ipv6_from_the_server_to_the_call():
     finally:
         client.close()
         server.close()
-
-
-class Task:
-    """As much of Spark's task context as an address is."""
-
-    def __init__(self, address):
-        self._address = address
-
-    def partitionId(self):
-        return 0
-
-    def getTaskInfos(self):
-        return [SimpleNamespace(address=self._address)]
-
-    def cpus(self):
-        return 1
-
-    def resources(self):
-        return {}
-
-    def taskAttemptId(self):
-        return 0
-
-    def attemptNumber(self):
-        return 0
-
-
-@pytest.mark.parametrize(
-    ("address", "control", "host"),
-    [
-        ("10.0.0.5:4000", None, "10.0.0.5"),
-        ("[fd00::2]:4000", None, "fd00::2"),
-        ("192.0.2.2:4000", "grpc+tls://127.0.0.1:5", "127.0.0.1"),  # a local session
-        ("127.0.0.3:4000", "grpc+tls://127.0.0.1:5", "127.0.0.3"),
-        ("worker.example:4000", None, "worker.example"),
-    ],
-)
-def test_where_a_node_of_a_barrier_job_is(address, control, host):
-    location = {"location": control, "token": ""} if control else None
-    assert BarrierPlacement(Task(address), location).host == host
 
 
 # Out of reach

@@ -20,13 +20,6 @@ from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportPr
 from tfos_ml.protocol.template import make_template
 
 DEADLINE = 10.0
-GARBAGE = {
-    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "zeros": b"\0" * 4096,
-    "pickle": b"\x80\x04cos\nsystem\n(S'true'\ntR.",
-    "half of a preface": b"PRI * HTTP/2.0\r\n",
-    "oversized frame": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 65536,
-}
 
 
 @pytest.fixture

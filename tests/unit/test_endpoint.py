@@ -1,6 +1,5 @@
 """The door of a node: who may hand in rows, which of them count, and how long anybody waits."""
 
-import socket
 import threading
 import uuid
 from pathlib import Path
@@ -11,25 +10,19 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.agent import row_receiver
-from tfos_ml.agent.feed_task import FeedNode, FeedSpec, _nearest
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.data import blocks, rdd_to_arrow, spool
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.control_messages import Announcement, ExchangeRows, FeedSegment, ProgressAnswer, PutPartition
-from tfos_ml.protocol.frames import receive_frame
+from tfos_ml.protocol.control_messages import ExchangeRows, PutPartition
 from tfos_ml.protocol.messages import (
-    Answers,
     ChunkReady,
     ChunkReleased,
     Message,
-    Segment,
-    SegmentRead,
 )
 from tfos_ml.protocol.template import make_template
 from tfos_ml.protocol.transport import command, connect
@@ -128,61 +121,6 @@ def test_rows_that_nobody_reads_are_an_error_in_time(node):
     node.put([1], feed_timeout=0.0)
     with pytest.raises(errors.FeedTimeoutError, match="neither read nor answered rows for feed_timeout=0 s"):
         next(node.inlet.feed(()))
-
-
-def test_a_task_with_rows_to_infer_from_prefers_nodes_on_its_own_host():
-    nodes = tuple(FeedNode(rank, host, "") for rank, host in enumerate(["127.0.0.1", "far", "127.0.0.1", "far"]))
-    control = {"location": "grpc+tls://127.0.0.1:9", "token": ""}
-    order = FeedSpec(1, "input", nodes, control)
-    assert [_nearest(order, partition).rank for partition in range(4)] == [2, 0, 2, 0]
-    assert [_nearest(FeedSpec(number, "input", nodes, control), 0).rank for number in range(4)] == [0, 2, 0, 2]
-    order = FeedSpec(2, "input", nodes[1::2], control)
-    assert [_nearest(order, partition).rank for partition in range(4)] == [1, 3, 1, 3]
-
-
-def test_announcements_of_the_driver(node):
-    segment = Announcement(1, FeedSegment("input", 7, 2, 5.0))
-    for _ in range(2):  # an answer that comes twice says nothing new
-        node.inlet.take_answer(ProgressAnswer(False, announcements=[segment]))
-    assert node.sent == [Segment("input", 7, 2)]
-    assert (node.inlet.progress()["heard"], node.inlet.progress()["pending"]) == (1, [7])
-    node.inlet.take_up(SegmentRead(7))
-    assert node.inlet.progress()["pending"] == []
-    node.inlet.take_answer(ProgressAnswer(False, announcements=[Announcement(2, None)]))
-    assert list(node.inlet.feed(())) == []
-
-
-def answer(node, directory, expected):
-    """Play the TensorFlow process: answer all rows at once, in one file, when `expected` have come."""
-    waited = threading.Event()
-    while sum(c.rows for c in node.chunks()) < expected:
-        waited.wait(0.02)
-    chunks = node.chunks()
-    found = [e * 2 for c in chunks for b in spool.read_chunk(c.path) for e in to_elements(b)]
-    path = str(directory / "answers")
-    (batch,) = rdd_to_arrow.to_batches(found)
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    node.inlet.take_up(Answers(path, [(c.exchange, c.rows) for c in chunks]))
-
-
-def test_a_process_that_reads_nothing_holds_up_no_ping(tmp_path):
-    """Stopped for longer than the lease, its node still answers the driver; all comes in order once it goes on."""
-    ours, theirs = socket.socketpair()
-    channel = QueuedChannel(ours)
-    channel.start()
-    node = Node(tmp_path, send=channel.send)
-    try:
-        chunks = [spool.Chunk(f"{'x' * 1000}-{i}", 1, 1, True) for i in range(2000)]
-        node.inlet.commit("input", chunks, 1, 60.0)  # more than the socket holds
-        assert node.inlet.progress()["rows"] == 2000
-        received = [decode(ChunkReady, receive_frame(theirs)[0]).chunk.path for _ in chunks]
-        assert received == [chunk.path for chunk in chunks]
-        channel.check()
-    finally:
-        channel.close()
-        theirs.close()
-        node.close()
 
 
 def message(rows, block):

@@ -314,6 +314,3 @@ def test_a_file_that_comes_twice_is_taken_once(serve, connect, tmp_path, fault):
     (report,) = server.take_reports()
     assert Path(report["path"]).read_bytes() == b"content" * 1000
     assert server.counts["put"] == (2 if fault == "lost" else 1)
-
-
-# Nothing grows

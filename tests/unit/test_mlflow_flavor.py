@@ -142,19 +142,6 @@ def json_round_trip(loaded):
     )
 
 
-def test_loaded_model_is_the_same_stage(saved_model, tmp_path):
-    import tfos_ml.mlflow
-
-    model = make_model(saved_model)
-    tfos_ml.mlflow.save_model(model, str(tmp_path / "model"))
-    loaded = tfos_ml.mlflow.load_model(str(tmp_path / "model"))
-    assert loaded.uid == model.uid
-    assert {p.name: v for p, v in loaded._paramMap.items()} == {p.name: v for p, v in model._paramMap.items()}
-    assert str(loaded.signature()) == str(model.signature())
-    inputs = {name: np.array(ROWS[name].tolist()) for name in INPUTS}
-    assert loaded.predict(inputs)["total"].tolist() == EXPECTED["total"]
-
-
 def test_password_of_the_export_dir_is_not_saved_with_the_model(saved_model, tmp_path):
     import tfos_ml.mlflow
 
@@ -167,18 +154,6 @@ def test_password_of_the_export_dir_is_not_saved_with_the_model(saved_model, tmp
     loaded = tfos_ml.mlflow.load_model(str(tmp_path / "model"))
     assert loaded.getExportDir() == "s3://bucket/models/1"
     assert str(loaded.signature()) == str(make_model(saved_model).signature())
-
-
-@pytest.fixture(scope="module")
-def doubles(doubling, tmp_path_factory):
-    """The same as an MLflow model, loaded as a pyfunc."""
-    import mlflow
-
-    import tfos_ml.mlflow
-
-    path = str(tmp_path_factory.mktemp("saved") / "doubles")
-    tfos_ml.mlflow.save_model(TFModel(exportDir=doubling), path)
-    return mlflow.pyfunc.load_model(path)
 
 
 PREDICT = """

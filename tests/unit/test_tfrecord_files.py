@@ -50,15 +50,6 @@ def rows_of(file, schema=NUMBERS, **options):
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
-def test_files_of_tensorflow_are_read_however_compressed(tmp_path, compression):
-    path = tmp_path / "theirs"
-    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=compression)) as writer:
-        for n in range(1000):
-            writer.write(example(n=n))
-    assert [row["n"] for row in rows_of(files.DataFile(str(path), str(path), 0))] == list(range(1000))
-
-
 def in_parts(content):
     return b"".join(gzip.compress(content[i : i + 10_000]) for i in range(0, len(content), 10_000))
 
@@ -102,18 +93,6 @@ def test_a_damaged_record_is_an_error_with_file_and_offset(tmp_path, where):
     assert (caught.value.file, caught.value.offset) == (str(tmp_path / "damaged"), begin)
 
 
-@pytest.mark.parametrize(
-    ("where", "kept"), [("data", [0, 1, 2, 3, 5, 6, 7, 8, 9]), ("length", [0, 1, 2, 3]), ("cut", [0, 1, 2, 3])]
-)
-def test_damaged_records_are_dropped_and_counted(tmp_path, where, kept, caplog):
-    file, _, _ = damaged_file(tmp_path, where)
-    with caplog.at_level(logging.WARNING, "tfos_ml.tfrecord"):
-        assert [row["n"] for row in rows_of(file, mode=DROPMALFORMED)] == kept
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path}/damaged: 1 corrupt records were dropped (mode=DROPMALFORMED)"
-    ]
-
-
 @pytest.mark.parametrize("mode", [FAILFAST, DROPMALFORMED, PERMISSIVE])
 def test_compressed_files_that_are_cut(tmp_path, mode, caplog):
     whole = gzip.compress(
@@ -149,21 +128,6 @@ def test_paths_directories_and_patterns(tmp_path):
     for missing in ("c", "c*", "a/one/x"):
         with pytest.raises(errors.EmptyDataError, match="nothing at"):
             names(missing)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (["1", "-2", None], "integer"),
-        (["1", "3000000000"], "long"),
-        (["1", "2.5"], "double"),
-        (["1", "a"], "string"),
-        ([None], "string"),
-        (["9" * 30], "double"),
-    ],
-)
-def test_types_of_partition_columns(values, expected):
-    assert files.partition_type(values) == expected
 
 
 def test_columns_are_told_from_all_files(tmp_path):
