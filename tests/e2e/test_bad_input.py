@@ -194,7 +194,11 @@ BREAKING = {
 }
 
 
-@pytest.mark.parametrize("message", BREAKING)
+# One of them shows that they are looked at before a job; each takes a session.
+@pytest.mark.parametrize(
+    "message",
+    [pytest.param(m, marks=[pytest.mark.chaos] * ("executor.pyspark.memory" not in m)) for m in BREAKING],
+)
 def test_settings_that_would_break_a_run(sessions, message):
     settings = BREAKING[message]
     on_executors = {"spark_speculation", "spark_network_crypto_enabled"} & set(settings)

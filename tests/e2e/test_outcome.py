@@ -33,13 +33,3 @@ def test_workers_that_train_each_on_its_own_rows(spark):
     assert "30 of 60 rows" in str(warning.message)
     assert "KerasEstimator" in str(warning.message)
     assert warning.filename == __file__  # the line of the user's own fit
-
-
-def test_a_process_that_ends_itself(spark):
-    def leave(args, ctx):
-        import os
-
-        os._exit(0)
-
-    with pytest.raises(errors.NodeExitError, match="exited with code 0 before its train function had returned"):
-        fit(spark, leave)

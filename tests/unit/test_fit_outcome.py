@@ -22,11 +22,6 @@ def test_workers_with_rows_of_their_own_and_nothing_in_common():
     assert "worker:0 alone, which was trained on 30 of 60 rows" in independence(reports("worker:0", "worker:1"), TWO)
 
 
-def test_workers_with_files_of_their_own():
-    said = independence(reports("worker:0", "worker:1", reads="files", rows=0), TWO)
-    assert "its own share of the files" in said
-
-
 @pytest.mark.parametrize(
     ("found", "template"),
     [
