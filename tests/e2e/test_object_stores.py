@@ -201,26 +201,6 @@ def test_a_place_that_cannot_be_written_is_told_before_any_job(spark, store, par
     assert store.names("place") == []
 
 
-def test_an_export_that_is_refused_while_it_is_staged(spark, store):
-    written = []
-
-    def after_two(method, path):
-        if method in ("PUT", "POST") and ".partial-" in path and not path.endswith("/"):
-            written.append(path)
-        return len(written) > 2
-
-    store.fail(after_two, 403)
-    began = time.monotonic()
-    with pytest.raises(
-        errors.DestinationError, match="exportDir='s3://.*staged' cannot be written from|cannot be writ"
-    ) as e:
-        estimator(exportDir="s3a://bucket/staged", clusterSize=1).fit(rows(spark))
-    assert time.monotonic() - began < TIME_LIMIT
-    assert len(written) > 2
-    store.heal()
-    check_no_model(store, "staged", e.value)
-
-
 @pytest.mark.parametrize("status", STATUSES)
 def test_an_export_that_is_refused_while_it_is_published(spark, store, status):
     """And what has been copied by then cannot be deleted either."""
@@ -336,16 +316,6 @@ def test_tfrecords(spark, store, way, scheme):
     assert load(path).count() == 2
 
 
-def test_partitioned_tfrecords_and_their_schema(spark, store):
-    path = "s3a://bucket/records/partitioned"
-    tfrecord.save_as_tfrecords(numbers(spark), path, partition_by="part", codec="gzip")
-    assert tfrecord.infer_schema(path).names == ["id", "part", "text"]
-    assert tfrecord.load_tfrecords(spark, path).where("part = 1").count() == 333
-    with pytest.raises(errors.DestinationError, match="exists already") as caught:
-        tfrecord.save_as_tfrecords(numbers(spark), path)
-    assert_no_secret(caught.value)
-
-
 @pytest.mark.parametrize("status", STATUSES)
 def test_tfrecords_that_are_refused_are_not_taken_for_whole(spark, store, status):
     """Neither can what has been put to its place be deleted."""
@@ -370,25 +340,6 @@ def test_tfrecords_that_are_refused_are_not_taken_for_whole(spark, store, status
     assert_no_secret(caught.value)
     tfrecord.save_as_tfrecords(numbers(spark, 7), path, mode="overwrite")
     assert tfrecord.load_tfrecords(spark, path).count() == 7
-
-
-def test_tfrecords_that_are_refused_in_append_leave_what_was_there(spark, store):
-    path = "s3a://bucket/records/appended"
-    tfrecord.save_as_tfrecords(numbers(spark, 10), path)
-    before, copied = store.names("records/appended"), []
-
-    def second(method, request):
-        if method == "PUT" and request.startswith("/bucket/records/appended/part-"):
-            copied.append(request)
-            return len(set(copied)) > 1
-        return False
-
-    store.fail(second, 403)
-    with pytest.raises(errors.DestinationError, match="cannot be written"):
-        tfrecord.save_as_tfrecords(numbers(spark).repartition(3), path, mode="append")
-    store.heal()
-    assert store.names("records/appended") == before
-    assert tfrecord.load_tfrecords(spark, path).count() == 10
 
 
 def test_tfrecords_that_tasks_cannot_write_or_read(spark, store):
