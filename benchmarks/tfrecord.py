@@ -27,8 +27,8 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from tfos_ml.tfrecord.columns import BYTE_ARRAY, EXAMPLE, columns_of
 from tfos_ml.tfrecord.encoding import encode
+from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.options import Options
 from tfos_ml.tfrecord.reading import read

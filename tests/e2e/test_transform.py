@@ -16,7 +16,7 @@ from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, TFModel, errors
-from tfos_ml.agent.scoring import make_udf_function
+from tfos_ml.agent.scoring_client import make_udf_function
 from tfos_ml.compat import pipeline
 from tfos_ml.inference import archive, udf
 from tfos_ml.inference.prediction import HEAD_FILE

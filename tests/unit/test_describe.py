@@ -7,7 +7,7 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ModelError, ParamError
 from tfos_ml.inference.prediction import LossInfo
-from tfos_ml.keras.columns import check_class_weight
+from tfos_ml.keras.column_checks import check_class_weight
 
 LABEL = ColumnSpec("label", "y", "label", "float32", 0)
 

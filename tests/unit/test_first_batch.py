@@ -18,9 +18,9 @@ def fit(tmp_path):
     import keras
 
     from tfos_ml.keras.collectives import WorkerGroup
-    from tfos_ml.keras.fit import KerasFit, fit_model
     from tfos_ml.keras.inspection import describe
     from tfos_ml.keras.model_source import ModelSource
+    from tfos_ml.keras.training import KerasFit, fit_model
 
     class Own(keras.Model):
         def __init__(self, units, activation):

@@ -16,8 +16,8 @@ import psutil
 import pytest
 from conftest import ends, lives, wait_until
 
-from tfos_ml.agent import forkserver
-from tfos_ml.agent.forkserver import ForkedProcess, Forking, start_process
+from tfos_ml.agent import fork_client
+from tfos_ml.agent.fork_client import ForkedProcess, Forking, start_process
 from tfos_ml.agent.process import child_environment, kill_tree, new_marker
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS
 from tfos_ml.protocol.codec import encode
@@ -176,7 +176,7 @@ class TestServer:
 
     def test_started_by_many_at_once_is_one(self, start, owner):
         program = (
-            "import os, sys; from tfos_ml.agent.forkserver import *; from tfos_ml.agent.process import *;"
+            "import os, sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.process import *;"
             "forking = Forking(int(sys.argv[1]), 300); variables = child_environment('0' * 32, 1, {});"
             "process = start_process('forked', ['end', '7'], variables, 0, 1, forking);"
             "sys.exit(type(process) is not ForkedProcess or process.wait(60) - 7)"
@@ -270,7 +270,7 @@ class TestServer:
         start("end", "0")
         server = servers(owner.pid)[0]
         server.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(forkserver, "ANSWER_SECONDS", 0.5)
+        monkeypatch.setattr(fork_client, "ANSWER_SECONDS", 0.5)
         process = start("end", "0")
         server.send_signal(signal.SIGCONT)
         assert not is_forked(process)
@@ -280,7 +280,7 @@ class TestServer:
         running = start("wait")
         server = servers(owner.pid)[0]
         server.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(forkserver, "STILL_SECONDS", 1.0)
+        monkeypatch.setattr(fork_client, "STILL_SECONDS", 1.0)
         assert is_forked(start("end", "0"))  # of another server
         assert ends(server.pid, DEADLINE)
         assert len([process for process in servers(owner.pid) if process.pid != running.pid]) == 1
@@ -290,17 +290,17 @@ class TestServer:
         start("end", "0")
         server = servers(owner.pid)[0]
         server.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(forkserver, "STILL_SECONDS", 1.0)
-        monkeypatch.setattr(forkserver, "SIGKILL", 0)  # as if a filesystem hung
+        monkeypatch.setattr(fork_client, "STILL_SECONDS", 1.0)
+        monkeypatch.setattr(fork_client, "SIGKILL", 0)  # as if a filesystem hung
         assert is_forked(start("end", "0"))
-        monkeypatch.setattr(forkserver, "STILL_SECONDS", DEADLINE)
+        monkeypatch.setattr(fork_client, "STILL_SECONDS", DEADLINE)
         assert is_forked(start("end", "0"))
         assert len(servers(owner.pid)) == 2
         server.kill()
 
     def test_ends_processes_of_a_requester_that_died(self, start, owner, tmp_path):
         program = (
-            "import sys; from tfos_ml.agent.forkserver import *; from tfos_ml.agent.process import *;"
+            "import sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.process import *;"
             "process = start_process('forked', ['wait'], child_environment('0' * 32, 1, {}), 0, 2,"
             "Forking(int(sys.argv[1]), 300)); print(process.pid, flush=True); sys.stdin.read()"
         )
@@ -325,11 +325,11 @@ class TestFreshInstead:
 
     @pytest.mark.parametrize("name", ["CUDA_HOME", "PYTHONHASHSEED", "LC_ALL", "LD_PRELOAD", "OMP_NUM_THREADS", "TZ"])
     def test_what_else_is_read_at_start(self, name):
-        assert forkserver._is_read_at_start(name)
+        assert fork_client._is_read_at_start(name)
 
     @pytest.mark.parametrize("name", ["PATH", "TMPDIR", "TF_CONFIG", "AWS_SECRET_ACCESS_KEY", "MY_OWN"])
     def test_what_is_not(self, name):
-        assert not forkserver._is_read_at_start(name)
+        assert not fork_client._is_read_at_start(name)
 
     def test_where_the_limits_are_others(self, start, owner):
         start("end", "0")
@@ -405,7 +405,7 @@ class TestTensorFlow:
     KERAS = ((USES_KERAS, "1"),)
 
     def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start, monkeypatch):
-        monkeypatch.setattr(forkserver, "STILL_SECONDS", 1.0)  # its import takes longer, and is waited for
+        monkeypatch.setattr(fork_client, "STILL_SECONDS", 1.0)  # its import takes longer, and is waited for
         assert told(start, "tensorflow", environment=self.KERAS)["tensorflow"]
         for _ in range(2):
             process = start("compute", environment=self.KERAS)
@@ -424,7 +424,7 @@ class TestKey:
     )
     def test_is_not_what_spark_and_tensorflow_set_for_themselves(self, name):
         known = {"HOME": "/nowhere"}
-        assert forkserver.read_at_start({**known, name: "1"}) == forkserver.read_at_start(known)
+        assert fork_client.read_at_start({**known, name: "1"}) == fork_client.read_at_start(known)
 
     def test_is_the_same_where_the_driver_has_imported_scikit_learn(self):
         """As TensorFlow does where it is installed; it sets variables of OpenMP."""
@@ -435,15 +435,15 @@ class TestKey:
         told = json.loads(subprocess.run(command, env=unset, capture_output=True, text=True, check=True).stdout)
         known = {"HOME": "/nowhere"}
         assert "KMP_INIT_AT_FORK" in told
-        assert forkserver.read_at_start({**known, **told}) == forkserver.read_at_start(known)
-        assert forkserver.read_at_start({**known, "KMP_INIT_AT_FORK": "TRUE"}) != forkserver.read_at_start(known)
+        assert fork_client.read_at_start({**known, **told}) == fork_client.read_at_start(known)
+        assert fork_client.read_at_start({**known, "KMP_INIT_AT_FORK": "TRUE"}) != fork_client.read_at_start(known)
 
     def test_is_the_same_before_and_after_keras_has_written_its_defaults(self, tmp_path):
         known = {"KERAS_HOME": str(tmp_path)}
-        before = forkserver.read_at_start(known)
+        before = fork_client.read_at_start(known)
         defaults = {"floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow"}
         (tmp_path / "keras.json").write_text(json.dumps({**defaults, "image_data_format": "channels_last"}))
-        assert forkserver.read_at_start(known) == before
-        assert forkserver.read_at_start({**known, "KERAS_BACKEND": "tensorflow"}) == before
+        assert fork_client.read_at_start(known) == before
+        assert fork_client.read_at_start({**known, "KERAS_BACKEND": "tensorflow"}) == before
         (tmp_path / "keras.json").write_text(json.dumps({**defaults, "floatx": "float64"}))
-        assert forkserver.read_at_start(known) != before
+        assert fork_client.read_at_start(known) != before

@@ -12,9 +12,9 @@ from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.inference.prediction import Head
 from tfos_ml.keras.batches import padded_lengths
 from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.fit import KerasFit, fit_model
 from tfos_ml.keras.inspection import describe
 from tfos_ml.keras.model_source import ModelSource
+from tfos_ml.keras.training import KerasFit, fit_model
 
 ROWS = 40
 

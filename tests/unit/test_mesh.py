@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import free_ports
 
-from tfos_ml.keras.links import _listen
+from tfos_ml.keras.connections import _listen
 from tfos_ml.keras.mesh import WHOLE_BYTES, BrokenMeshError, Mesh, SilentWorkerError
 
 SECRET = b"of these tests"

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfos_ml.agent.forkserver import Forking, executor
+from tfos_ml.agent.fork_client import Forking, executor
 from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.agent.placement import NodePlacement
 from tfos_ml.agent.process import ChildProcess, LimitedLines, child_environment, new_marker

@@ -23,7 +23,7 @@ import pyarrow as pa
 from tfos_ml import errors
 from tfos_ml.agent import delivery
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.forkserver import Forking, Process, executor, read_at_start_only, start_process
+from tfos_ml.agent.fork_client import Forking, Process, executor, read_at_start_only, start_process
 from tfos_ml.agent.node_run import Detachment
 from tfos_ml.agent.placement import GatherPlacement, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.process import child_environment

@@ -30,8 +30,8 @@ from tfos_ml.agent.node_events import (
     Tick,
 )
 from tfos_ml.agent.node_output import NodeOutput
+from tfos_ml.agent.node_result import Outcome
 from tfos_ml.agent.node_state import NodeState, Phase, Process
-from tfos_ml.agent.outcome import Outcome
 from tfos_ml.agent.placement import NodePlacement
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for

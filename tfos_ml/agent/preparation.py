@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pyspark import TaskContext
 
-from tfos_ml.agent.forkserver import Forking, executor, start_server
+from tfos_ml.agent.fork_client import Forking, executor, start_server
 from tfos_ml.agent.process import child_environment
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.forkserver import NO_MARKER

@@ -22,7 +22,7 @@ from typing import IO
 
 import psutil
 
-from tfos_ml.agent.forkserver import Forking, start_process
+from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.common.interpreter import search_path
 from tfos_ml.common.pids import ProcessHandle
 from tfos_ml.worker.forkserver import MARKER

@@ -18,7 +18,7 @@ from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
-from tfos_ml.data.snapshot import SnapshotRows
+from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.errors import FileReadError
 from tfos_ml.protocol.template import ClusterTemplate
 

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError
-from tfos_ml.tfrecord.columns import EXAMPLE, columns_of
 from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode
+from tfos_ml.tfrecord.feature_types import EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import find
 from tfos_ml.tfrecord.functions import read, write
 from tfos_ml.tfrecord.inference import infer, schema_of, seen_in

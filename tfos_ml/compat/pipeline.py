@@ -21,7 +21,7 @@ from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.compat import TFCluster, util
 from tfos_ml.compat.gpus import num_gpus
 from tfos_ml.compat.map_functions import MapFun
-from tfos_ml.compat.params import (
+from tfos_ml.compat.pipeline_params import (
     HasBatchSize,
     HasClusterSize,
     HasEpochs,

@@ -23,7 +23,7 @@ from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.data.order import pack_counts
 from tfos_ml.data.schema import ROW_COLUMN
-from tfos_ml.data.snapshot import Snapshot, StoredColumn
+from tfos_ml.data.snapshot_layout import Snapshot, StoredColumn
 from tfos_ml.driver.input_files import InputFiles, changes, input_files
 from tfos_ml.driver.snapshot_rows import digest, write_rows
 from tfos_ml.errors import SnapshotError

@@ -16,7 +16,7 @@ from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError
 from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.columns import check_class_weight, check_label
+from tfos_ml.keras.column_checks import check_class_weight, check_label
 from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.keras.worker_rows import WorkerRows
 from tfos_ml.worker.dataset import RowStore

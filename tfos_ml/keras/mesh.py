@@ -6,7 +6,7 @@ sends its share to all others and adds up what it gets. Small arrays go whole, i
 worker sums a part, and sends the others that sum (Rabenseifner, "Optimization of Collective Reduction Operations",
 ICCS 2004). Shares are added in the order of ranks, so that all workers, and all runs, have the same bits.
 
-Connections are as of :mod:`tfos_ml.keras.links`: nobody but the workers can say, or change, anything there.
+Connections are as of :mod:`tfos_ml.keras.connections`: nobody but the workers can say, or change, anything there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tfos_ml.keras import links
-from tfos_ml.keras.links import Link
+from tfos_ml.keras import connections
+from tfos_ml.keras.connections import Link
 
 Array = np.ndarray[Any, Any]
 Buffers = Mapping[int, memoryview]  # by rank of the other worker
@@ -81,10 +81,10 @@ class Mesh:
             If this worker's own port is taken.
         """
         try:
-            found = links.connect(rank, addresses, secret, time.monotonic() + timeout, encrypts)
+            links = connections.connect(rank, addresses, secret, time.monotonic() + timeout, encrypts)
         except TimeoutError as error:
             raise SilentWorkerError(f"no connection with the workers at {error} within {timeout:g} s") from None
-        return cls(rank, found, timeout)
+        return cls(rank, links, timeout)
 
     def close(self) -> None:
         """End the connections."""
@@ -200,7 +200,7 @@ class Mesh:
     def _progress(self, other: int) -> bool:
         try:
             return self._links[other].progress()
-        except links.AlteredMessageError as error:
+        except connections.AlteredMessageError as error:
             raise BrokenMeshError(f"worker {other} is not heard right: {error}") from None
         except OSError as error:
             raise BrokenMeshError(f"worker {other} has ended ({error})") from None

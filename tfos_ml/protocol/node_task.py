@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.data.snapshot import SnapshotRows
+from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.protocol.addresses import ANY_PORT
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.graces import Graces

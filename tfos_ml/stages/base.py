@@ -21,9 +21,9 @@ from tfos_ml.common.timeline import Timeline, line
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
-from tfos_ml.data.snapshot import SnapshotRows
+from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.fit import RunResult, launch
+from tfos_ml.driver.fit_job import RunResult, launch
 from tfos_ml.driver.preflight import graces, lease_timeout, shuffle_memory, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile

@@ -10,7 +10,7 @@ from tfos_ml.protocol.graces import warn_of_ended
 from tfos_ml.worker.outcome import RETURNED
 
 if TYPE_CHECKING:
-    from tfos_ml.driver.fit import RunResult
+    from tfos_ml.driver.fit_job import RunResult
     from tfos_ml.protocol.template import ClusterTemplate
     from tfos_ml.stages.summary import TrainingSummary
 

@@ -13,7 +13,7 @@ from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.spark_api import repartition_by_id
 from tfos_ml.data import schema
 from tfos_ml.data.order import dealt_number
-from tfos_ml.data.snapshot import SnapshotRows, StoredColumn
+from tfos_ml.data.snapshot_layout import SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.snapshot import SnapshotDirectory, Written
 

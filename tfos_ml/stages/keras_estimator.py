@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
-from tfos_ml.agent.forkserver import Forking
+from tfos_ml.agent.fork_client import Forking
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.spark_api import arrow_table
@@ -27,7 +27,7 @@ from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import Head, head_of
 from tfos_ml.inference.saved_model import NO_CALL, not_exported
-from tfos_ml.keras.columns import (
+from tfos_ml.keras.column_checks import (
     check_attributes,
     check_class_weight,
     check_columns,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
-    from tfos_ml.driver.fit import RunResult
+    from tfos_ml.driver.fit_job import RunResult
     from tfos_ml.keras.inspection import ModelDescription
     from tfos_ml.stages.model import TFModel
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.ml import Model
 
 from tfos_ml import errors
-from tfos_ml.agent.scoring import make_udf_function
+from tfos_ml.agent.scoring_client import make_udf_function
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
@@ -23,8 +23,8 @@ from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
 from tfos_ml.driver.preflight import scoring_process
 from tfos_ml.inference import arrow_udf, saved_model, udf
+from tfos_ml.inference.appended_columns import OutputColumns
 from tfos_ml.inference.archive import Archive
-from tfos_ml.inference.columns import OutputColumns
 from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.local_inputs import local_inputs
 from tfos_ml.inference.prediction import HEAD_FILE, Head
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tfos_ml.driver.fit import RunResult
+    from tfos_ml.driver.fit_job import RunResult
 
 
 MODEL_FILE, _RESULTS = "saved_model.tar", "results-"

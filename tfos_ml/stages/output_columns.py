@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
-from tfos_ml.inference.columns import OutputColumns
+from tfos_ml.inference.appended_columns import OutputColumns
 from tfos_ml.inference.prediction import Head
 from tfos_ml.inference.saved_model import shown_tensors
 from tfos_ml.stages.params import ScoringParams

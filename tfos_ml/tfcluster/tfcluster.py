@@ -18,7 +18,7 @@ from tfos_ml.agent.rendezvous import read_infos
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.fit import RunResult
+from tfos_ml.driver.fit_job import RunResult
 from tfos_ml.driver.preflight import graces, shuffle_memory, spool_memory
 from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
 from tfos_ml.driver.progress import OutputPrinter
@@ -33,7 +33,7 @@ from tfos_ml.protocol.template import make_template
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.model import TFModel
 from tfos_ml.tfcluster.address import ClusterAddress
-from tfos_ml.tfcluster.arguments import check_arguments, check_epochs, check_seconds, check_spark, input_mode_of
+from tfos_ml.tfcluster.argument_checks import check_arguments, check_epochs, check_seconds, check_spark, input_mode_of
 from tfos_ml.tfcluster.feeding import Feeding
 from tfos_ml.tfcluster.shutdown import Shutdown
 

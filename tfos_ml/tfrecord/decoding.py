@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.tfrecord.columns import BYTES, FLOAT, LIST_NAMES, Column
 from tfos_ml.tfrecord.entries import Problems, Spans, named_spans
-from tfos_ml.tfrecord.messages import rewritten
+from tfos_ml.tfrecord.feature_types import BYTES, FLOAT, LIST_NAMES, Column
+from tfos_ml.tfrecord.protobuf import rewritten
 from tfos_ml.tfrecord.wire import (
     Array,
     Buffer,

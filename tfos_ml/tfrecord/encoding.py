@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tfos_ml.data.arrow import plain
 from tfos_ml.errors import NullValueError
-from tfos_ml.tfrecord.columns import BYTES, FLOAT, SEQUENCE, Column, is_text
+from tfos_ml.tfrecord.feature_types import BYTES, FLOAT, SEQUENCE, Column, is_text
 from tfos_ml.tfrecord.varints import packed, varint
 from tfos_ml.tfrecord.wire import Array, tag
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tfos_ml.tfrecord.columns import SEQUENCE
+from tfos_ml.tfrecord.feature_types import SEQUENCE
 from tfos_ml.tfrecord.wire import Array, Buffer, equals, lengths_at, only_part, tag
 
 _ITEM = 1  # number of the field of Example, Features and FeatureLists that has what is in them

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError, EmptyDataError
-from tfos_ml.tfrecord.columns import EXAMPLE
+from tfos_ml.tfrecord.feature_types import EXAMPLE
 from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.framing import damaged
-from tfos_ml.tfrecord.messages import LISTS, parsed
 from tfos_ml.tfrecord.options import FAILFAST, Options
+from tfos_ml.tfrecord.protobuf import LISTS, parsed
 from tfos_ml.tfrecord.reading import chunks_of
 
 _THREADS, _SAMPLE_BYTES = 16, 1 << 20

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfos_ml.errors import ParamError
-from tfos_ml.tfrecord.columns import RECORD_TYPES
+from tfos_ml.tfrecord.feature_types import RECORD_TYPES
 
 FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
 _MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tfos_ml.common.spark_api import arrow_schema_of
 from tfos_ml.errors import ColumnTypeError, ParamError
-from tfos_ml.tfrecord.columns import BYTE_ARRAY, EXAMPLE, columns_of
+from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import DataFile, DataSet, find, located, partition_type, schema_text
 from tfos_ml.tfrecord.inference import infer
 from tfos_ml.tfrecord.options import PERMISSIVE, Options

@@ -13,8 +13,8 @@ from pyarrow import fs
 
 from tfos_ml.common import filesystems
 from tfos_ml.errors import CorruptRecordError, DataError
-from tfos_ml.tfrecord.columns import BYTE_ARRAY, Column
 from tfos_ml.tfrecord.decoding import decode
+from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, Column
 from tfos_ml.tfrecord.files import DataFile, storage_errors
 from tfos_ml.tfrecord.framing import FOOTER, HEADER, Frames, damaged, find_frames
 from tfos_ml.tfrecord.options import DROPMALFORMED, FAILFAST, GZIP, PERMISSIVE, PLAIN, ZLIB, Options

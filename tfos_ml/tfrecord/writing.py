@@ -19,8 +19,8 @@ from pyarrow import fs
 from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, DestinationError, NullValueError
-from tfos_ml.tfrecord.columns import BYTE_ARRAY, Column, columns_of
 from tfos_ml.tfrecord.encoding import encode
+from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, Column, columns_of
 from tfos_ml.tfrecord.files import (
     COMMITTING,
     SCHEMA_FILE,

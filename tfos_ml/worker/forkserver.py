@@ -7,7 +7,7 @@ as if it had been started afresh. The server ends with its *owners*, executors o
 has had nothing to do for a while, or memory is short.
 
 Requests and answers are frames over a Unix socket that only processes of the same user may use. The other side
-is :mod:`tfos_ml.agent.forkserver`.
+is :mod:`tfos_ml.agent.fork_client`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MODULES = (
 )
 PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator", "tfos_ml.tfcluster.tfcluster")
 """What programs import that define their train functions in a module of their own; imported when there is time."""
-KERAS_MODULES = ("keras", "tfos_ml.keras.fit", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
+KERAS_MODULES = ("keras", "tfos_ml.keras.training", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
 _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
 _REQUEST_SECONDS = 3.0  # less than a server may seem to stand still
 _TICK_SECONDS = 5.0

@@ -1,8 +1,8 @@
 """Where the rows of a transform are scored: in the Python worker itself, or in the executor's one scoring process.
 
-The scoring process (:mod:`tfos_ml.worker.scoring`) is found by its socket, whose directory is named after the executor
-and whatever the process takes over from who starts it; the first Python worker that needs it starts it. If it dies, it
-is started again and the batch that it had is scored once more.
+The scoring process (:mod:`tfos_ml.worker.scoring_server`) is found by its socket. The socket's directory is named after
+the executor and after everything that the process inherits from its starter. The first Python worker that needs the
+process starts it. If it dies, a worker starts it again and sends the interrupted batch once more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent.forkserver import Forking, executor, executor_cores, read_at_start, socket_path, start_process, sweep
+from tfos_ml.agent.fork_client import (
+    Forking,
+    executor,
+    executor_cores,
+    read_at_start,
+    socket_path,
+    start_process,
+    sweep,
+)
 from tfos_ml.agent.process import base_environment
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.pids import ProcessHandle, start_ticks
@@ -31,7 +39,7 @@ from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, SCORING_SETTING, WO
 from tfos_ml.worker.forkserver import MARKER, NO_MARKER
 
 logger = logging.getLogger(__name__)
-MODULE = "tfos_ml.worker.scoring"
+MODULE = "tfos_ml.worker.scoring_server"
 NAME = "tfos_ml scoring"
 _KIND = "scoring"
 _INTRA_OP = "TF_NUM_INTRAOP_THREADS"

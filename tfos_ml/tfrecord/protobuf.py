@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from tfos_ml.tfrecord.columns import EXAMPLE
+from tfos_ml.tfrecord.feature_types import EXAMPLE
 
 _PACKAGE = "tensorflow"
 _BYTES, _FLOAT, _INT64, _MESSAGE = 12, 2, 3, 11  # of FieldDescriptorProto.Type
