@@ -25,7 +25,7 @@ from tfos_ml.protocol.template import make_template
 BATCH_ROWS = 1000
 CONSTANTS = {  # on the nodes
     "tfos_ml.protocol.control_client.CALL_TIMEOUT": 1.0,
-    "tfos_ml.agent.detached.start_detached": spark_task.fork_detached,
+    "tfos_ml.agent.standalone_supervisor.start_supervisor": spark_task.fork_supervisor,
 }
 PLAIN = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "8"}  # no barrier jobs
 

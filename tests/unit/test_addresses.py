@@ -7,8 +7,8 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
-from tfos_ml.agent.placement import BarrierPlacement, check_driver, task_info_of
 from tfos_ml.agent.rendezvous import NodeInfo, ReservedPort
+from tfos_ml.agent.spark_task import BarrierTask, check_driver, task_info_of
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport
 from tfos_ml.protocol.addresses import Endpoint
@@ -233,7 +233,7 @@ class Task:
 )
 def test_where_a_node_of_a_barrier_job_is(address, control, host):
     location = {"location": control, "token": ""} if control else None
-    assert BarrierPlacement(Task(address), location).host == host
+    assert BarrierTask(Task(address), location).host == host
 
 
 # Out of reach
@@ -260,7 +260,7 @@ def test_a_driver_in_reach_is_fine():
 
 def test_a_barrier_task_whose_host_cannot_find_the_driver_trains_without_it():
     control = {"location": "grpc+tls://no-such-host.invalid:5", "token": ""}
-    assert BarrierPlacement(Task("10.0.0.5:4000"), control).host == "10.0.0.5"
+    assert BarrierTask(Task("10.0.0.5:4000"), control).host == "10.0.0.5"
 
 
 def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():

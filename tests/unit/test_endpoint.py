@@ -20,7 +20,6 @@ from tfos_ml.data import blocks, rdd_to_arrow, spool
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.channel import QueuedChannel
-from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Announcement, ExchangeRows, FeedSegment, ProgressAnswer, PutPartition
@@ -35,6 +34,7 @@ from tfos_ml.protocol.messages import (
     Segment,
     SegmentRead,
 )
+from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.protocol.template import make_template
 from tfos_ml.protocol.transport import command, connect
 
@@ -51,7 +51,7 @@ class Node:
         self._client = ControlClient(**self.driver.address)
         directories = spool.SpoolDirectories(None, directory)
         self.inlet = RowReceiver(directories, send or self.send)
-        self.claims = DriverClaims(self._client, patience)
+        self.claims = GrantClient(self._client, patience)
         self.endpoint = RowServer(self.inlet, "127.0.0.1", token, self.claims)
         self.directory = directory
 

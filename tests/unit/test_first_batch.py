@@ -9,7 +9,7 @@ from keras_worker import class_data, worker_context
 
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.prediction import Head
+from tfos_ml.inference.prediction import PredictionSpec
 
 
 @pytest.fixture
@@ -39,7 +39,11 @@ def fit(tmp_path):
         ctx = worker_context(class_data(), 0, 1, False, SpoolDirectories(Path(tmp_path), Path(tmp_path)))
         told = {}
         ctx.summarize = told.update
-        fit_model(KerasFit(ModelSource(function=make), describe(make()), Head()), ctx, WorkerGroup.start(0, [""], 60.0))
+        fit_model(
+            KerasFit(ModelSource(function=make), describe(make()), PredictionSpec()),
+            ctx,
+            WorkerGroup.start(0, [""], 60.0),
+        )
         return told["warnings"]
 
     return fit

@@ -14,16 +14,15 @@ from test_endpoint import Node
 from tfos_ml import errors
 from tfos_ml.agent import progress_link
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
-from tfos_ml.agent.placement import GatherPlacement, TaskInfo
 from tfos_ml.agent.progress_link import ProgressLink
+from tfos_ml.agent.spark_task import PlainTask, TaskInfo
 from tfos_ml.driver import feeds as driver_feeds
 from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client, results, transport
-from tfos_ml.protocol.claims import GRANTED, PENDING, TAKEN, Claims, DriverClaims, check_rows
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
-    DealPartition,
+    AssignPartition,
     Done,
     FeedSegment,
     GetOutcome,
@@ -35,6 +34,7 @@ from tfos_ml.protocol.control_messages import (
     SendResults,
 )
 from tfos_ml.protocol.failure import NodeFailure
+from tfos_ml.protocol.partition_grants import GRANTED, PENDING, TAKEN, GrantClient, PartitionGrants, check_rows
 from tfos_ml.protocol.template import make_template
 from tfos_ml.tfcluster.address import ClusterAddress
 
@@ -257,7 +257,7 @@ def test_rows_that_are_missing_are_named():
 class TestClaims:
     @pytest.fixture
     def claims(self):
-        claims = Claims()
+        claims = PartitionGrants()
         claims.open(1)
         return claims
 
@@ -345,8 +345,8 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     for kind in ("ReportGone", "ReportFailure", "RequestStop", "GetOutcome"):
         server.plan(kind, fault)
     client = connect(server)
-    placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
-    placement.report_failure("the first failure")
+    spark_task = PlainTask(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
+    spark_task.report_failure("the first failure")
     assert server.nodes.failure() == "the first failure"
     assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
     ClusterAddress(**server.address).request_stop()
@@ -363,8 +363,8 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
     gathered = {}
 
     def node(rank):
-        placement = GatherPlacement(TaskInfo(rank, "127.0.0.1", 1, {}), server.address, 2)
-        gathered[rank] = [placement.allGather(f"{rank} in {number}") for number in range(6)]
+        spark_task = PlainTask(TaskInfo(rank, "127.0.0.1", 1, {}), server.address, 2)
+        gathered[rank] = [spark_task.allGather(f"{rank} in {number}") for number in range(6)]
 
     threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]
     for thread in threads:
@@ -449,19 +449,19 @@ def test_a_file_that_is_not_whole_is_refused(serve, connect, tmp_path):
 
 def state_of(server):
     """How much of calls that have ended a server keeps."""
-    calls = len(server.feeds._claims), len(server.feeds._dealer)
+    calls = len(server.feeds._grants), len(server.feeds._assigner)
     return *calls, len(server.nodes._announcements), len(server.nodes._reports), len(server.all_gather._rounds)
 
 
 def test_a_stream_leaves_no_state_behind(serve, connect):
     server = serve(1)
     client = connect(server)
-    claims = DriverClaims(client, DEADLINE)
+    claims = GrantClient(client, DEADLINE)
     reports = [{"loss": 1.0, "step": i} for i in range(1000)]
     for number in range(1, 21):
         server.feeds.open(number, {0: "a"})
         for partition in range(20):
-            client.call_reliably(DealPartition(number, partition, "b"), DEADLINE)
+            client.call_reliably(AssignPartition(number, partition, "b"), DEADLINE)
             claims.take(number, partition, f"{number}-{partition}")
             claims.commit(number, partition, f"{number}-{partition}", 1)
         assert sum(server.feeds.committed(number, 0).values()) == 20
@@ -491,7 +491,7 @@ def test_reports_that_nobody_takes_are_bounded(monkeypatch, connect):
 
 def test_rounds_that_all_have_had_are_forgotten(serve):
     server = serve(1)
-    placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
+    spark_task = PlainTask(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
     for number in range(100):
-        assert placement.allGather(str(number)) == [str(number)]
+        assert spark_task.allGather(str(number)) == [str(number)]
     assert sorted(server.all_gather._rounds) == [0, 99]

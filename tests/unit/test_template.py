@@ -119,6 +119,6 @@ def test_value_out_of_range_is_named(arguments, message):
 
 
 def test_workers_help_beside_a_chief_and_parameter_servers_alone():
-    assert make_template(4, num_ps=1, master_node="chief").helper_ranks == (2, 3)
-    assert make_template(4, num_ps=1).helper_ranks == ()
-    assert make_template(4, master_node="chief", eval_node=True).helper_ranks == ()
+    assert make_template(4, num_ps=1, master_node="chief").auxiliary_ranks == (2, 3)
+    assert make_template(4, num_ps=1).auxiliary_ranks == ()
+    assert make_template(4, master_node="chief", eval_node=True).auxiliary_ranks == ()

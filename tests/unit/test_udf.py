@@ -20,7 +20,7 @@ from tfos_ml.inference import archive, publishing
 from tfos_ml.inference.input_tensors import InputBinding, array_tensor, input_tensors
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature
 from tfos_ml.inference.udf import (
-    Scoring,
+    ScoringSpec,
     check_binding,
     checked_output,
     output_array,
@@ -314,7 +314,7 @@ class TestDamagedModel:
     def scoring(model):
         x = TensorInfo("float32", (None,))
         kinds = {"y": pa.float32()}
-        return Scoring(
+        return ScoringSpec(
             model, "serving_default", "serve", (InputBinding("c", "x", x),), {"y": x}, kinds, {"y": "y"}, 10, "error", 0
         )
 

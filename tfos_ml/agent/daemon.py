@@ -17,7 +17,12 @@ from tfos_ml.common.interpreter import search_path
 MODULES = (
     *("numpy.random", "pandas", "pyarrow.compute", "pyarrow.flight", "scipy.sparse"),
     *("pyspark.daemon", "pyspark.worker", "pyspark.ml.linalg", "pyspark.sql.pandas.serializers"),
-    *("tfos_ml.agent.detached", "tfos_ml.agent.feed_task", "tfos_ml.agent.scoring_client", "tfos_ml.agent.task_input"),
+    *(
+        "tfos_ml.agent.standalone_supervisor",
+        "tfos_ml.agent.feed_task",
+        "tfos_ml.agent.scoring_client",
+        "tfos_ml.agent.task_input",
+    ),
 )
 
 

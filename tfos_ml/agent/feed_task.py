@@ -1,7 +1,7 @@
 """Feed tasks: what a Spark task does with its partition's rows, for ``TFCluster.train`` and ``.inference``.
 
-To train, the driver says which node gets a partition (``dealing.py``); rows to infer from go to a node on
-the task's own host if there is one, else to any other. What a task cannot reach, or what a node refuses,
+For training, the driver assigns each partition to a node (``driver/partition_assignment.py``). For inference, rows go
+to a node on the task's own host if there is one, else to any other. What a task cannot reach, or what a node refuses,
 it reports with the cluster's own failure, if there is one. Each attempt of a task has a name of its
 own (``claimant``), by which the driver grants a partition.
 """
@@ -31,16 +31,16 @@ from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.control_messages import (
+    AssignPartition,
     ClusterOutcome,
-    DealPartition,
     ExchangeRows,
     GetCommitted,
     GetOutcome,
     PutPartition,
 )
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
-from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.settings import FEED_TIMEOUT
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 from tfos_ml.protocol.transport import command, connect
 
 MAX_BLOCKS_AHEAD = 8
@@ -208,11 +208,11 @@ def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch])
 
 
 def _dealt(spec: FeedSpec, partition: int) -> FeedNode:
-    """The node that the driver deals a partition to; any once the call has ended, which then refuses it."""
+    """The node that the driver assigns a partition to. Any node once the call has ended: that node refuses the rows."""
     host = address_towards(spec.control["location"])
     try:
         with closing(ControlClient(**spec.control)) as client:
-            rank = client.call_reliably(DealPartition(spec.number, partition, host), spec.patience).rank
+            rank = client.call_reliably(AssignPartition(spec.number, partition, host), spec.patience).rank
     except pa.ArrowException:  # without the driver nothing is granted, and the node says so
         rank = None
     return next((node for node in spec.nodes if node.rank == rank), spec.nodes[0])

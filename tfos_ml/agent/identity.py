@@ -21,7 +21,7 @@ class NodeIdentity:
     is_active: bool  # trains
     is_chief: bool  # writes what is written once
     is_evaluator: bool
-    is_helper: bool  # a worker beside a chief and parameter servers
+    is_auxiliary: bool  # a worker beside a chief and parameter servers
     gives_example: bool  # its first rows are the run's example
 
     @property
@@ -44,6 +44,6 @@ def identity_of(task: NodeTask, rank: int, host: str) -> NodeIdentity:
         is_active=role.rank in template.feed_ranks,
         is_chief=role.rank == template.chief_rank,
         is_evaluator=role.job_name == "evaluator",
-        is_helper=role.rank in template.helper_ranks,
+        is_auxiliary=role.rank in template.auxiliary_ranks,
         gives_example=role.rank == template.feed_ranks[0],
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.agent import delivery
+from tfos_ml.agent import result_upload
 from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.spool import room_in
@@ -18,7 +18,7 @@ from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.codec import encode
-from tfos_ml.protocol.graces import LEASE_SECONDS
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 EXAMPLE_BYTES = results.PAYLOAD_BYTES
 
@@ -64,8 +64,8 @@ class Outcome:
             with room_in(directory):
                 packed, task = archive.pack(self.exported, directory), member.task
             rows = partial(results.rows_of_file, member.rank, "model", packed)
-            if of_task and task.control is not None and packed.stat().st_size > delivery.LARGE_BYTES:
-                delivery.deliver(rows, member.rank, task.control, task.lease or LEASE_SECONDS)
+            if of_task and task.control is not None and packed.stat().st_size > result_upload.LARGE_BYTES:
+                result_upload.deliver(rows, member.rank, task.control, task.lease or LEASE_SECONDS)
             else:
                 yield from rows()
 

@@ -48,7 +48,6 @@ from tfos_ml.agent.process import describe_exit
 from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.graces import ended_at_work, limit_of, lost_peers
 from tfos_ml.protocol.messages import (
     Agreement,
     BarrierPassed,
@@ -59,6 +58,7 @@ from tfos_ml.protocol.messages import (
     Returned,
     RowCounts,
 )
+from tfos_ml.protocol.shutdown_timeouts import ended_at_work, limit_of, lost_peers
 
 COLLATERAL_SECONDS = 5.0  # after which a failure counts as the node's own if all other nodes live
 CULPRIT_SECONDS = 10.0  # after a heartbeat timeout, within which a stuck process is found out by its own supervisor
@@ -90,7 +90,7 @@ class NodeState:
         The node, with its task.
     join_deadline : float
         When the nodes must have met, by the clock of the events.
-    is_detached : bool
+    is_standalone : bool
         It outlives its Spark task: it needs the driver, and servers and evaluators stay until the driver's program
         shuts the cluster down.
 
@@ -114,17 +114,17 @@ class NodeState:
         What is lost if the process was ended while it still worked.
     """
 
-    def __init__(self, member: NodeIdentity, join_deadline: float, is_detached: bool = False):
+    def __init__(self, member: NodeIdentity, join_deadline: float, is_standalone: bool = False):
         self._member, self._task = member, member.task
         self._labels = [node.label for node in member.template.nodes]
         self._join_deadline = join_deadline
-        self._is_detached = is_detached
+        self._is_standalone = is_standalone
         self.phase = Phase.CLAIMED
         self.since: dict[Phase, float] = {}
         self.process = Process.RUNS
         self.serves = False
         self.broken_at: float | None = None
-        self.limit = limit_of(member.role.job_name, member.task.graces)
+        self.limit = limit_of(member.role.job_name, member.task.shutdown_timeouts)
         self.total_rows = 0
         self.ended_at_work: str | None = None
         self._failure: Failure | None = None  # of the process
@@ -209,7 +209,7 @@ class NodeState:
             self._take_answer(driver.answer, now)
         if driver.answer is not None and driver.answer.stop:
             self._fail(errors.FitCancelledError, "the driver asked the nodes to stop")
-        elif lease is None or not (driver.answer or self._is_detached):
+        elif lease is None or not (driver.answer or self._is_standalone):
             return  # a driver that never could be reached has not gone
         elif driver.refuses:
             self._fail(errors.NodeLostError, "the driver is gone: its host refuses connections")
@@ -222,7 +222,7 @@ class NodeState:
             return
         if self._program_ended_at is None:
             self._program_ended_at = now
-        if answer.ending.limit is not None and not self._member.is_helper:
+        if answer.ending.limit is not None and not self._member.is_auxiliary:
             self.limit = answer.ending.limit
 
     # The process
@@ -250,7 +250,7 @@ class NodeState:
         is_own = not self.serves and self.broken_at is None
         if self.is_over and self._member.is_server:
             self.process = Process.OVER  # a server may well lose its peers at the end
-        elif self.phase >= Phase.DRAINING and self._member.is_helper and not is_own:
+        elif self.phase >= Phase.DRAINING and self._member.is_auxiliary and not is_own:
             self.process = Process.OVER  # of the end of the chief
             if not self.serves:
                 self.ended_at_work = lost_peers(self._member.node.label, self._failure)
@@ -294,10 +294,10 @@ class NodeState:
 
     def _idle_since(self) -> float | None:
         """When nothing was left to do for a node that does not train; None while something is."""
-        if self._member.is_helper:
+        if self._member.is_auxiliary:
             return self.since.get(Phase.DRAINING)
         done, program = self.since.get(Phase.DONE), self._program_ended_at
-        if not self._is_detached:
+        if not self._is_standalone:
             return done
         return None if done is None or program is None else max(done, program)
 
@@ -312,7 +312,7 @@ class NodeState:
             if is_ended:
                 self._exchange(RowCounts(why="has ended"))
         elif self.phase is Phase.DRAINING:
-            if not (self._member.is_helper and self.works):
+            if not (self._member.is_auxiliary and self.works):
                 self._exchange(NodeStatus())
         elif not self._member.is_active:
             self._exchange(NodeStatus())
@@ -337,9 +337,9 @@ class NodeState:
         if len(rows) == len(active):
             self.total_rows = sum(rows)
             self._enter(Phase.DRAINING, now)
-            if self._member.is_helper:
+            if self._member.is_auxiliary:
                 self._effects.append(Send(ClusterDone()))
-            if not self._member.template.helper_ranks:
+            if not self._member.template.auxiliary_ranks:
                 self._be_done(now)
         elif self._barrier is not None:
             name, self._barrier = self._barrier, None
@@ -348,7 +348,7 @@ class NodeState:
 
     def _be_done(self, now: float) -> None:
         self._enter(Phase.DONE, now)
-        if not self._member.is_helper:
+        if not self._member.is_auxiliary:
             self._effects.append(Send(ClusterDone()))
 
 

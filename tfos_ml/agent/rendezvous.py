@@ -1,7 +1,7 @@
 """How nodes exchange messages: all of them at once, one exchange after the other; and how they leave without a hang.
 
 An exchange blocks until *every* node has joined it, so it runs in a thread beside the supervisor, which goes on
-watching its process. The node's placement (:mod:`tfos_ml.agent.placement`) carries it: the driver's control server, or
+watching its process. The node's :mod:`tfos_ml.agent.spark_task` carries it: over the driver's control server, or over
 Spark's own ``allGather``, which takes about a second.
 
 Spark prints the error of a task several times, with Java's traces, and a line for each task that it has to kill. So a

@@ -19,18 +19,18 @@ from tfos_ml.agent.row_receiver import Exchange, RowReceiver
 from tfos_ml.data import blocks
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.addresses import Endpoint
-from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_messages import ExchangeRows, PutPartition
+from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.protocol.transport import Service, TransportServer
 
 
 class RowServer(TransportServer):
     """Listens from construction until :meth:`close`."""
 
-    def __init__(self, receiver: RowReceiver, endpoint: Endpoint | str, token: str, claims: DriverClaims):
+    def __init__(self, receiver: RowReceiver, endpoint: Endpoint | str, token: str, claims: GrantClient):
         self._receiver = receiver
-        self._claims = claims
+        self._grants = claims
         super().__init__(
             endpoint, token, Service(puts={PutPartition: self._put}, exchanges={ExchangeRows: self._exchange})
         )
@@ -67,7 +67,7 @@ class RowServer(TransportServer):
         """
         claim = call.number, call.partition, call.claimant
         try:
-            is_granted = self._claims.take(*claim)
+            is_granted = self._grants.take(*claim)
         except Exception:
             self._give_back(*claim)
             raise
@@ -77,14 +77,14 @@ class RowServer(TransportServer):
         try:
             self._receiver.commit(call.stream, chunks, call.epochs, call.feed_timeout)
             chunks.clear()
-            self._claims.commit(*claim, rows)
+            self._grants.commit(*claim, rows)
         except Exception as error:
             self._receiver.fail(_unsettled(error))
             raise
 
     def _give_back(self, number: int, partition: int, claimant: str) -> None:
         try:
-            self._claims.release(number, partition, claimant)
+            self._grants.release(number, partition, claimant)
         except Exception as error:
             self._receiver.fail(_unsettled(error))
 

@@ -70,7 +70,7 @@ class ScoringProcess:
 
 
 def make_udf_function(
-    scoring: udf.Scoring, process: ScoringProcess
+    scoring: udf.ScoringSpec, process: ScoringProcess
 ) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
     """The function that Spark calls with an iterator of batches, one Arrow array a column."""
 
@@ -87,7 +87,7 @@ def make_udf_function(
     return score
 
 
-def _score_here(scoring: udf.Scoring, columns: list[pa.Array], threads: int | None) -> pa.Array:
+def _score_here(scoring: udf.ScoringSpec, columns: list[pa.Array], threads: int | None) -> pa.Array:
     """Outputs for one Arrow batch, with the model in this process."""
     if threads is not None:
         limit_threads(threads)
@@ -108,13 +108,13 @@ class Scorer:
 
     Parameters
     ----------
-    scoring : Scoring
+    scoring : ScoringSpec
         How the model is called.
     process : ScoringProcess
         Where.
     """
 
-    def __init__(self, scoring: udf.Scoring, process: ScoringProcess):
+    def __init__(self, scoring: udf.ScoringSpec, process: ScoringProcess):
         self._scoring = scoring
         self._server = ScoringProcessClient(
             Forking(process.owner or executor(), process.idle_seconds, process.application)
@@ -208,7 +208,7 @@ class ScoringProcessClient:
         self._environment = {**base_environment(), **threads, MARKER: NO_MARKER, PRELOADS: "1"}
         self._path = socket_path(_KIND, forking.owner, read_at_start(self._environment))
 
-    def load(self, scoring: udf.Scoring) -> ScoringConnection:
+    def load(self, scoring: udf.ScoringSpec) -> ScoringConnection:
         """A connection for batches of a model, which is loaded; raises as :meth:`ScoringConnection.load`."""
         connection = self.connect()
         try:
@@ -315,7 +315,7 @@ class ScoringConnection:
         if isinstance(ready, Ready):
             self._process = ProcessHandle.open(ready.pid)
 
-    def load(self, scoring: udf.Scoring) -> None:
+    def load(self, scoring: udf.ScoringSpec) -> None:
         """Have the model loaded; raises ``ModelError`` if it cannot be."""
         model = scoring.model
         directory = archive.unpacked(model) if isinstance(model, Artifact) else model

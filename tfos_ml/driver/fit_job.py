@@ -37,9 +37,9 @@ from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint, node_ports
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
-from tfos_ml.protocol.graces import LEASE_SECONDS, WaitNotice
 from tfos_ml.protocol.mailbox import mailbox_of
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, WaitNotice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,7 +21,7 @@ from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
 from tfos_ml.protocol.control_client import CALL_TIMEOUT
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.graces import LEASE_SETTING
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 from tfos_ml.protocol.template import ClusterTemplate, NodeRole
 from tfos_ml.protocol.transport import Service
 

@@ -12,17 +12,17 @@ from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.data.memory_budget import SPOOL_SETTING
 from tfos_ml.data.order import SHUFFLE_BYTES, SHUFFLE_SETTING
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
-from tfos_ml.protocol.graces import (
+from tfos_ml.protocol.scoring_process import AUTO, CHOICES, SCORING_SETTING
+from tfos_ml.protocol.settings import encryption_of
+from tfos_ml.protocol.shutdown_timeouts import (
     EVALUATOR_SETTING,
     IDLE_SECONDS,
     IDLE_SETTING,
     LEASE_SECONDS,
     LEASE_SETTING,
     WORKER_SETTING,
-    Graces,
+    ShutdownTimeouts,
 )
-from tfos_ml.protocol.scoring_process import AUTO, CHOICES, SCORING_SETTING
-from tfos_ml.protocol.settings import encryption_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,10 +116,10 @@ def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     return ScoringProcess(kind, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
 
 
-def graces(spark: SparkSession) -> Graces:
+def shutdown_timeouts(spark: SparkSession) -> ShutdownTimeouts:
     """How long passive nodes may go on at the end of a run."""
-    default = Graces()
-    return Graces(
+    default = ShutdownTimeouts()
+    return ShutdownTimeouts(
         worker=_seconds(spark, WORKER_SETTING, default.worker),
         evaluator=_seconds(spark, EVALUATOR_SETTING, default.evaluator),
     )

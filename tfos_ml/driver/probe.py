@@ -60,7 +60,7 @@ def _functions() -> tuple[Callable[..., str], Callable[..., Iterator[Any]]]:
 
         found = look(names)
         try:
-            importlib.import_module("tfos_ml.agent.preparation").prepare(**preparation)
+            importlib.import_module("tfos_ml.agent.prewarm").prepare(**preparation)
         except Exception:  # it was only to save time; a node will report what is wrong
             pass
         for batch in batches:
@@ -101,7 +101,7 @@ def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str
     tasks : int
         How many nodes there will be.
     preparation : mapping
-        Arguments of :func:`tfos_ml.agent.preparation.prepare`.
+        Arguments of :func:`tfos_ml.agent.prewarm.prepare`.
     """
     if is_connect(spark) or spark.sparkContext.applicationId in _checked or registered_slots(spark) < tasks:
         yield

@@ -32,7 +32,7 @@ from tfos_ml.errors import ModelError, NullValueError, SignatureError
 from tfos_ml.excerpt import message_excerpt
 from tfos_ml.inference import archive, saved_model
 from tfos_ml.inference.input_tensors import InputBinding, ModelInput
-from tfos_ml.inference.prediction import Head, classify
+from tfos_ml.inference.prediction import PredictionSpec, classify
 from tfos_ml.inference.row_blocks import RowBlocks
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.codec import MessageError, decode, encode
@@ -55,7 +55,7 @@ _OUTPUT_TYPES = {
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoringSpec:
     """All that the UDF needs; small enough to travel in its closure."""
 
     model: Artifact | Path  # the packed SavedModel, or the directory of one
@@ -68,7 +68,7 @@ class Scoring:
     batch_size: int
     handle_invalid: str  # "error", "keep", or "skip": null outputs, for rows that could not be left out
     pad_value: float  # fills rows up to the length that training padded them to, and shorter arrays within a row
-    head: Head | None = None  # what the only output means, if it means more than a tensor
+    prediction_spec: PredictionSpec | None = None  # meaning of the only output, if it is not just a tensor
     threshold: float = 0.5
 
 
@@ -77,15 +77,15 @@ RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
 
 def output_fields(
-    outputs: Mapping[str, TensorInfo], head: Head | None, binary: Collection[str] = ()
+    outputs: Mapping[str, TensorInfo], prediction_spec: PredictionSpec | None, binary: Collection[str] = ()
 ) -> dict[str, pa.DataType]:
-    """What the UDF can return, by name: the outputs wanted, or what a head makes of the only one.
+    """What the UDF can return, by name: the wanted outputs, or what `prediction_spec` derives from the only one.
 
     Strings of `binary` outputs are bytes rather than text. Raises ``SignatureError`` if an output has no Spark type.
     """
-    if head is None:
+    if prediction_spec is None:
         return {name: output_type(name, tensor, name in binary) for name, tensor in outputs.items()}
-    if head.is_classifier:
+    if prediction_spec.is_classifier:
         return {RAW: pa.list_(pa.float64()), PROBABILITY: pa.list_(pa.float64()), PREDICTION: pa.float64()}
     return {PREDICTION: pa.float64()}
 
@@ -129,7 +129,7 @@ def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
         )
 
 
-def encode_scoring(scoring: Scoring, directory: Path) -> bytes:
+def encode_scoring(scoring: ScoringSpec, directory: Path) -> bytes:
     """How to call a model that lies in a directory, for another process.
 
     It is an Arrow schema of the fields, with the rest as JSON in its metadata.
@@ -140,13 +140,13 @@ def encode_scoring(scoring: Scoring, directory: Path) -> bytes:
     return encoded
 
 
-def decode_scoring(content: bytes) -> Scoring:
+def decode_scoring(content: bytes) -> ScoringSpec:
     """What :func:`encode_scoring` has encoded; raises ``ValueError`` for anything else."""
     schema = pa.ipc.read_schema(pa.py_buffer(content))
     metadata = schema.metadata or {}
     if metadata.keys() != {_SCORING, _DIRECTORY}:
         raise MessageError(f"a description of a model has other metadata: {sorted(metadata)}")
-    scoring = decode(Scoring, metadata[_SCORING])
+    scoring = decode(ScoringSpec, metadata[_SCORING])
     fields = dict(zip(schema.names, schema.types, strict=True))
     return replace(scoring, model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields)
 
@@ -156,12 +156,12 @@ def columns_of(batch: tuple[pa.Array, ...] | pa.Array) -> list[pa.Array]:
     return list(batch) if isinstance(batch, tuple) else [batch]
 
 
-def score_here(scoring: Scoring, columns: list[pa.Array]) -> pa.Array:
+def score_here(scoring: ScoringSpec, columns: list[pa.Array]) -> pa.Array:
     """What a model, which this process loads once, makes of one Arrow batch; see :func:`score_batch`."""
     return score_batch(scoring, columns, partial(score_block, scoring, load_function(scoring)))
 
 
-def score_batch(scoring: Scoring, columns: list[pa.Array], score: Callable[[list[pa.Array]], pa.Array]) -> pa.Array:
+def score_batch(scoring: ScoringSpec, columns: list[pa.Array], score: Callable[[list[pa.Array]], pa.Array]) -> pa.Array:
     """What a model makes of one Arrow batch: a struct of its outputs, or the only one itself.
 
     `score` does what :func:`score_block` does, here or in another process.
@@ -171,7 +171,7 @@ def score_batch(scoring: Scoring, columns: list[pa.Array], score: Callable[[list
     return blocks.in_order(concatenated(parts)) if parts else _column(scoring, {})
 
 
-def score_block(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]) -> pa.Array:
+def score_block(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Array]) -> pa.Array:
     """The same for a block of rows of one shape; null where an input is null, unless ``handleInvalid`` is "error"."""
     looks_for_nan = scoring.handle_invalid != "keep" and not all(map(is_finite, columns))
     columns = list(map(plain, columns))
@@ -186,7 +186,7 @@ def score_block(scoring: Scoring, function: saved_model.Scorer, columns: list[pa
     return _column(scoring, {name: array.take(places) for name, array in scored.items()})
 
 
-def _column(scoring: Scoring, outputs: Mapping[str, pa.Array]) -> pa.Array:
+def _column(scoring: ScoringSpec, outputs: Mapping[str, pa.Array]) -> pa.Array:
     """The column of outputs by field name; of no rows, if there are none."""
     arrays = [outputs[name] if outputs else pa.array([], kind) for name, kind in scoring.fields.items()]
     if len(arrays) == 1:
@@ -199,7 +199,7 @@ def concatenated(arrays: list[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _valid_rows(scoring: Scoring, columns: list[pa.Array], looks_for_nan: bool) -> pa.Array | None:
+def _valid_rows(scoring: ScoringSpec, columns: list[pa.Array], looks_for_nan: bool) -> pa.Array | None:
     """Which rows the model gets, or None if all do: those without a null, or NaN that is to be skipped."""
     valid = np.ones(len(columns[0]), dtype=bool)
     for binding, column in zip(scoring.inputs, columns, strict=True):
@@ -221,7 +221,7 @@ def _valid_rows(scoring: Scoring, columns: list[pa.Array], looks_for_nan: bool) 
     return None if valid.all() else pa.array(valid)
 
 
-def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]) -> dict[str, pa.Array]:
+def _run(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Array]) -> dict[str, pa.Array]:
     """Outputs by field name of plain columns without nulls, `batch_size` rows at a time."""
     types = scoring.fields
     inputs = [ModelInput(*bound, scoring.pad_value) for bound in zip(scoring.inputs, columns, strict=True)]
@@ -235,13 +235,13 @@ def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]
         returned = run_model(function, tensors, scoring.inputs)
         for name, tensor in scoring.outputs.items():
             results[name].append(checked_output(name, tensor, returned, stop - start))
-    if scoring.head is None:
+    if scoring.prediction_spec is None:
         return {name: output_array(name, results[name], kind) for name, kind in types.items()}
     (parts,) = results.values()
     values = np.concatenate(parts)
-    if not scoring.head.is_classifier:
+    if not scoring.prediction_spec.is_classifier:
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
-    found = classify(values, scoring.head, scoring.threshold)
+    found = classify(values, scoring.prediction_spec, scoring.threshold)
     return {name: nested(pa.array(found[name].reshape(-1)), found[name].shape, kind) for name, kind in types.items()}
 
 
@@ -257,7 +257,7 @@ def run_model(
         raise ModelError(f"The model failed on rows of {given}. {what}") from error
 
 
-def load_function(scoring: Scoring) -> saved_model.Scorer:
+def load_function(scoring: ScoringSpec) -> saved_model.Scorer:
     """The model's function, which a process loads once; raises ``ModelError`` if it cannot."""
     signature = scoring.signature_key, scoring.tag, tuple(scoring.outputs)
     if isinstance(scoring.model, Path):

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint import random_state, set_random_state
-from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, Stage, metric_variables
+from tfos_ml.keras.data_parallel import DataParallel, PassCounter, PassRules, Rules, metric_variables
 from tfos_ml.keras.loss_terms import OUTPUT_LOSS
 from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.sync import leaf_metrics, numbers
@@ -158,7 +158,7 @@ class _Shares:
         return list(gradients)
 
 
-class _TriedStage(Stage):
+class _TriedPassCounter(PassCounter):
     """A pass of one step, run outside of TensorFlow's graphs, where all shapes are known.
 
     What is drawn for rows has another first dimension for a share than for all rows; the step is run on these first.
@@ -256,7 +256,7 @@ class _DryRun:
     def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
         """The outcomes of all rows, and of both shares."""
         shares, model = _Shares(), self._model
-        train, test = (_TriedStage(name, self._rows) for name in ("train", "test"))
+        train, test = (_TriedPassCounter(name, self._rows) for name in ("train", "test"))
         for optimizer in keras_privates.optimizers(model):
             optimizer.apply = lambda gradients, variables=None: None
         parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tfos_ml.data.schema import ColumnSpec
     from tfos_ml.inference.input_tensors import InputBinding
-    from tfos_ml.inference.udf import Scoring
+    from tfos_ml.inference.udf import ScoringSpec
 
 _ARROW_TYPES = {
     pa.int8(): DataType.integer,
@@ -46,7 +46,7 @@ _ARROW_TYPES = {
 }
 
 
-def model_signature(scoring: Scoring, columns: Mapping[str, ColumnSpec] | None = None) -> ModelSignature:
+def model_signature(scoring: ScoringSpec, columns: Mapping[str, ColumnSpec] | None = None) -> ModelSignature:
     """The signature of a model that is called so.
 
     `columns` is what is known of those that go in; the tensors leave open text or bytes, scalars or arrays of one.
@@ -103,7 +103,7 @@ def _output_type(kind: pa.DataType) -> DataType | Array:
     return _ARROW_TYPES[kind]
 
 
-def as_example(given: Any, scoring: Scoring) -> pd.DataFrame | None:
+def as_example(given: Any, scoring: ScoringSpec) -> pd.DataFrame | None:
     """An input example as a DataFrame of the model's input columns; ``ColumnNotFoundError`` if one is missing."""
     import pandas as pd
 

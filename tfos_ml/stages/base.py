@@ -24,7 +24,7 @@ from tfos_ml.data import schema
 from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.fit_job import RunResult, launch
-from tfos_ml.driver.preflight import graces, lease_timeout, shuffle_memory, spool_memory
+from tfos_ml.driver.preflight import lease_timeout, shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.snapshot import Written, delete_snapshot
@@ -138,7 +138,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             snapshot=snapshot,
             lease=lease_timeout(spark),
             first_rank=self._first_rank(),
-            graces=graces(spark),
+            shutdown_timeouts=shutdown_timeouts(spark),
         )
 
     @abstractmethod

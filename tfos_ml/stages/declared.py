@@ -93,7 +93,7 @@ class ParamsBase(Params):
                 param.typeConverter(self.getOrDefault(param))
 
 
-def shows_params(cls: Stage) -> Stage:
+def document_params(cls: Stage) -> Stage:
     """Class decorator: ``help`` lists all Params with their docs, and signatures show all keywords."""
     params = declared(cls)
     types = {name: kind.__forward_arg__ for name, kind in cls._keywords.__annotations__.items()}

@@ -49,7 +49,7 @@ NO_MARKER = "0" * 32  # as long as a marker: a fork writes its own in this place
 MODULES = (
     *("cloudpickle", "pandas", "pyarrow.flight"),
     *("tfos_ml.worker.main", "tfos_ml.worker.context", "tfos_ml.worker.outcome", "tfos_ml.worker.train_args"),
-    *("tfos_ml.agent.detached", "tfos_ml.agent.reaper"),
+    *("tfos_ml.agent.standalone_supervisor", "tfos_ml.agent.reaper"),
 )
 PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator", "tfos_ml.tfcluster.tfcluster")
 """What programs import that define their train functions in a module of their own; imported when there is time."""
@@ -156,7 +156,7 @@ class ForkServer:
         try:
             unix_sockets.check_peer(connection)
             request, descriptors = _receive(connection)
-            reason = self._stands_against(request)
+            reason = self._refusal_reason(request)
             if reason is None:
                 self._remember_owner(*request.owner)
                 self._fork(request, connection, descriptors)
@@ -185,7 +185,7 @@ class ForkServer:
                 owner.close()
                 del self._owners[name]
 
-    def _stands_against(self, request: Request) -> str | None:
+    def _refusal_reason(self, request: Request) -> str | None:
         """Why a fork would not be what a fresh process is; None if it would."""
         if self._has_new_threads():
             return "the server has threads that it does not know"

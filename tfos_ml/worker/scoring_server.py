@@ -147,7 +147,7 @@ def _received_batch(batches: SharedBatches) -> pa.RecordBatch:
     return batches.read(message)
 
 
-def _score(scoring: udf.Scoring, function: saved_model.Scorer, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _score(scoring: udf.ScoringSpec, function: saved_model.Scorer, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([udf.score_block(scoring, function, batch.columns)], [OUTPUT])
 
 

@@ -34,7 +34,7 @@ IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Graces:
+class ShutdownTimeouts:
     """Seconds that nodes of a role may go on."""
 
     worker: float = 259200.0  # beside a chief and parameter servers, after the chief: 3 days, as shutdown() waits
@@ -55,13 +55,13 @@ class Limit:
         return cls(seconds, f"{name}={seconds:g}")
 
 
-def limit_of(job_name: str, graces: Graces) -> Limit:
+def limit_of(job_name: str, shutdown_timeouts: ShutdownTimeouts) -> Limit:
     """The grace of a passive node."""
     if job_name == "worker":
-        return Limit.of_setting(WORKER_SETTING, graces.worker)
+        return Limit.of_setting(WORKER_SETTING, shutdown_timeouts.worker)
     if job_name == "evaluator":
-        return Limit.of_setting(EVALUATOR_SETTING, graces.evaluator)
-    return Limit(graces.server, "")
+        return Limit.of_setting(EVALUATOR_SETTING, shutdown_timeouts.evaluator)
+    return Limit(shutdown_timeouts.server, "")
 
 
 def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:

@@ -1,4 +1,4 @@
-"""``python -m tfos_ml.agent.detached``: a node's supervisor that outlives the task that started it.
+"""``python -m tfos_ml.agent.standalone_supervisor``: a node's supervisor that outlives the task that started it.
 
 Feeding jobs come and go, so the node cannot be their task. A task starts this process, in a
 session of its own and where it can a fork of the executor's fork server, and hands it what
@@ -21,27 +21,27 @@ from typing import IO
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent import delivery
+from tfos_ml.agent import result_upload
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.fork_client import Forking, Process, executor, read_at_start_only, start_process
-from tfos_ml.agent.node_run import Detachment
-from tfos_ml.agent.placement import GatherPlacement, TaskInfo, check_driver, task_info_of
+from tfos_ml.agent.node_run import StandaloneMode
 from tfos_ml.agent.process import child_environment
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.agent.row_source import RowSource, Send
+from tfos_ml.agent.spark_task import PlainTask, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact
-from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.failure import NodeFailure
-from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.partition_grants import GrantClient
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 from tfos_ml.worker.forkserver import NO_MARKER
 
-MODULE = "tfos_ml.agent.detached"
+MODULE = "tfos_ml.agent.standalone_supervisor"
 NAME = "tfos supervisor"
 STDERR = 2
 EXIT_SECONDS = 30.0  # between the end of a supervisor and that of its process
@@ -49,7 +49,7 @@ _JOINED = b"joined\n"
 
 
 @dataclass(frozen=True)
-class DetachedNode:
+class StandaloneNode:
     """A node that outlives the task that starts it, as the task hands it to the process."""
 
     task: NodeTask = field(repr=False)
@@ -58,7 +58,7 @@ class DetachedNode:
     is_fed: bool  # whether feed tasks send it rows
 
 
-class DetachedProcess:
+class SupervisorProcess:
     """The supervisor's process, as who has started it sees it.
 
     Parameters
@@ -107,7 +107,7 @@ class DetachedProcess:
         self._channel.close()
 
 
-def start_detached(node: DetachedNode) -> DetachedProcess:
+def start_supervisor(node: StandaloneNode) -> SupervisorProcess:
     """Start the supervisor of a node, whose task names the owner of its fork server, in a process of its own."""
     task = node.task
     assert task.fork_owner is not None
@@ -121,7 +121,7 @@ def start_detached(node: DetachedNode) -> DetachedProcess:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         channel.sendall(pickle.dumps(node))
         channel.shutdown(socket.SHUT_WR)
-    return DetachedProcess(process, channel)
+    return SupervisorProcess(process, channel)
 
 
 def start_node(task: NodeTask, fed: bool, rank: int) -> None:
@@ -135,7 +135,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
     payload = Artifact(task.payload.name, task.payload.read())
     task = replace(task, payload=payload, fork_owner=task.fork_owner or jvm)
     owner = jvm if fed else os.getpid()
-    process = start_detached(DetachedNode(task, info, owner, fed and rank in task.template.feed_ranks))
+    process = start_supervisor(StandaloneNode(task, info, owner, fed and rank in task.template.feed_ranks))
     try:
         if not (process.has_joined() and fed):
             code = process.wait()
@@ -145,12 +145,12 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
         process.close()
 
 
-def lead(node: DetachedNode, output: IO[bytes]) -> None:
+def lead(node: StandaloneNode, output: IO[bytes]) -> None:
     """Lead one node from start to end, and report to the driver how it failed.
 
     Parameters
     ----------
-    node : DetachedNode
+    node : StandaloneNode
         The node.
     output : file
         Gets a line once it has joined the others.
@@ -158,10 +158,10 @@ def lead(node: DetachedNode, output: IO[bytes]) -> None:
     task, control = node.task, node.task.control
     assert control is not None
     patience = task.lease or LEASE_SECONDS
-    placement = GatherPlacement(node.info, control, task.template.size, node.owner, patience)
+    spark_task = PlainTask(node.info, control, task.template.size, node.owner, patience)
 
     def serve(receiver: RowReceiver) -> RowServer:
-        claims = DriverClaims(ControlClient(**control), patience)
+        claims = GrantClient(ControlClient(**control), patience)
         return RowServer(receiver, node_endpoint(node.info.host, task.node_ports), control["token"], claims)
 
     def make_source(task: NodeTask, directories: SpoolDirectories, send: Send) -> RowSource:
@@ -173,9 +173,9 @@ def lead(node: DetachedNode, output: IO[bytes]) -> None:
             output.flush()
 
     def deliver(rows: list[pa.RecordBatch]) -> None:
-        delivery.deliver(lambda: rows, node.info.rank, control, patience)
+        result_upload.deliver(lambda: rows, node.info.rank, control, patience)
 
-    supervisor = Supervisor(task, placement, Detachment(make_source, joined, deliver))
+    supervisor = Supervisor(task, spark_task, StandaloneMode(make_source, joined, deliver))
     try:
         for _ in supervise(supervisor, ()):
             pass
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str]) -> None:
     """Lead one node, which comes as a pickle over standard input, from start to end."""
     with socket.socket(fileno=os.dup(0)) as channel:
         with channel.makefile("rb") as stream, open(os.devnull, "rb") as nothing:
-            node: DetachedNode = pickle.load(stream)  # noqa: S301  (of a socket pair with who started this process)
+            node: StandaloneNode = pickle.load(stream)  # noqa: S301  (of a socket pair with who started this process)
             os.dup2(nothing.fileno(), 0)
         with channel.makefile("wb") as output:
             lead(node, output)

@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.inference.prediction import BINARY, MULTICLASS, PLAIN, Head, LossInfo, classify, head_of, label_problem
+from tfos_ml.inference.prediction import (
+    BINARY,
+    MULTICLASS,
+    PLAIN,
+    LossInfo,
+    PredictionSpec,
+    classify,
+    label_problem,
+    prediction_spec_of,
+)
 
 THREE, ONE, FLAT = (TensorInfo("float32", shape) for shape in [(None, 3), (None, 1), (None,)])
 UNKNOWN = TensorInfo("float32", None)
@@ -33,19 +42,19 @@ class TestHead:
         ],
     )
     def test_follows_loss_and_output(self, loss, output, kind):
-        head = head_of(LossInfo(loss), output)
-        assert head == Head(kind)
-        assert head.is_classifier == (kind != PLAIN)
+        prediction_spec = prediction_spec_of(LossInfo(loss), output)
+        assert prediction_spec == PredictionSpec(kind)
+        assert prediction_spec.is_classifier == (kind != PLAIN)
 
     @pytest.mark.parametrize("loss", ["binary_crossentropy", "sparse_categorical_crossentropy"])
     def test_keeps_whether_the_model_returns_logits(self, loss):
-        assert head_of(LossInfo(loss, from_logits=True), None).from_logits
+        assert prediction_spec_of(LossInfo(loss, from_logits=True), None).from_logits
 
     def test_without_a_loss_is_plain(self):
-        assert head_of(None, THREE) == Head()
+        assert prediction_spec_of(None, THREE) == PredictionSpec()
 
     def test_of_a_users_loss_of_the_same_name_is_plain(self):
-        assert head_of(LossInfo("binary_crossentropy", from_keras=False), ONE) == Head()
+        assert prediction_spec_of(LossInfo("binary_crossentropy", from_keras=False), ONE) == PredictionSpec()
 
 
 class TestLabels:
@@ -107,47 +116,49 @@ class TestLabels:
 
 class TestClassify:
     def test_one_probability_becomes_two_classes(self):
-        found = classify(np.array([[0.2], [0.9]], np.float32), Head(BINARY), threshold=0.5)
+        found = classify(np.array([[0.2], [0.9]], np.float32), PredictionSpec(BINARY), threshold=0.5)
         np.testing.assert_allclose(found["probability"], [[0.8, 0.2], [0.1, 0.9]], rtol=1e-6)
         np.testing.assert_array_equal(found["raw"], found["probability"])
         assert found["prediction"].tolist() == [0, 1]
 
     @pytest.mark.parametrize(("threshold", "prediction"), [(0.0, [0, 1, 1]), (0.5, [0, 0, 1]), (1.0, [0, 0, 0])])
     def test_class_1_has_to_be_more_probable_than_the_threshold(self, threshold, prediction):
-        found = classify(np.array([0.0, 0.5, 1.0]), Head(BINARY), threshold)
+        found = classify(np.array([0.0, 0.5, 1.0]), PredictionSpec(BINARY), threshold)
         assert found["prediction"].tolist() == prediction
 
     def test_threshold_is_of_the_probability_also_with_a_logit(self):
         logits = np.log(np.array([0.6, 0.8]) / np.array([0.4, 0.2]))
-        found = classify(logits, Head(BINARY, from_logits=True), threshold=0.7)
+        found = classify(logits, PredictionSpec(BINARY, from_logits=True), threshold=0.7)
         np.testing.assert_allclose(found["probability"][:, 1], [0.6, 0.8])
         np.testing.assert_allclose(found["raw"], np.stack([-logits, logits], axis=1))
         assert found["prediction"].tolist() == [0, 1]
 
     @pytest.mark.filterwarnings("error")
     def test_extreme_logits_overflow_in_no_class(self):
-        one = classify(np.array([-1e30, -800.0, 0.0, 800.0, 1e30]), Head(BINARY, from_logits=True), 0.5)
+        one = classify(np.array([-1e30, -800.0, 0.0, 800.0, 1e30]), PredictionSpec(BINARY, from_logits=True), 0.5)
         assert one["probability"].tolist() == [[1, 0], [1, 0], [0.5, 0.5], [0, 1], [0, 1]]
         assert one["prediction"].tolist() == [0, 0, 0, 1, 1]
-        many = classify(np.array([[-1e30, 0, 1e30], [900.0, 900, -900]]), Head(MULTICLASS, from_logits=True), 0.5)
+        many = classify(
+            np.array([[-1e30, 0, 1e30], [900.0, 900, -900]]), PredictionSpec(MULTICLASS, from_logits=True), 0.5
+        )
         assert many["probability"].tolist() == [[0, 0, 1], [0.5, 0.5, 0]]
 
     def test_most_probable_of_several_classes_is_predicted_whatever_the_threshold(self):
         outputs = np.array([[0.2, 0.5, 0.3], [0.4, 0.3, 0.3]])
-        found = classify(outputs, Head(MULTICLASS), threshold=0.9)
+        found = classify(outputs, PredictionSpec(MULTICLASS), threshold=0.9)
         assert found["prediction"].tolist() == [1, 0]
         assert found["probability"].tolist() == found["raw"].tolist() == outputs.tolist()
 
     def test_logits_of_several_classes_stay_the_raw_prediction(self):
         logits = np.log(np.array([[1.0, 2, 5], [6, 1, 1]]))
-        found = classify(logits, Head(MULTICLASS, from_logits=True), 0.5)
+        found = classify(logits, PredictionSpec(MULTICLASS, from_logits=True), 0.5)
         np.testing.assert_allclose(found["probability"], [[0.125, 0.25, 0.625], [0.75, 0.125, 0.125]])
         np.testing.assert_array_equal(found["raw"], logits)
 
     @pytest.mark.parametrize(("kind", "shape"), [(BINARY, (0, 1)), (BINARY, (0,)), (MULTICLASS, (0, 3))])
     @pytest.mark.parametrize("from_logits", [True, False])
     def test_no_rows_give_no_rows(self, kind, shape, from_logits):
-        found = classify(np.zeros(shape, np.float32), Head(kind, from_logits), 0.5)
+        found = classify(np.zeros(shape, np.float32), PredictionSpec(kind, from_logits), 0.5)
         classes = 2 if kind == BINARY else 3
         assert {name: values.shape for name, values in found.items()} == {
             "raw": (0, classes),

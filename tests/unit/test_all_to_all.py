@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from conftest import free_ports
 
+from tfos_ml.keras.all_to_all import WHOLE_BYTES, AllToAll, PeerLostError, SilentWorkerError
 from tfos_ml.keras.connections import _listen
-from tfos_ml.keras.mesh import WHOLE_BYTES, BrokenMeshError, Mesh, SilentWorkerError
 
 SECRET = b"of these tests"
 DEADLINE = 60.0
@@ -25,11 +25,11 @@ def start():
         def start(size, timeout=DEADLINE):
             addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
             pool = stack.enter_context(ThreadPoolExecutor(size))
-            connect = lambda rank: Mesh.connect(rank, addresses, SECRET, timeout)  # noqa: E731
-            meshes = list(pool.map(connect, range(size)))
-            for mesh in meshes:
-                stack.callback(mesh.close)
-            return meshes, lambda work: list(pool.map(work, meshes))
+            connect = lambda rank: AllToAll.connect(rank, addresses, SECRET, timeout)  # noqa: E731
+            workers = list(pool.map(connect, range(size)))
+            for peers in workers:
+                stack.callback(peers.close)
+            return workers, lambda work: list(pool.map(work, workers))
 
         yield start
 
@@ -49,7 +49,7 @@ def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):
     for share in values[1:]:
         expected = expected + share
     _, run = start(size)
-    for found in run(lambda mesh: mesh.all_reduce(values[mesh.rank])):
+    for found in run(lambda peers: peers.all_reduce(values[peers.rank])):
         np.testing.assert_array_equal(found, expected, strict=True)
 
 
@@ -57,16 +57,16 @@ def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):
 def test_shapes_and_the_largest(start, size):
     values = shares(size, 24, "float32").reshape(size, 2, 3, 4)
     _, run = start(size)
-    for found in run(lambda mesh: mesh.all_reduce(values[mesh.rank], "Max")):
+    for found in run(lambda peers: peers.all_reduce(values[peers.rank], "Max")):
         np.testing.assert_array_equal(found, values.max(0), strict=True)
 
 
 def test_what_comes_back_is_not_changed_by_the_next_call(start):
     _, run = start(2)
 
-    def twice(mesh):
-        first = mesh.all_reduce(np.full(5, 1.0))
-        mesh.all_reduce(np.full(5, 7.0))
+    def twice(peers):
+        first = peers.all_reduce(np.full(5, 1.0))
+        peers.all_reduce(np.full(5, 7.0))
         return first
 
     for found in run(twice):
@@ -77,42 +77,42 @@ def test_what_comes_back_is_not_changed_by_the_next_call(start):
 def test_rows_of_all_come_in_the_order_of_ranks(start, lengths):
     rows = [np.arange(n * 3, dtype=np.float32).reshape(n, 3) + 1000 * rank for rank, n in enumerate(lengths)]
     _, run = start(len(lengths))
-    for found in run(lambda mesh: mesh.all_gather(rows[mesh.rank])):
+    for found in run(lambda peers: peers.all_gather(rows[peers.rank])):
         np.testing.assert_array_equal(found, np.concatenate(rows), strict=True)
 
 
 def test_a_worker_that_has_ended_breaks_all_calls_at_once(start):
-    meshes, run = start(3)
-    meshes[1].close()
+    workers, run = start(3)
+    workers[1].close()
 
-    def reduce(mesh):
-        if mesh.rank == 1:
+    def reduce(peers):
+        if peers.rank == 1:
             return
         for _ in range(2):
-            with pytest.raises(BrokenMeshError, match="worker 1 has ended"):
-                mesh.all_reduce(np.ones(10))
-        assert not isinstance(mesh.failure, SilentWorkerError)
+            with pytest.raises(PeerLostError, match="worker 1 has ended"):
+                peers.all_reduce(np.ones(10))
+        assert not isinstance(peers.failure, SilentWorkerError)
 
     run(reduce)
 
 
 def test_a_worker_that_stands_still_is_not_waited_for_longer_than_the_deadline(start):
-    meshes, _ = start(2, timeout=0.5)
+    workers, _ = start(2, timeout=0.5)
     with pytest.raises(SilentWorkerError, match=r"worker 1 has sent nothing for 0\.5 s"):
-        meshes[0].all_reduce(np.ones(10))
+        workers[0].all_reduce(np.ones(10))
 
 
 def test_a_worker_that_never_comes_is_named():
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with pytest.raises(SilentWorkerError, match=f"workers at {addresses[1]} within 0.5 s"):
-        Mesh.connect(0, addresses, SECRET, timeout=0.5)
+        AllToAll.connect(0, addresses, SECRET, timeout=0.5)
 
 
 def test_a_port_of_another_is_an_error_at_once():
     with socket.create_server(("", 0)) as other:
         addresses = [f"127.0.0.1:{other.getsockname()[1]}", "127.0.0.1:1"]
         with pytest.raises(OSError, match="in use"):
-            Mesh.connect(0, addresses, SECRET, DEADLINE)
+            AllToAll.connect(0, addresses, SECRET, DEADLINE)
 
 
 def test_who_does_not_know_the_secret_is_none_of_the_workers():
@@ -121,7 +121,7 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
 
     def connect(rank):
         with pytest.raises(SilentWorkerError):
-            Mesh.connect(rank, addresses, secrets[rank], timeout=1.0)
+            AllToAll.connect(rank, addresses, secrets[rank], timeout=1.0)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(connect, range(2)))
@@ -131,14 +131,14 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
 def test_strangers_do_not_disturb(said):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(Mesh.connect, 0, addresses, SECRET, DEADLINE)
+        first = pool.submit(AllToAll.connect, 0, addresses, SECRET, DEADLINE)
         stranger = connected(addresses[0])
         stranger.sendall(said)
         with contextlib.suppress(OSError):  # it has been sent away already
             stranger.shutdown(socket.SHUT_WR)
-        second = pool.submit(Mesh.connect, 1, addresses, SECRET, DEADLINE)
+        second = pool.submit(AllToAll.connect, 1, addresses, SECRET, DEADLINE)
         with contextlib.closing(first.result()) as one, contextlib.closing(second.result()) as other, stranger:
-            sums = pool.map(lambda mesh: mesh.all_reduce(np.ones(3)), [one, other])
+            sums = pool.map(lambda peers: peers.all_reduce(np.ones(3)), [one, other])
             assert [list(found) for found in sums] == [[2.0] * 3] * 2
 
 
@@ -154,10 +154,10 @@ def test_silent_strangers_are_greeted_beside_the_workers():
     """Red before: each of them held the others up for 20 s, and the start failed."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as strangers:
-        first = pool.submit(Mesh.connect, 0, addresses, SECRET, 10.0)
+        first = pool.submit(AllToAll.connect, 0, addresses, SECRET, 10.0)
         for _ in range(300):
             strangers.enter_context(connected(addresses[0]))
-        second = pool.submit(Mesh.connect, 1, addresses, SECRET, 10.0)
+        second = pool.submit(AllToAll.connect, 1, addresses, SECRET, 10.0)
         with contextlib.closing(first.result()), contextlib.closing(second.result()):
             pass
 
@@ -208,18 +208,18 @@ def relayed(request):
     relay = Relay(f"127.0.0.1:{port}")
     ways = [(0, [f"127.0.0.1:{port}", "127.0.0.1:1"]), (1, [relay.address, f"127.0.0.1:{unused}"])]
     with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
-        meshes = list(pool.map(lambda way: Mesh.connect(*way, SECRET, 10.0, request.param), ways))
-        for mesh in meshes:
-            stack.callback(mesh.close)
+        workers = list(pool.map(lambda way: AllToAll.connect(*way, SECRET, 10.0, request.param), ways))
+        for peers in workers:
+            stack.callback(peers.close)
 
-        def reduce(mesh, values):
+        def reduce(peers, values):
             with contextlib.ExitStack() as at_failure:
-                at_failure.callback(mesh.close)  # as a worker's end does, which the other then sees
-                total = mesh.all_reduce(values)
+                at_failure.callback(peers.close)  # as a worker's end does, which the other then sees
+                total = peers.all_reduce(values)
                 at_failure.pop_all()
                 return total
 
-        yield relay, lambda values: list(pool.map(reduce, meshes, [values] * 2)), request.param
+        yield relay, lambda values: list(pool.map(reduce, workers, [values] * 2)), request.param
 
 
 def flipped(data):
@@ -235,7 +235,7 @@ def test_a_sum_that_is_altered_on_its_way_is_none(relayed, change, count):
     assert [int(found[0]) for found in reduce(values)] == [2 * ord("a") % 256] * 2
     assert (b"aaaa" in relay.seen) is not encrypted
     relay.changes = change
-    with pytest.raises(BrokenMeshError, match="altered on its way"):
+    with pytest.raises(PeerLostError, match="altered on its way"):
         reduce(values)
 
 
@@ -244,5 +244,5 @@ def test_a_message_that_comes_again_is_not_the_next(relayed):
     messages = []
     relay.changes = lambda data: messages.append(data) or messages[0]  # the first one, again and again
     reduce(np.ones(10))
-    with pytest.raises(BrokenMeshError, match="altered on its way"):
+    with pytest.raises(PeerLostError, match="altered on its way"):
         reduce(np.zeros(10))

@@ -24,7 +24,7 @@ from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbra
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.protocol.control_messages import Enter, GatherRound, ReportFailure
 from tfos_ml.protocol.failure import Failure, NodeFailure
-from tfos_ml.protocol.graces import LEASE_SECONDS
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 GATHER_POLL_SECONDS = 0.1
 CLIENT_SECONDS = 3.0  # for a connection to a client of Spark Connect
@@ -32,7 +32,7 @@ DRIVER_SECONDS = 10.0  # within which all tasks of a barrier stage reach the dri
 REPORT_SECONDS = 10.0
 
 
-class NodePlacement(Protocol):
+class SparkTask(Protocol):
     """What a node needs of its task."""
 
     rank: int
@@ -62,7 +62,7 @@ class NodePlacement(Protocol):
         ...
 
 
-class BarrierPlacement(NodePlacement):
+class BarrierTask(SparkTask):
     """A task of a barrier stage, whose tasks Spark starts together.
 
     The driver carries their exchanges if all reach it at once; else Spark does, which takes a second for each.
@@ -73,7 +73,7 @@ class BarrierPlacement(NodePlacement):
         self._control = control
         self.rank: int = context.partitionId()
         size = len(context.getTaskInfos())
-        self._at_driver = AtDriver(control, self.rank, size, LEASE_SECONDS) if control and size > 1 else None
+        self._exchange = DriverExchange(control, self.rank, size, LEASE_SECONDS) if control and size > 1 else None
         self._has_gathered = False
         self.host = _host_of(context.getTaskInfos()[self.rank].address, control)
         self.cpus: int = context.cpus()
@@ -81,22 +81,22 @@ class BarrierPlacement(NodePlacement):
         self.attempt: int = context.attemptNumber()
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`NodePlacement`."""
+        """See :class:`SparkTask`."""
         if len(self._context.getTaskInfos()) == 1:  # Spark would take a second to say so
             return [message]
-        if not self._has_gathered and self._at_driver is not None and not self._at_driver.is_reached(DRIVER_SECONDS):
-            self._at_driver = None  # before it knows of this node, so that it sends the others to Spark, too
+        if not self._has_gathered and self._exchange is not None and not self._exchange.is_reached(DRIVER_SECONDS):
+            self._exchange = None  # before it knows of this node, so that it sends the others to Spark, too
         self._has_gathered = True
-        if self._at_driver is not None:
-            found = self._at_driver.gather(message, DRIVER_SECONDS)
+        if self._exchange is not None:
+            found = self._exchange.gather(message, DRIVER_SECONDS)
             if found is not None:
                 return found
-            self._at_driver = None
+            self._exchange = None
         messages: list[str] = self._context.allGather(message)
         return messages
 
     def report_failure(self, text: str) -> bool:
-        """See :class:`NodePlacement`."""
+        """See :class:`SparkTask`."""
         if self._control is None:
             return False
         with closing(ControlClient(**self._control)) as client:
@@ -104,14 +104,14 @@ class BarrierPlacement(NodePlacement):
         return True
 
     def leave(self, rendezvous: Rendezvous) -> bool:
-        """See :class:`NodePlacement`."""
+        """See :class:`SparkTask`."""
         size = len(self._context.getTaskInfos())
         return self._control is not None and leave_together(rendezvous, self._control, self.rank, size)
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What a plain task knows of itself; most as of :class:`NodePlacement`."""
+    """What a plain task knows of itself; most as of :class:`SparkTask`."""
 
     rank: int
     host: str
@@ -143,7 +143,7 @@ def reaches_driver(control: dict[str, str], rank: int, size: int) -> bool:
         socket.create_connection((target.hostname, target.port or 0), CLIENT_SECONDS).close()
     except OSError:
         return False
-    at_driver = AtDriver(control, rank, size, DRIVER_SECONDS)
+    at_driver = DriverExchange(control, rank, size, DRIVER_SECONDS)
     try:
         return at_driver.is_known()
     finally:
@@ -157,7 +157,7 @@ def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
     return TaskInfo(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
 
 
-class AtDriver:
+class DriverExchange:
     """Exchanges of one node with the others at the driver's control server, one after the other.
 
     A call that the driver does not answer is repeated for `patience` seconds.
@@ -209,7 +209,7 @@ class AtDriver:
         self._has_left = True
 
 
-class GatherPlacement(NodePlacement):
+class PlainTask(SparkTask):
     """A node that meets the others at the driver's control server.
 
     Without its `owner`, a process, it is an orphan; a call that the driver does not answer is repeated for `patience`
@@ -224,8 +224,8 @@ class GatherPlacement(NodePlacement):
         owner: int | None = None,
         patience: float = LEASE_SECONDS,
     ):
-        self._at_driver = AtDriver(control, info.rank, size, patience)
-        self._client = self._at_driver.client
+        self._exchange = DriverExchange(control, info.rank, size, patience)
+        self._client = self._exchange.client
         self._patience = patience
         self._owner = psutil.Process(owner) if owner is not None else None
         self._task = info.task
@@ -233,27 +233,27 @@ class GatherPlacement(NodePlacement):
         self.attempt = info.attempt
 
     def is_first(self) -> bool:
-        """See :class:`NodePlacement`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""
+        """See :class:`SparkTask`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""
         return self._client.call_reliably(Enter(self.rank, self._task), self._patience).first
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`NodePlacement`."""
-        messages = self._at_driver.gather(message)
+        """See :class:`SparkTask`."""
+        messages = self._exchange.gather(message)
         assert messages is not None  # there is no Spark to carry them
         return messages
 
     def is_orphan(self) -> bool:
-        """See :class:`NodePlacement`."""
+        """See :class:`SparkTask`."""
         return self._owner is not None and not self._owner.is_running()
 
     def report_failure(self, text: str) -> bool:
-        """See :class:`NodePlacement`: Spark would try a plain task again."""
+        """See :class:`SparkTask`: Spark would try a plain task again."""
         self._client.call_reliably(ReportFailure(self.rank, text), REPORT_SECONDS)
         return True
 
     def leave(self, rendezvous: Rendezvous) -> bool:
-        """See :class:`NodePlacement`."""
-        self._at_driver.leave()
+        """See :class:`SparkTask`."""
+        self._exchange.leave()
         return True
 
 
