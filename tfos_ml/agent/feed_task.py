@@ -118,19 +118,21 @@ def infer_batches(spec: FeedSpec, results: pa.Schema, batches: Iterable[pa.Recor
             batch, left = given[0].slice(0, rows_here), given.popleft().slice(rows_here)
             if left.num_rows:
                 given.appendleft(left)
-            found = [column[:rows_here] for column in columns]
+            result_columns = [column[:rows_here] for column in columns]
             columns = [column[rows_here:] for column in columns]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *found], names=[*batch.schema.names, *results.names])
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, *result_columns], names=[*batch.schema.names, *results.names]
+            )
 
 
 def _result_column(answer: pa.RecordBatch, position: int, wanted: pa.Field) -> pa.Array:
     """One column of the results, by name if they have names, else by position."""
-    found = field_of(answer, wanted.name, position)
+    column = field_of(answer, wanted.name, position)
     try:
-        return found.cast(wanted.type)
+        return column.cast(wanted.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise errors.ColumnTypeError(
-            f"Results for column '{wanted.name}' are {found.type}, which cannot be cast to {wanted.type} ({error}). "
+            f"Results for column '{wanted.name}' are {column.type}, which cannot be cast to {wanted.type} ({error}). "
             "Pass schema= to inference() with the type that the train function returns."
         ) from None
 
@@ -175,8 +177,8 @@ def _answer(reader: Any) -> dict[str, Any]:
     answer = reader.read()
     if answer is None:
         raise ConnectionError("it has closed the connection")
-    found: dict[str, Any] = decode(dict, answer.to_pybytes())
-    return found
+    decoded: dict[str, Any] = decode(dict, answer.to_pybytes())
+    return decoded
 
 
 def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -134,10 +134,10 @@ class Feeder(RowSource):
     def _note(self, stream: str, batch: pa.RecordBatch) -> None:
         """Note what the shapes and sizes of rows are; raises ``ShapeError``."""
         for i, spec in enumerate(self._schema.columns):
-            found = list_extents(batch.column(i), spec.ndim)
+            extents = list_extents(batch.column(i), spec.ndim)
             if spec.constraint.shape is not None:
-                check_extents(found, spec.constraint.shape, spec.column, spec.constraint.tensor)
-            self._extents[i] = merge_extents([self._extents[i], found])
+                check_extents(extents, spec.constraint.shape, spec.column, spec.constraint.tensor)
+            self._extents[i] = merge_extents([self._extents[i], extents])
             check_vector_size(self._extents[i], spec)
         self.rows[stream] += batch.num_rows
         self.size += batch.nbytes
@@ -148,8 +148,8 @@ class Feeder(RowSource):
         """Count rows by source partition, also those that are left out: row ids count them."""
         if not batch.num_rows:
             return
-        found = partition_counts(np.asarray(np.from_dlpack(batch.column(ROW_COLUMN)), np.int64))  # without pandas
-        self._counts = total_counts([self._counts, found])
+        counts = partition_counts(np.asarray(np.from_dlpack(batch.column(ROW_COLUMN)), np.int64))  # without pandas
+        self._counts = total_counts([self._counts, counts])
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size

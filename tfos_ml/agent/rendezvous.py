@@ -103,8 +103,8 @@ class NodeInfo(Struct, frozen=True):
 def local_versions() -> dict[str, str]:
     """Versions of Python and of the packages that all nodes must have alike; read without importing them."""
     path = [p for p in sys.path if not p.endswith(".zip")]  # Spark's own, in which it takes half a second to look
-    found = next(iter(importlib.metadata.distributions(name="tensorflow", path=path)), None)
-    tensorflow = "unknown" if found is None else found.version  # not installed, but found on the path
+    distribution = next(iter(importlib.metadata.distributions(name="tensorflow", path=path)), None)
+    tensorflow = "unknown" if distribution is None else distribution.version  # not installed, but found on the path
     return {"python": platform.python_version(), "tensorflow": tensorflow, "tfos_ml": __version__}
 
 
@@ -149,10 +149,10 @@ def read_infos(messages: list[str]) -> list[NodeInfo]:
     """What nodes have sent of themselves, by rank; raises ``VersionMismatchError``, which names those that differ."""
     infos = sorted((decode_text(NodeInfo, message) for message in messages), key=lambda info: info.rank)
     for package in infos[0].versions:
-        found = {f"{c.label} on {c.host}": c.versions.get(package) for c in infos}
-        if len(set(found.values())) > 1:
+        by_node = {f"{c.label} on {c.host}": c.versions.get(package) for c in infos}
+        if len(set(by_node.values())) > 1:
             raise VersionMismatchError(
-                f"The nodes run different versions of {package}: {found}. Install the same one on every host."
+                f"The nodes run different versions of {package}: {by_node}. Install the same one on every host."
             )
     return infos
 

@@ -349,7 +349,7 @@ class ScoringConnection:
 
 def _error_of(failed: ScoringFailed) -> errors.TfosMlError:
     """The error that scoring in this process would have raised; for one that is not ours, one that tells of it."""
-    kind = getattr(errors, failed.error, None)
-    if isinstance(kind, type) and issubclass(kind, errors.TfosMlError):
-        return kind(failed.message)
+    error_class = getattr(errors, failed.error, None)
+    if isinstance(error_class, type) and issubclass(error_class, errors.TfosMlError):
+        return error_class(failed.message)
     return errors.ModelError(f"The model failed: {failed.error}: {failed.message}\n{failed.traceback}")

@@ -80,9 +80,9 @@ class SnapshotReader:
         groups, rows = [], 0
         for name, size in self._snapshot.files_of(bucket).items():
             path = f"{root.rstrip('/')}/{name}"
-            found = filesystem.get_file_info(path)
-            if found.type != fs.FileType.File or found.size != size:
-                state = "is missing" if found.type != fs.FileType.File else f"has {found.size:,} of {size:,} bytes"
+            info = filesystem.get_file_info(path)
+            if info.type != fs.FileType.File or info.size != size:
+                state = "is missing" if info.type != fs.FileType.File else f"has {info.size:,} of {size:,} bytes"
                 raise self._failure(f"{name} {state}")
             with filesystem.open_input_file(path) as file:
                 footer = pq.read_metadata(file)
@@ -135,13 +135,13 @@ def _buckets(ranks: Sequence[int], rank: int, buckets: int) -> set[int]:
 
 
 def _fed_type(dtype: str, ndim: int) -> pa.DataType:
-    kind = pa.type_for_alias(dtype)
+    arrow_type = pa.type_for_alias(dtype)
     for _ in range(ndim):
-        kind = pa.list_(kind)
-    return kind
+        arrow_type = pa.list_(arrow_type)
+    return arrow_type
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(column: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     """A column as Spark feeds it; doubles of vectors become floats as they do in Java, rounded or infinite."""
     column = plain(column)
-    return column if column.type == kind else column.cast(kind, safe=False)
+    return column if column.type == arrow_type else column.cast(arrow_type, safe=False)

@@ -88,9 +88,9 @@ class BarrierTask(SparkTask):
             self._exchange = None  # before it knows of this node, so that it sends the others to Spark, too
         self._has_gathered = True
         if self._exchange is not None:
-            found = self._exchange.gather(message, DRIVER_SECONDS)
-            if found is not None:
-                return found
+            gathered = self._exchange.gather(message, DRIVER_SECONDS)
+            if gathered is not None:
+                return gathered
             self._exchange = None
         messages: list[str] = self._context.allGather(message)
         return messages

@@ -154,9 +154,9 @@ class Supervisor:
             raise errors.InputLostError(LOST_INPUT)
         raise errors.NodeLostError(LOST)
 
-    def failure(self, kind: type[errors.TfosMlError], message: str) -> NodeFailure:
+    def failure(self, error_class: type[errors.TfosMlError], message: str) -> NodeFailure:
         """A failure of this node."""
-        return NodeFailure(self._named(Failure(kind, message)))
+        return NodeFailure(self._named(Failure(error_class, message)))
 
     def _named(self, failure: Failure) -> Failure:
         node, tail = self._member.node, self._claim.log_tail()
@@ -171,13 +171,13 @@ class Supervisor:
         """
         if self._claim.child is not None:
             self._claim.child.kill()  # first: the driver may be out of reach
-        kind = error.failure.error
-        if not self._task.shares_console and kind is not errors.FitCancelledError:
+        error_class = error.failure.error
+        if not self._task.shares_console and error_class is not errors.FitCancelledError:
             log_failure(error.failure)
-        if self._task.barrier and kind is errors.InputLostError:
+        if self._task.barrier and error_class is errors.InputLostError:
             return False  # Spark ends the job, and knows why
         try:
-            return self._spark_task.report_failure(str(error)) and kind is not errors.InputLostError
+            return self._spark_task.report_failure(str(error)) and error_class is not errors.InputLostError
         except pa.ArrowException:
             logger.warning("Driver not reachable, so it does not hear of: %s", error)
             return False

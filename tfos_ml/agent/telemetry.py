@@ -119,11 +119,11 @@ def _monitors() -> list[Any]:
     from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
     from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
 
-    kinds: list[Any] = [CPUMonitor, DiskMonitor, NetworkMonitor]
-    monitors = [kind() for kind in kinds]
+    monitor_classes: list[Any] = [CPUMonitor, DiskMonitor, NetworkMonitor]
+    monitors = [monitor_class() for monitor_class in monitor_classes]
     with contextlib.suppress(Exception):  # no GPU, or no library to ask it
-        kinds = [GPUMonitor]
-        monitors += [kind() for kind in kinds]
+        monitor_classes = [GPUMonitor]
+        monitors += [monitor_class() for monitor_class in monitor_classes]
     return monitors
 
 

@@ -90,17 +90,17 @@ def loadTFRecords(sc: SparkContext, input_dir: str, binary_features: Collection[
 
     options = Options(record_type=EXAMPLE, binary_features=tuple(binary_features))
     uri = _qualified(sc, input_dir)
-    found = infer(find([uri]).files, options)
-    schema = from_arrow_schema(pa.schema([(field.name, _doubles(field.type)) for field in found]))
+    columns = infer(find([uri]).files, options)
+    schema = from_arrow_schema(pa.schema([(field.name, _doubles(field.type)) for field in columns]))
     df = read(SparkSession(sc), plan_read([uri], options, schema))
     loadedDF[df] = input_dir
     return df
 
 
-def _doubles(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_list(kind):
-        return pa.list_(_doubles(kind.value_type))
-    return pa.float64() if pa.types.is_float32(kind) else kind
+def _doubles(arrow_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(arrow_type):
+        return pa.list_(_doubles(arrow_type.value_type))
+    return pa.float64() if pa.types.is_float32(arrow_type) else arrow_type
 
 
 def toTFExample(dtypes: Iterable[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Record]]:
@@ -172,10 +172,10 @@ def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) ->
     for feature in seen.values():
         feature.is_array = True
     schema = schema_of(seen, binary_features)
-    found = decode_records(pa.array(records, pa.large_binary()), columns_of(schema, EXAMPLE), EXAMPLE)
-    for number, reason in sorted(found.problems.items()):
+    decoded = decode_records(pa.array(records, pa.large_binary()), columns_of(schema, EXAMPLE), EXAMPLE)
+    for number, reason in sorted(decoded.problems.items()):
         raise CorruptRecordError(f"Record {number} of {len(records)}: {reason}.")
-    lists = [column.to_pylist() for column in found.columns]
+    lists = [column.to_pylist() for column in decoded.columns]
     return [Row(**dict(zip(schema.names, map(_value, values), strict=True))) for values in zip(*lists, strict=True)]
 
 

@@ -61,8 +61,8 @@ def unpack_counts(text: str) -> Int64s:
 def total_counts(counts: Sequence[Int64s]) -> Int64s:
     """Rows by source partition over all nodes."""
     total = np.zeros(max(map(len, counts), default=0), dtype=np.int64)
-    for one in counts:
-        total[: len(one)] += one
+    for part in counts:
+        total[: len(part)] += part
     return total
 
 

@@ -110,10 +110,10 @@ def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     ClusterConfigError
         If the setting is none of the choices.
     """
-    kind = _conf(spark, SCORING_SETTING, AUTO)
-    if kind not in CHOICES:
-        raise ClusterConfigError(f"{SCORING_SETTING}={kind} must be one of {', '.join(CHOICES)}.")
-    return ScoringProcess(kind, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
+    choice = _conf(spark, SCORING_SETTING, AUTO)
+    if choice not in CHOICES:
+        raise ClusterConfigError(f"{SCORING_SETTING}={choice} must be one of {', '.join(CHOICES)}.")
+    return ScoringProcess(choice, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
 
 
 def shutdown_timeouts(spark: SparkSession) -> ShutdownTimeouts:
@@ -224,8 +224,8 @@ def check_slots(
         if is_settled or (promised is not None and promised < needed):
             break
         time.sleep(0.2)
-        found = registered_slots(spark, profile)
-        available, since = found, since if found == available else time.monotonic()
+        registered = registered_slots(spark, profile)
+        available, since = registered, since if registered == available else time.monotonic()
     if available < needed:
         waited = "" if promised is not None else f", after {_REGISTRATION}={_registration_timeout(spark):g} s"
         has = available if promised is None or promised >= needed else max(available, promised)

@@ -33,12 +33,12 @@ def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
         options = {"parquet.block.size": ROW_GROUP_BYTES, "maxRecordsPerFile": 0}
         by_bucket.sortWithinPartitions(ROW_COLUMN).write.options(**options).parquet(path)
         by_partition = spark.read.schema(f"{ROW_COLUMN} bigint").parquet(path).groupBy(partition)
-        found = [tuple(row) for row in by_partition.agg(F.count("*"), F.max(place) + 1).collect()]
+        groups = [tuple(row) for row in by_partition.agg(F.count("*"), F.max(place) + 1).collect()]
     except Exception as error:  # Spark's; what is not about us is raised as it is
         raise typed_error(error, spark) from None
-    if not found:
+    if not groups:
         raise EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
-    numbers, counts, ends = np.array(found, np.int64).T
+    numbers, counts, ends = np.array(groups, np.int64).T
     if (counts != ends).any():
         raise SnapshotError(
             "Spark has computed a partition of the DataFrame twice, with different rows, so some are missing in "

@@ -104,10 +104,10 @@ def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> pa.Da
         raise SignatureError(f"Output '{name}' is {tensor}, for which Spark has no type. Cast it in the model.")
     if is_binary and tensor.dtype != "string":
         raise SignatureError(f"binaryOutputs names '{name}', but that is {tensor}; expected a string tensor.")
-    kind = pa.binary() if is_binary else _OUTPUT_TYPES[tensor.dtype]
+    arrow_type = pa.binary() if is_binary else _OUTPUT_TYPES[tensor.dtype]
     for _ in tensor.shape[1:]:
-        kind = pa.list_(kind)
-    return kind
+        arrow_type = pa.list_(arrow_type)
+    return arrow_type
 
 
 def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
@@ -241,8 +241,11 @@ def _run(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Ar
     values = np.concatenate(parts)
     if not scoring.prediction_spec.is_classifier:
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
-    found = classify(values, scoring.prediction_spec, scoring.threshold)
-    return {name: nested(pa.array(found[name].reshape(-1)), found[name].shape, kind) for name, kind in types.items()}
+    predictions = classify(values, scoring.prediction_spec, scoring.threshold)
+    return {
+        name: nested(pa.array(predictions[name].reshape(-1)), predictions[name].shape, kind)
+        for name, kind in types.items()
+    }
 
 
 def run_model(
@@ -279,48 +282,50 @@ def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], ro
     return values
 
 
-def output_array(name: str, parts: Sequence[Array], kind: pa.DataType) -> pa.Array:
+def output_array(name: str, parts: Sequence[Array], arrow_type: pa.DataType) -> pa.Array:
     """What calls have returned for one output, one after another, as an Arrow array of type `kind`.
 
     Raises ``SignatureError`` for bytes that are no text.
     """
     if len({part.shape[1:] for part in parts}) == 1:
         parts = [np.concatenate(parts)]
-    arrays = [nested(_flat_array(name, part.reshape(-1), element_type(kind)), part.shape, kind) for part in parts]
+    arrays = [
+        nested(_flat_array(name, part.reshape(-1), element_type(arrow_type)), part.shape, arrow_type) for part in parts
+    ]
     return concatenated(arrays)
 
 
-def element_type(kind: pa.DataType) -> pa.DataType:
+def element_type(arrow_type: pa.DataType) -> pa.DataType:
     """What is in lists, in whatever depth."""
-    while pa.types.is_list(kind):
-        kind = kind.value_type
-    return kind
+    while pa.types.is_list(arrow_type):
+        arrow_type = arrow_type.value_type
+    return arrow_type
 
 
-def _flat_array(name: str, values: Array, kind: pa.DataType) -> pa.Array:
+def _flat_array(name: str, values: Array, arrow_type: pa.DataType) -> pa.Array:
     if values.dtype != object:
-        return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind)
+        return pa.array(values.astype(arrow_type.to_pandas_dtype(), copy=False), arrow_type)
     try:
-        return pa.array(values if kind == pa.binary() else [v.decode() for v in values], kind)
+        return pa.array(values if arrow_type == pa.binary() else [v.decode() for v in values], arrow_type)
     except UnicodeDecodeError as error:
         raise SignatureError(
             f"Output '{name}' returned bytes that are no UTF-8 text: {error}. Name it in binaryOutputs."
         ) from None
 
 
-def nested(array: pa.Array, shape: tuple[int, ...], kind: pa.DataType) -> pa.Array:
+def nested(array: pa.Array, shape: tuple[int, ...], arrow_type: pa.DataType) -> pa.Array:
     """A flat Arrow array as one of type `kind` and a shape ``(rows, ...)``, a list for each further dimension."""
     for axis in range(len(shape) - 1, 0, -1):
         rows = int(np.prod(shape[:axis]))
         offsets = np.arange(rows + 1) * shape[axis]
         array = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), array)
-    return array.cast(kind)  # names of fields inside
+    return array.cast(arrow_type)  # names of fields inside
 
 
 def nested_array(values: Array) -> pa.Array:
     """NumPy values of shape ``(rows, ...)`` as an Arrow array, a list for each further dimension."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    kind = flat.type
+    arrow_type = flat.type
     for _ in values.shape[1:]:
-        kind = pa.list_(kind)
-    return nested(flat, values.shape, kind)
+        arrow_type = pa.list_(arrow_type)
+    return nested(flat, values.shape, arrow_type)

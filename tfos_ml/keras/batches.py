@@ -108,8 +108,8 @@ class TrainingData:
 
         It is the only one to know the outputs of a model that is not built before it sees rows.
         """
-        found = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
-        if found is None:
+        match = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
+        if match is None:
             return None
         store = self.stores["train"]
         ranges = []
@@ -117,8 +117,8 @@ class TrainingData:
             low, high = store.bounds(i)
             ranges.append(f"label column '{self._schema.columns[i].column}' from {low:g} to {high:g}")
         return LabelRangeError(
-            f"A label is {found[1]}, but the model has {found[3]} classes and takes class indices from "
-            f"{found[2]} to {int(found[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Number the classes from 0, "
+            f"A label is {match[1]}, but the model has {match[3]} classes and takes class indices from "
+            f"{match[2]} to {int(match[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Number the classes from 0, "
             "for example with pyspark.ml.feature.StringIndexer, or give the last layer one unit per class."
         )
 

@@ -207,12 +207,12 @@ class WorkerGroup:
         with tf.control_dependencies([] if before is None else [before]):
             *joined, longest = tf.numpy_function(exchange, arrays, [a.dtype for a in arrays] + [tf.int64])
         self._last = longest
-        found = {}
+        slices_by_index = {}
         for number, i in enumerate(slices):
             indices = tf.ensure_shape(joined[number], [None])
             values = tf.ensure_shape(joined[len(slices) + number], [None, *shapes[i][1:]])
-            found[i] = tf.IndexedSlices(values, indices, tf.constant(shapes[i].as_list())), longest[number]
-        return found
+            slices_by_index[i] = tf.IndexedSlices(values, indices, tf.constant(shapes[i].as_list())), longest[number]
+        return slices_by_index
 
     def _gather_slices(
         self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, longest: tf.Tensor, name: str

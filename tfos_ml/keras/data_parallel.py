@@ -176,8 +176,8 @@ class DataParallel:
         """State of metrics that is told of one number a step; so are those of the losses of several outputs."""
         compiled = keras_privates.compiled_loss(self._model)
         of_losses = {id(v) for metric in getattr(compiled, "metrics", ()) for v in metric.variables}
-        found = enumerate(metric_variables(self._model))
-        return [v for i, v in found if i in rules.by_step or id(v) in of_losses]
+        variables = enumerate(metric_variables(self._model))
+        return [v for i, v in variables if i in rules.by_step or id(v) in of_losses]
 
     def close(self) -> None:
         """Give the model back as it was."""

@@ -53,13 +53,13 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Ru
     rules = Rules()
     if group.rank == 0:
         rules = _try(model, data)
-    found = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
-    if found["together"] and not group.takes_any_shape:
+    fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
+    if fields["together"] and not group.takes_any_shape:
         raise ModelError(
             "The loss computes over the rows of a batch together, which KerasEstimator trains on CPUs with "
             "communication='auto' only. Use that, or clusterSize=1."
         )
-    return Rules(**{**found, "train": PassRules(**found["train"]), "test": PassRules(**found["test"])})
+    return Rules(**{**fields, "train": PassRules(**fields["train"]), "test": PassRules(**fields["test"])})
 
 
 def _with_tuples(value: Any) -> Any:
@@ -398,11 +398,11 @@ def _differ(once: _Outcome, again: _Outcome) -> bool:
 
 def _not_additive(differing: dict[str, float], rows: int) -> str:
     worst = sorted(differing, key=lambda name: -differing[name])[:3]
-    shown = ", ".join(f"'{name}' by {differing[name]:.0%}" for name in worst)
+    examples = ", ".join(f"'{name}' by {differing[name]:.0%}" for name in worst)
     more = ", ..." if len(differing) > 3 else ""
     return (
         f"Two workers would not train this model as one does. A step was tried on {rows} rows, whole and in two "
-        f"shares, and the gradients differ: {shown}{more}. The loss, or a layer, computes over the rows of a batch "
+        f"shares, and the gradients differ: {examples}{more}. The loss, or a layer, computes over the rows of a batch "
         "together, as contrastive losses do, or adds a sum over rows to a mean over rows; expected is a mean or a sum. "
         "Use clusterSize=1, or a TFEstimator with a training loop of your own."
     )

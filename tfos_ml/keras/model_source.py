@@ -85,8 +85,8 @@ def _lambdas(model: Any) -> list[Any]:
     """The lambdas of a compiled model's layers, losses and metrics; each once."""
     compiled = list(_leaves(keras_privates.compiled_with(model)))
     parts = [*keras_privates.all_layers(model), *(part for part in compiled if hasattr(part, "__dict__"))]
-    found = [*compiled, *(leaf for part in parts for leaf in _leaves(vars(part)))]
-    return list({id(f): f for f in found if isinstance(f, types.FunctionType) and f.__name__ == _LAMBDA}.values())
+    objects = [*compiled, *(leaf for part in parts for leaf in _leaves(vars(part)))]
+    return list({id(f): f for f in objects if isinstance(f, types.FunctionType) and f.__name__ == _LAMBDA}.values())
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -22,8 +22,8 @@ class Request(Struct, Generic[A], frozen=True):
 
 def answer_type(request: type[Request[A]]) -> type[A]:
     """The class of the answers to a class of requests."""
-    found: type[A] = get_args(request.__orig_bases__[-1])[0]  # type: ignore[attr-defined]
-    return found
+    answer: type[A] = get_args(request.__orig_bases__[-1])[0]  # type: ignore[attr-defined]
+    return answer
 
 
 class Done(Struct, frozen=True):

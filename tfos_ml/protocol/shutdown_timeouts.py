@@ -103,7 +103,7 @@ class WaitNotice:
     def update(self, progress: Mapping[int, NodeProgress]) -> None:
         """Take up the latest state of each node."""
         waiting = [known.works_on for known in progress.values() if known.works_on is not None]
-        if waiting and not self._said and max(one.seconds for one in waiting) > NOTICE_SECONDS:
+        if waiting and not self._said and max(node.seconds for node in waiting) > NOTICE_SECONDS:
             self._said = True
-            labels = ", ".join(one.label for one in waiting)
+            labels = ", ".join(node.label for node in waiting)
             logger.warning("The chief has ended. Waiting for %s to return, at most %g s", labels, waiting[0].limit)

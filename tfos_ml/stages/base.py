@@ -225,10 +225,10 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         if not (given and rows.columns.columns):
             return None
         directory = NodeSettings.of_session(rows.df.sparkSession).absolute_path(given)
-        found = rows.snapshot(directory, len(template.feed_ranks))
-        if self._get("verbose") and not found[0].is_new:
-            write_lines([f"{type(self).__name__}.fit: cacheDir={redact(given)!r} has {found[0]}"])
-        return found
+        snapshot = rows.snapshot(directory, len(template.feed_ranks))
+        if self._get("verbose") and not snapshot[0].is_new:
+            write_lines([f"{type(self).__name__}.fit: cacheDir={redact(given)!r} has {snapshot[0]}"])
+        return snapshot
 
     def _validation_rule(self) -> str | ValidationDraw | None:
         """What says which rows are for validation: a boolean column, or a draw; None if none are."""

@@ -131,8 +131,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             given.pop(name, None)
         for name in given:
             if name in _REFUSED:
-                kind, reason = _REFUSED[name]
-                raise kind(reason)
+                error_class, reason = _REFUSED[name]
+                raise error_class(reason)
         return super()._set_given(given)
 
     def setModel(self, value: Any) -> KerasEstimator:

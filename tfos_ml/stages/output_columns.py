@@ -39,13 +39,13 @@ def output_columns(
     """
     mapping: dict[str, str] | None = stage._get("outputMapping")
     binary = stage._get("binaryOutputs") or ()
-    shown = shown_tensors(outputs)
+    names = shown_tensors(outputs)
     unknown = [name for name in [*(mapping or ()), *binary] if name not in outputs]
     if unknown:
-        raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {shown}")
+        raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {names}")
     if mapping is None:
         if len(outputs) != 1:
-            raise SignatureError(f"The model has {len(outputs)} outputs; bind each with outputMapping: {shown}")
+            raise SignatureError(f"The model has {len(outputs)} outputs; bind each with outputMapping: {names}")
         ((name, output),) = outputs.items()
         mapping = {name: stage._get("predictionCol")}
         prediction_spec = prediction_spec if prediction_spec is not None and prediction_spec.explains(output) else None

@@ -300,9 +300,9 @@ class NodeContext:
         """The Param ``communication``, in the form that ``MultiWorkerMirroredStrategy`` takes."""
         import tensorflow as tf
 
-        kind = self.settings.communication.upper()
+        implementation = self.settings.communication.upper()
         return tf.distribute.experimental.CommunicationOptions(
-            implementation=tf.distribute.experimental.CommunicationImplementation[kind]
+            implementation=tf.distribute.experimental.CommunicationImplementation[implementation]
         )
 
     def tf_cluster_spec(self) -> tf.train.ClusterSpec:

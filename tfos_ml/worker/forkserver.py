@@ -350,13 +350,13 @@ def _places(name: str, path: Sequence[str]) -> object:
 
 def _modification_times() -> dict[str, int]:
     """When the files of the imported packages were last changed."""
-    found = {}
+    times = {}
     for name in _top_modules():
         file = getattr(sys.modules[name], "__file__", None)
         with contextlib.suppress(OSError):
             if file:
-                found[file] = os.stat(file).st_mtime_ns
-    return found
+                times[file] = os.stat(file).st_mtime_ns
+    return times
 
 
 def _import(with_keras: bool) -> None:
