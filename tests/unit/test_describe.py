@@ -345,7 +345,7 @@ class TestSource:
         assert again.evaluate(x, y, verbose=0) == [pytest.approx(105.0), pytest.approx(-35.0)]
         assert model.layers[0].function.__name__ == "<lambda>"
 
-    def test_model_that_cannot_be_serialised_is_refused_with_the_way_out(self, sequential, keras):
+    def test_model_that_cannot_be_serialized_is_refused_with_the_way_out(self, sequential, keras):
         from tfos_ml.keras.model_source import save_instance
 
         class Stuck(keras.layers.Dense):

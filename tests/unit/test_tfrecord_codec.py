@@ -83,7 +83,7 @@ def test_columns_come_back_as_they_were(rows):
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(ROWS, min_size=1, max_size=40))
-def test_what_tensorflow_serialises_is_read(rows):
+def test_what_tensorflow_serializes_is_read(rows):
     table = pa.Table.from_pylist(rows, WIDE)
     messages = [tf.train.Example.FromString(r).SerializeToString() for r in through_records(table)[0].to_pylist()]
     columns = columns_of(WIDE, EXAMPLE)

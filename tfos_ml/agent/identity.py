@@ -1,4 +1,4 @@
-"""The part that a node has in its TensorFlow cluster."""
+"""Which role a node has in its TensorFlow cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfos_ml.protocol.template import ClusterTemplate, NodeRole, make_template
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """One node of a run, and what it is to the others."""
+    """One node of a run, and its role among the others."""
 
     task: NodeTask
     rank: int  # in the run
@@ -26,7 +26,7 @@ class NodeIdentity:
 
     @property
     def is_server(self) -> bool:
-        """Whether it serves, or helps, those who train."""
+        """Whether it only serves or helps the nodes that train."""
         return not (self.is_active or self.is_evaluator)
 
 

@@ -1,4 +1,4 @@
-"""What a node takes from its host: a spool, a reaper, a port, its TensorFlow process, TensorBoard."""
+"""The resources of a node on its host: a spool, a reaper, a port, its TensorFlow process, TensorBoard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ END_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class NodeResources:
-    """What a node has once all of it could be had."""
+    """The resources of a node, once it has all of them."""
 
     directories: spool.SpoolDirectories
     budget: MemoryBudget
@@ -43,12 +43,12 @@ class NodeResources:
 
 
 class ResourceClaim:
-    """Takes what a node needs, and gives back all of which it got hold.
+    """Acquires the resources of a node, and releases whatever it has acquired.
 
     Parameters
     ----------
     member, spark_task
-        The node, and its task, which says how many CPUs and which GPUs it may use.
+        The node, and its Spark task, which knows how many CPUs and which GPUs the node may use.
     printed : LimitedLines or None
         Gets the lines that the process prints.
     """
@@ -64,19 +64,19 @@ class ResourceClaim:
         self.child: ChildProcess | None = None
 
     def take(self, frozen: str) -> NodeResources:
-        """Take all of it; `frozen` is what the reaper reports of a supervisor that stands still.
+        """Acquire all resources; `frozen` is the failure that the reaper reports if the supervisor freezes.
 
         Raises
         ------
         spool.NoRoomError
-            If there is no room for files.
+            If there is no space for files.
         ClusterConfigError
             If no port is free.
         """
         task, label = self._member.task, self._member.node.label
         spool.sweep()
         marker = new_marker()
-        scratch = spool.create_scratch()  # what killed processes leave goes with it
+        scratch = spool.create_scratch()  # deleted with whatever killed processes leave in it
         self._directories.append(scratch)
         budget = MemoryBudget.of_node(task.settings.spool_memory)
         directories = spool.create(budget=budget.shared)
@@ -135,18 +135,18 @@ class ResourceClaim:
         return self.child.log_tail() if self.child is not None else ""
 
     def release(self, report: bool) -> bool:
-        """Give everything back; the reaper does the same should this process be killed first.
+        """Release all resources. If this process is killed first, the reaper does so.
 
         Parameters
         ----------
         report : bool
-            Whether the reaper is to report to the driver that all is gone. A failed node may be killed at any moment,
-            so there it is not left to this process.
+            Whether the reaper tells the driver when all is released. A failed node may be killed at any moment, so
+            its reaper reports instead of this process.
 
         Returns
         -------
         bool
-            Whether it has done so.
+            Whether the reaper has reported.
         """
         reported = False
         try:
@@ -160,5 +160,5 @@ class ResourceClaim:
                     self._resources.tensorboard.wait(END_SECONDS)
         except Exception:  # what ended the node matters more, and is on its way to the driver
             logger.exception("%s could not be cleaned up in time", self._member.node.label)
-        spool.remove(self._directories)  # again, for a node that came to no reaper
+        spool.remove(self._directories)  # again, for a node that never started its reaper
         return reported

@@ -1,4 +1,4 @@
-"""A node while its process runs: it joins the others, gets its rows, and ends when its cluster has."""
+"""A node while its process runs: it joins the others, gets its rows, and ends with its cluster."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from tfos_ml.protocol.mailbox import PERIOD_SECONDS, MailboxWriter, mailbox_of
 from tfos_ml.protocol.template import cluster_spec, tf_config
 from tfos_ml.protocol.transport import node_secret
 
-GATHER_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
-PINGS_OF_DETACHED = 5  # times as many: the driver's announcements come with its answers
+GATHER_GRACE_SECONDS = 10.0  # the driver gives up so much earlier: it knows who is missing
+STANDALONE_PING_FACTOR = 5  # standalone nodes ping more often: the driver's announcements come with its answers
 
 
 class NodeFailed(Exception):  # noqa: N818  (it carries a Failure)
-    """Raised when a node has failed; `failure` has no node's name yet."""
+    """Raised when a node has failed; `failure` does not name the node yet."""
 
     def __init__(self, failure: Failure):
         super().__init__(failure.message)
@@ -63,7 +63,7 @@ class NodeFailed(Exception):  # noqa: N818  (it carries a Failure)
 
 @dataclass(frozen=True)
 class StandaloneMode:
-    """How a node differs that outlives the task which has started it: it depends on the driver, not on Spark."""
+    """What differs in a node that outlives the task that started it: it depends on the driver, not on Spark."""
 
     make_source: MakeRowSource
     joined: Callable[[], None]  # called once the node has joined the others
@@ -71,9 +71,9 @@ class StandaloneMode:
 
 
 class NodeRun:
-    """A node from when it has its process, and its results; `standalone` is for a node that outlives its task.
+    """A node from the start of its process to its result rows; `standalone` is for a node that outlives its task.
 
-    What happens to it becomes events of its :class:`NodeState`, whose effects are carried out here.
+    It passes whatever happens to its :class:`NodeState` as events, and carries out the effects.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class NodeRun:
         return self._state.is_over
 
     def start(self) -> None:
-        """Begin to listen: to the process, to feed tasks, to the driver."""
+        """Start to listen to the process, to feed tasks and to the driver."""
         self._source.start()
         self._monitor.start()
         if self._task.control:
             self._resources.reaper.guard(control=self._task.control, rank=self._member.rank)
-            period = period_for(self._task.template.size) / (PINGS_OF_DETACHED if self._standalone else 1)
+            period = period_for(self._task.template.size) / (STANDALONE_PING_FACTOR if self._standalone else 1)
             client = ControlClient(**self._task.control)
             self._link = ProgressLink(client, self._member.rank, self._progress, period, self._source.take_answer)
             self._link.start()
@@ -129,7 +129,7 @@ class NodeRun:
         self._leave_reports()
 
     def _leave_reports(self) -> None:
-        """Where a client of Spark Connect is out of reach, leave what it shows in ``modelDir``."""
+        """If a client of Spark Connect cannot be reached, leave reports for it in ``modelDir``."""
         settings, is_shown = self._task.settings, self._member.is_chief or self._member.is_evaluator
         if self._task.is_driver_far and self._link is None and settings.model_dir and is_shown:
             writer = MailboxWriter(mailbox_of(settings.absolute_path(settings.model_dir), self._task.run_id))
@@ -137,7 +137,7 @@ class NodeRun:
             self._link.start()
 
     def _progress(self) -> NodeProgress:
-        """What the driver is to know of the node now; called in a thread."""
+        """What the driver should know about the node now; called in a thread."""
         now, state = time.monotonic(), self._state
         about: dict[str, Any] = {
             "host": self._member.host,
@@ -158,7 +158,7 @@ class NodeRun:
     # JOIN
 
     def join(self) -> None:
-        """Meet the other nodes and hand the process all it needs to run the train function."""
+        """Meet the other nodes, and send the process what it needs to run the train function."""
         role, port, pid = self._member.role, self._resources.port.number, self._resources.child.pid
         mine = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
         infos = read_infos(self._exchanged(encode_text(mine)))
@@ -212,9 +212,9 @@ class NodeRun:
     # RUN
 
     def run(self, batches: Iterable[pa.RecordBatch | None]) -> None:
-        """Bring all rows in, then watch until the process and all active nodes have ended.
+        """Read all rows, then watch until the process and all active nodes have ended.
 
-        Raises ``NodeFailed`` if the node fails by its state, another error of ours if what it uses does.
+        Raises ``NodeFailed`` if the node's state says so, and other errors of tfos_ml from what it uses.
         """
         for idle in self._source.feed(batches):
             self._pump(idle)
@@ -235,7 +235,7 @@ class NodeRun:
         return self._state.process is Process.OVER
 
     def _pump(self, timeout: float) -> None:
-        """Take up what has come from the process, the driver and the other nodes; raise if the node has failed."""
+        """Handle what the process, the driver and the other nodes have sent; raise if the node has failed."""
         for event in self._monitor.events(timeout):
             self._take_up(event)
         if self._link is not None:
@@ -255,7 +255,7 @@ class NodeRun:
                 self._handle(RowsCounted(counts))
 
     def _handle(self, event: Event) -> None:
-        """Hand an event to the node's state, and carry out what follows."""
+        """Pass an event to the node's state, and carry out the effects."""
         for effect in self._state.handle(event, time.monotonic()):
             match effect:
                 case Send():
@@ -295,7 +295,7 @@ class NodeRun:
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
 
     def _send(self, message: messages.Message) -> None:
-        """Send a message to the process; if it is gone, its exit is what will be reported."""
+        """Send a message to the process. If the process is gone, its exit will be reported, not the failure to send."""
         try:
             self._resources.channel.send(message)
         except ChannelClosedError:
@@ -304,7 +304,7 @@ class NodeRun:
     # STOP
 
     def results(self) -> Iterator[pa.RecordBatch]:
-        """The node's result rows; none where they have gone to the driver otherwise."""
+        """The node's result rows; none if they went directly to the driver."""
         if not (self._member.is_chief and (self._state.total_rows or not self._task.schema.columns)):
             self._outcome.exported = None
         source = self._source
@@ -329,7 +329,7 @@ class NodeRun:
             self._standalone.deliver(list(rows))
 
     def close(self) -> ProgressLink | None:
-        """Take no more rows and measure no more; the link to the driver stays open for the last lines."""
+        """Stop taking rows and samples; the link to the driver stays open for the last lines."""
         self._source.stop()
         self._telemetry.close()
         return self._link

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 Record = tuple[bytearray, None]
-_ROWS = 1000  # that are serialised at once
+_ROWS = 1000  # that are serialized at once
 _TYPES = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -104,7 +104,7 @@ def _doubles(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def toTFExample(dtypes: Iterable[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Record]]:
-    """A function for ``rdd.mapPartitions``, of Rows to pairs of a serialised ``tf.train.Example`` and None.
+    """A function for ``rdd.mapPartitions``, of Rows to pairs of a serialized ``tf.train.Example`` and None.
 
     Takes ``DataFrame.dtypes``; raises ``ColumnTypeError`` if a column is of a type that no feature holds.
 
@@ -160,7 +160,7 @@ def _type(feature: Any, is_binary: bool) -> DataType:
 
 
 def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) -> list[Row]:
-    """Records as Rows, for ``rdd.mapPartitions``; each record is a tuple of a serialised ``tf.train.Example`` and more.
+    """Records as Rows, for ``rdd.mapPartitions``; each record is a tuple of a serialized ``tf.train.Example`` and more.
 
     A feature with one value is that value, with several a list, with none, or that is not there, None;
     `binary_features` are bytes, no text. Raises ``CorruptRecordError`` if a record is no Example.

@@ -181,7 +181,7 @@ def _relative_path(member: tarfile.TarInfo) -> PurePosixPath:
 
 
 def unpacked(artifact: Artifact) -> Path:
-    """The directory of a SavedModel that travelled as `artifact`; on an executor.
+    """The directory of a SavedModel that traveled as `artifact`; on an executor.
 
     Raises ``ModelError`` if there is no room for it, it arrived damaged, or another process has held the lock for more
     than five minutes.

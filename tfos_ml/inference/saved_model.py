@@ -51,7 +51,7 @@ class Signature:
         return f"inputs {shown_tensors(self.inputs)}, outputs {shown_tensors(self.outputs)}"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, for :meth:`from_json`."""
+        """A JSON-serializable form, for :meth:`from_json`."""
         return asdict(self)
 
     @classmethod

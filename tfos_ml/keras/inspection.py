@@ -68,7 +68,7 @@ class ModelDescription:
         return self.losses.get(output, self.losses.get(""))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, for :meth:`from_json`."""
+        """A JSON-serializable form, for :meth:`from_json`."""
         return asdict(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Serialised Examples and SequenceExamples -> Arrow columns, all records of a batch at once."""
+"""Serialized Examples and SequenceExamples -> Arrow columns, all records of a batch at once."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Decoded:
 
 
 def decode_records(records: pa.LargeBinaryArray, columns: Sequence[Column], record_type: str) -> Decoded:
-    """The columns that serialised messages, none of them null, hold."""
+    """The columns that serialized messages, none of them null, hold."""
     data, bounds = _contents(records)
     return decode(data, bounds[:-1], bounds[1:], columns, record_type)
 
 
 def decode(data: Array, start: Array, end: Array, columns: Sequence[Column], record_type: str) -> Decoded:
-    """The columns that serialised messages hold, which lie in padded bytes.
+    """The columns that serialized messages hold, which lie in padded bytes.
 
     Those that are written in an unusual way, as the wire format allows it, are first written anew by Protocol Buffers'
     own library.

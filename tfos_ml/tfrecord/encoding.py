@@ -1,4 +1,4 @@
-"""Arrow columns -> serialised Examples and SequenceExamples, all rows of a batch at once.
+"""Arrow columns -> serialized Examples and SequenceExamples, all rows of a batch at once.
 
 A message consists, for each column, of what stands before the values, which depends on their length alone, so that it
 is made once for each length, and of the values as bytes. Arrow joins all of these in one go.
@@ -115,7 +115,7 @@ def _feature(
     layers: Sequence[bytes],
     null: bytes | None = None,
 ) -> Parts:
-    """Serialised Features, each with its list, in what they lie in; null, or `null`, where a row is null."""
+    """Serialized Features, each with its list, in what they lie in; null, or `null`, where a row is null."""
     if column.is_vector:
         array = plain(array)
     if ndim:

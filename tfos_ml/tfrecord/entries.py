@@ -1,4 +1,4 @@
-"""Where the features of serialised Examples and SequenceExamples lie, by name, in all records of a batch at once."""
+"""Where the features of serialized Examples and SequenceExamples lie, by name, in all records of a batch at once."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _seen_in(file: DataFile, options: Options) -> tuple[int, dict[str, Seen]]:
 
 
 def seen_in(records: Iterable[bytes], record_type: str, file: str) -> dict[str, Seen]:
-    """What the features of serialised messages are; those that are none are passed over."""
+    """What the features of serialized messages are; those that are none are passed over."""
     columns: dict[str, Seen] = {}
     for message in (parsed(record, record_type) for record in records):
         if message is None:

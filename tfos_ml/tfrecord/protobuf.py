@@ -17,7 +17,7 @@ LISTS = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "In
 
 
 def parsed(record: bytes, record_type: str) -> Any:
-    """A serialised message as an object; None if it is none."""
+    """A serialized message as an object; None if it is none."""
     message = message_class(record_type)()
     try:
         message.ParseFromString(record)
@@ -29,7 +29,7 @@ def parsed(record: bytes, record_type: str) -> Any:
 
 
 def rewritten(record: bytes, record_type: str) -> bytes | None:
-    """A message, serialised in the usual way; None if it is none."""
+    """A message, serialized in the usual way; None if it is none."""
     message = parsed(record, record_type)
     if message is None:
         return None

@@ -395,7 +395,7 @@ class NodeContext:
         self._channel.send(messages.LogLine(str(message)))
 
     def summarize(self, facts: dict[str, Any]) -> None:
-        """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serialisable."""
+        """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serializable."""
         self._channel.send(messages.Summary(facts))
 
     def export_saved_model(self, model: Any, signatures: Any = None) -> str | None:
