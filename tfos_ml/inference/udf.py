@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -73,6 +74,9 @@ class ScoringSpec:
 
 
 _SCORING, _DIRECTORY = b"tfos_ml.scoring", b"tfos_ml.directory"
+_DESCRIBED = msgspec.defstruct(  # what of a ScoringSpec is encoded; model and fields are beside it
+    "Described", [(name, kind) for name, kind in get_type_hints(ScoringSpec).items() if name not in ("model", "fields")]
+)
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
 
@@ -132,10 +136,10 @@ def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
 def encode_scoring(scoring: ScoringSpec, directory: Path) -> bytes:
     """How to call a model that lies in a directory, for another process.
 
-    It is an Arrow schema of the fields, with the rest as JSON in its metadata.
+    It is an Arrow schema of the fields, with the rest in its metadata.
     """
     rest = {name: value for name, value in vars(scoring).items() if name not in ("model", "fields")}
-    metadata = {_SCORING: encode({**rest, "model": None, "fields": {}}), _DIRECTORY: os.fsencode(directory)}
+    metadata = {_SCORING: encode(rest), _DIRECTORY: os.fsencode(directory)}
     encoded: bytes = pa.schema(list(scoring.fields.items()), metadata).serialize().to_pybytes()
     return encoded
 
@@ -146,9 +150,9 @@ def decode_scoring(content: bytes) -> ScoringSpec:
     metadata = schema.metadata or {}
     if metadata.keys() != {_SCORING, _DIRECTORY}:
         raise MessageError(f"a description of a model has other metadata: {sorted(metadata)}")
-    scoring = decode(ScoringSpec, metadata[_SCORING])
+    rest = msgspec.structs.asdict(decode(_DESCRIBED, metadata[_SCORING]))
     fields = dict(zip(schema.names, schema.types, strict=True))
-    return replace(scoring, model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields)
+    return ScoringSpec(model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields, **rest)
 
 
 def columns_of(batch: tuple[pa.Array, ...] | pa.Array) -> list[pa.Array]:
