@@ -385,7 +385,7 @@ def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
     ],
 )
 def test_malformed_orders_are_refused(node, order):
-    refusal = "malformed order|expected PutPartition"
+    refusal = "malformed request|expected PutPartition"
     with connect(node.endpoint.location, TOKEN) as client, pytest.raises(pa.ArrowInvalid, match=refusal):
         put_message(client, message(1, block_of([1])), order)
     assert node.put([1])

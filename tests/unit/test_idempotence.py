@@ -199,7 +199,7 @@ def test_what_cannot_be_settled_ends_the_node(two_nodes):
     nodes[0].claims._patience = 0.0
     server.plan("CommitPartition", "lost")
     feed(nodes, server, PARTITIONS[:1])
-    with pytest.raises(errors.NodeLostError, match="cannot be settled with the driver which rows of a feed count"):
+    with pytest.raises(errors.NodeLostError, match="cannot confirm which rows of a feed count"):
         next(nodes[0].inlet.feed(()))
 
 

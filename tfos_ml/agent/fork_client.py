@@ -38,19 +38,19 @@ from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Exited, Forked, Refused
 
 logger = logging.getLogger(__name__)
 SERVER_MODULE = "tfos_ml.worker.forkserver"
-ANSWER_SECONDS = 120.0  # within which a server imports TensorFlow on a busy machine, and forks
-STILL_SECONDS = 6.0  # without any activity, after which a server that is to answer is ended
+ANSWER_SECONDS = 120.0  # for a server to import TensorFlow on a busy machine, and to fork
+STILL_SECONDS = 6.0  # a server that owes an answer is ended after so long without any activity
 _SLICE_SECONDS = 0.25
-EXIT_SECONDS = 2.0  # between the end of a process and its exit code
+EXIT_SECONDS = 2.0  # between the end of a process and the report of its exit code
 
-# Variables that a program may read when it starts or is imported, so that only equal ones can share a server.
+# Programs may read these variables when they start or are imported: processes share a server only if they agree.
 _READ_AT_START = (
     *("ABSL_", "ARROW_", "CUDA_", "DNNL_", "GLIBC_", "GOMP_", "GRPC_", "HIP_", "HOME", "JAX_", "KERAS_", "KMP_"),
     *("LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NO_COLOR", "NPY_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONEDNN_"),
     *("OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "TERM", "TFDS_", "TF_", "TPU_", "TZ", "USER", "XLA_"),
 )
 _READ_LATER = ("PYTHONPATH", "TF_CONFIG", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS")
-# As scikit-learn sets them when TensorFlow imports it, which the driver may have done, and executors have not.
+# scikit-learn sets these when TensorFlow imports it: maybe in the driver, not in executors.
 _DEFAULTS = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 _KERAS_DEFAULTS = {
     "floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last",

@@ -14,11 +14,11 @@ from tfos_ml.agent.process import LimitedLines
 if TYPE_CHECKING:
     from tfos_ml.agent.progress_link import ProgressLink
 
-LINES_A_SECOND = 100  # of a node, and of all nodes of a large cluster but for one each
+LINES_A_SECOND = 100  # of all nodes together; each may send at least one
 LINE_LENGTH = 2_000
-KEPT_LINES = 1_000  # that wait for the end of a node's task
+KEPT_LINES = 1_000  # for the node's final report
 SAID, ALL = 1, 2
-"""Values of ``verbose``: what train functions say with ``ctx.log``, and all that their processes print."""
+"""Values of ``verbose``: the lines of ``ctx.log``, or everything that the processes print."""
 
 
 class NodeOutput:

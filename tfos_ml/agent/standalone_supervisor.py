@@ -1,9 +1,8 @@
 """``python -m tfos_ml.agent.standalone_supervisor``: a node's supervisor that outlives the task that started it.
 
-Feeding jobs come and go, so the node cannot be their task. A task starts this process, in a
-session of its own and where it can a fork of the executor's fork server, and hands it what
-it needs through a socket pair. It ends by itself when its
-*owner* (the executor's JVM, the task, or the driver) dies, when the driver's host refuses
+A node that gets its rows from several jobs cannot be a task of one of them. So a task starts this process in a session
+of its own, if possible as a fork of the executor's fork server, and sends it what it needs through a socket pair. The
+process ends when its *owner* (the executor's JVM, the task, or the driver) dies, when the driver's host refuses
 connections, or when the driver has not answered for the lease (``spark.tfos_ml.leaseTimeout``).
 """
 
@@ -50,23 +49,23 @@ _JOINED = b"joined\n"
 
 @dataclass(frozen=True)
 class StandaloneNode:
-    """A node that outlives the task that starts it, as the task hands it to the process."""
+    """A node that outlives the task that starts it, as the task describes it to the process."""
 
     task: NodeTask = field(repr=False)
     info: TaskInfo
-    owner: int  # process without which it ends
+    owner: int  # the node ends with this process
     is_fed: bool  # whether feed tasks send it rows
 
 
 class SupervisorProcess:
-    """The supervisor's process, as who has started it sees it.
+    """A handle on the supervisor's process.
 
     Parameters
     ----------
     process : Process
         The process.
     channel : socket.socket
-        Over which it says that its node has joined the others; it ends with the process.
+        Over it the process reports that its node has joined the others; it closes with the process.
     """
 
     def __init__(self, process: Process, channel: socket.socket):
@@ -74,7 +73,7 @@ class SupervisorProcess:
         self._channel = channel
 
     def has_joined(self) -> bool:
-        """Whether its node joins the others, for which this waits, or ends before."""
+        """Wait until its node has joined the others (True) or has ended before that (False)."""
         said = b""
         while said != _JOINED and (more := self._receive(len(_JOINED) - len(said))):
             said += more
@@ -86,12 +85,12 @@ class SupervisorProcess:
         return b""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code; by default it is waited for until its supervisor has ended.
+        """Its exit code; by default, waits until the supervisor has ended.
 
         Raises
         ------
         subprocess.TimeoutExpired
-            If it goes on for longer than `timeout` seconds.
+            If it still runs after `timeout` seconds.
         """
         if timeout is None:
             while self._receive(len(_JOINED)):
@@ -103,12 +102,12 @@ class SupervisorProcess:
         self._process.kill()
 
     def close(self) -> None:
-        """Do without what it says; it goes on."""
+        """Stop listening to it; the process continues."""
         self._channel.close()
 
 
 def start_supervisor(node: StandaloneNode) -> SupervisorProcess:
-    """Start the supervisor of a node, whose task names the owner of its fork server, in a process of its own."""
+    """Start the supervisor of a node in a process of its own; its task names the owner of the fork server."""
     task = node.task
     assert task.fork_owner is not None
     channel, theirs = socket.socketpair()
@@ -125,7 +124,7 @@ def start_supervisor(node: StandaloneNode) -> SupervisorProcess:
 
 
 def start_node(task: NodeTask, fed: bool, rank: int) -> None:
-    """In a Spark task: start a node; with rows from feed tasks return once it has joined, else when it has ended."""
+    """In a Spark task: start a node. If feed tasks feed it, return once it has joined, else when it has ended."""
     from pyspark import TaskContext
 
     assert task.control is not None
@@ -146,7 +145,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
 
 
 def lead(node: StandaloneNode, output: IO[bytes]) -> None:
-    """Lead one node from start to end, and report to the driver how it failed.
+    """Run one node from start to end; if it fails, report that to the driver.
 
     Parameters
     ----------
@@ -187,7 +186,7 @@ def lead(node: StandaloneNode, output: IO[bytes]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Lead one node, which comes as a pickle over standard input, from start to end."""
+    """Run one node, which arrives as a pickle on standard input, from start to end."""
     with socket.socket(fileno=os.dup(0)) as channel:
         with channel.makefile("rb") as stream, open(os.devnull, "rb") as nothing:
             node: StandaloneNode = pickle.load(stream)  # noqa: S301  (of a socket pair with who started this process)

@@ -44,8 +44,8 @@ from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 logger = logging.getLogger(__name__)
 LOST = (
-    "Spark has started the node's task a second time, because its Python worker or executor died; nodes do not come "
-    "back one by one. If the host ran out of memory, raise spark.executor.memoryOverhead"
+    "Spark has started the node's task a second time, because its Python worker or executor died. A single node cannot "
+    "be restarted. If the host ran out of memory, raise spark.executor.memoryOverhead"
 )
 FROZEN = (
     "the supervisor of the node was frozen: it gave no sign of life for {seconds:g} s (stopped by a signal or a "
@@ -84,9 +84,9 @@ def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> I
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-    """Lead a node from CLAIM to STOP; rows in (None where the next ones have not come yet), result rows out.
+    """Run a node from CLAIM to STOP. Takes rows (None while the next ones are not there yet), yields result rows.
 
-    It ends without rows if it fails and the driver knows; raises ``NodeFailure`` if the driver could not be told.
+    Yields no rows if the node fails and the driver knows; raises ``NodeFailure`` if the driver cannot be reached.
     """
     succeeded = False
     try:
@@ -100,7 +100,7 @@ def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Ite
 
 
 class Supervisor:
-    """Supervises one node: what :func:`supervise` needs beside the phase that runs."""
+    """Supervises one node, for :func:`supervise`."""
 
     def __init__(self, task: NodeTask, spark_task: SparkTask, standalone: StandaloneMode | None = None):
         self._task = task
@@ -116,7 +116,7 @@ class Supervisor:
         self._run: NodeRun | None = None
 
     def lead(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-        """Go through the phases up to RUN; whatever it fails of becomes a ``NodeFailure`` under the node's name."""
+        """Go through the phases up to RUN; any error becomes a ``NodeFailure`` that names the node."""
         try:
             self._check_first()
             seconds = self._task.lease or SUPERVISOR_TIMEOUT
@@ -147,7 +147,7 @@ class Supervisor:
             raise self.failure(errors.NodeLostError, f"the driver cannot be reached: {error}") from error
 
     def _check_first(self) -> None:
-        """Raise if Spark has started this node before: nodes do not come back one by one."""
+        """Raise if Spark has started this node before: a single node cannot be restarted."""
         if self._spark_task.is_first():
             return
         if self._spark_task.attempt == 0:  # Spark repeats the whole stage because its input was lost
@@ -165,9 +165,9 @@ class Supervisor:
         )
 
     def report_failure(self, error: NodeFailure) -> bool:
-        """Report a failure to the driver at once, and end the process; whether the task may end without an error.
+        """Report a failure to the driver and kill the process; returns whether the task may end without an error.
 
-        Spark reports late, or tries the task again.
+        Spark itself would report the failure late, or repeat the task.
         """
         if self._claim.child is not None:
             self._claim.child.kill()  # first: the driver may be out of reach
@@ -179,15 +179,15 @@ class Supervisor:
         try:
             return self._spark_task.report_failure(str(error)) and error_class is not errors.InputLostError
         except pa.ArrowException:
-            logger.warning("Driver not reachable, so it does not hear of: %s", error)
+            logger.warning("The driver cannot be reached, so it does not learn of: %s", error)
             return False
 
     def leave(self) -> bool:
-        """End the exchanges with the other nodes, so that the task may end; whether it may."""
+        """End the exchanges with the other nodes; returns whether the task may now end."""
         return (self._run is not None and self._run.is_over) or self._spark_task.leave(self._rendezvous)
 
     def stop(self, succeeded: bool) -> None:
-        """Give everything back, and report to the driver that nothing is left."""
+        """Release all resources, and report that to the driver."""
         link = self._run.close() if self._run is not None else None
         self._claim.port.release()
         if link is not None:
@@ -199,7 +199,7 @@ class Supervisor:
 
 
 def log_failure(failure: Failure) -> None:
-    """Write all that is known of a failure into the executor's log."""
+    """Write all details of a failure to the executor's log."""
     error = failure.to_error()
     text = error.details if isinstance(error, errors.NodeError) else str(error)
     sys.stderr.write(f"{type(error).__name__}: {text}\n")
