@@ -2,8 +2,8 @@
 
 Reading is from a file to columns: here Arrow record batches, of TensorFlow tensors (``TFRecordDataset`` and
 ``parse_example``), in Python lists of each feature. Writing is from columns to a file: here from record batches, beside
-``TFRecordWriter`` with Examples that Python builds of the same columns (as lists, made beforehand) and serialises. For
-information, beside ``TFRecordWriter`` with records that are serialised already, too, once from columns here, and once
+``TFRecordWriter`` with Examples that Python builds of the same columns (as lists, made beforehand) and serializes. For
+information, beside ``TFRecordWriter`` with records that are serialized already, too, once from columns here, and once
 from a column of such records (recordType ByteArray). TensorFlow uses several threads, so rates are by second of CPU
 time of the process. Contenders take turns, after one warm-up each.
 
@@ -27,8 +27,8 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from tfos_ml.tfrecord.columns import BYTE_ARRAY, EXAMPLE, columns_of
 from tfos_ml.tfrecord.encoding import encode
+from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.options import Options
 from tfos_ml.tfrecord.reading import read
@@ -173,7 +173,7 @@ def write_python(path: Path, rows: list[dict[str, object]], schema: pa.Schema) -
     return len(rows)
 
 
-def write_serialised(path: Path, records: list[bytes]) -> int:
+def write_serialized(path: Path, records: list[bytes]) -> int:
     """``TFRecordWriter`` with records that are there."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         for record in records:
@@ -206,9 +206,9 @@ def measure(name: str, rows: int, rounds: int, directory: Path) -> None:
     make, share, spec = SHAPES[name]
     batch = make(int(rows * share))
     records = encode(batch.columns, columns_of(batch.schema, EXAMPLE), EXAMPLE)
-    serialised = records.to_pylist()
+    serialized = records.to_pylist()
     path = directory / name
-    write_serialised(path, serialised)
+    write_serialized(path, serialized)
     print(f"\n{name}: {path.stat().st_size / batch.num_rows:,.0f} bytes a record", end="")
     compare(
         f"Reading {name}",
@@ -225,16 +225,16 @@ def measure(name: str, rows: int, rounds: int, directory: Path) -> None:
         {
             "here": lambda: write_here(directory / "ours", batch),
             "TFRecordWriter of Examples": lambda: write_python(directory / "theirs", values, batch.schema),
-            "TFRecordWriter, serialised": lambda: write_serialised(directory / "theirs", serialised),
+            "TFRecordWriter, serialized": lambda: write_serialized(directory / "theirs", serialized),
         },
         rounds,
     )
     raw = pa.RecordBatch.from_arrays([records.cast(pa.binary())], ["byteArray"])
     compare(
-        f"Writing {name} that is serialised",
+        f"Writing {name} that is serialized",
         {
             "here": lambda: write_here(directory / "ours", raw, BYTE_ARRAY),
-            "TFRecordWriter": lambda: write_serialised(directory / "theirs", serialised),
+            "TFRecordWriter": lambda: write_serialized(directory / "theirs", serialized),
         },
         rounds,
     )

@@ -43,7 +43,12 @@ os.environ["PYSPARK_SUBMIT_ARGS"] = f"{OUR_DAEMON} pyspark-shell"
 
 CLEAN_SECONDS = 10.0
 NO_MARKER = "0" * 32
-MODULES = {"tfos_ml.worker.main", "tfos_ml.agent.reaper", "tfos_ml.agent.detached", "tfos_ml.agent.tensorboard"}
+MODULES = {
+    "tfos_ml.worker.main",
+    "tfos_ml.agent.reaper",
+    "tfos_ml.agent.standalone_supervisor",
+    "tfos_ml.agent.tensorboard",
+}
 FORKED = {"tfos supervisor", "tfos reaper"}
 ENVIRONMENT = {k for k in os.environ if not k.startswith(("PYTEST_", "SPARK_", "PYSPARK_"))}
 SPARK_PORTS: set[int] = set()  # of this process, opened by pyspark with the session

@@ -319,11 +319,11 @@ def worker_context(data, rank, size, shuffle, directory):
 
 def main(arguments):
     from tfos_ml.data import spool
-    from tfos_ml.inference.prediction import Head
+    from tfos_ml.inference.prediction import PredictionSpec
     from tfos_ml.keras.collectives import WorkerGroup
-    from tfos_ml.keras.fit import KerasFit, fit_model
     from tfos_ml.keras.inspection import describe
     from tfos_ml.keras.model_source import ModelSource
+    from tfos_ml.keras.training import KerasFit, fit_model
 
     _, out, rank, ports, *cases = arguments
     rank, ports, cases = int(rank), ports.split(","), cases or list(CASES)
@@ -344,7 +344,7 @@ def main(arguments):
             task = KerasFit(
                 source,
                 describe(model),
-                Head(),
+                PredictionSpec(),
                 callbacks=data.get("callbacks", list)(),
                 class_weight=data.get("class_weight", {}),
             )

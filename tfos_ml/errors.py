@@ -274,13 +274,13 @@ class NodeError(TfosMlError):
 
     def __str__(self) -> str:
         """What a person needs to see, in a few lines; :attr:`details` has all of it."""
-        shown = self._told(
+        message = self._told(
             message_excerpt(self.message),
             traceback_excerpt(self.traceback, self.message),
             output_excerpt(self.log_tail),
         )
-        left_out = len(self.details.splitlines()) - len(shown.splitlines())
-        return f"{shown}\n\n(error.details has {left_out} lines more)" if left_out > 2 else shown
+        left_out = len(self.details.splitlines()) - len(message.splitlines())
+        return f"{message}\n\n(error.details has {left_out} lines more)" if left_out > 2 else message
 
     @property
     def details(self) -> str:

@@ -18,11 +18,11 @@ _GRAPH_NODE = re.compile(r"^\s*\[\[\{\{(function_)?node |^<stack traces unavaila
 
 def excerpt(text: str, lines: int) -> str:
     """The first and last lines of a text, at most `lines`, and none of them endless."""
-    found = [line if len(line) <= LINE_CHARACTERS else line[:LINE_CHARACTERS] + CUT for line in text.splitlines()]
-    if len(found) <= lines:
-        return "\n".join(found)
+    cut_lines = [line if len(line) <= LINE_CHARACTERS else line[:LINE_CHARACTERS] + CUT for line in text.splitlines()]
+    if len(cut_lines) <= lines:
+        return "\n".join(cut_lines)
     last = (lines - 1) // 2
-    return "\n".join([*found[: lines - 1 - last], CUT, *found[len(found) - last :]])
+    return "\n".join([*cut_lines[: lines - 1 - last], CUT, *cut_lines[len(cut_lines) - last :]])
 
 
 def message_excerpt(message: str) -> str:
@@ -79,5 +79,5 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _is_library(block: list[str]) -> bool:
-    found = _FRAME.match(block[0])
-    return found is not None and _LIBRARY.search(found[1]) is not None
+    match = _FRAME.match(block[0])
+    return match is not None and _LIBRARY.search(match[1]) is not None

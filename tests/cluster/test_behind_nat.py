@@ -93,6 +93,6 @@ def test_a_port_that_is_not_let_through_is_named(network, cluster, driver, tmp_p
     with forwarding(network, tmp_path, DRIVER_PORT, BLOCK_PORT):
         outcome = driver.run("feed", timeout=240, directory=str(tmp_path))
         assert outcome.error == "ClusterConfigError", f"{outcome}\n{cluster.logs()}"
-        assert f"does not reach the driver at spark.driver.host={network.addresses['g']}, on" in outcome.message
+        assert f"cannot reach the driver at spark.driver.host={network.addresses['g']}, on" in outcome.message
         assert "spark.tfos_ml.port" in outcome.message
         assert f"({OUR_PORT} now)" in outcome.message

@@ -105,7 +105,7 @@ def test_a_snapshot_in_the_store_is_read_by_the_nodes(spark, store, tmp_path):
     assert fitted.history == fed.history
     assert not fitted.summary.snapshot["is_new"]
     store.fail(lambda method, path: method == "GET" and "part-00007" in path, 403)
-    with pytest.raises(errors.FileReadError, match="Nodes must reach cacheDir") as caught:
+    with pytest.raises(errors.FileReadError, match="Make sure that all nodes can reach cacheDir") as caught:
         read.fit(df)
     assert_no_secret(caught.value)
     store.heal()

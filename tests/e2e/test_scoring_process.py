@@ -17,12 +17,12 @@ from elsewhere import run_elsewhere
 from pyspark.sql import functions as F
 
 from tfos_ml import TFModel, errors
-from tfos_ml.agent import scoring as agent_scoring
-from tfos_ml.agent.forkserver import Forking
-from tfos_ml.agent.scoring import Scorer, ScoringProcess, ScoringProcessClient, make_udf_function
+from tfos_ml.agent import scoring_client as agent_scoring
+from tfos_ml.agent.fork_client import Forking
+from tfos_ml.agent.scoring_client import Scorer, ScoringProcess, ScoringProcessClient, make_udf_function
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.inference.input_tensors import InputBinding
-from tfos_ml.inference.udf import Scoring
+from tfos_ml.inference.udf import ScoringSpec
 from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, WORKER
 
 SETTING = "spark.tfos_ml.scoringProcess"
@@ -90,13 +90,13 @@ class SeenServer(ScoringProcessClient):
             return connection._process.pid
 
 
-def plain(model: Path, shape: tuple[int | None, ...] = (None,), output: str = "y") -> Scoring:
+def plain(model: Path, shape: tuple[int | None, ...] = (None,), output: str = "y") -> ScoringSpec:
     """How to call a model of one input `x` and one output."""
     tensor = TensorInfo("float32", shape)
     kind = pa.float32() if len(shape) == 1 else pa.list_(pa.float32())
     inputs = (InputBinding("c", "x", tensor),)
-    return Scoring(model, "serving_default", "serve", inputs, {output: tensor}, {output: kind}, {output: output}, 10,
-                   "error", 0)  # fmt: skip
+    fields, names = {output: kind}, {output: output}
+    return ScoringSpec(model, "serving_default", "serve", inputs, {output: tensor}, fields, names, 10, "error", 0)
 
 
 def floats(*values: float) -> list[pa.Array]:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tfos_ml import TFEstimator, TFModel, errors
 from tfos_ml.compat import pipeline
 from tfos_ml.inference import archive
-from tfos_ml.inference.prediction import HEAD_FILE
+from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE
 
 MAKE_MODELS = """
 import sys
@@ -108,7 +108,7 @@ def test_several_outputs_and_a_flat_column_for_a_matrix(spark, models):
 def predictor(models):
     """A SavedModel of KerasEstimator whose wide, plain output happens to be called "prediction"."""
     directory = models / "predictor"
-    (directory / HEAD_FILE).write_text(json.dumps({"kind": "plain", "from_logits": False}))
+    (directory / PREDICTION_SPEC_FILE).write_text(json.dumps({"kind": "plain", "from_logits": False}))
     return str(directory)
 
 

@@ -15,7 +15,7 @@ from spark_of_processes import ProcessSpark, Rows
 from tfos_ml import InputMode, TFCluster
 from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
-from tfos_ml.driver.fit import RunResult, launch
+from tfos_ml.driver.fit_job import RunResult, launch
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
@@ -25,7 +25,7 @@ from tfos_ml.protocol.template import make_template
 BATCH_ROWS = 1000
 CONSTANTS = {  # on the nodes
     "tfos_ml.protocol.control_client.CALL_TIMEOUT": 1.0,
-    "tfos_ml.agent.detached.start_detached": spark_task.fork_detached,
+    "tfos_ml.agent.standalone_supervisor.start_supervisor": spark_task.fork_supervisor,
 }
 PLAIN = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "8"}  # no barrier jobs
 

@@ -47,7 +47,9 @@ FETCH_FAILED = (
 )
 EXITED = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["tfos_ml.agent.detached", "tfos_ml.agent.task_input", "pyspark.serializers"])
+_forks.set_forkserver_preload(
+    ["tfos_ml.agent.standalone_supervisor", "tfos_ml.agent.task_input", "pyspark.serializers"]
+)
 
 
 def start_forks() -> None:

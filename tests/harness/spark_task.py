@@ -18,7 +18,7 @@ import pyspark.taskcontext
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
 
-from tfos_ml.agent.detached import DetachedNode, lead
+from tfos_ml.agent.standalone_supervisor import StandaloneNode, lead
 
 ELEMENTS = BatchedSerializer(CPickleSerializer(), 5)
 
@@ -105,8 +105,8 @@ def main(infile: Any, answers: Connection, order: TaskOrder) -> None:
     answers.send(("done", None))
 
 
-def fork_detached(node: DetachedNode) -> SimpleNamespace:
-    """Instead of ``start_detached``: the same program, in a fork that need not import it again."""
+def fork_supervisor(node: StandaloneNode) -> SimpleNamespace:
+    """Instead of ``start_supervisor``: the same program, in a fork that need not import it again."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

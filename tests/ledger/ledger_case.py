@@ -26,13 +26,13 @@ from spark_of_processes import ConnectSpark, Elements, FetchFailedError, Process
 from tfos_ml import InputMode, TFCluster, errors
 from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
-from tfos_ml.driver import fit
+from tfos_ml.driver import fit_job
 from tfos_ml.protocol import results
 from tfos_ml.protocol.artifacts import Artifact
-from tfos_ml.protocol.graces import LEASE_SETTING
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 from tfos_ml.protocol.template import make_template
 
 NODES, EPOCHS = 2, 2
@@ -186,7 +186,7 @@ class Run:
             lease=self.lease,
             heartbeat_timeout=self.silence,
         )
-        return fit.launch(self.spark, self.rows, task, max_restarts=self.case.restarts, verbose=0)
+        return fit_job.launch(self.spark, self.rows, task, max_restarts=self.case.restarts, verbose=0)
 
     def _lead_cluster(self, args: argparse.Namespace) -> TFCluster:
         rows = Elements(self.spark, self.elements, PARTITIONS)

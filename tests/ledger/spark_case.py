@@ -14,8 +14,8 @@ import ledger_program
 from ledger_case import EPOCHS, NODES, Case, Run
 
 from tfos_ml import TFEstimator
-from tfos_ml.protocol.graces import LEASE_SETTING
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 from tfos_ml.stages import base
 
 ROWS = 62

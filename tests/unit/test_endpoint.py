@@ -15,7 +15,6 @@ from tfos_ml.agent.row_server import RowServer
 from tfos_ml.data import blocks, rdd_to_arrow, spool
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import ExchangeRows, PutPartition
@@ -24,6 +23,7 @@ from tfos_ml.protocol.messages import (
     ChunkReleased,
     Message,
 )
+from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.protocol.template import make_template
 from tfos_ml.protocol.transport import command, connect
 
@@ -40,7 +40,7 @@ class Node:
         self._client = ControlClient(**self.driver.address)
         directories = spool.SpoolDirectories(None, directory)
         self.inlet = RowReceiver(directories, send or self.send)
-        self.claims = DriverClaims(self._client, patience)
+        self.claims = GrantClient(self._client, patience)
         self.endpoint = RowServer(self.inlet, "127.0.0.1", token, self.claims)
         self.directory = directory
 

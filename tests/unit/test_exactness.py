@@ -12,7 +12,7 @@ from keras_layers import LAYERS
 from keras_programs import PROGRAMS, TRIED
 from keras_worker import BATCH, CASES, EPOCHS, make
 
-from tfos_ml.agent.forkserver import Forking, start_process
+from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.agent.process import child_environment
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.forkserver import NO_MARKER

@@ -13,8 +13,7 @@ import psutil
 import pytest
 from conftest import ends, lives, wait_until
 
-from tfos_ml.agent import forkserver
-from tfos_ml.agent.forkserver import ForkedProcess, Forking, start_process
+from tfos_ml.agent.fork_client import ForkedProcess, Forking, start_process
 from tfos_ml.agent.process import child_environment
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS
 from tfos_ml.worker.forkserver import NO_MARKER
@@ -131,7 +130,7 @@ class TestServer:
 
     def test_started_by_many_at_once_is_one(self, start, owner):
         program = (
-            "import os, sys; from tfos_ml.agent.forkserver import *; from tfos_ml.agent.process import *;"
+            "import os, sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.process import *;"
             "forking = Forking(int(sys.argv[1]), 300); variables = child_environment('0' * 32, 1, {});"
             "process = start_process('forked', ['end', '7'], variables, 0, 1, forking);"
             "sys.exit(type(process) is not ForkedProcess or process.wait(60) - 7)"
@@ -167,7 +166,7 @@ class TestServer:
         running = start("wait")
         server = servers(owner.pid)[0]
         server.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(forkserver, "STILL_SECONDS", 1.0)
+        monkeypatch.setattr(fork_client, "STILL_SECONDS", 1.0)
         assert is_forked(start("end", "0"))  # of another server
         assert ends(server.pid, DEADLINE)
         assert len([process for process in servers(owner.pid) if process.pid != running.pid]) == 1
@@ -175,7 +174,7 @@ class TestServer:
 
     def test_ends_processes_of_a_requester_that_died(self, start, owner, tmp_path):
         program = (
-            "import sys; from tfos_ml.agent.forkserver import *; from tfos_ml.agent.process import *;"
+            "import sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.process import *;"
             "process = start_process('forked', ['wait'], child_environment('0' * 32, 1, {}), 0, 2,"
             "Forking(int(sys.argv[1]), 300)); print(process.pid, flush=True); sys.stdin.read()"
         )
@@ -226,7 +225,7 @@ class TestTensorFlow:
     KERAS = ((USES_KERAS, "1"),)
 
     def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start, monkeypatch):
-        monkeypatch.setattr(forkserver, "STILL_SECONDS", 1.0)  # its import takes longer, and is waited for
+        monkeypatch.setattr(fork_client, "STILL_SECONDS", 1.0)  # its import takes longer, and is waited for
         assert told(start, "tensorflow", environment=self.KERAS)["tensorflow"]
         for _ in range(2):
             process = start("compute", environment=self.KERAS)

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfos_ml.agent import placement
-from tfos_ml.agent.placement import BarrierPlacement
 from tfos_ml.agent.rendezvous import Rendezvous
+from tfos_ml.agent.spark_task import BarrierTask
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.template import make_template
@@ -64,7 +63,7 @@ def exchange(stage, controls, rounds, delays=(0, 0, 0)):
 
     def run(rank):
         gate[rank].wait(delays[rank])
-        node = BarrierPlacement(stage.task(rank), controls[rank])
+        node = BarrierTask(stage.task(rank), controls[rank])
         return [node.allGather(f"{number} of {rank}") for number in range(rounds)]
 
     with ThreadPoolExecutor(NODES) as threads:
@@ -82,7 +81,7 @@ def test_the_driver_where_all_reach_it(server):
 
 
 def test_spark_where_one_does_not(server, monkeypatch):
-    monkeypatch.setattr(placement, "DRIVER_SECONDS", 0.5)
+    monkeypatch.setattr(spark_task, "DRIVER_SECONDS", 0.5)
     stage = Stage()
     assert exchange(stage, [server.address, nowhere(), server.address], 3) == expected(3)
     assert stage.exchanges == 3
@@ -96,7 +95,7 @@ def test_spark_where_there_is_no_server():
 
 def test_no_task_is_left_waiting_when_they_leave(server):
     stage = Stage()
-    nodes = [BarrierPlacement(stage.task(rank), server.address) for rank in range(NODES)]
+    nodes = [BarrierTask(stage.task(rank), server.address) for rank in range(NODES)]
     exchanges = [Rendezvous(node) for node in nodes]
     futures = [exchanges[rank].exchange("") for rank in (0, 2)]
     with ThreadPoolExecutor(NODES) as threads:

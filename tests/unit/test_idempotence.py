@@ -12,13 +12,12 @@ import pytest
 from test_endpoint import Node
 
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
-from tfos_ml.agent.placement import GatherPlacement, TaskInfo
 from tfos_ml.agent.progress_link import ProgressLink
+from tfos_ml.agent.spark_task import PlainTask, TaskInfo
 from tfos_ml.driver import feeds as driver_feeds
 from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client, results, transport
-from tfos_ml.protocol.claims import GRANTED, PENDING, TAKEN, Claims, check_rows
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
     GetOutcome,
@@ -28,6 +27,7 @@ from tfos_ml.protocol.control_messages import (
     SendResults,
 )
 from tfos_ml.protocol.failure import NodeFailure
+from tfos_ml.protocol.partition_grants import GRANTED, PENDING, TAKEN, PartitionGrants, check_rows
 from tfos_ml.protocol.template import make_template
 from tfos_ml.tfcluster.address import ClusterAddress
 
@@ -200,7 +200,7 @@ def test_a_second_attempt_waits_for_the_first_and_counts_its_rows(two_nodes):
 class TestClaims:
     @pytest.fixture
     def claims(self):
-        claims = Claims()
+        claims = PartitionGrants()
         claims.open(1)
         return claims
 
@@ -244,7 +244,7 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     for kind in ("ReportGone", "ReportFailure", "RequestStop", "GetOutcome"):
         server.plan(kind, fault)
     client = connect(server)
-    placement = GatherPlacement(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
+    placement = PlainTask(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
     placement.report_failure("the first failure")
     assert server.nodes.failure() == "the first failure"
     assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
@@ -262,7 +262,7 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
     gathered = {}
 
     def node(rank):
-        placement = GatherPlacement(TaskInfo(rank, "127.0.0.1", 1, {}), server.address, 2)
+        placement = PlainTask(TaskInfo(rank, "127.0.0.1", 1, {}), server.address, 2)
         gathered[rank] = [placement.allGather(f"{rank} in {number}") for number in range(6)]
 
     threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]

@@ -9,12 +9,12 @@ from keras_worker import worker_context
 
 from tfos_ml import errors
 from tfos_ml.data.spool import SpoolDirectories
-from tfos_ml.inference.prediction import Head
+from tfos_ml.inference.prediction import PredictionSpec
 from tfos_ml.keras.batches import padded_lengths
 from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.fit import KerasFit, fit_model
 from tfos_ml.keras.inspection import describe
 from tfos_ml.keras.model_source import ModelSource
+from tfos_ml.keras.training import KerasFit, fit_model
 
 ROWS = 40
 
@@ -46,7 +46,7 @@ def fit(tmp_path):
             return made
 
         ctx = worker_context(data, 0, 1, False, SpoolDirectories(Path(tmp_path), Path(tmp_path)))
-        task = KerasFit(ModelSource(function=model), describe(model()), Head(), list(callbacks))
+        task = KerasFit(ModelSource(function=model), describe(model()), PredictionSpec(), list(callbacks))
         return fit_model(task, ctx, WorkerGroup.start(0, [""], timeout=60.0)), ctx
 
     return run

@@ -14,27 +14,29 @@ from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_messages import Ending, ProgressAnswer
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.graces import Graces, Limit
+from tfos_ml.protocol.shutdown_timeouts import Limit, ShutdownTimeouts
 from tfos_ml.protocol.template import make_template
 
 JOIN, HEARTBEAT, LEASE = 10.0, 30.0, 20.0
 OWN = Failure(errors.TrainFnError, "the train function raised")
 COLLATERAL = Failure(errors.TrainFnError, "a collective broke", collateral=True)
 CONTROL = {"location": "grpc://127.0.0.1:1", "token": "t"}
-GRACES = Graces(worker=3.0, server=1.0, evaluator=2.0)
+TIMEOUTS = ShutdownTimeouts(worker=3.0, server=1.0, evaluator=2.0)
 
 
-def make_state(template=None, rank=0, is_detached=False):
+def make_state(template=None, rank=0, is_standalone=False):
     template = template or make_template(1)
-    task = make_task(template=template, graces=GRACES, heartbeat_timeout=HEARTBEAT, control=CONTROL, lease=LEASE)
-    return NodeState(identity_of(task, rank, "127.0.0.1"), JOIN, is_detached)
+    task = make_task(
+        template=template, shutdown_timeouts=TIMEOUTS, heartbeat_timeout=HEARTBEAT, control=CONTROL, lease=LEASE
+    )
+    return NodeState(identity_of(task, rank, "127.0.0.1"), JOIN, is_standalone)
 
 
 class Nodes:
     """All nodes of a cluster, which have met; each has one row more than its rank. The clock stands unless told."""
 
-    def __init__(self, template, is_detached=False):
-        self.states = [make_state(template, rank, is_detached) for rank in range(template.size)]
+    def __init__(self, template, is_standalone=False):
+        self.states = [make_state(template, rank, is_standalone) for rank in range(template.size)]
         self.sent = [[] for _ in self.states]
         self.failures = [None] * len(self.states)
         self._mine = [None] * len(self.states)
@@ -161,7 +163,7 @@ class TestGrace:
         assert [state.ended_at_work for state in with_helper.states] == [None] * 3
 
     def test_servers_of_a_program_stay_until_it_shuts_the_cluster_down(self):
-        nodes = Nodes(make_template(2, num_ps=1), is_detached=True)
+        nodes = Nodes(make_template(2, num_ps=1), is_standalone=True)
         nodes.end(1)
         nodes.handle(0, e.DriverSeen(ProgressAnswer(False), 0.0, False))
         nodes.tick(100.0)
@@ -262,7 +264,7 @@ class TestProcess:
     def test_a_driver_that_never_answered_has_not_gone_unless_the_node_needs_it(self):
         unheard = e.DriverSeen(None, LEASE + 1, False)
         assert make_state().handle(unheard, 0.0) == []
-        assert failure_of(make_state(is_detached=True).handle(unheard, 0.0)).error is errors.NodeLostError
+        assert failure_of(make_state(is_standalone=True).handle(unheard, 0.0)).error is errors.NodeLostError
 
     def test_nodes_that_do_not_meet_give_up(self):
         state = make_state()
@@ -319,7 +321,7 @@ def test_whatever_comes_in_whatever_order_the_promises_hold(seed):
     for _ in range(1_500):
         template = draw.choice(TEMPLATES)
         rank = draw.randrange(template.size)
-        state = make_state(template, rank, is_detached=draw.random() < 0.3)
+        state = make_state(template, rank, is_standalone=draw.random() < 0.3)
         now, in_exchange, has_returned, phases = 0.0, False, False, []
         graces, is_active = set(), state._member.is_active
         for _ in range(60):
@@ -372,7 +374,7 @@ def test_every_cluster_ends(seed):
             nodes.handle(rank, e.InputOver())
             if draw.random() < 0.3 and nodes.states[rank]._member.is_active:
                 nodes.handle(rank, m.BarrierReached(draw.choice("ab")))
-        while nodes.now < 50 + HEARTBEAT + CULPRIT_SECONDS + GRACES.worker + 5 and not any(nodes.failures):
+        while nodes.now < 50 + HEARTBEAT + CULPRIT_SECONDS + TIMEOUTS.worker + 5 and not any(nodes.failures):
             nodes.tick(1.0)
             for rank, when in list(at.items()):
                 if nodes.now >= when:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.prediction import BINARY, MULTICLASS, Head, LossInfo, classify
+from tfos_ml.inference.prediction import BINARY, MULTICLASS, LossInfo, PredictionSpec, classify
 from tfos_ml.keras.output_checks import activation_problem, check_activations, value_problem
 
 SPARSE = "sparse_categorical_crossentropy"
@@ -102,6 +102,6 @@ class TestValues:
     @pytest.mark.parametrize(("kind", "values"), [(MULTICLASS, LOGITS), (BINARY, np.array([[-0.4], [1.7]]))])
     def test_are_never_given_as_probabilities(self, kind, values):
         with pytest.raises(ModelError, match="where its loss expects probabilities"):
-            classify(values, Head(kind), 0.5)
-        found = classify(values, Head(kind, from_logits=True), 0.5)
+            classify(values, PredictionSpec(kind), 0.5)
+        found = classify(values, PredictionSpec(kind, from_logits=True), 0.5)
         np.testing.assert_allclose(found["probability"].sum(axis=1), 1)

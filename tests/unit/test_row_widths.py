@@ -9,7 +9,7 @@ from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ShapeError
 from tfos_ml.inference.input_tensors import InputBinding
-from tfos_ml.inference.udf import Scoring, score_here
+from tfos_ml.inference.udf import ScoringSpec, score_here
 
 NONE = None
 
@@ -76,7 +76,7 @@ def scored(tmp_path_factory):
         binding = InputBinding("features", "x", TensorInfo("float32", shape, padded=padded))
         from pathlib import Path
 
-        scoring = Scoring(
+        scoring = ScoringSpec(
             model=Path(path),
             signature_key="serving_default",
             tag="serve",

@@ -12,7 +12,7 @@ from tfos_ml.agent import snapshot_reader
 from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.data.order import PARTITION_SHIFT, pack_counts
 from tfos_ml.data.schema import ColumnSpec, FeedSchema
-from tfos_ml.data.snapshot import Snapshot, SnapshotRows, StoredColumn
+from tfos_ml.data.snapshot_layout import Snapshot, SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.protocol.template import make_template
 

@@ -9,9 +9,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfos_ml.tfrecord.columns import EXAMPLE, SEQUENCE, columns_of
 from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode
+from tfos_ml.tfrecord.feature_types import EXAMPLE, SEQUENCE, columns_of
 from tfos_ml.tfrecord.framing import HEADER, damaged, find_frames, framed
 from tfos_ml.tfrecord.wire import padded
 

@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from tfos_ml import errors
 from tfos_ml.tfrecord import files, reading
-from tfos_ml.tfrecord.columns import BYTE_ARRAY, EXAMPLE, SEQUENCE, columns_of
+from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, SEQUENCE, columns_of
 from tfos_ml.tfrecord.framing import framed
 from tfos_ml.tfrecord.inference import infer
 from tfos_ml.tfrecord.options import DROPMALFORMED, FAILFAST, PERMISSIVE, Options

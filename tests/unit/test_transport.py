@@ -24,9 +24,9 @@ from tfos_ml.protocol import transport
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
+    AssignPartition,
     ClaimPartition,
     CommitPartition,
-    DealPartition,
     Enter,
     ExchangeRows,
     GatherRound,
@@ -50,7 +50,7 @@ TLS_ALERT = 0x15
 # A driver and a node in a process of its own. When its input ends it says what has come in.
 SERVERS = """
 import json, sys
-from tfos_ml.protocol.claims import DriverClaims
+from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.agent.row_server import RowServer
@@ -62,7 +62,7 @@ from pathlib import Path
 told = []
 driver = ControlServer("127.0.0.1", make_template(2), lambda: True)
 inlet = RowReceiver(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda message: told.append(repr(message)))
-claims = DriverClaims(ControlClient(**driver.address), 60)
+claims = GrantClient(ControlClient(**driver.address), 60)
 node = RowServer(inlet, "127.0.0.1", driver.address["token"], claims)
 print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)
 sys.stdin.read()
@@ -279,7 +279,7 @@ CALLS_OF_MEMBERS = [
     GatherRound(1, 0, 2, "{}"),
     Enter(1, 5),
     ReportFailure(1, "why"),
-    DealPartition(1, 2, "a"),
+    AssignPartition(1, 2, "a"),
     ClaimPartition(1, 2, "a"),
     CommitPartition(1, 2, "a", 3),
     ReleasePartition(1, 2, "a"),

@@ -18,10 +18,10 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError, ShapeError, SignatureError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.inference.input_tensors import InputBinding, array_tensor, input_tensors
-from tfos_ml.inference.prediction import Head
+from tfos_ml.inference.prediction import PredictionSpec
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature
 from tfos_ml.inference.udf import (
-    Scoring,
+    ScoringSpec,
     checked_output,
     decode_scoring,
     encode_scoring,
@@ -193,14 +193,16 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize("head", [None, Head("binary", True)])
+@pytest.mark.parametrize("head", [None, PredictionSpec("binary", True)])
 def test_a_scoring_is_the_same_in_another_process(head):
     matrix = TensorInfo("float32", (None, 2, None), padded=(2, 3))
     inputs = (InputBinding("a", "x", matrix), InputBinding("b", "y", TensorInfo("string", None)))
     fields = {"y": pa.list_(pa.float32()), "z": pa.binary()}
     names = {"y": "prediction", "z": "\N{SNOWMAN}"}
     model = Path(os.fsdecode(b"/models/\xff"))
-    scoring = Scoring(Artifact("a"), "key", "serve", inputs, {"y": matrix}, fields, names, 10, "skip", 0.5, head, 0.25)
+    scoring = ScoringSpec(
+        Artifact("a"), "key", "serve", inputs, {"y": matrix}, fields, names, 10, "skip", 0.5, head, 0.25
+    )
     assert decode_scoring(encode_scoring(scoring, model)) == dataclasses.replace(scoring, model=model)
 
 
@@ -241,7 +243,7 @@ class TestDamagedModel:
     def scoring(model):
         x = TensorInfo("float32", (None,))
         kinds = {"y": pa.float32()}
-        return Scoring(
+        return ScoringSpec(
             model, "serving_default", "serve", (InputBinding("c", "x", x),), {"y": x}, kinds, {"y": "y"}, 10, "error", 0
         )
 

@@ -1,8 +1,8 @@
-"""``spark.python.daemon.module=tfos_ml.agent.daemon``: pyspark's daemon, which imports for all its workers.
+"""``spark.python.daemon.module=tfos_ml.agent.daemon``: a pyspark daemon that has imported what its workers need.
 
-Spark forks its Python workers from a daemon that has imported little, so that each new worker imports Arrow, pandas and
-tfos_ml for itself: 1 to 2 s of processor time. Workers of this daemon begin with all of it. It needs tfos_ml on the
-executors when they start; files that are sent with the job come too late.
+Spark forks Python workers from a daemon that has imported little. Each new worker then imports Arrow, pandas and
+tfos_ml itself, which takes 1 to 2 s of processor time. Workers of this daemon inherit these modules. tfos_ml must be
+installed on the executors when they start: files that are sent with a job arrive too late.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from tfos_ml.common.interpreter import search_path
 MODULES = (
     *("numpy.random", "pandas", "pyarrow.compute", "pyarrow.flight", "scipy.sparse"),
     *("pyspark.daemon", "pyspark.worker", "pyspark.ml.linalg", "pyspark.sql.pandas.serializers"),
-    *("tfos_ml.agent.detached", "tfos_ml.agent.feed_task", "tfos_ml.agent.scoring", "tfos_ml.agent.task_input"),
+    *(
+        "tfos_ml.agent.standalone_supervisor",
+        "tfos_ml.agent.feed_task",
+        "tfos_ml.agent.scoring_client",
+        "tfos_ml.agent.task_input",
+    ),
 )
 
 
 def preload() -> None:
-    """Import what workers need; pyspark from where it is installed, if it is, rather than from Spark's archive."""
+    """Import what workers need. An installed pyspark is preferred to the one in Spark's archive."""
     sys.path[:] = search_path()
     sys.path_importer_cache.clear()  # each worker would read the archives' directories again
     gc.disable()

@@ -1,9 +1,9 @@
-"""Feed tasks: what a Spark task does with its partition's rows, for ``TFCluster.train`` and ``.inference``.
+"""Feed tasks: how a Spark task sends the rows of its partition to a node, for ``TFCluster.train`` and ``.inference``.
 
-To train, the driver says which node gets a partition (``dealing.py``); rows to infer from go to a node on
-the task's own host if there is one, else to any other. What a task cannot reach, or what a node refuses,
-it reports with the cluster's own failure, if there is one. Each attempt of a task has a name of its
-own (``claimant``), by which the driver grants a partition.
+For training, the driver assigns each partition to a node (``driver/partition_assignment.py``). For inference, rows go
+to a node on the task's own host if there is one, else to any other node. If a node cannot be reached or refuses rows,
+the task raises the failure of the cluster, if there is one. Each attempt of a task has its own name (``claimant``),
+to which the driver grants the partition.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.control_messages import (
+    AssignPartition,
     ClusterOutcome,
-    DealPartition,
     ExchangeRows,
     GetCommitted,
     GetOutcome,
     PutPartition,
 )
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
-from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.settings import FEED_TIMEOUT
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 from tfos_ml.protocol.transport import command, connect
 
 MAX_BLOCKS_AHEAD = 8
@@ -65,8 +65,8 @@ class FeedSpec:
     stream: str  # name of the queue
     nodes: tuple[FeedNode, ...]
     control: dict[str, str] = field(repr=False)  # holds the run's token
-    epochs: int = 1  # how often the rows will be read; 0 until the train function reads no further
-    patience: float = LEASE_SECONDS  # seconds for the driver to say what has become of rows
+    epochs: int = 1  # how often the rows are read; 0: until the train function stops reading
+    patience: float = LEASE_SECONDS  # seconds to wait for an answer of the driver
     feed_timeout: float = FEED_TIMEOUT  # seconds that rows may wait on a node without one being read
 
 
@@ -82,12 +82,12 @@ def _partition() -> int:
 
 
 def feed_elements(spec: FeedSpec, partition: int, elements: Iterable[Any]) -> Iterator[tuple[int, int | None]]:
-    """Feed the elements of an RDD's partition; yields its number and how many, None if they are not wanted."""
+    """Feed the elements of an RDD's partition; yields its number and their count, None if no node wants them."""
     yield partition, _put(spec, partition, rdd_to_arrow.to_batches(whole(elements)))
 
 
 def feed_batches(spec: FeedSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Feed the rows of a DataFrame's partition; yields its number and how many, null if they are not wanted."""
+    """Feed the rows of a DataFrame's partition; yields its number and their count, null if no node wants them."""
     partition = _partition()
     fed = _put(spec, partition, map(_plain_batch, whole(batches)))
     yield pa.RecordBatch.from_pydict(
@@ -118,19 +118,21 @@ def infer_batches(spec: FeedSpec, results: pa.Schema, batches: Iterable[pa.Recor
             batch, left = given[0].slice(0, rows_here), given.popleft().slice(rows_here)
             if left.num_rows:
                 given.appendleft(left)
-            found = [column[:rows_here] for column in columns]
+            result_columns = [column[:rows_here] for column in columns]
             columns = [column[rows_here:] for column in columns]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *found], names=[*batch.schema.names, *results.names])
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, *result_columns], names=[*batch.schema.names, *results.names]
+            )
 
 
 def _result_column(answer: pa.RecordBatch, position: int, wanted: pa.Field) -> pa.Array:
     """One column of the results, by name if they have names, else by position."""
-    found = field_of(answer, wanted.name, position)
+    column = field_of(answer, wanted.name, position)
     try:
-        return found.cast(wanted.type)
+        return column.cast(wanted.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise errors.ColumnTypeError(
-            f"Results for column '{wanted.name}' are {found.type}, which cannot be cast to {wanted.type} ({error}). "
+            f"Results for column '{wanted.name}' are {column.type}, which cannot be cast to {wanted.type} ({error}). "
             "Pass schema= to inference() with the type that the train function returns."
         ) from None
 
@@ -140,7 +142,7 @@ def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _put(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> int | None:
-    """Hand rows in until there are no more; returns how many were taken over, None if no more are wanted."""
+    """Send all rows to a node; returns how many it has committed, None if it wants no more."""
     batches = (batch for batch in batches if batch.num_rows)
     first = next(batches, None)
     if first is None:
@@ -171,12 +173,12 @@ def _put(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> i
 
 
 def _answer(reader: Any) -> dict[str, Any]:
-    """What the node answers to a block, once it has room for the next."""
+    """The node's answer to a block; it comes once the node has space for the next block."""
     answer = reader.read()
     if answer is None:
         raise ConnectionError("it has closed the connection")
-    found: dict[str, Any] = decode(dict, answer.to_pybytes())
-    return found
+    decoded: dict[str, Any] = decode(dict, answer.to_pybytes())
+    return decoded
 
 
 def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -208,27 +210,27 @@ def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch])
 
 
 def _dealt(spec: FeedSpec, partition: int) -> FeedNode:
-    """The node that the driver deals a partition to; any once the call has ended, which then refuses it."""
+    """The node that the driver assigns a partition to. Any node once the call has ended: that node refuses the rows."""
     host = address_towards(spec.control["location"])
     try:
         with closing(ControlClient(**spec.control)) as client:
-            rank = client.call_reliably(DealPartition(spec.number, partition, host), spec.patience).rank
+            rank = client.call_reliably(AssignPartition(spec.number, partition, host), spec.patience).rank
     except pa.ArrowException:  # without the driver nothing is granted, and the node says so
         rank = None
     return next((node for node in spec.nodes if node.rank == rank), spec.nodes[0])
 
 
 def _nearest(spec: FeedSpec, partition: int) -> FeedNode:
-    """A node on the task's own host if there is one; for one call after another, one after another."""
+    """A node on the task's own host if there is one; successive calls take the nodes in turn."""
     here = address_towards(spec.control["location"])
     pool = [node for node in spec.nodes if node.host == here] or spec.nodes
     return pool[(spec.number + partition) % len(pool)]
 
 
 class _Call:
-    """A connection to a node; if it breaks, the error says what has become of the cluster.
+    """A connection to a node; if it breaks, the error says why the cluster has ended.
 
-    With `may_end` it is no error if the node's train function has returned, or if the driver knows of its failure.
+    With `may_end`, a broken connection is no error if the train function has returned or the driver knows the failure.
     """
 
     BROKEN = (pa.ArrowException, StopIteration, OSError)
@@ -247,7 +249,7 @@ class _Call:
         return self
 
     def watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches; an error in making them is not the connection's."""
+        """The same batches; an error while they are computed does not count as an error of the connection."""
         try:
             yield from batches
         except BaseException as error:
@@ -268,13 +270,13 @@ class _Call:
             raise RuntimeError(f"The cluster has failed: {failure.to_error()}") from None
         message = (
             f"The node of rank {self._node.rank} at {self._node.location} cannot be reached from "
-            f"{socket.gethostname()}, or refuses. If a firewall is between the executors, set {NODE_PORTS} to ports "
-            f"that it lets through. {error}"
+            f"{socket.gethostname()}, or it refuses the connection. If a firewall is between the executors, set "
+            f"{NODE_PORTS} to ports that it lets through. {error}"
         )
         raise NodeFailure(Failure(errors.NodeLostError, message)) from None
 
     def _cluster_outcome(self) -> ClusterOutcome:
-        """What has become of the cluster, as soon as the driver knows."""
+        """How the cluster has ended, as soon as the driver knows it."""
         with closing(ControlClient(**self._control)) as client:
             try:
                 return client.call_reliably(GetOutcome(self._node.rank), WHY_SECONDS)
@@ -282,9 +284,9 @@ class _Call:
                 return ClusterOutcome(None, [])
 
     def has_committed(self, claimant: str) -> bool:
-        """Whether the node has taken the partition over from this attempt; waits while it may still do so.
+        """Whether the node has committed the partition of this attempt; waits while it still may.
 
-        If it has not, or that cannot be known, Spark may try the task again: a partition is granted once.
+        If not, or if nobody can tell, Spark may repeat the task: a partition is granted only once.
         """
         deadline = time.monotonic() + self._patience
         with closing(ControlClient(**self._control)) as client, suppress(*NO_ANSWER):

@@ -1,8 +1,8 @@
-"""Rows of the node's own Spark task: Arrow batches into its spool.
+"""Writes the rows of the node's own Spark task, which come as Arrow batches, to its spool.
 
-Until the train function says how it reads, and while it streams, at most ``WINDOW_BYTES``
-(and one chunk) are outstanding; the task waits for room. ``ctx.dataset()``, which needs
-all rows before the first step, and feeds of several epochs lift the bound.
+At most ``WINDOW_BYTES`` (and one chunk) are unread, until the train function says how it reads and while it streams
+rows; the task waits for space. There is no such bound for ``ctx.dataset()``, which needs all rows before the first
+step, and for feeds of several epochs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Feeder(RowSource):
         self._complete = False
 
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
-        """See :class:`RowSource`; raises ``FeedTimeoutError`` if there is no room for more rows in time."""
+        """See :class:`RowSource`; raises ``FeedTimeoutError`` if rows have to wait too long for space."""
         for batch in batches:
             if batch is not None:
                 self.write(batch)
@@ -106,7 +106,7 @@ class Feeder(RowSource):
         self._keep_example(checked)
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that are not left out."""
+        """The rows of a batch without skipped ones."""
         self._count(batch)
         specs = self._schema.columns
         columns = [plain(column) for column in batch.columns[: len(specs)]]
@@ -132,12 +132,12 @@ class Feeder(RowSource):
             self._writers[stream].write(batch)
 
     def _note(self, stream: str, batch: pa.RecordBatch) -> None:
-        """Note what the shapes and sizes of rows are; raises ``ShapeError``."""
+        """Record the shapes and sizes of rows; raises ``ShapeError``."""
         for i, spec in enumerate(self._schema.columns):
-            found = list_extents(batch.column(i), spec.ndim)
+            extents = list_extents(batch.column(i), spec.ndim)
             if spec.constraint.shape is not None:
-                check_extents(found, spec.constraint.shape, spec.column, spec.constraint.tensor)
-            self._extents[i] = merge_extents([self._extents[i], found])
+                check_extents(extents, spec.constraint.shape, spec.column, spec.constraint.tensor)
+            self._extents[i] = merge_extents([self._extents[i], extents])
             check_vector_size(self._extents[i], spec)
         self.rows[stream] += batch.num_rows
         self.size += batch.nbytes
@@ -145,11 +145,11 @@ class Feeder(RowSource):
             self._train_bytes += sum(map(value_bytes, batch.columns))
 
     def _count(self, batch: pa.RecordBatch) -> None:
-        """Count rows by source partition, also those that are left out: row ids count them."""
+        """Count rows by source partition. Skipped rows count too, because row ids include them."""
         if not batch.num_rows:
             return
-        found = partition_counts(np.asarray(np.from_dlpack(batch.column(ROW_COLUMN)), np.int64))  # without pandas
-        self._counts = total_counts([self._counts, found])
+        counts = partition_counts(np.asarray(np.from_dlpack(batch.column(ROW_COLUMN)), np.int64))  # without pandas
+        self._counts = total_counts([self._counts, counts])
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size

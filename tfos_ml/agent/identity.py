@@ -1,4 +1,4 @@
-"""The part that a node has in its TensorFlow cluster."""
+"""Which role a node has in its TensorFlow cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfos_ml.protocol.template import ClusterTemplate, NodeRole, make_template
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """One node of a run, and what it is to the others."""
+    """One node of a run, and its role among the others."""
 
     task: NodeTask
     rank: int  # in the run
@@ -21,12 +21,12 @@ class NodeIdentity:
     is_active: bool  # trains
     is_chief: bool  # writes what is written once
     is_evaluator: bool
-    is_helper: bool  # a worker beside a chief and parameter servers
+    is_auxiliary: bool  # a worker beside a chief and parameter servers
     gives_example: bool  # its first rows are the run's example
 
     @property
     def is_server(self) -> bool:
-        """Whether it serves, or helps, those who train."""
+        """Whether it only serves or helps the nodes that train."""
         return not (self.is_active or self.is_evaluator)
 
 
@@ -44,6 +44,6 @@ def identity_of(task: NodeTask, rank: int, host: str) -> NodeIdentity:
         is_active=role.rank in template.feed_ranks,
         is_chief=role.rank == template.chief_rank,
         is_evaluator=role.job_name == "evaluator",
-        is_helper=role.rank in template.helper_ranks,
+        is_auxiliary=role.rank in template.auxiliary_ranks,
         gives_example=role.rank == template.feed_ranks[0],
     )

@@ -1,4 +1,4 @@
-"""What can happen to a node, its events, and what is to be done then, the effects of its :class:`NodeState`."""
+"""The events that can happen to a node, and the effects that its :class:`NodeState` answers with."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tfos_ml.protocol.messages import BarrierReached, Heartbeat, Message, NodeSt
 
 @dataclass(frozen=True)
 class NodesMet:
-    """All nodes know each other's addresses, and the process has been told to start."""
+    """All nodes know each other's addresses, and the process has the message to start."""
 
 
 @dataclass(frozen=True)
 class RowsCounted:
-    """The node knows how many rows it has, or why that cannot be known."""
+    """The node knows how many rows it has, or why it cannot know."""
 
     counts: RowCounts
 
@@ -31,25 +31,25 @@ class InputOver:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """An exchange has ended; the messages of all nodes by rank."""
+    """An exchange has ended; holds the messages of all nodes by rank."""
 
     answers: list[str]
 
 
 @dataclass(frozen=True)
 class ProcessExited:
-    """The connection to the process has ended; `returncode` is None if the process goes on nevertheless."""
+    """The connection to the process has ended; `returncode` is None if the process itself still runs."""
 
     returncode: int | None
 
 
 @dataclass(frozen=True)
 class DriverSeen:
-    """What is known of the driver now."""
+    """What the node knows about the driver now."""
 
-    answer: ProgressAnswer | None  # its last one; None if it has never answered
-    silent: float  # seconds since the call to which it was the answer
-    refuses: bool  # it has answered before, and now its host refuses connections
+    answer: ProgressAnswer | None  # the latest; None if the driver has never answered
+    silent: float  # seconds since the latest call that was answered
+    refuses: bool  # the driver has answered before, and now its host refuses connections
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Orphaned:
 class Tick:
     """Time has passed."""
 
-    rows: int  # that the process has been fed
-    silent: float | None  # seconds since the process has sent anything; None once it has exited
+    rows: int  # fed to the process
+    silent: float | None  # seconds since the process last sent anything; None once it has exited
 
 
 FromProcess: TypeAlias = Heartbeat | BarrierReached | Returned | Failure
-"""Messages of the process that are events."""
+"""Messages of the process that count as events."""
 
 Event: TypeAlias = (
     FromProcess | NodesMet | RowsCounted | InputOver | Exchanged | ProcessExited | DriverSeen | Orphaned | Tick
@@ -85,14 +85,14 @@ class Send:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Begin an exchange with all nodes; :class:`Exchanged` is its end."""
+    """Begin an exchange with all nodes, which ends with the event :class:`Exchanged`."""
 
     mine: RowCounts | NodeStatus
 
 
 @dataclass(frozen=True)
 class Fail:
-    """The node has failed; the failure has no node's name yet."""
+    """The node has failed; the failure does not name the node yet."""
 
     failure: Failure
 

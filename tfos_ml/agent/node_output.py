@@ -1,7 +1,7 @@
-"""What nodes print and say, on its way to the driver, and shown there.
+"""Brings the lines that nodes print and log to the driver.
 
-A node sends its lines with its reports, some a second; of more it sends only how many they were. Where the
-driver cannot be called (Spark Connect), they come home with the node's report.
+A node sends its lines with its progress reports. It sends a limited number of lines a second, and only the count of
+the rest. Where nodes cannot call the driver (Spark Connect), the lines come with the node's final report.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from tfos_ml.agent.process import LimitedLines
 if TYPE_CHECKING:
     from tfos_ml.agent.progress_link import ProgressLink
 
-LINES_A_SECOND = 100  # of a node, and of all nodes of a large cluster but for one each
+LINES_A_SECOND = 100  # of all nodes together; each may send at least one
 LINE_LENGTH = 2_000
-KEPT_LINES = 1_000  # that wait for the end of a node's task
+KEPT_LINES = 1_000  # for the node's final report
 SAID, ALL = 1, 2
-"""Values of ``verbose``: what train functions say with ``ctx.log``, and all that their processes print."""
+"""Values of ``verbose``: the lines of ``ctx.log``, or everything that the processes print."""
 
 
 class NodeOutput:
-    """A node's end; `size` is the number of nodes, which share what is sent in a second."""
+    """The node's side; `size` is the number of nodes, which share the number of lines a second."""
 
     def __init__(self, label: str, verbose: int, size: int):
         self._label = label
@@ -33,13 +33,13 @@ class NodeOutput:
         self.printed = self._limited if verbose >= ALL else None  # takes the lines that the node's process prints
 
     def connect(self, link: ProgressLink) -> None:
-        """Send what there is, and what comes, over a link to the driver."""
+        """Send all lines so far, and later ones, over a link to the driver."""
         self._link = link
         while self._kept:
             self._pass_on(self._kept.popleft())
 
     def say(self, text: str) -> None:
-        """Take what the train function says with ``ctx.log``."""
+        """Take a line that the train function logs with ``ctx.log``."""
         if self._verbose >= SAID:
             for line in text.splitlines():
                 self._limited.take(line)

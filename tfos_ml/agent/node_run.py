@@ -1,4 +1,4 @@
-"""A node while its process runs: it joins the others, gets its rows, and ends when its cluster has."""
+"""A node while its process runs: it joins the others, gets its rows, and ends with its cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pyarrow as pa
 from msgspec.structs import asdict
 
 from tfos_ml import errors
-from tfos_ml.agent.claim import Claimed
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.agent.node_events import (
@@ -30,13 +29,14 @@ from tfos_ml.agent.node_events import (
     Tick,
 )
 from tfos_ml.agent.node_output import NodeOutput
+from tfos_ml.agent.node_resources import NodeResources
+from tfos_ml.agent.node_result import Outcome
 from tfos_ml.agent.node_state import NodeState, Phase, Process
-from tfos_ml.agent.outcome import Outcome
-from tfos_ml.agent.placement import NodePlacement
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_infos
 from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource, RowSource
+from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.protocol import messages
@@ -49,12 +49,12 @@ from tfos_ml.protocol.mailbox import PERIOD_SECONDS, MailboxWriter, mailbox_of
 from tfos_ml.protocol.template import cluster_spec, tf_config
 from tfos_ml.protocol.transport import node_secret
 
-GATHER_GRACE_SECONDS = 10.0  # within which the driver, which knows who is missing, is to give up first
-PINGS_OF_DETACHED = 5  # times as many: the driver's announcements come with its answers
+GATHER_GRACE_SECONDS = 10.0  # the driver gives up so much earlier: it knows who is missing
+STANDALONE_PING_FACTOR = 5  # standalone nodes ping more often: the driver's announcements come with its answers
 
 
 class NodeFailed(Exception):  # noqa: N818  (it carries a Failure)
-    """Raised when a node has failed; `failure` has no node's name yet."""
+    """Raised when a node has failed; `failure` does not name the node yet."""
 
     def __init__(self, failure: Failure):
         super().__init__(failure.message)
@@ -62,8 +62,8 @@ class NodeFailed(Exception):  # noqa: N818  (it carries a Failure)
 
 
 @dataclass(frozen=True)
-class Detachment:
-    """How a node differs that outlives the task which has started it: it depends on the driver, not on Spark."""
+class StandaloneMode:
+    """What differs in a node that outlives the task that started it: it depends on the driver, not on Spark."""
 
     make_source: MakeRowSource
     joined: Callable[[], None]  # called once the node has joined the others
@@ -71,33 +71,33 @@ class Detachment:
 
 
 class NodeRun:
-    """A node from when it has its process, and its results; `detachment` is for a node that outlives its task.
+    """A node from the start of its process to its result rows; `standalone` is for a node that outlives its task.
 
-    What happens to it becomes events of its :class:`NodeState`, whose effects are carried out here.
+    It passes whatever happens to its :class:`NodeState` as events, and carries out the effects.
     """
 
     def __init__(
         self,
         member: NodeIdentity,
-        placement: NodePlacement,
+        spark_task: SparkTask,
         rendezvous: Rendezvous,
-        claimed: Claimed,
+        resources: NodeResources,
         output: NodeOutput,
         timeline: Timeline,
-        detachment: Detachment | None,
+        standalone: StandaloneMode | None,
     ):
         self._member, self._task = member, member.task
-        self._placement = placement
+        self._spark_task = spark_task
         self._rendezvous = rendezvous
-        self._claimed = claimed
+        self._resources = resources
         self._output = output
         self._timeline = timeline
-        self._detachment = detachment
+        self._standalone = standalone
         self._telemetry = NodeTelemetry(member)
         grace = 0 if self._task.barrier else GATHER_GRACE_SECONDS
         deadline = timeline.began + self._task.reservation_timeout + grace
-        self._state = NodeState(member, deadline, is_detached=detachment is not None)
-        self._monitor = ProcessMonitor(claimed.child, claimed.channel)
+        self._state = NodeState(member, deadline, is_standalone=standalone is not None)
+        self._monitor = ProcessMonitor(resources.child, resources.channel)
         self._exchange: Future[list[str]] | None = None  # with the other nodes, under way
         self._source = self._row_source()
         self._outcome = Outcome()
@@ -106,8 +106,8 @@ class NodeRun:
         self._started = time.monotonic()
 
     def _row_source(self) -> RowSource:
-        make = Feeder if self._detachment is None else self._detachment.make_source
-        return make(self._task, self._claimed.directories, self._send)
+        make = Feeder if self._standalone is None else self._standalone.make_source
+        return make(self._task, self._resources.directories, self._send)
 
     @property
     def is_over(self) -> bool:
@@ -115,12 +115,12 @@ class NodeRun:
         return self._state.is_over
 
     def start(self) -> None:
-        """Begin to listen: to the process, to feed tasks, to the driver."""
+        """Start to listen to the process, to feed tasks and to the driver."""
         self._source.start()
         self._monitor.start()
         if self._task.control:
-            self._claimed.reaper.guard(control=self._task.control, rank=self._member.rank)
-            period = period_for(self._task.template.size) / (PINGS_OF_DETACHED if self._detachment else 1)
+            self._resources.reaper.guard(control=self._task.control, rank=self._member.rank)
+            period = period_for(self._task.template.size) / (STANDALONE_PING_FACTOR if self._standalone else 1)
             client = ControlClient(**self._task.control)
             self._link = ProgressLink(client, self._member.rank, self._progress, period, self._source.take_answer)
             self._link.start()
@@ -129,7 +129,7 @@ class NodeRun:
         self._leave_reports()
 
     def _leave_reports(self) -> None:
-        """Where a client of Spark Connect is out of reach, leave what it shows in ``modelDir``."""
+        """If a client of Spark Connect cannot be reached, leave reports for it in ``modelDir``."""
         settings, is_shown = self._task.settings, self._member.is_chief or self._member.is_evaluator
         if self._task.is_driver_far and self._link is None and settings.model_dir and is_shown:
             writer = MailboxWriter(mailbox_of(settings.absolute_path(settings.model_dir), self._task.run_id))
@@ -137,20 +137,20 @@ class NodeRun:
             self._link.start()
 
     def _progress(self) -> NodeProgress:
-        """What the driver is to know of the node now; called in a thread."""
+        """What the driver should know about the node now; called in a thread."""
         now, state = time.monotonic(), self._state
         about: dict[str, Any] = {
             "host": self._member.host,
             "child_silent": self._monitor.silent,
             "returned": state.process is Process.OVER,
         }
-        tensorboard = self._claimed.tensorboard
+        tensorboard = self._resources.tensorboard
         if tensorboard is not None:
             about |= {"tensorboard": tensorboard.url, "tensorboard_pid": tensorboard.pid}
-            about["log_dir"] = self._claimed.log_dir
+            about["log_dir"] = self._resources.log_dir
         trained_at = state.since.get(Phase.DRAINING)
-        if self._member.is_helper and trained_at is not None and state.works:
-            about["works_on"] = WorksOn(self._member.node.label, now - trained_at, self._task.graces.worker)
+        if self._member.is_auxiliary and trained_at is not None and state.works:
+            about["works_on"] = WorksOn(self._member.node.label, now - trained_at, self._task.shutdown_timeouts.worker)
         if state.broken_at is not None:
             about["broken_for"] = now - state.broken_at
         return NodeProgress(**self._source.progress(), **about)
@@ -158,8 +158,8 @@ class NodeRun:
     # JOIN
 
     def join(self) -> None:
-        """Meet the other nodes and hand the process all it needs to run the train function."""
-        role, port, pid = self._member.role, self._claimed.port.number, self._claimed.child.pid
+        """Meet the other nodes, and send the process what it needs to run the train function."""
+        role, port, pid = self._member.role, self._resources.port.number, self._resources.child.pid
         mine = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
         infos = read_infos(self._exchanged(encode_text(mine)))
         self._timeline.end("meeting")
@@ -167,8 +167,8 @@ class NodeRun:
         self._share_memory([info.host for info in infos])
         self._send(self._start_message([info.address for info in infos]))
         self._handle(NodesMet())
-        if self._detachment is not None:
-            self._detachment.joined()
+        if self._standalone is not None:
+            self._standalone.joined()
 
     def _exchanged(self, message: str) -> list[str]:
         """The messages of all nodes, by rank."""
@@ -181,18 +181,18 @@ class NodeRun:
 
     def _share_memory(self, hosts: list[str]) -> None:
         """Divide this host's memory among the nodes there that hold rows, before the first row comes."""
-        template, claimed = self._member.template, self._claimed
+        template, resources = self._member.template, self._resources
         holders = {*template.feed_ranks, *template.validation_ranks}
         nodes = sum(hosts[rank] == self._member.host for rank in holders)
-        budget = claimed.budget.among(max(1, nodes), self._task.settings.spool_memory)
-        claimed.directories.budget = budget.shared
-        self._claimed = replace(claimed, budget=budget)
+        budget = resources.budget.among(max(1, nodes), self._task.settings.spool_memory)
+        resources.directories.budget = budget.shared
+        self._resources = replace(resources, budget=budget)
 
     def _start_message(self, addresses: list[str]) -> messages.Start:
-        role, template, budget = self._member.role, self._member.template, self._claimed.budget
+        role, template, budget = self._member.role, self._member.template, self._resources.budget
         return messages.Start(
-            payload=str(self._claimed.payload),
-            directory=str(self._claimed.directories.disk),
+            payload=str(self._resources.payload),
+            directory=str(self._resources.directories.disk),
             rank=self._member.rank,
             job_name=role.job_name,
             task_index=role.task_index,
@@ -204,7 +204,7 @@ class NodeRun:
             cluster_spec=cluster_spec(template, addresses),
             tf_config=tf_config(template, role.rank, addresses),
             schema=self._task.schema,
-            log_dir=self._claimed.log_dir,
+            log_dir=self._resources.log_dir,
             settings=replace(self._task.settings, spool_memory=budget.size, host_nodes=budget.nodes),
             secret=node_secret(self._task.control["token"]).hex() if self._task.control else "",
         )
@@ -212,9 +212,9 @@ class NodeRun:
     # RUN
 
     def run(self, batches: Iterable[pa.RecordBatch | None]) -> None:
-        """Bring all rows in, then watch until the process and all active nodes have ended.
+        """Read all rows, then watch until the process and all active nodes have ended.
 
-        Raises ``NodeFailed`` if the node fails by its state, another error of ours if what it uses does.
+        Raises ``NodeFailed`` if the node's state says so, and other errors of tfos_ml from what it uses.
         """
         for idle in self._source.feed(batches):
             self._pump(idle)
@@ -235,15 +235,15 @@ class NodeRun:
         return self._state.process is Process.OVER
 
     def _pump(self, timeout: float) -> None:
-        """Take up what has come from the process, the driver and the other nodes; raise if the node has failed."""
+        """Handle what the process, the driver and the other nodes have sent; raise if the node has failed."""
         for event in self._monitor.events(timeout):
             self._take_up(event)
         if self._link is not None:
             self._handle(self._link.driver())
-        if self._placement.is_orphan():
+        if self._spark_task.is_orphan():
             self._handle(Orphaned())
-        if self._claimed.tensorboard is not None:
-            self._claimed.tensorboard.check()
+        if self._resources.tensorboard is not None:
+            self._resources.tensorboard.check()
         if self._exchange is not None and self._exchange.done():
             answers, self._exchange = self._exchange.result(), None
             self._handle(Exchanged(answers))
@@ -255,7 +255,7 @@ class NodeRun:
                 self._handle(RowsCounted(counts))
 
     def _handle(self, event: Event) -> None:
-        """Hand an event to the node's state, and carry out what follows."""
+        """Pass an event to the node's state, and carry out the effects."""
         for effect in self._state.handle(event, time.monotonic()):
             match effect:
                 case Send():
@@ -271,7 +271,7 @@ class NodeRun:
             case ProcessExited() | messages.Heartbeat() | messages.BarrierReached() | messages.Returned() | Failure():
                 self._handle(message)
             case messages.ReleasePort():
-                self._claimed.port.release()
+                self._resources.port.release()
                 self._send(messages.PortReleased())
             case messages.Report():
                 is_shown = self._member.is_chief or self._member.is_evaluator
@@ -295,16 +295,16 @@ class NodeRun:
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
 
     def _send(self, message: messages.Message) -> None:
-        """Send a message to the process; if it is gone, its exit is what will be reported."""
+        """Send a message to the process. If the process is gone, its exit will be reported, not the failure to send."""
         try:
-            self._claimed.channel.send(message)
+            self._resources.channel.send(message)
         except ChannelClosedError:
             pass
 
     # STOP
 
     def results(self) -> Iterator[pa.RecordBatch]:
-        """The node's result rows; none where they have gone to the driver otherwise."""
+        """The node's result rows; none if they went directly to the driver."""
         if not (self._member.is_chief and (self._state.total_rows or not self._task.schema.columns)):
             self._outcome.exported = None
         source = self._source
@@ -321,15 +321,15 @@ class NodeRun:
             **self._output.facts(),
         }
         example = source.example if self._member.gives_example else None
-        is_task = self._detachment is None
-        rows = self._outcome.rows(self._member, report, example, self._claimed.directories.disk, is_task)
-        if self._detachment is None:
+        is_task = self._standalone is None
+        rows = self._outcome.rows(self._member, report, example, self._resources.directories.disk, is_task)
+        if self._standalone is None:
             yield from rows
         else:
-            self._detachment.deliver(list(rows))
+            self._standalone.deliver(list(rows))
 
     def close(self) -> ProgressLink | None:
-        """Take no more rows and measure no more; the link to the driver stays open for the last lines."""
+        """Stop taking rows and samples; the link to the driver stays open for the last lines."""
         self._source.stop()
         self._telemetry.close()
         return self._link

@@ -1,4 +1,4 @@
-"""Where a node stands, and what follows from each event: no I/O, no thread, no clock of its own.
+"""The state of a node, and what follows from each event. It has no I/O, no threads and no clock.
 
 =========  =====================================================  ==============================================
 Phase      What holds                                             What ends it
@@ -11,13 +11,13 @@ DONE       no exchange is left; its process may have a grace      its process ha
 ENDED      nothing changes any more
 =========  =====================================================  ==============================================
 
-A failure leads from any phase to ENDED. The process's own end is beside the phases, as it may come in any of them: it
-RUNS, has FAILED (which may be the consequence of another node's end, and then is judged later), or is OVER in a way
-that is no failure of the node.
+A failure leads from any phase to ENDED. The state of the process is kept beside the phase, since the process may end in
+any phase: it RUNS, has FAILED (if this may be the consequence of another node's end, it is judged later), or is OVER
+without a failure of the node.
 
-After the nodes have met they go on by exchanges, one after the other, in which each sends a message and gets those of
-all. First each sends its row counts, from which all agree on the steps. After that a node that trains begins an
-exchange when it reaches a barrier or has ended, and the others take part.
+After the nodes have met, they hold exchanges, one after the other. In each, every node sends a message and gets the
+messages of all. In the first, nodes send their row counts, and so agree on the number of steps. After that, a node
+that trains begins an exchange when it reaches a barrier or has ended, and the others take part.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ from tfos_ml.agent.process import describe_exit
 from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.graces import ended_at_work, limit_of, lost_peers
 from tfos_ml.protocol.messages import (
     Agreement,
     BarrierPassed,
@@ -59,13 +58,14 @@ from tfos_ml.protocol.messages import (
     Returned,
     RowCounts,
 )
+from tfos_ml.protocol.shutdown_timeouts import ended_at_work, limit_of, lost_peers
 
-COLLATERAL_SECONDS = 5.0  # after which a failure counts as the node's own if all other nodes live
-CULPRIT_SECONDS = 10.0  # after a heartbeat timeout, within which a stuck process is found out by its own supervisor
+COLLATERAL_SECONDS = 5.0  # then a failure counts as the node's own if all other nodes are alive
+CULPRIT_SECONDS = 10.0  # after a heartbeat timeout: time for the supervisor of a stuck process to report it
 UNFINISHED = (
-    "the process exited with code 0 before its train function had returned: something in it, or in a library, called "
-    "os._exit(0) or C's exit(0), maybe on a signal. Rows may be untrained, so it is no success. Return from the train "
-    "function instead"
+    "the process exited with code 0 before its train function had returned: the train function or a library called "
+    "os._exit(0) or C's exit(0), maybe in a signal handler. Rows may be untrained, so this is no success. Return from "
+    "the train function instead"
 )
 
 
@@ -76,7 +76,7 @@ class Phase(enum.IntEnum):
 
 
 class Process(enum.Enum):
-    """What has become of a node's TensorFlow process."""
+    """Whether a node's TensorFlow process runs, and how it ended."""
 
     RUNS, FAILED, OVER = range(3)
 
@@ -89,19 +89,19 @@ class NodeState:
     member : NodeIdentity
         The node, with its task.
     join_deadline : float
-        When the nodes must have met, by the clock of the events.
-    is_detached : bool
-        It outlives its Spark task: it needs the driver, and servers and evaluators stay until the driver's program
-        shuts the cluster down.
+        Time by which the nodes must have met, by the clock of the events.
+    is_standalone : bool
+        Whether it outlives its Spark task. Such a node needs the driver, and servers and evaluators stay until the
+        driver's program shuts the cluster down.
 
     Attributes
     ----------
     phase : Phase
-        How far it has come.
+        The current phase.
     since : dict of Phase to float
-        When it came to each phase so far; an exchange may bring it two phases on.
+        When it entered each phase so far; one exchange may lead through two phases.
     process : Process
-        What has become of its process.
+        The state of its process.
     serves : bool
         The train function only waits in ``tf.distribute.Server.join``.
     broken_at : float or None
@@ -109,22 +109,22 @@ class NodeState:
     limit : Limit
         How long a node that does not train may go on once nothing is left to do for it.
     total_rows : int
-        That those which train were fed; known once they have ended.
+        Rows fed to all nodes that train; known once these have ended.
     ended_at_work : str or None
         What is lost if the process was ended while it still worked.
     """
 
-    def __init__(self, member: NodeIdentity, join_deadline: float, is_detached: bool = False):
+    def __init__(self, member: NodeIdentity, join_deadline: float, is_standalone: bool = False):
         self._member, self._task = member, member.task
         self._labels = [node.label for node in member.template.nodes]
         self._join_deadline = join_deadline
-        self._is_detached = is_detached
+        self._is_standalone = is_standalone
         self.phase = Phase.CLAIMED
         self.since: dict[Phase, float] = {}
         self.process = Process.RUNS
         self.serves = False
         self.broken_at: float | None = None
-        self.limit = limit_of(member.role.job_name, member.task.graces)
+        self.limit = limit_of(member.role.job_name, member.task.shutdown_timeouts)
         self.total_rows = 0
         self.ended_at_work: str | None = None
         self._failure: Failure | None = None  # of the process
@@ -144,16 +144,16 @@ class NodeState:
 
     @property
     def works(self) -> bool:
-        """Whether the process may have work to do that is not done for others."""
+        """Whether the process may still do work of its own, not just serve others."""
         return not (self.process is Process.OVER or self.serves)
 
     @property
     def wants_counts(self) -> bool:
-        """Whether the row counts of the node are the next that the others need."""
+        """Whether the other nodes now wait for this node's row counts."""
         return self.phase is Phase.JOINED and not self._in_exchange
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take up an event that has happened at `now`; returns what is to be done, in order."""
+        """Handle an event that happened at `now`; returns the effects, in order."""
         if self.phase is Phase.ENDED:
             return []
         self._effects = []
@@ -209,7 +209,7 @@ class NodeState:
             self._take_answer(driver.answer, now)
         if driver.answer is not None and driver.answer.stop:
             self._fail(errors.FitCancelledError, "the driver asked the nodes to stop")
-        elif lease is None or not (driver.answer or self._is_detached):
+        elif lease is None or not (driver.answer or self._is_standalone):
             return  # a driver that never could be reached has not gone
         elif driver.refuses:
             self._fail(errors.NodeLostError, "the driver is gone: its host refuses connections")
@@ -222,7 +222,7 @@ class NodeState:
             return
         if self._program_ended_at is None:
             self._program_ended_at = now
-        if answer.ending.limit is not None and not self._member.is_helper:
+        if answer.ending.limit is not None and not self._member.is_auxiliary:
             self.limit = answer.ending.limit
 
     # The process
@@ -245,12 +245,12 @@ class NodeState:
             self._failure_due = now + self._task.heartbeat_timeout + CULPRIT_SECONDS
 
     def _judge_failure(self, now: float) -> None:
-        """Whose failure it is that the process has failed of."""
+        """Decide whose failure made the process fail."""
         assert self._failure is not None
         is_own = not self.serves and self.broken_at is None
         if self.is_over and self._member.is_server:
             self.process = Process.OVER  # a server may well lose its peers at the end
-        elif self.phase >= Phase.DRAINING and self._member.is_helper and not is_own:
+        elif self.phase >= Phase.DRAINING and self._member.is_auxiliary and not is_own:
             self.process = Process.OVER  # of the end of the chief
             if not self.serves:
                 self.ended_at_work = lost_peers(self._member.node.label, self._failure)
@@ -258,7 +258,7 @@ class NodeState:
             self._fail_of(self._failure)
 
     def _is_first(self, now: float) -> bool:
-        """Whether a broken process has no other node's end to blame."""
+        """Whether a failure of the process cannot be the consequence of another node's end."""
         return self.broken_at is not None and self._peers_live and now - self.broken_at > COLLATERAL_SECONDS
 
     # Time
@@ -282,7 +282,7 @@ class NodeState:
             self._enter(Phase.ENDED, now)
 
     def _end_passive(self, now: float) -> None:
-        """End a process that does not train, and only serves or has used up its grace."""
+        """End a process that does not train, if it only serves or has exceeded its timeout."""
         since = self._idle_since()
         if since is None:
             return
@@ -293,11 +293,11 @@ class NodeState:
             self.ended_at_work = ended_at_work(self._member.role.job_name, self._member.node.label, self.limit)
 
     def _idle_since(self) -> float | None:
-        """When nothing was left to do for a node that does not train; None while something is."""
-        if self._member.is_helper:
+        """Since when a node that does not train has had nothing to do; None while it has."""
+        if self._member.is_auxiliary:
             return self.since.get(Phase.DRAINING)
         done, program = self.since.get(Phase.DONE), self._program_ended_at
-        if not self._is_detached:
+        if not self._is_standalone:
             return done
         return None if done is None or program is None else max(done, program)
 
@@ -312,7 +312,7 @@ class NodeState:
             if is_ended:
                 self._exchange(RowCounts(why="has ended"))
         elif self.phase is Phase.DRAINING:
-            if not (self._member.is_helper and self.works):
+            if not (self._member.is_auxiliary and self.works):
                 self._exchange(NodeStatus())
         elif not self._member.is_active:
             self._exchange(NodeStatus())
@@ -337,9 +337,9 @@ class NodeState:
         if len(rows) == len(active):
             self.total_rows = sum(rows)
             self._enter(Phase.DRAINING, now)
-            if self._member.is_helper:
+            if self._member.is_auxiliary:
                 self._effects.append(Send(ClusterDone()))
-            if not self._member.template.helper_ranks:
+            if not self._member.template.auxiliary_ranks:
                 self._be_done(now)
         elif self._barrier is not None:
             name, self._barrier = self._barrier, None
@@ -348,7 +348,7 @@ class NodeState:
 
     def _be_done(self, now: float) -> None:
         self._enter(Phase.DONE, now)
-        if not self._member.is_helper:
+        if not self._member.is_auxiliary:
             self._effects.append(Send(ClusterDone()))
 
 

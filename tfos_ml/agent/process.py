@@ -1,6 +1,6 @@
-"""The TensorFlow process of a node: how it starts, what it says, how it ends.
+"""The TensorFlow process of a node: its start, its output, its end.
 
-It leads a session of its own, with a scrubbed environment. Its output is relayed to the executor's log; the last
+The process leads a session of its own and has a scrubbed environment. Its output goes to the executor's log; the last
 lines are kept for error messages.
 """
 
@@ -22,7 +22,7 @@ from typing import IO
 
 import psutil
 
-from tfos_ml.agent.forkserver import Forking, start_process
+from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.common.interpreter import search_path
 from tfos_ml.common.pids import ProcessHandle
 from tfos_ml.worker.forkserver import MARKER
@@ -61,21 +61,21 @@ def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> di
 
 
 def base_environment() -> dict[str, str]:
-    """What all processes that use TensorFlow take over from this one, but for its secrets."""
+    """The environment that all processes with TensorFlow inherit from this one, without its secrets."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(_SECRET) and k not in _OURS_TO_SET}
     kept.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     return {**kept, "PYTHONPATH": os.pathsep.join(search_path()), "PYTHONUNBUFFERED": "1"}
 
 
 class LimitedLines:
-    """Passes lines on; of more than some in a second the rest is counted.
+    """Passes on a limited number of lines a second, and counts the rest.
 
     Parameters
     ----------
     pass_on : callable
         Gets each line, without its end.
     lines_a_second : int
-        How many.
+        The limit.
     """
 
     def __init__(self, pass_on: Callable[[str], None], lines_a_second: int):
@@ -101,7 +101,7 @@ class LimitedLines:
             self._pass_on(f"({left_out:,} lines left out: more than {self._limit} a second)")
 
     def end(self) -> None:
-        """Tell how many of the last lines were left out."""
+        """Report how many of the last lines were left out."""
         with self._lock:
             self._tell_left_out()
             self._lines = 0
@@ -110,7 +110,7 @@ class LimitedLines:
 class OutputRelay:
     """Copies a process's output to this process's stderr, and keeps its last lines.
 
-    Of more than ``LINES_A_SECOND`` lines in a second the rest is counted.
+    It copies at most ``LINES_A_SECOND`` lines a second, and counts the rest.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class OutputRelay:
     label : str
         Prefix of its lines.
     others : LimitedLines, optional
-        What else gets them.
+        Also gets the lines.
     """
 
     def __init__(self, stream: IO[str], label: str, others: LimitedLines | None = None):
@@ -162,7 +162,7 @@ class ChildProcess:
     label : str
         Prefix of its lines in the log.
     others : LimitedLines, optional
-        What else gets its lines.
+        Also gets its lines.
     forking : Forking, optional
         The fork server to use.
 
@@ -199,7 +199,7 @@ class ChildProcess:
         return self._relay.tail(timeout=0.0 if self.returncode is None else 1.0)
 
     def kill(self) -> None:
-        """End it at once; its descendants are the reaper's."""
+        """Kill it; the reaper kills its descendants."""
         self._process.kill()
 
     def wait(self, timeout: float) -> bool:
@@ -233,10 +233,10 @@ def describe_exit(returncode: int) -> tuple[int | None, str | None, str]:
 
 
 def kill_tree(leader: ProcessHandle | None, marker: str) -> None:
-    """End the process group of `leader`, and whatever carries `marker` in its environment.
+    """Kill the process group of `leader`, and every process with `marker` in its environment.
 
-    Descendants may have left the process group or been adopted by init, so the marker that
-    they inherited is looked for as well, until none is left.
+    Descendants may have left the process group or been adopted by init. They have inherited the marker, so this
+    searches for it until no such process is left.
     """
     if leader is not None:
         leader.kill_group()
@@ -256,7 +256,7 @@ def _kill_marked(pid: int, marker: str, handles: contextlib.ExitStack) -> Proces
     if handle is None:
         return None
     handles.enter_context(handle)
-    if not _has_marker(pid, marker):  # looked at again: what the handle means is what has it
+    if not _has_marker(pid, marker):  # checked again, now that the handle pins the process
         return None
     handle.send_signal(signal.SIGKILL)
     return handle

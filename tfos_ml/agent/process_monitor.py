@@ -1,4 +1,4 @@
-"""Reads what the TensorFlow process of a node sends, and notices its end."""
+"""Reads the messages of a node's TensorFlow process, and notices its end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tfos_ml.errors import VersionMismatchError
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.messages import Message
 
-EXIT_SECONDS = 10.0  # after the end of its connection, within which a process ends
-DRAIN_SECONDS = 1.0  # after the end of a process, within which what it has sent is read
+EXIT_SECONDS = 10.0  # for a process to end after its connection has ended
+DRAIN_SECONDS = 1.0  # for reading the rest of the messages after a process has ended
 
 
 class _Wake:
@@ -47,7 +47,7 @@ class ProcessMonitor:
         self._messages.put(end)
 
     def wake(self) -> None:
-        """Have :meth:`events` wait no longer; from any thread."""
+        """Make :meth:`events` return; may be called from any thread."""
         self._messages.put(_Wake())
 
     @property
@@ -56,10 +56,11 @@ class ProcessMonitor:
         return None if self._has_exited or self._ended_at else time.monotonic() - self._heard
 
     def events(self, timeout: float) -> Iterator[Message | ProcessExited]:
-        """The messages that have come, and the exit of the process after its last one.
+        """The messages so far; after the last one, the exit of the process.
 
-        Waits for the first, at most `timeout` seconds, or until :meth:`wake` is called. Raises
-        ``VersionMismatchError`` if the process sends what is no message, ``NodeExitError`` if it reads none.
+        Waits for the first message, at most `timeout` seconds, or until :meth:`wake` is called. Raises
+        ``VersionMismatchError`` if the process sends something that is no message, ``NodeExitError`` if the process
+        does not read messages.
         """
         try:
             message = self._messages.get(timeout=timeout) if timeout else self._messages.get_nowait()
@@ -79,7 +80,7 @@ class ProcessMonitor:
         yield from self._look()
 
     def _look(self) -> Iterator[ProcessExited]:
-        """Look after a process that has not closed its connection."""
+        """Check whether a process has ended whose connection is still open."""
         if self._has_exited:
             return
         if self._child.returncode is None:

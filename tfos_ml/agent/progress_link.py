@@ -18,19 +18,19 @@ from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, Repo
 
 logger = logging.getLogger(__name__)
 PING_SECONDS = 0.5
-KEPT_REPORTS = 10_000  # that nobody has taken, on the driver, or that could not be sent, on a node
-REPORT_BYTES = 1 << 20  # sent with one call, far below what a server takes
+KEPT_REPORTS = 10_000  # unread ones on the driver, unsent ones on a node
+REPORT_BYTES = 1 << 20  # of one call, far below the limit of a server
 
 
 class DriverCalls(Protocol):
-    """What is used of a ``ControlClient``."""
+    """The part of a ``ControlClient`` that is used here."""
 
     def call(self, request: ReportProgress, /) -> ProgressAnswer:
-        """Make one call; raises any error if it has not reached the driver."""
+        """Make one call; raises an error if it does not reach the driver."""
         ...
 
     def call_reliably(self, request: ReportGone, patience: float, /) -> object:
-        """Make a call, again for `patience` seconds."""
+        """Make a call; retry for `patience` seconds."""
         ...
 
     def refusals(self) -> Any:
@@ -45,8 +45,8 @@ class DriverCalls(Protocol):
 class ProgressLink:
     """Reports a node's progress to the driver from a thread, every `period` seconds; `on_answer` gets each answer.
 
-    Calls and reports are numbered, and a report is sent with every call until one is answered: the driver takes each
-    once.
+    Calls and reports are numbered. A report is repeated with every call until the driver answers; the driver counts
+    each report once.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class ProgressLink:
         self._lock = threading.Lock()
         self._refusals = client.refusals()
         self._has_warned = False
-        self.heard_at = time.monotonic()  # when the last call began that the driver has answered
+        self.heard_at = time.monotonic()  # start of the latest call that the driver has answered
         self.answer: ProgressAnswer | None = None  # to that call
-        self.is_driver_gone = False  # it has answered, and now its host refuses connections for REFUSED_SECONDS
+        self.is_driver_gone = False  # it has answered before, and its host has refused connections for REFUSED_SECONDS
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
@@ -80,14 +80,14 @@ class ProgressLink:
         self._thread.start()
 
     def driver(self) -> DriverSeen:
-        """What is known of the driver now."""
+        """What the node knows about the driver now."""
         return DriverSeen(self.answer, time.monotonic() - self.heard_at, self.is_driver_gone)
 
     def report(self, report: dict[str, Any]) -> None:
-        """Pass metrics on with the next call; if the driver is silent for long, the oldest are dropped."""
+        """Send a report with the next call; if the driver is silent for long, the oldest reports are dropped."""
         size = len(json.dumps(report))
         if size > REPORT_BYTES:
-            logger.warning("A report of %d bytes is not passed on, expected at most %d", size, REPORT_BYTES)
+            logger.warning("A report of %d bytes is not sent, expected at most %d", size, REPORT_BYTES)
             return
         with self._lock:
             self._reports.append((report, size))
@@ -149,7 +149,7 @@ class ProgressLink:
         self._thread.join(3 * control_client.CALL_TIMEOUT)
 
     def say_gone(self) -> None:
-        """Tell the driver that nothing of the node is left."""
+        """Tell the driver that the node has released everything."""
         try:
             self._client.call_reliably(ReportGone(self._rank), control_client.CALL_TIMEOUT)
         except Exception as error:

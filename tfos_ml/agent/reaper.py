@@ -1,12 +1,12 @@
 """``python -m tfos_ml.agent.reaper``: cleans up after a supervisor, however it ended.
 
-Spark cancels with SIGKILL, so a node's supervisor cannot be relied on to clean up. The
-reaper runs in a session of its own and reads what to guard from stdin, one JSON object a
-line. At end-of-file, that is when the supervisor has closed the pipe or died, it kills the
-node's processes, deletes its directories and ends; after a death it also tells the driver.
+Spark cancels tasks with SIGKILL, so a node's supervisor may have no chance to clean up. The reaper runs in a session
+of its own and reads from stdin what to guard, one JSON object a line. At end-of-file, when the supervisor has closed
+the pipe or died, the reaper kills the node's processes, deletes its directories and ends. If the supervisor died, the
+reaper also tells the driver.
 
-A supervisor that is alive says so every two seconds. One that is frozen (SIGSTOP, a debugger, a
-file system that hangs) is ended after a while, since nothing else would ever end it.
+A live supervisor sends a sign of life every two seconds. The reaper kills a supervisor that stays silent, because
+nothing else ends one that is frozen (SIGSTOP, a debugger, a file system that hangs).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfos_ml.agent.forkserver import Forking, start_process
+from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.agent.process import child_environment, kill_tree
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.worker.forkserver import MARKER, NO_MARKER
@@ -39,22 +39,22 @@ _SLICE_SECONDS = 1.0
 
 
 class Reaper:
-    """The supervisor's handle on its reaper, which runs from construction on.
+    """The supervisor's handle on its reaper, which starts on construction.
 
     Parameters
     ----------
     marker : str
-        Found in the environment of every process to kill.
+        Every process with it in its environment will be killed.
     directories : sequence of str
-        To be deleted.
+        Directories to delete.
     environment : mapping of str to str, optional
-        Of the node, but for its marker; by default as little as possible.
+        Environment of the node without its marker; by default a minimal one.
     forking : Forking, optional
         The fork server to use.
     watch : float, optional
-        Seconds without a sign of life after which this process is taken for frozen, and killed.
+        The reaper takes this process for frozen, and kills it, after so many seconds without a sign of life.
     frozen : str, optional
-        The failure that is then reported to the driver, if it can be reached.
+        The failure that the reaper then reports to the driver.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Reaper:
         environment: Mapping[str, str] | None = None,
         forking: Forking | None = None,
     ) -> None:
-        # With the node's marker it would be killed with those that it guards against.
+        # Without the node's marker, since the reaper would kill itself.
         variables = {**(child_environment("", 1, {}) if environment is None else environment), MARKER: NO_MARKER}
         reading, self._pipe = os.pipe()
         with open(reading, "rb") as lines, open(os.devnull, "wb") as nothing:
@@ -92,10 +92,10 @@ class Reaper:
         self._beats.start()
 
     def guard(self, **what: Any) -> None:
-        """Add what is known by now: ``pid`` of the node's process, ``control`` and ``rank`` to report to.
+        """Tell the reaper more: ``pid`` of the node's process, ``control`` and ``rank`` for its report.
 
-        The process must not have been waited for. A reaper that is gone is
-        passed over: :meth:`finish` does its work.
+        Call this before the process has been waited for. If the reaper is gone, this does nothing: :meth:`finish`
+        does its work.
         """
         if "pid" in what:
             self._child = ProcessHandle.open(what["pid"])
@@ -122,14 +122,14 @@ class Reaper:
                     os.write(self._pipe, b"{}\n")  # as short as it is, whole or not at all
 
     def finish(self, *, report: bool) -> bool:
-        """Have everything cleaned up now, and wait for it; with `report` the reaper reports that to the driver, too.
+        """Make the reaper clean up now, and wait for it; with `report` it also tells the driver.
 
-        What a reaper that was killed or frozen has not done is done here.
+        If the reaper was killed or is frozen, this process cleans up.
 
         Returns
         -------
         bool
-            Whether the reaper has done it all, the report included.
+            Whether the reaper has done everything, including the report.
         """
         self._closed.set()
         self._beats.join()
@@ -158,7 +158,7 @@ def _delete(directories: Sequence[str]) -> None:
 
 
 class _Watch:
-    """What is to be guarded, and for how long the supervisor has been silent."""
+    """What to guard, and for how long the supervisor has been silent."""
 
     def __init__(self) -> None:
         self.guarded: dict[str, Any] = {}
@@ -172,7 +172,7 @@ class _Watch:
         return min(_SLICE_SECONDS, (self.guarded.get("watch") or math.inf) / 10)
 
     def hear(self, line: bytes) -> None:
-        """Take in a line, while the processes that it names are still there."""
+        """Handle a line, while the processes that it names still exist."""
         self._silent = 0.0
         what = json.loads(line)
         self.guarded.update(what)
@@ -182,9 +182,10 @@ class _Watch:
             self.supervisor = ProcessHandle.open(what["supervisor"], what["supervisor_started"])
 
     def hear_nothing(self) -> bool:
-        """Note that a slice of time has passed without a line; whether the supervisor was ended for that.
+        """Record a slice of time without a line; returns whether the supervisor was killed for its silence.
 
-        Slices are counted, not seconds: where everything stood still, this process did too, and that is one slice.
+        Slices are counted, not seconds: if the whole machine was suspended, so was this process, and that counts as
+        one slice.
         """
         self._silent += self.slice
         watch = self.guarded.get("watch")
@@ -201,7 +202,7 @@ class _Watch:
             self.supervisor.wait(CLEANUP_TIMEOUT)
 
     def clean_up(self) -> None:
-        """End what is left of the node, and report that to the driver."""
+        """Kill and delete what is left of the node, and report to the driver."""
         kill_tree(self.child, self.guarded["marker"])
         _delete(self.guarded["directories"])
         _tell(self.guarded, "ReportGone")
@@ -228,13 +229,13 @@ def _lines(descriptor: int, watch: _Watch) -> Iterator[bytes | None]:
             continue
         read = os.read(descriptor, 1 << 16)
         if not read:
-            return  # what is left was cut off by the death of who wrote it
+            return  # a partial line: the writer died
         *lines, rest = (rest + read).split(b"\n")
         yield from lines
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Collect what to guard until end-of-file, or until the supervisor is found frozen; then clean it up."""
+    """Read what to guard, until end-of-file or until the supervisor is frozen; then clean up."""
     watch = _Watch()
     for line in _lines(sys.stdin.fileno(), watch):
         if line is not None:

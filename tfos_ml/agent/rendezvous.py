@@ -1,15 +1,15 @@
-"""How nodes exchange messages: all of them at once, one exchange after the other; and how they leave without a hang.
+"""How nodes exchange messages, and how a failed node leaves without blocking the others.
 
-An exchange blocks until *every* node has joined it, so it runs in a thread beside the supervisor, which goes on
-watching its process. The node's placement (:mod:`tfos_ml.agent.placement`) carries it: the driver's control server, or
-Spark's own ``allGather``, which takes about a second.
+In an exchange, every node sends a message and gets the messages of all. It blocks until *every* node has joined it, so
+it runs in a thread while the supervisor continues to watch its process. The node's :mod:`tfos_ml.agent.spark_task`
+carries it: over the driver's control server, or over Spark's own ``allGather``, which takes about a second.
 
-Spark prints the error of a task several times, with Java's traces, and a line for each task that it has to kill. So a
-node whose failure the driver has acknowledged lets its task end as if all were well, without result rows, and so do the
-others when the driver asks them to stop. The driver raises what was reported, whatever becomes of the job. But a task
-of a barrier stage must not leave another one waiting in an exchange of Spark's, which nobody would ever answer. So the
-tasks first tell each other, over the driver's control server, how many exchanges each has begun, and those that have
-begun one less than others take part in it.
+Spark prints the error of a task several times, with Java stack traces, and a line for each task that it kills.
+Therefore, once the driver has acknowledged a failure, the task of the failed node ends without an error and without
+result rows, and so do the other tasks when the driver asks them to stop. The driver raises the reported failure,
+whatever the job does. But a task of a barrier stage must not leave others waiting in an exchange over Spark, which
+would never complete. So the tasks first tell each other, over the driver's control server, how many exchanges each has
+begun; those that have begun one less take part in the last one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import GatherRound
 
 logger = logging.getLogger(__name__)
-LEAVE_SECONDS = 20.0  # by then the driver has cancelled the job, unless it is out of reach
+LEAVE_SECONDS = 20.0  # by then the driver has cancelled the job, unless it cannot be reached
 POLL_SECONDS = 0.1
-_LEAVING = -1  # round of the control server's exchanges, beside all others
+_LEAVING = -1  # number of the extra exchange at the control server in which the tasks leave
 
 
 class BarrierContext(Protocol):
-    """What is used of ``pyspark.BarrierTaskContext``."""
+    """The part of ``pyspark.BarrierTaskContext`` that is used here."""
 
     def allGather(self, message: str = "") -> list[str]:
         """Gather one message of each task."""
@@ -58,9 +58,9 @@ class ReservedPort:
         self.number = 0
 
     def reserve(self, ports: range = ANY_PORT, setting: str = NODE_PORTS) -> None:
-        """Take the first that is free on all addresses of this host, as TensorFlow will need it.
+        """Bind the first port that is free on all addresses of this host, as TensorFlow needs it.
 
-        Raises ``ClusterConfigError``, which names the `setting` that says which, if none is.
+        If none is free, raises ``ClusterConfigError``, which names the `setting` that has the ports.
         """
         is_dual = socket.has_dualstack_ipv6()
         self._socket = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
@@ -73,18 +73,18 @@ class ReservedPort:
                 return
         raise ClusterConfigError(
             f"{described_ports(ports, setting)}: none of these {len(ports)} ports is free on {socket.gethostname()}. "
-            "Give more: one for each node on a host, two if TFCluster feeds it or it reads files with others, and some "
-            "to spare, since a port may rest for a minute after its last connection."
+            "Give more: one for each node on a host, two if TFCluster feeds it, and some to spare, since a port may "
+            "stay in use for a minute after its last connection."
         )
 
     def release(self) -> None:
-        """Free the port; again is fine."""
+        """Free the port; may be called again."""
         if self._socket is not None:
             self._socket.close()
 
 
 class NodeInfo(Struct, frozen=True):
-    """What a node sends the others of itself when they meet."""
+    """What a node tells the others about itself when they meet."""
 
     rank: int
     label: str
@@ -92,7 +92,7 @@ class NodeInfo(Struct, frozen=True):
     port: int
     versions: dict[str, str]
     pid: int
-    feed: str | None = None  # where feed tasks, or nodes that read files together, reach it, if they may
+    feed: str | None = None  # where feed tasks reach it, if it takes any
 
     @property
     def address(self) -> str:
@@ -101,10 +101,10 @@ class NodeInfo(Struct, frozen=True):
 
 
 def local_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that all nodes must have alike; read without importing them."""
-    path = [p for p in sys.path if not p.endswith(".zip")]  # Spark's own, in which it takes half a second to look
-    found = next(iter(importlib.metadata.distributions(name="tensorflow", path=path)), None)
-    tensorflow = "unknown" if found is None else found.version  # not installed, but found on the path
+    """Versions of Python and of the packages that must be the same on all nodes; read without importing them."""
+    path = [p for p in sys.path if not p.endswith(".zip")]  # Spark's archives, which take half a second to search
+    distribution = next(iter(importlib.metadata.distributions(name="tensorflow", path=path)), None)
+    tensorflow = "unknown" if distribution is None else distribution.version  # not installed, but found on the path
     return {"python": platform.python_version(), "tensorflow": tensorflow, "tfos_ml": __version__}
 
 
@@ -117,7 +117,7 @@ class Rendezvous:
         self.begun = 0  # exchanges, the one under way among them
 
     def exchange(self, message: str) -> Future[list[str]]:
-        """Send a message to all nodes; the future has those of all, by rank."""
+        """Send a message to all nodes; the future has the messages of all, by rank."""
         future: Future[list[str]] = Future()
         self._last = future
         self.begun += 1
@@ -132,7 +132,7 @@ class Rendezvous:
             future.set_exception(error)
 
     def complete(self, begun: int, timeout: float) -> bool:
-        """Take part in exchanges until there were `begun`; whether all have ended within `timeout` seconds."""
+        """Take part in exchanges up to number `begun`; returns whether all have ended within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while self.begun < begun or self._last is not None:
             if self._last is None:
@@ -146,19 +146,19 @@ class Rendezvous:
 
 
 def read_infos(messages: list[str]) -> list[NodeInfo]:
-    """What nodes have sent of themselves, by rank; raises ``VersionMismatchError``, which names those that differ."""
+    """Decode the nodes' infos, by rank; raises ``VersionMismatchError``, which names the packages that differ."""
     infos = sorted((decode_text(NodeInfo, message) for message in messages), key=lambda info: info.rank)
     for package in infos[0].versions:
-        found = {f"{c.label} on {c.host}": c.versions.get(package) for c in infos}
-        if len(set(found.values())) > 1:
+        by_node = {f"{c.label} on {c.host}": c.versions.get(package) for c in infos}
+        if len(set(by_node.values())) > 1:
             raise VersionMismatchError(
-                f"The nodes run different versions of {package}: {found}. Install the same one on every host."
+                f"The nodes run different versions of {package}: {by_node}. Install the same one on every host."
             )
     return infos
 
 
 def leave_together(rendezvous: Rendezvous, control: dict[str, str], rank: int, size: int) -> bool:
-    """End the exchanges of a barrier task; whether no task is left waiting in one."""
+    """End the exchanges of a barrier task; returns whether no task is left waiting in one."""
     if size == 1:
         return True
     deadline = time.monotonic() + LEAVE_SECONDS

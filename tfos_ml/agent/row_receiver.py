@@ -1,13 +1,12 @@
-"""Rows that feed tasks send over the wire: those of ``TFCluster.train`` and ``.inference``.
+"""Receives the rows of feed tasks, for ``TFCluster.train`` and ``.inference``.
 
-Rows to train on are *staged*, block by block, and come before the train function only once
-their whole partition has arrived and the driver has granted it: a feed task that Spark runs
-twice feeds its rows once. Rows to infer from are announced as they come, and what the train
-function answers goes back to where they came from (an *exchange*).
+Rows for training are *staged*, block by block. The train function sees them once their whole partition has arrived and
+the driver has granted it. So a feed task that Spark runs twice feeds its rows once. Rows for inference are announced to
+the train function at once; its answers go back to the task that sent the rows (an *exchange*).
 
-Used by three kinds of threads: those that serve feed tasks, the one that hears the driver,
-and the supervisor's own. What is sent to the process is sent under the lock, for the sake of its
-order; so `send` must not wait for the process (:class:`tfos_ml.protocol.channel.QueuedChannel`).
+Three kinds of threads use the receiver: those that serve feed tasks, the one that gets the driver's answers, and the
+supervisor's own. Messages to the process are sent under the lock to keep their order, so `send` must not wait for the
+process (:class:`tfos_ml.protocol.channel.QueuedChannel`).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from tfos_ml.protocol.messages import (
 from tfos_ml.protocol.transport import TransportServer
 
 ROOM_POLL_SECONDS = 1.0
-FED_BY_TASKS = RowCounts(why="is fed by TFCluster, which knows no end of the rows before shutdown")
+FED_BY_TASKS = RowCounts(why="is fed by TFCluster, whose rows have no known end before shutdown")
 
 
 @dataclass
@@ -54,12 +53,12 @@ class _Announced:
     size: int
     is_kept: bool
     feed_timeout: float
-    is_read: bool = False  # once, where it is kept to be read again
+    is_read: bool = False  # at least once; kept to be read again
 
 
 @dataclass
 class Exchange:
-    """Rows of one task that wait for their results; `answers` holds messages, or why there are no more."""
+    """Rows of one task that wait for their results; `answers` holds messages, or the reason why none follow."""
 
     number: int
     feed_timeout: float
@@ -68,9 +67,9 @@ class Exchange:
 
 
 class RowReceiver(RowSource):
-    """Rows from feed tasks on their way to one node's TensorFlow process; see :class:`RowSource`.
+    """Passes rows from feed tasks to one node's TensorFlow process; see :class:`RowSource`.
 
-    `send` does not wait for the process; `serve` opens the server through which feed tasks reach a receiver.
+    `send` does not wait for the process; `serve` opens the server that feed tasks connect to.
     """
 
     example: bytes | None = None
@@ -88,8 +87,8 @@ class RowReceiver(RowSource):
         self._changed = threading.Condition()
         self._numbers = count()
         self._outstanding: dict[str, _Announced] = {}  # by path
-        self._pending: dict[int, float] = {}  # calls whose rows have all come, with their time-outs
-        self._held_up: list[float] = []  # time-outs of those that wait for room
+        self._pending: dict[int, float] = {}  # calls whose rows have all come, with their timeouts
+        self._held_up: list[float] = []  # timeouts of tasks that wait for space
         self._exchanges: dict[int, Exchange] = {}
         self._touched = time.monotonic()
         self._heard = 0
@@ -112,7 +111,7 @@ class RowReceiver(RowSource):
     # For feed tasks
 
     def wait_for_room(self, feed_timeout: float) -> bool:
-        """Wait until more rows may come; False if none are wanted any more."""
+        """Wait until there is space for more rows; False if the train function reads no more."""
         with self._changed:
             self._held_up.append(feed_timeout)
             while self._over is None and self._used() >= WINDOW_BYTES:
@@ -124,9 +123,9 @@ class RowReceiver(RowSource):
         return sum(chunk.size for chunk in self._outstanding.values() if not chunk.is_kept)
 
     def store(self, message: pa.RecordBatch) -> spool.Chunk:
-        """Write a block to the spool, where nobody knows of it yet.
+        """Write a block to the spool, without announcing it.
 
-        With the ``NoRoomError`` that this raises the supervisor fails, too.
+        Raises ``NoRoomError``, and makes the supervisor fail with it.
         """
         rows, block = blocks.unpack(message)
         try:
@@ -136,17 +135,17 @@ class RowReceiver(RowSource):
             raise
 
     def commit(self, stream: str, chunks: list[spool.Chunk], epochs: int, feed_timeout: float) -> None:
-        """Put stored rows before the train function; they are kept if they are to be replayed."""
+        """Announce stored rows to the train function; they are kept if they will be read again."""
         with self._changed:
             for chunk in chunks:
                 self._announce(stream, replace(chunk, is_kept=epochs != 1), feed_timeout)
 
     def fail(self, problem: Exception) -> None:
-        """Have the supervisor fail with an error: what has become of rows cannot be known any more."""
+        """Make the supervisor fail with an error, since nobody can tell any more which rows count."""
         self._problem = self._problem or problem
 
     def discard(self, chunks: list[spool.Chunk]) -> None:
-        """Forget stored rows."""
+        """Delete stored rows."""
         for chunk in chunks:
             Path(chunk.path).unlink(missing_ok=True)
 
@@ -160,14 +159,14 @@ class RowReceiver(RowSource):
             return exchange
 
     def infer(self, stream: str, exchange: Exchange, message: pa.RecordBatch) -> None:
-        """Put a block of an exchange before the train function at once."""
+        """Announce a block of an exchange to the train function."""
         chunk = replace(self.store(message), exchange=exchange.number)
         with self._changed:
             self._announce(stream, chunk, exchange.feed_timeout)
             exchange.waiting += chunk.rows
 
     def close_exchange(self, exchange: Exchange) -> None:
-        """End an exchange; answers that still come are for nobody."""
+        """End an exchange; later answers are dropped."""
         with self._changed:
             self._exchanges.pop(exchange.number, None)
 
@@ -182,7 +181,7 @@ class RowReceiver(RowSource):
     # For the driver
 
     def take_answer(self, answer: ProgressAnswer) -> None:
-        """See :class:`RowSource`: the driver announces the ends of segments and of the input, each again and again."""
+        """See :class:`RowSource`: the driver announces the ends of segments and of the input, with every answer."""
         for announcement in answer.announcements:
             with self._changed:
                 if announcement.serial <= self._heard:
@@ -214,11 +213,11 @@ class RowReceiver(RowSource):
     # For the supervisor
 
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
-        """See :class:`RowSource`; goes on until the driver has announced the end of the input.
+        """See :class:`RowSource`; ends when the driver has announced the end of the input.
 
-        There are no `batches`: the node's task has ended. Raises ``FeedTimeoutError`` if rows have waited for the
-        ``feed_timeout`` of their call and none was read, ``NoRoomError`` if rows had no room, and ``NodeLostError`` if
-        the driver does not answer whether rows count.
+        `batches` is empty: the node's task has ended. Raises ``FeedTimeoutError`` if rows have waited for the
+        ``feed_timeout`` of their call and none was read, ``NoRoomError`` if there was no space for rows, and
+        ``NodeLostError`` if the driver does not answer whether rows count.
         """
         while not (self._input_ended or self._is_terminated):
             if self._problem is not None:
@@ -234,7 +233,7 @@ class RowReceiver(RowSource):
             yield POLL_SECONDS
 
     def _shortest_timeout(self) -> float | None:
-        """Of all that waits for the train function; None if nothing does."""
+        """The shortest timeout of all that waits for the train function; None if nothing waits."""
         unread = [chunk.feed_timeout for chunk in self._outstanding.values() if not chunk.is_read]
         unanswered = [exchange.feed_timeout for exchange in self._exchanges.values() if exchange.waiting]
         return min([*unread, *unanswered, *self._pending.values(), *self._held_up], default=None)
@@ -243,7 +242,7 @@ class RowReceiver(RowSource):
         self._touched = time.monotonic()
 
     def take_up(self, message: Message) -> bool:
-        """See :class:`RowSource`; whatever comes of rows shows that they are being read."""
+        """See :class:`RowSource`; any message about rows proves that the process reads them."""
         with self._changed:
             match message:
                 case Reading():
@@ -267,7 +266,7 @@ class RowReceiver(RowSource):
             return True
 
     def _send_back(self, message: Answers) -> None:
-        """Send results to the exchanges that they belong to."""
+        """Pass results to their exchanges."""
         answers = spool.read_chunk(message.path)
         batch = next(answers)
         for number, rows in message.runs:
@@ -282,7 +281,7 @@ class RowReceiver(RowSource):
         Path(message.path).unlink()
 
     def counts(self) -> RowCounts:
-        """See :class:`RowSource`; there are none, and it says why."""
+        """See :class:`RowSource`; there are no counts, only the reason."""
         return FED_BY_TASKS
 
     def finish(self) -> None:
@@ -292,7 +291,7 @@ class RowReceiver(RowSource):
         self._send(EndOfInput())
 
     def close(self) -> None:
-        """See :class:`RowSource`; waiting feed tasks get to know that no more rows are wanted."""
+        """See :class:`RowSource`; tells waiting feed tasks that no more rows are wanted."""
         with self._changed:
             self._over = self._over or "its train function reads no more rows: it has returned, or called terminate()"
             self._pending.clear()

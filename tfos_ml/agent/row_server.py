@@ -1,8 +1,7 @@
 """The Arrow Flight server of a node: feed tasks send it rows and take results.
 
-``DoPut`` brings the rows of one partition to train on, ``DoExchange`` rows to infer from and
-their results. Only members of the run are let in; requests are JSON; nothing is unpickled. What is
-malformed is refused, and the refusal says why.
+``DoPut`` takes the rows of one partition for training. ``DoExchange`` takes rows for inference and returns their
+results. Only members of the run may connect, and nothing is unpickled. Malformed requests are refused with the reason.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from tfos_ml.agent.row_receiver import Exchange, RowReceiver
 from tfos_ml.data import blocks
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.addresses import Endpoint
-from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_messages import ExchangeRows, PutPartition
+from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.protocol.transport import Service, TransportServer
 
 
 class RowServer(TransportServer):
     """Listens from construction until :meth:`close`."""
 
-    def __init__(self, receiver: RowReceiver, endpoint: Endpoint | str, token: str, claims: DriverClaims):
+    def __init__(self, receiver: RowReceiver, endpoint: Endpoint | str, token: str, claims: GrantClient):
         self._receiver = receiver
-        self._claims = claims
+        self._grants = claims
         super().__init__(
             endpoint, token, Service(puts={PutPartition: self._put}, exchanges={ExchangeRows: self._exchange})
         )
 
     def _put(self, call: PutPartition, reader: Any, writer: Any) -> None:
-        """Take a partition; each block is acknowledged, so that the task waits while there is no room.
+        """Take a partition; each block is acknowledged, so that the task waits while there is no space.
 
-        The last answer is written once the rows are before the train function, here or on the node that another
-        attempt of the task has fed.
+        The last answer is sent once the train function can read the rows, here or on the node that another attempt of
+        the task has fed.
         """
         _check(call)
         chunks: list[Chunk] = []
@@ -60,14 +59,14 @@ class RowServer(TransportServer):
             self._receiver.discard(chunks)
 
     def _hand_over(self, call: PutPartition, chunks: list[Chunk]) -> None:
-        """Put a whole partition before the train function if it is granted; `chunks` keeps what is to be discarded.
+        """Announce a whole partition to the train function if it is granted; `chunks` keeps what must be discarded.
 
-        It does not matter whether the feed task still listens. What cannot be settled with the driver ends the node,
-        and so the cluster: rows might be missing, or come twice.
+        The feed task need not listen any more. If the driver does not answer, this ends the node, and so the cluster,
+        because rows might be missing or come twice.
         """
         claim = call.number, call.partition, call.claimant
         try:
-            is_granted = self._claims.take(*claim)
+            is_granted = self._grants.take(*claim)
         except Exception:
             self._give_back(*claim)
             raise
@@ -77,19 +76,19 @@ class RowServer(TransportServer):
         try:
             self._receiver.commit(call.stream, chunks, call.epochs, call.feed_timeout)
             chunks.clear()
-            self._claims.commit(*claim, rows)
+            self._grants.commit(*claim, rows)
         except Exception as error:
             self._receiver.fail(_unsettled(error))
             raise
 
     def _give_back(self, number: int, partition: int, claimant: str) -> None:
         try:
-            self._claims.release(number, partition, claimant)
+            self._grants.release(number, partition, claimant)
         except Exception as error:
             self._receiver.fail(_unsettled(error))
 
     def _exchange(self, call: ExchangeRows, reader: Any, writer: Any) -> None:
-        """Give one result for each row, in call."""
+        """Return one result for each row, in the same call."""
         exchange = self._receiver.open_exchange(call.feed_timeout)
         try:
             rows = _ExchangeReader(self._receiver, exchange, call.stream, reader)
@@ -119,7 +118,7 @@ class _ExchangeReader:
             problem = self._read_all()
         except pa.ArrowInvalid as error:
             self._refused = error
-        except (pa.ArrowException, OSError) as error:  # the task is gone, or there is no room
+        except (pa.ArrowException, OSError) as error:  # the task is gone, or there is no space
             problem = str(error)
         finally:  # wakes a reader that waits for a last answer that will not come
             self._all_read = True
@@ -150,15 +149,15 @@ class _ExchangeReader:
 
 
 def _unsettled(error: Exception) -> errors.NodeLostError:
-    return errors.NodeLostError(f"it cannot be settled with the driver which rows of a feed count: {error}")
+    return errors.NodeLostError(f"the driver cannot confirm which rows of a feed count: {error}")
 
 
 def _check(call: PutPartition) -> None:
     counts = (call.number, call.partition, call.epochs)
     if min(counts) < 0:
-        raise pa.ArrowInvalid(f"malformed order: number, partition and epochs must count. Got: {counts}")
+        raise pa.ArrowInvalid(f"malformed request: number, partition and epochs must be counts. Got: {counts}")
     if not (call.claimant and call.stream):
-        raise pa.ArrowInvalid("malformed order: claimant and stream must be names")
+        raise pa.ArrowInvalid("malformed request: claimant and stream must be names")
 
 
 def _messages(reader: Any) -> Iterator[pa.RecordBatch]:

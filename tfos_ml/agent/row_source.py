@@ -13,22 +13,22 @@ from tfos_ml.protocol.messages import Message, RowCounts
 from tfos_ml.protocol.node_task import NodeTask
 
 POLL_SECONDS = 0.1
-"""For which a supervisor waits for messages when there is nothing else to do."""
+"""Seconds that a supervisor waits for messages when there is nothing else to do."""
 
 WINDOW_BYTES = 256 << 20
-"""Of rows that wait for a train function that reads them once."""
+"""Unread bytes, at most, for a train function that reads its rows once."""
 
 Send = Callable[[Message], None]
 """Sends a message to the TensorFlow process without waiting for it."""
 
 
 class RowSource(Protocol):
-    """Brings rows into the spool and announces them to the TensorFlow process."""
+    """Writes rows to the spool and announces them to the TensorFlow process."""
 
     location: str | None  # where feed tasks reach it, if they feed this node
     rows: dict[str, int]  # by stream, "train" and "validation"
-    skipped: int  # rows left out by the policies for nulls and NaN
-    size: int  # of the others, in bytes
+    skipped: int  # rows left out by ``handleInvalid="skip"``
+    size: int  # of the other rows, in bytes
     example: bytes | None  # features of the first rows as an Arrow stream, if the run wants an example
 
     def start(self) -> None:
@@ -36,23 +36,23 @@ class RowSource(Protocol):
         return
 
     def check(self) -> None:
-        """Raise what has gone wrong beside :meth:`feed`."""
+        """Raise an error that occurred outside of :meth:`feed`."""
         return
 
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
-        """Bring rows in until there are no more, or the train function wants none.
+        """Write rows until there are no more, or the train function wants no more.
 
-        A batch is None where the next one has not come yet. Yields seconds for which there is nothing to do, whenever
-        the supervisor may look after its process.
+        A batch of None means that the next one is not there yet. Yields whenever the supervisor may check its process:
+        the number of seconds for which there is nothing to do.
         """
         ...
 
     def take_up(self, message: Message) -> bool:
-        """Take up a message of the process; False if it is not about rows."""
+        """Handle a message of the process; False if it is not about rows."""
         ...
 
     def take_answer(self, answer: ProgressAnswer) -> None:
-        """Take up an answer of the driver; called in a thread."""
+        """Handle an answer of the driver; called in a thread."""
         return
 
     def counts(self) -> RowCounts | None:

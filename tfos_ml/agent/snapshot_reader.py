@@ -1,4 +1,4 @@
-"""The rows of one node out of a snapshot, as Spark would feed them to its task."""
+"""Reads the rows of one node from a snapshot, as Spark would feed them to its task."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
-from tfos_ml.data.snapshot import SnapshotRows
+from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.errors import FileReadError
 from tfos_ml.protocol.template import ClusterTemplate
 
 BATCH_BYTES = 8 << 20
-"""Of decoded rows, about, in one batch."""
+"""Approximate size of one batch of decoded rows."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class _RowGroup:
 
 
 class SnapshotReader:
-    """Reads the rows of a node; to be iterated over once.
+    """Reads the rows of a node; iterate over it once.
 
-    Row groups come by their smallest row id, about in the order of the DataFrame. All files are looked at before the
-    first row is read. Raises ``FileReadError`` if one is missing, cannot be read, or has not all of its rows.
+    Row groups are ordered by their smallest row id, which is roughly the order of the DataFrame. All files are checked
+    before the first row is read. Raises ``FileReadError`` if a file is missing, unreadable or incomplete.
     """
 
     def __init__(self, rows: SnapshotRows, schema: FeedSchema, template: ClusterTemplate, rank: int):
@@ -72,17 +72,17 @@ class SnapshotReader:
 
     def _failure(self, why: object) -> FileReadError:
         return FileReadError(
-            f"the snapshot in {redact(self._snapshot.directory)} cannot be read: {why}. Nodes must reach cacheDir; if "
-            "they do, delete it, and the next fit writes it anew"
+            f"the snapshot in {redact(self._snapshot.directory)} cannot be read: {why}. Make sure that all nodes can "
+            "reach cacheDir. If they can, delete it: the next fit writes it again"
         )
 
     def _groups(self, filesystem: fs.FileSystem, root: str, bucket: int) -> list[_RowGroup]:
         groups, rows = [], 0
         for name, size in self._snapshot.files_of(bucket).items():
             path = f"{root.rstrip('/')}/{name}"
-            found = filesystem.get_file_info(path)
-            if found.type != fs.FileType.File or found.size != size:
-                state = "is missing" if found.type != fs.FileType.File else f"has {found.size:,} of {size:,} bytes"
+            info = filesystem.get_file_info(path)
+            if info.type != fs.FileType.File or info.size != size:
+                state = "is missing" if info.type != fs.FileType.File else f"has {info.size:,} of {size:,} bytes"
                 raise self._failure(f"{name} {state}")
             with filesystem.open_input_file(path) as file:
                 footer = pq.read_metadata(file)
@@ -97,7 +97,7 @@ class SnapshotReader:
         if any(
             sum(divmod(group.first_row, 1 << PARTITION_SHIFT)) % self._snapshot.buckets != bucket for group in groups
         ):
-            raise self._failure(f"bucket {bucket} has rows of another one")
+            raise self._failure(f"bucket {bucket} has rows of another bucket")
         return groups
 
     def _batches(self, filesystem: fs.FileSystem, group: _RowGroup) -> Iterator[pa.RecordBatch]:
@@ -130,18 +130,18 @@ class SnapshotReader:
 
 
 def _buckets(ranks: Sequence[int], rank: int, buckets: int) -> set[int]:
-    """The buckets of a node among those of some ranks."""
+    """The buckets that a node reads, if `ranks` share all of them."""
     return set(range(ranks.index(rank), buckets, len(ranks))) if rank in ranks else set()
 
 
 def _fed_type(dtype: str, ndim: int) -> pa.DataType:
-    kind = pa.type_for_alias(dtype)
+    arrow_type = pa.type_for_alias(dtype)
     for _ in range(ndim):
-        kind = pa.list_(kind)
-    return kind
+        arrow_type = pa.list_(arrow_type)
+    return arrow_type
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as Spark feeds it; doubles of vectors become floats as they do in Java, rounded or infinite."""
+def _cast(column: pa.Array, arrow_type: pa.DataType) -> pa.Array:
+    """A column as Spark feeds it. Doubles of vectors become floats as in Java: rounded, or infinite."""
     column = plain(column)
-    return column if column.type == kind else column.cast(kind, safe=False)
+    return column if column.type == arrow_type else column.cast(arrow_type, safe=False)

@@ -1,8 +1,8 @@
 """A node, seen from its Spark task: CLAIM -> JOIN -> RUN -> STOP.
 
-The task supervises one TensorFlow process. It claims what the node needs (``claim.py``: a spool, a reaper, a port, the
-process), joins the other nodes, runs (feeds rows, passes messages on, watches the process), and stops when all nodes
-that train have ended. The outcome goes to the driver as result rows, or as one ``NodeFailure``.
+The task supervises one TensorFlow process. It claims the node's resources (``node_resources.py``: a spool, a reaper, a
+port, the process), joins the other nodes, runs (feeds rows, forwards messages, watches the process), and stops when
+all nodes that train have ended. The driver gets the outcome as result rows, or as one ``NodeFailure``.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ import pyarrow.flight as flight
 from msgspec import structs
 
 from tfos_ml import errors
-from tfos_ml.agent.claim import Claim
 from tfos_ml.agent.identity import identity_of
 from tfos_ml.agent.node_output import NodeOutput
-from tfos_ml.agent.node_run import Detachment, NodeFailed, NodeRun
-from tfos_ml.agent.placement import (
-    BarrierPlacement,
-    GatherPlacement,
-    NodePlacement,
+from tfos_ml.agent.node_resources import ResourceClaim
+from tfos_ml.agent.node_run import NodeFailed, NodeRun, StandaloneMode
+from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT
+from tfos_ml.agent.rendezvous import Rendezvous
+from tfos_ml.agent.snapshot_reader import SnapshotReader
+from tfos_ml.agent.spark_task import (
+    BarrierTask,
+    PlainTask,
+    SparkTask,
     check_driver,
     reaches_driver,
     task_info_of,
 )
-from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT
-from tfos_ml.agent.rendezvous import Rendezvous
-from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.agent.task_input import as_they_come, whole
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.data import spool
 from tfos_ml.protocol.failure import Failure, NodeFailure
-from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 logger = logging.getLogger(__name__)
 LOST = (
-    "Spark has started the node's task a second time, because its Python worker or executor died; nodes do not come "
-    "back one by one. If the host ran out of memory, raise spark.executor.memoryOverhead"
+    "Spark has started the node's task a second time, because its Python worker or executor died. A single node cannot "
+    "be restarted. If the host ran out of memory, raise spark.executor.memoryOverhead"
 )
 FROZEN = (
     "the supervisor of the node was frozen: it gave no sign of life for {seconds:g} s (stopped by a signal or a "
@@ -63,14 +63,14 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
             is_reached = reaches_driver(task.control, context.partitionId(), task.template.size)
             task = task if is_reached else replace(task, control=None)
         rows = _arriving(task, batches, context.partitionId())
-        yield from supervise(Supervisor(task, BarrierPlacement(context, task.control)), rows)
+        yield from supervise(Supervisor(task, BarrierTask(context, task.control)), rows)
         return
     assert task.control is not None
     check_driver(task.control)
     plain: Any = TaskContext.get()
     info = task_info_of(plain, task.first_rank + plain.partitionId(), task.control)
-    placement = GatherPlacement(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-    yield from supervise(Supervisor(task, placement), _arriving(task, batches, info.rank))
+    spark_task = PlainTask(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
+    yield from supervise(Supervisor(task, spark_task), _arriving(task, batches, info.rank))
 
 
 def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> Iterable[pa.RecordBatch | None]:
@@ -84,9 +84,9 @@ def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> I
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-    """Lead a node from CLAIM to STOP; rows in (None where the next ones have not come yet), result rows out.
+    """Run a node from CLAIM to STOP. Takes rows (None while the next ones are not there yet), yields result rows.
 
-    It ends without rows if it fails and the driver knows; raises ``NodeFailure`` if the driver could not be told.
+    Yields no rows if the node fails and the driver knows; raises ``NodeFailure`` if the driver cannot be reached.
     """
     succeeded = False
     try:
@@ -100,30 +100,36 @@ def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Ite
 
 
 class Supervisor:
-    """Supervises one node: what :func:`supervise` needs beside the phase that runs."""
+    """Supervises one node, for :func:`supervise`."""
 
-    def __init__(self, task: NodeTask, placement: NodePlacement, detachment: Detachment | None = None):
+    def __init__(self, task: NodeTask, spark_task: SparkTask, standalone: StandaloneMode | None = None):
         self._task = task
-        self._placement = placement
-        self._detachment = detachment
-        self._member = identity_of(task, placement.rank, placement.host)
+        self._spark_task = spark_task
+        self._standalone = standalone
+        self._member = identity_of(task, spark_task.rank, spark_task.host)
         self._output = NodeOutput(
             self._member.node.label, 0 if task.shares_console else task.verbose, task.template.size
         )
-        self._claim = Claim(self._member, placement, self._output.printed)
-        self._rendezvous = Rendezvous(placement)
+        self._claim = ResourceClaim(self._member, spark_task, self._output.printed)
+        self._rendezvous = Rendezvous(spark_task)
         self._timeline = Timeline()
         self._run: NodeRun | None = None
 
     def lead(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-        """Go through the phases up to RUN; whatever it fails of becomes a ``NodeFailure`` under the node's name."""
+        """Go through the phases up to RUN; any error becomes a ``NodeFailure`` that names the node."""
         try:
             self._check_first()
             seconds = self._task.lease or SUPERVISOR_TIMEOUT
-            claimed = self._claim.take(str(self.failure(errors.NodeLostError, FROZEN.format(seconds=seconds))))
+            resources = self._claim.take(str(self.failure(errors.NodeLostError, FROZEN.format(seconds=seconds))))
             self._timeline.end("process")
             run = NodeRun(
-                self._member, self._placement, self._rendezvous, claimed, self._output, self._timeline, self._detachment
+                self._member,
+                self._spark_task,
+                self._rendezvous,
+                resources,
+                self._output,
+                self._timeline,
+                self._standalone,
             )
             self._run = run
             run.start()
@@ -141,16 +147,16 @@ class Supervisor:
             raise self.failure(errors.NodeLostError, f"the driver cannot be reached: {error}") from error
 
     def _check_first(self) -> None:
-        """Raise if Spark has started this node before: nodes do not come back one by one."""
-        if self._placement.is_first():
+        """Raise if Spark has started this node before: a single node cannot be restarted."""
+        if self._spark_task.is_first():
             return
-        if self._placement.attempt == 0:  # not the task failed: Spark tries the whole stage again as its input was lost
+        if self._spark_task.attempt == 0:  # Spark repeats the whole stage because its input was lost
             raise errors.InputLostError(LOST_INPUT)
         raise errors.NodeLostError(LOST)
 
-    def failure(self, kind: type[errors.TfosMlError], message: str) -> NodeFailure:
+    def failure(self, error_class: type[errors.TfosMlError], message: str) -> NodeFailure:
         """A failure of this node."""
-        return NodeFailure(self._named(Failure(kind, message)))
+        return NodeFailure(self._named(Failure(error_class, message)))
 
     def _named(self, failure: Failure) -> Failure:
         node, tail = self._member.node, self._claim.log_tail()
@@ -159,29 +165,29 @@ class Supervisor:
         )
 
     def report_failure(self, error: NodeFailure) -> bool:
-        """Report a failure to the driver at once, and end the process; whether the task may end without an error.
+        """Report a failure to the driver and kill the process; returns whether the task may end without an error.
 
-        Spark reports late, or tries the task again.
+        Spark itself would report the failure late, or repeat the task.
         """
         if self._claim.child is not None:
             self._claim.child.kill()  # first: the driver may be out of reach
-        kind = error.failure.error
-        if not self._task.shares_console and kind is not errors.FitCancelledError:
+        error_class = error.failure.error
+        if not self._task.shares_console and error_class is not errors.FitCancelledError:
             log_failure(error.failure)
-        if self._task.barrier and kind is errors.InputLostError:
+        if self._task.barrier and error_class is errors.InputLostError:
             return False  # Spark ends the job, and knows why
         try:
-            return self._placement.report_failure(str(error)) and kind is not errors.InputLostError
+            return self._spark_task.report_failure(str(error)) and error_class is not errors.InputLostError
         except pa.ArrowException:
-            logger.warning("Driver not reachable, so it does not hear of: %s", error)
+            logger.warning("The driver cannot be reached, so it does not learn of: %s", error)
             return False
 
     def leave(self) -> bool:
-        """End the exchanges with the other nodes, so that the task may end; whether it may."""
-        return (self._run is not None and self._run.is_over) or self._placement.leave(self._rendezvous)
+        """End the exchanges with the other nodes; returns whether the task may now end."""
+        return (self._run is not None and self._run.is_over) or self._spark_task.leave(self._rendezvous)
 
     def stop(self, succeeded: bool) -> None:
-        """Give everything back, and report to the driver that nothing is left."""
+        """Release all resources, and report that to the driver."""
         link = self._run.close() if self._run is not None else None
         self._claim.port.release()
         if link is not None:
@@ -193,7 +199,7 @@ class Supervisor:
 
 
 def log_failure(failure: Failure) -> None:
-    """Write all that is known of a failure into the executor's log."""
+    """Write all details of a failure to the executor's log."""
     error = failure.to_error()
     text = error.details if isinstance(error, errors.NodeError) else str(error)
     sys.stderr.write(f"{type(error).__name__}: {text}\n")

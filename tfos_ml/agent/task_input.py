@@ -1,10 +1,10 @@
-"""Whether the rows that Spark gave a Python task are all there are.
+"""Checks that a Python task has received all of its rows from Spark.
 
-When a task's input fails in the JVM (a shuffle block that cannot be fetched, say), Spark closes the
-stream to the Python worker, where both Arrow's reader and the one for RDDs take that for the end of
-the rows. A whole stream is followed by Spark's own end marker, on the same connection; it stays
-readable until the task has returned. Python tasks are not given that connection, so it is found in the
-worker's ``main(infile, outfile)``, which Spark 3.5 to 4.3 have alike.
+If a task's input fails in the JVM (for instance because a shuffle block cannot be fetched), Spark closes the stream to
+the Python worker. Arrow's reader and the one for RDDs both take that for the end of the rows. After a complete stream,
+Spark sends its own end marker on the same connection, which stays readable until the task has returned. Python tasks
+have no access to that connection, so it is looked up in the worker's ``main(infile, outfile)``, which is the same in
+Spark 3.5 to 4.3.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Item = TypeVar("Item")
 WAIT_SECONDS = 0.1
 LOST = (
     "Spark could not read all rows of the node: a shuffle block or a source failed on the way, for instance because "
-    "the executor that held it was lost. With maxRestarts the fit begins again; the executor's log has the cause"
+    "the executor that held it was lost. Set maxRestarts to repeat such fits. The executor's log has the cause"
 )
 
 
 def whole(items: Iterable[Item]) -> Iterator[Item]:
-    """The input of a Spark Python task, proven whole at its end.
+    """The input of a Spark Python task, checked for completeness at its end.
 
-    Raises ``InputLostError`` where `items` end although Spark had more; Spark reports the cause instead, if it ends the
-    task with one.
+    Raises ``InputLostError`` if `items` end although Spark had more. If Spark itself fails the task, Spark reports the
+    cause instead.
     """
     return _whole(items, _task_stream())
 
@@ -45,10 +45,10 @@ def _whole(items: Iterable[Item], stream: Any) -> Iterator[Item]:
 
 
 def as_they_come(items: Iterable[Item]) -> Iterator[Item | None]:
-    """The same items, and None whenever the next one lets itself be waited for.
+    """The same items, and None whenever the next one is not there yet.
 
-    Spark may take as long as it likes to give a task its next rows, and a supervisor has to watch its process, and
-    answer it, all the while. So a thread reads one item ahead.
+    Spark may take any time to provide a task's next rows, and meanwhile a supervisor must watch and answer its
+    process. So a thread reads one item ahead.
     """
     arrived: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(1)
     closed = threading.Event()
@@ -82,7 +82,7 @@ def as_they_come(items: Iterable[Item]) -> Iterator[Item | None]:
 
 
 def _put(into: queue.Queue[Item], item: Item, closed: threading.Event) -> None:
-    """Wait for room, unless nobody wants items any more."""
+    """Wait for space, unless nobody wants more items."""
     while not closed.is_set():
         with contextlib.suppress(queue.Full):
             into.put(item, timeout=WAIT_SECONDS)
@@ -90,7 +90,7 @@ def _put(into: queue.Queue[Item], item: Item, closed: threading.Event) -> None:
 
 
 def _task_stream() -> Any:
-    """The connection on which this Spark task's input came; None where it is not found."""
+    """The connection on which this Spark task's input came; None if it is not found."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "main" and "infile" in frame.f_code.co_varnames:
@@ -101,6 +101,6 @@ def _task_stream() -> Any:
 
 def _is_marked_whole(stream: Any) -> bool:
     if not hasattr(stream, "peek"):
-        logger.warning("This Spark's Python worker does not tell whether its input was whole")
+        logger.warning("The Python worker of this Spark version does not tell whether its input was complete")
         return True
     return bool(stream.peek(1))

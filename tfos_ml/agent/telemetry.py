@@ -1,4 +1,4 @@
-"""What a node sends to the driver for MLflow besides metrics: samples of its host, checkpoints."""
+"""Sends to the driver what MLflow gets besides metrics: samples of the node's host, and checkpoints."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tfos_ml.protocol.messages import Checkpoint, CheckpointTaken
 
 logger = logging.getLogger(__name__)
 SYSTEM = "system"  # MLflow shows metrics of this name on a page of their own
-KEPT_SYSTEM_REPORTS = 1000  # where they cannot be passed on at once
+KEPT_SYSTEM_REPORTS = 1000  # kept if they cannot be sent at once
 
 
 class NodeTelemetry:
-    """Keeps and sends what the run's :class:`tfos_ml.protocol.settings.Telemetry` wants of one node."""
+    """Collects and sends what the run's :class:`tfos_ml.protocol.settings.Telemetry` asks of one node."""
 
     def __init__(self, member: NodeIdentity):
         self._task = member.task
@@ -35,7 +35,7 @@ class NodeTelemetry:
         self._system_reports: deque[dict[str, Any]] = deque(maxlen=KEPT_SYSTEM_REPORTS)
 
     def start(self, link: ProgressLink | None) -> None:
-        """Begin to sample; what comes goes to the driver over `link`, if there is one."""
+        """Begin to sample; samples go to the driver over `link`, if there is one."""
         self._link = link
         period = self._task.settings.telemetry.system_metrics
         if period:
@@ -43,7 +43,7 @@ class NodeTelemetry:
             self._system.start()
 
     def _report_system(self, sample: dict[str, float]) -> None:
-        """Pass a sample on at once, or keep it for the end; called from a thread."""
+        """Send a sample at once, or keep it for the end; called from a thread."""
         report = _system_report(self._label, sample)
         if self._link is not None:
             self._link.report(report)
@@ -73,7 +73,7 @@ class NodeTelemetry:
             send(CheckpointTaken())
 
     def facts(self) -> dict[str, Any]:
-        """What goes into the node's report: samples that could not be passed on."""
+        """The node's report gets the samples that could not be sent before."""
         return {"system": list(self._system_reports)} if self._system_reports else {}
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class _SystemMetrics:
                 self._report(_sample(monitors))
                 self._closed.wait(self._period)
         except Exception:  # training must not depend on it
-            logger.warning("System metrics of this node are not reported any more", exc_info=True)
+            logger.warning("This node reports no more system metrics", exc_info=True)
 
     def close(self) -> None:
         """End the thread."""
@@ -119,11 +119,11 @@ def _monitors() -> list[Any]:
     from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
     from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
 
-    kinds: list[Any] = [CPUMonitor, DiskMonitor, NetworkMonitor]
-    monitors = [kind() for kind in kinds]
+    monitor_classes: list[Any] = [CPUMonitor, DiskMonitor, NetworkMonitor]
+    monitors = [monitor_class() for monitor_class in monitor_classes]
     with contextlib.suppress(Exception):  # no GPU, or no library to ask it
-        kinds = [GPUMonitor]
-        monitors += [kind() for kind in kinds]
+        monitor_classes = [GPUMonitor]
+        monitors += [monitor_class() for monitor_class in monitor_classes]
     return monitors
 
 

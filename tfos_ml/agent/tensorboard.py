@@ -1,7 +1,7 @@
 """``python -m tfos_ml.agent.tensorboard <log_dir> <host> <port> <parent>``: TensorBoard, started by the chief.
 
 It writes its address to standard output, and dies with its parent. It runs in a
-session of its own; the node's reaper ends what it has started.
+session of its own; the node's reaper kills the processes that it has started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfos_ml.worker.main import die_with
 
 
 class TensorBoard:
-    """The supervisor's handle on the TensorBoard process, whose `environment` is given whole; port 0 is any."""
+    """The supervisor's handle on the TensorBoard process; `environment` is its complete one, port 0 means any port."""
 
     def __init__(self, log_dir: str, host: str, environment: Mapping[str, str], parent: int, port: int = 0):
         self._process = subprocess.Popen(
@@ -48,8 +48,8 @@ class TensorBoard:
         taken = f", for instance because port {port} (spark.tfos_ml.tensorboardPort) is not free" if port else ""
         raise ClusterConfigError(
             "tensorboard=True needs the package tensorboard on the host of the chief, and it could not be started there"
-            f"{taken}. Install it with: pip install tensorboard (up to 2.20 it needs 'setuptools<81', too). Its own "
-            "error is on the console or in the log of the chief's executor."
+            f"{taken}. Install it with: pip install tensorboard (versions up to 2.20 also need 'setuptools<81'). Its "
+            "own error is on the console or in the log of the chief's executor."
         )
 
     def wait(self, timeout: float) -> None:

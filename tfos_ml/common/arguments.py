@@ -20,8 +20,8 @@ def check_dataframe(data: Any, method: str) -> None:
     """Raise ``InputTypeError`` unless `data` is a Spark DataFrame, classic or Connect's."""
     if hasattr(data, "mapInArrow") and hasattr(data, "sparkSession"):
         return
-    kind = type(data)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    data_class = type(data)
+    name = f"{data_class.__module__}.{data_class.__qualname__}"
     hint = next((text for module, text in _HINTS.items() if name.startswith(module)), "")
     raise errors.InputTypeError(f"{method} takes a Spark DataFrame. Received: {name}. {hint}".rstrip())
 

@@ -54,9 +54,9 @@ def open_uri(uri: str, silent_seconds: float | None = None) -> tuple[fs.FileSyst
     try:
         filesystem, path = fs.FileSystem.from_uri(pyarrows)
     except (pa.ArrowException, ValueError) as error:
-        found = _open_by_fsspec(uri)
-        if found is not None:
-            return found
+        opened = _open_by_fsspec(uri)
+        if opened is not None:
+            return opened
         raise StorageError(
             f"it is no absolute path and no URI that pyarrow.fs understands ({_shown(error, uri)}). {_advice(uri)}"
         ) from None
@@ -75,10 +75,10 @@ def child_uri(uri: str, name: str) -> str:
 
 def _without_token(uri: str) -> tuple[str, str]:
     """A URI as pyarrow knows it, and the session token that it had."""
-    found = _TOKEN.search(uri) if _scheme(uri) == "s3" else None
-    if found is None:
+    match = _TOKEN.search(uri) if _scheme(uri) == "s3" else None
+    if match is None:
         return uri, ""
-    return _TOKEN.sub(r"\1", uri).rstrip("?&"), unquote(found[2])
+    return _TOKEN.sub(r"\1", uri).rstrip("?&"), unquote(match[2])
 
 
 def _impatient(filesystem: fs.FileSystem, silent_seconds: float, token: str) -> fs.FileSystem:

@@ -97,8 +97,8 @@ def store_settings() -> dict[str, str]:
     given = context._jsc.hadoopConfiguration().getPropsWithPrefix(_PREFIX)
     names = [_PREFIX + name for name in _READ]
     names += [_PREFIX + name for name in given if name.startswith("bucket.") and name.endswith(_READ)]
-    found = {name: settings(name) for name in names}
-    return {name: value for name, value in found.items() if value}
+    values = {name: settings(name) for name in names}
+    return {name: value for name, value in values.items() if value}
 
 
 def s3_uri(uri: str, setting: Settings) -> str:

@@ -82,12 +82,12 @@ class ProcessHandle:
             return None
         except (OSError, AttributeError):  # a kernel before 5.3, or forbidden
             descriptor = None
-        found = start_ticks(pid)  # read after opening: if it is the right one, so is what was opened
-        if found is None or (started is not None and found != started):
+        ticks = start_ticks(pid)  # read after opening: if it is the right one, so is what was opened
+        if ticks is None or (started is not None and ticks != started):
             if descriptor is not None:
                 os.close(descriptor)
             return None
-        return cls(pid, found, descriptor)
+        return cls(pid, ticks, descriptor)
 
     def fileno(self) -> int:
         """Descriptor that can be read from once it has ended; raises ``OSError`` where the kernel has none."""

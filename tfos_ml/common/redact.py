@@ -26,15 +26,15 @@ def redact(text: object, *, secrets: Iterable[str] = (), mark: str = HIDDEN + "@
     `secrets` are hidden, too, wherever they stand. `mark` takes the place of user and password; empty for a URI that is
     to be used again.
     """
-    shown = str(text)
+    redacted = str(text)
     for secret in sorted(secrets, key=len, reverse=True):
-        shown = shown.replace(secret, HIDDEN)
-    shown = _USER.sub(lambda found: found[1] + mark, shown)
-    return _QUERY.sub(_without_value, shown)
+        redacted = redacted.replace(secret, HIDDEN)
+    redacted = _USER.sub(lambda match: match[1] + mark, redacted)
+    return _QUERY.sub(_without_value, redacted)
 
 
-def _without_value(found: re.Match[str]) -> str:
-    return f"{found[1]}{found[2]}={HIDDEN}" if _is_secret_parameter(found[2]) else found[0]
+def _without_value(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2]}={HIDDEN}" if _is_secret_parameter(match[2]) else match[0]
 
 
 def _is_secret_parameter(quoted: str) -> bool:
@@ -50,10 +50,10 @@ def is_secret(name: str) -> bool:
 def secrets_of_uri(uri: str) -> set[str]:
     """User, password, both, and secret parameters as they stand in a URI, for errors that show parts of it."""
     parts = {value for _, name, value in _QUERY.findall(uri) if _is_secret_parameter(name)}
-    found = _USER.search(uri)
-    if found is not None:
-        whole = found[2] or found[3] or ""
-        parts |= {whole, *whole.split(":", 1)}
+    match = _USER.search(uri)
+    if match is not None:
+        user_info = match[2] or match[3] or ""
+        parts |= {user_info, *user_info.split(":", 1)}
     return {p for part in parts for p in (part, unquote(part)) if len(p) >= _SHORTEST_SECRET}
 
 

@@ -33,12 +33,12 @@ def repartition_by_id(df: DataFrame, partitions: int, number: Column) -> DataFra
 
 def keys_of_partitions(partitions: int) -> list[int]:
     """For each partition the least int that Spark's hash partitioning puts there."""
-    found: dict[int, int] = {}
+    keys: dict[int, int] = {}
     key = 0
-    while len(found) < partitions:
-        found.setdefault(_murmur3(key) % partitions, key)
+    while len(keys) < partitions:
+        keys.setdefault(_murmur3(key) % partitions, key)
         key += 1
-    return [found[number] for number in range(partitions)]
+    return [keys[number] for number in range(partitions)]
 
 
 def _murmur3(value: int) -> int:
@@ -139,9 +139,9 @@ def struct_of(ddl: str) -> StructType:
     """The type that a schema string such as ``"id long, name string"`` names."""
     from pyspark.sql.types import StructType, _parse_datatype_string
 
-    found = StructType.fromDDL(ddl) if hasattr(StructType, "fromDDL") else _parse_datatype_string(ddl)
-    assert isinstance(found, StructType)
-    return found
+    struct = StructType.fromDDL(ddl) if hasattr(StructType, "fromDDL") else _parse_datatype_string(ddl)
+    assert isinstance(struct, StructType)
+    return struct
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:

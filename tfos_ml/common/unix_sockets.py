@@ -33,9 +33,9 @@ def locked(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
     directory.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
-            raise PermissionError(f"{directory} is of user {found.st_uid}, with mode {found.st_mode:o}")
+        status = os.fstat(descriptor)
+        if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
+            raise PermissionError(f"{directory} is of user {status.st_uid}, with mode {status.st_mode:o}")
         deadline = time.monotonic() + seconds
         while True:
             try:

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError
-from tfos_ml.tfrecord.columns import EXAMPLE, columns_of
 from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode
+from tfos_ml.tfrecord.feature_types import EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import find
 from tfos_ml.tfrecord.functions import read, write
 from tfos_ml.tfrecord.inference import infer, schema_of, seen_in
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 Record = tuple[bytearray, None]
-_ROWS = 1000  # that are serialised at once
+_ROWS = 1000  # that are serialized at once
 _TYPES = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -90,21 +90,21 @@ def loadTFRecords(sc: SparkContext, input_dir: str, binary_features: Collection[
 
     options = Options(record_type=EXAMPLE, binary_features=tuple(binary_features))
     uri = _qualified(sc, input_dir)
-    found = infer(find([uri]).files, options)
-    schema = from_arrow_schema(pa.schema([(field.name, _doubles(field.type)) for field in found]))
+    columns = infer(find([uri]).files, options)
+    schema = from_arrow_schema(pa.schema([(field.name, _doubles(field.type)) for field in columns]))
     df = read(SparkSession(sc), plan_read([uri], options, schema))
     loadedDF[df] = input_dir
     return df
 
 
-def _doubles(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_list(kind):
-        return pa.list_(_doubles(kind.value_type))
-    return pa.float64() if pa.types.is_float32(kind) else kind
+def _doubles(arrow_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(arrow_type):
+        return pa.list_(_doubles(arrow_type.value_type))
+    return pa.float64() if pa.types.is_float32(arrow_type) else arrow_type
 
 
 def toTFExample(dtypes: Iterable[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Record]]:
-    """A function for ``rdd.mapPartitions``, of Rows to pairs of a serialised ``tf.train.Example`` and None.
+    """A function for ``rdd.mapPartitions``, of Rows to pairs of a serialized ``tf.train.Example`` and None.
 
     Takes ``DataFrame.dtypes``; raises ``ColumnTypeError`` if a column is of a type that no feature holds.
 
@@ -160,7 +160,7 @@ def _type(feature: Any, is_binary: bool) -> DataType:
 
 
 def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) -> list[Row]:
-    """Records as Rows, for ``rdd.mapPartitions``; each record is a tuple of a serialised ``tf.train.Example`` and more.
+    """Records as Rows, for ``rdd.mapPartitions``; each record is a tuple of a serialized ``tf.train.Example`` and more.
 
     A feature with one value is that value, with several a list, with none, or that is not there, None;
     `binary_features` are bytes, no text. Raises ``CorruptRecordError`` if a record is no Example.
@@ -172,10 +172,10 @@ def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) ->
     for feature in seen.values():
         feature.is_array = True
     schema = schema_of(seen, binary_features)
-    found = decode_records(pa.array(records, pa.large_binary()), columns_of(schema, EXAMPLE), EXAMPLE)
-    for number, reason in sorted(found.problems.items()):
+    decoded = decode_records(pa.array(records, pa.large_binary()), columns_of(schema, EXAMPLE), EXAMPLE)
+    for number, reason in sorted(decoded.problems.items()):
         raise CorruptRecordError(f"Record {number} of {len(records)}: {reason}.")
-    lists = [column.to_pylist() for column in found.columns]
+    lists = [column.to_pylist() for column in decoded.columns]
     return [Row(**dict(zip(schema.names, map(_value, values), strict=True))) for values in zip(*lists, strict=True)]
 
 

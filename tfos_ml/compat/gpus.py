@@ -26,8 +26,8 @@ def assign_gpus(ctx: Any, wanted: int | None, needs_them: bool = True) -> None:
     """
     gpus = [gpu for gpu in os.environ.get(VISIBLE, "").split(",") if gpu]
     if not gpus and wanted != 0 and _KUBERNETES not in os.environ and gpu_info.is_gpu_available():
-        found = gpu_info.get_gpus(wanted or 1, local_index(ctx), format=gpu_info.AS_LIST)
-        gpus = list(found)
+        assigned = gpu_info.get_gpus(wanted or 1, local_index(ctx), format=gpu_info.AS_LIST)
+        gpus = list(assigned)
     if wanted is not None:
         if len(gpus) < wanted and (gpus or needs_them):
             raise ClusterConfigError(

@@ -21,7 +21,7 @@ from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.compat import TFCluster, util
 from tfos_ml.compat.gpus import num_gpus
 from tfos_ml.compat.map_functions import MapFun
-from tfos_ml.compat.params import (
+from tfos_ml.compat.pipeline_params import (
     HasBatchSize,
     HasClusterSize,
     HasEpochs,
@@ -287,14 +287,14 @@ def _widened(df: DataFrame, column: str) -> Any:
     return F.col(column).cast(_wide(df.schema[column].dataType))
 
 
-def _wide(kind: DataType) -> DataType:
+def _wide(data_type: DataType) -> DataType:
     from pyspark.sql.types import ArrayType, DoubleType, FractionalType, IntegralType, LongType
 
-    if isinstance(kind, ArrayType):
-        return ArrayType(_wide(kind.elementType), kind.containsNull)
-    if isinstance(kind, FractionalType):
+    if isinstance(data_type, ArrayType):
+        return ArrayType(_wide(data_type.elementType), data_type.containsNull)
+    if isinstance(data_type, FractionalType):
         return DoubleType()
-    return LongType() if isinstance(kind, IntegralType) else kind
+    return LongType() if isinstance(data_type, IntegralType) else data_type
 
 
 def single_node_env(args: Any) -> None:

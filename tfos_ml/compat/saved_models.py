@@ -37,8 +37,8 @@ def save_model(model: Any, path: str) -> None:
 
 def _is_of(package: str, model: Any) -> bool:
     """Whether it is a model of a package, ``keras`` or ``tf_keras``."""
-    kind = getattr(sys.modules.get(package), "Model", None)
-    return kind is not None and isinstance(model, kind)
+    model_class = getattr(sys.modules.get(package), "Model", None)
+    return model_class is not None and isinstance(model, model_class)
 
 
 def input_names(model: Any, inputs: dict[str, TensorInfo]) -> list[str]:

@@ -20,35 +20,35 @@ def plain(array: pa.Array) -> pa.Array:
     zeros; images lists of shape (height, width, channels). Raises ``ShapeError`` if the data of an image is not of its
     declared size, or a struct is neither vector nor image.
     """
-    kind = array.type
-    if pa.types.is_struct(kind):
-        names = [field.name for field in kind]
+    arrow_type = array.type
+    if pa.types.is_struct(arrow_type):
+        names = [field.name for field in arrow_type]
         if names not in (IMAGE_FIELDS, VECTOR_FIELDS):
             raise ShapeError(
                 f"A struct of {names} is no tensor; expected a vector, an image, or a field of the struct."
             )
         return _image_lists(array) if names == IMAGE_FIELDS else _vector_lists(array)
-    target = _plain_type(kind)
-    return array if target == kind else array.cast(target)
+    target = _plain_type(arrow_type)
+    return array if target == arrow_type else array.cast(target)
 
 
-def spec_of(kind: pa.DataType, name: str, column: str) -> ColumnSpec:
+def spec_of(arrow_type: pa.DataType, name: str, column: str) -> ColumnSpec:
     """The spec of a feature column, as the Arrow type of its :func:`plain` form implies."""
     ndim = 0
-    while pa.types.is_list(kind):
-        kind, ndim = kind.value_type, ndim + 1
-    dtype = str(kind).removeprefix("large_")  # spark.sql.execution.arrow.useLargeVarTypes
+    while pa.types.is_list(arrow_type):
+        arrow_type, ndim = arrow_type.value_type, ndim + 1
+    dtype = str(arrow_type).removeprefix("large_")  # spark.sql.execution.arrow.useLargeVarTypes
     return ColumnSpec(name, column, "feature", dtype, ndim)
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_list(kind):
-        return pa.list_(_plain_type(kind.value_type))
-    if pa.types.is_date(kind):
+def _plain_type(arrow_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(arrow_type):
+        return pa.list_(_plain_type(arrow_type.value_type))
+    if pa.types.is_date(arrow_type):
         return pa.int32()
-    if pa.types.is_decimal(kind):
+    if pa.types.is_decimal(arrow_type):
         return pa.float64()
-    return pa.int64() if pa.types.is_timestamp(kind) else kind
+    return pa.int64() if pa.types.is_timestamp(arrow_type) else arrow_type
 
 
 def _vector_lists(array: pa.Array) -> pa.Array:
@@ -70,12 +70,13 @@ def _image_lists(array: pa.Array) -> pa.Array:
     """Images of Spark's image schema as lists of lists of lists of uint8."""
     _, *sizes, _, data = array.flatten()
     heights, widths, channels = (s.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) for s in sizes)
-    found = pc.binary_length(data).fill_null(0).to_numpy(zero_copy_only=False)
-    wrong = np.flatnonzero(found != heights * widths * channels)
+    byte_counts = pc.binary_length(data).fill_null(0).to_numpy(zero_copy_only=False)
+    wrong = np.flatnonzero(byte_counts != heights * widths * channels)
     if len(wrong):
         h, w, c = (int(n[wrong[0]]) for n in (heights, widths, channels))
         raise ShapeError(
-            f"An image of {h} x {w} pixels and {c} channels has {found[wrong[0]]} bytes of data, expected {h * w * c}."
+            f"An image of {h} x {w} pixels and {c} channels has {byte_counts[wrong[0]]} bytes of data, "
+            f"expected {h * w * c}."
         )
     pixels = np.frombuffer(b"".join(data.drop_null().to_pylist()), np.uint8)
     by_pixel = list_array(np.repeat(channels, heights * widths), pa.array(pixels))
@@ -108,12 +109,12 @@ def value_bytes(array: pa.Array) -> int:
 
     Unlike ``nbytes`` it is a sum over the rows, whatever batches they come in.
     """
-    kind = array.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    arrow_type = array.type
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
         return 4 * len(array) + value_bytes(array.flatten())
-    if any(is_kind(kind) for is_kind in _TEXTS):
+    if any(is_kind(arrow_type) for is_kind in _TEXTS):
         return 4 * len(array) + (pc.sum(pc.binary_length(array)).as_py() or 0)
-    return len(array) * max(1, kind.bit_width // 8)
+    return len(array) * max(1, arrow_type.bit_width // 8)
 
 
 def count_nulls(array: pa.Array, ndim: int) -> int:
@@ -129,10 +130,10 @@ def rows_with_nulls(array: pa.Array, ndim: int) -> Array:
     for _ in range(ndim):
         ends.append(np.cumsum(_lengths(array)))
         array = array.flatten()
-        found = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+        rows = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
         for end in reversed(ends):
-            found = np.searchsorted(end, found, side="right")
-        places.append(found)
+            rows = np.searchsorted(end, rows, side="right")
+        places.append(rows)
     return np.unique(np.concatenate(places))
 
 
@@ -215,14 +216,14 @@ def shown_extents(extents: Extents) -> str:
 
 def longest_by_row(array: pa.Array, ndim: int) -> Array:
     """Length of each row's longest array at each level of nesting, shape ``(rows, ndim)``, int64; 0 for nulls."""
-    found = np.zeros((len(array), ndim), dtype=np.int64)
+    longest = np.zeros((len(array), ndim), dtype=np.int64)
     rows = np.arange(len(array))
-    lengths = found[:, 0] = _lengths(array)
+    lengths = longest[:, 0] = _lengths(array)
     for level in range(1, ndim):
         rows, array = np.repeat(rows, lengths), array.flatten()
         lengths = _lengths(array)
-        np.maximum.at(found[:, level], rows, lengths)
-    return found
+        np.maximum.at(longest[:, level], rows, lengths)
+    return longest
 
 
 def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0, shape: RowShape | None = None) -> Array:

@@ -31,13 +31,13 @@ def is_row_batch(batch: pa.RecordBatch) -> bool:
 def form_of(batch: pa.RecordBatch) -> Kind:
     """What the elements of a batch are; those of a DataFrame are tuples."""
     if is_row_batch(batch):
-        kind: Kind = json.loads(batch.schema.metadata[FORM_KEY])
-        return kind
+        form: Kind = json.loads(batch.schema.metadata[FORM_KEY])
+        return form
     return ["fields", "tuple", batch.schema.names, list(map(_kind_of, batch.schema.types))]
 
 
-def _kind_of(kind: pa.DataType) -> Kind:
-    return ["list", _kind_of(kind.value_type)] if pa.types.is_list(kind) else VALUE
+def _kind_of(arrow_type: pa.DataType) -> Kind:
+    return ["list", _kind_of(arrow_type.value_type)] if pa.types.is_list(arrow_type) else VALUE
 
 
 def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
@@ -50,28 +50,29 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
     field holds arrays that differ in their number of dimensions, and ``ColumnTypeError`` if no tensor has a type for
     its values.
     """
-    kind = form_of(batch)
-    fields: Kind = kind if kind[0] == "fields" else ["fields", "value", [0], [kind]]
+    form = form_of(batch)
+    fields: Kind = form if form[0] == "fields" else ["fields", "value", [0], [form]]
     _, how, names, kinds = fields[:4]
-    found = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
-    if len(found) != 1:
+    positions = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
+    if len(positions) != 1:
         raise ColumnNotFoundError(
-            f"Elements of the RDD have {len(found) or 'no'} fields {key!r}, expected one. Available: {names or 'none'}"
+            f"Elements of the RDD have {len(positions) or 'no'} fields {key!r}, expected one. "
+            f"Available: {names or 'none'}"
         )
-    array: pa.Array = batch.column(found[0])
-    kind = kinds[found[0]]
-    _check_tensor(kind, key)
-    if kind[0] != "ndarray" or kind[2] == []:
+    array: pa.Array = batch.column(positions[0])
+    form = kinds[positions[0]]
+    _check_tensor(form, key)
+    if form[0] != "ndarray" or form[2] == []:
         return array
-    return with_nulls(_nested_lists(array.drop_null(), kind[2]), array.is_valid().to_numpy(zero_copy_only=False))
+    return with_nulls(_nested_lists(array.drop_null(), form[2]), array.is_valid().to_numpy(zero_copy_only=False))
 
 
-def _check_tensor(kind: Kind, key: str | int) -> None:
+def _check_tensor(form: Kind, key: str | int) -> None:
     """Raise ``ColumnTypeError`` if values of a kind, or items of theirs, travel as what they are not."""
-    while kind[0] in ("list", "tuple"):
-        kind = kind[1]
-    if kind[0] in ("coded", "mixed"):
-        what, cast = ("values of several types", MIXED_CAST) if kind[0] == "mixed" else _coded(kind[1])
+    while form[0] in ("list", "tuple"):
+        form = form[1]
+    if form[0] in ("coded", "mixed"):
+        what, cast = ("values of several types", MIXED_CAST) if form[0] == "mixed" else _coded(form[1])
         raise ColumnTypeError(
             f"Field {key!r} of the RDD holds {what}, which no tensor can hold. Convert it first, with rdd.map(): "
             f"{cast}."
@@ -102,38 +103,38 @@ def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
 
     With `lists` lists of numbers come as lists, rather than as arrays, which are much faster.
     """
-    kind = form_of(batch)
-    array = batch.to_struct_array() if kind[0] == "fields" else batch.column(0)
-    return _decode(array, kind, lists) if len(array) else []
+    form = form_of(batch)
+    array = batch.to_struct_array() if form[0] == "fields" else batch.column(0)
+    return _decode(array, form, lists) if len(array) else []
 
 
-def _decode(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:
-    if kind == VALUE:
-        dense = _dense(array) if _holds_numbers(kind, array.type) else None
+def _decode(array: pa.Array, form: Kind, lists: bool) -> list[Any]:
+    if form == VALUE:
+        dense = _dense(array) if _holds_numbers(form, array.type) else None
         return array.to_pylist() if dense is None else dense.tolist()
     if array.null_count:
-        known = iter(_decode(array.drop_null(), kind, lists))
+        known = iter(_decode(array.drop_null(), form, lists))
         return [next(known) if valid else None for valid in array.is_valid().to_pylist()]
-    if kind[0] == "numpy":
-        return list(_from_arrow(array, np.dtype(kind[1])))
-    if kind[0] == "ndarray":
-        return _decode_arrays(array, np.dtype(kind[1]), kind[2])
-    if kind[0] in _DECODERS:
-        return _DECODERS[kind[0]](array, kind)
-    return _decode_fields(array, kind, lists) if kind[0] == "fields" else _decode_lists(array, kind, lists)
+    if form[0] == "numpy":
+        return list(_from_arrow(array, np.dtype(form[1])))
+    if form[0] == "ndarray":
+        return _decode_arrays(array, np.dtype(form[1]), form[2])
+    if form[0] in _DECODERS:
+        return _DECODERS[form[0]](array, form)
+    return _decode_fields(array, form, lists) if form[0] == "fields" else _decode_lists(array, form, lists)
 
 
-def _decode_coded(array: pa.Array, kind: Kind) -> list[Any]:
-    _, name, inner = kind
+def _decode_coded(array: pa.Array, form: Kind) -> list[Any]:
+    _, name, inner = form
     return list(map(CODECS[name].decode, _decode(array, inner, lists=True)))
 
 
-def _decode_mixed(array: pa.StructArray, kind: Kind) -> list[Any]:
+def _decode_mixed(array: pa.StructArray, form: Kind) -> list[Any]:
     chosen, *columns = array.flatten()
     numbers = chosen.to_numpy()
     known = [
         iter(_decode(column.filter(pa.array(numbers == number)), item, lists=True))
-        for number, (column, item) in enumerate(zip(columns, kind[1], strict=True))
+        for number, (column, item) in enumerate(zip(columns, form[1], strict=True))
     ]
     return [None if number < 0 else next(known[number]) for number in numbers]
 
@@ -172,8 +173,8 @@ def _decode_arrays(array: pa.Array, dtype: np.dtype[Any], shape: list[int] | Non
     return list(stacked) if shape else [stacked[i, ...] for i in range(len(stacked))]
 
 
-def _decode_fields(array: pa.StructArray, kind: Kind, lists: bool) -> list[Any]:
-    _, how, names, kinds, *class_name = kind
+def _decode_fields(array: pa.StructArray, form: Kind, lists: bool) -> list[Any]:
+    _, how, names, kinds, *class_name = form
     columns = [_decode(field, k, lists) for field, k in zip(array.flatten(), kinds, strict=False)]
     rows = zip(*columns, strict=True) if columns else iter([()] * len(array))
     if how == "dict":
@@ -192,8 +193,8 @@ def _named_tuple(name: str, *fields: str) -> type:
     return namedtuple(name, fields)
 
 
-def _decode_lists(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:
-    how, item = kind
+def _decode_lists(array: pa.Array, form: Kind, lists: bool) -> list[Any]:
+    how, item = form
     as_arrays = not lists and _holds_numbers(item, array.type.value_type) and (how == "list" or item == VALUE)
     rows: Any = _dense(array) if as_arrays else None
     if rows is None:
@@ -207,11 +208,11 @@ def _decode_lists(array: pa.Array, kind: Kind, lists: bool) -> list[Any]:
     return list(rows) if how == "list" else list(map(_as_tuple, rows))
 
 
-def _holds_numbers(kind: Kind, type_: pa.DataType) -> bool:
-    if kind[0] == "list":
-        return _holds_numbers(kind[1], type_.value_type)
+def _holds_numbers(form: Kind, type_: pa.DataType) -> bool:
+    if form[0] == "list":
+        return _holds_numbers(form[1], type_.value_type)
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)
-    return kind == VALUE and is_number
+    return form == VALUE and is_number
 
 
 def _dense(array: pa.Array) -> Array | None:

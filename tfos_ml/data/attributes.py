@@ -16,8 +16,8 @@ _SHOWN_NAMES = 8
 
 
 def _attributes(given: StructType, column: str) -> dict[str, Any]:
-    found = [field.metadata for field in given.fields if field.name == column]
-    about: dict[str, Any] = found[0].get("ml_attr", {}) if found else {}
+    metadata = [field.metadata for field in given.fields if field.name == column]
+    about: dict[str, Any] = metadata[0].get("ml_attr", {}) if metadata else {}
     return about
 
 
@@ -47,8 +47,8 @@ def check_vector_width(given: StructType, spec: ColumnSpec, tensor: TensorInfo) 
     shape = row_shape(spec.ndim, tensor)
     if names is None or not shape or shape[0] in (None, len(names)):
         return
-    shown = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
+    excerpt = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
     raise ShapeError(
-        f"Column '{spec.column}' holds vectors of {len(names)} elements ({shown}), but input '{spec.name}' expects "
+        f"Column '{spec.column}' holds vectors of {len(names)} elements ({excerpt}), but input '{spec.name}' expects "
         f"{tensor}: {shape[0]} in each row. Change inputCols of the VectorAssembler that made it, or the model's Input."
     )

@@ -45,8 +45,8 @@ def check(message: pa.RecordBatch | None) -> None:
     Flight passes the message of the ``ArrowInvalid`` on to the sender.
     """
     if message is None or message.schema != MESSAGE_SCHEMA or message.num_rows != 1:
-        found = "no record batch" if message is None else f"{message.num_rows} rows of {message.schema.to_string()!r}"
-        raise pa.ArrowInvalid(f"malformed block: expected one row of {MESSAGE_SCHEMA.to_string()!r}, got {found}")
+        content = "no record batch" if message is None else f"{message.num_rows} rows of {message.schema.to_string()!r}"
+        raise pa.ArrowInvalid(f"malformed block: expected one row of {MESSAGE_SCHEMA.to_string()!r}, got {content}")
     if message.column("rows").null_count or message.column("block").null_count:
         raise pa.ArrowInvalid("malformed block: 'rows' and 'block' must not be null")
     declared, block = unpack(message)

@@ -75,8 +75,8 @@ def fit_to_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> 
     """
     is_text = values.dtype.kind in "OSU"
     if is_text != (tensor.dtype == "string"):
-        kind = "text" if is_text else str(values.dtype)
-        raise ShapeError(f"Column '{column}' holds {kind}, but input '{name}' expects {tensor}.")
+        what = "text" if is_text else str(values.dtype)
+        raise ShapeError(f"Column '{column}' holds {what}, but input '{name}' expects {tensor}.")
     if not is_text:
         values = _cast_exactly(values, _numpy_dtype(tensor.dtype), column, name, tensor)
     return _fit_shape(values, column, name, tensor)

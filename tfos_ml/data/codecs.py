@@ -73,14 +73,14 @@ _CASTS = [
 ]
 
 
-def codec_for(kind: type) -> str | None:
+def codec_for(value_class: type) -> str | None:
     """Name of the codec for a type."""
-    return _NAMES.get(kind)
+    return _NAMES.get(value_class)
 
 
-def cast_for(kind: type) -> str | None:
+def cast_for(value_class: type) -> str | None:
     """What a user may write to make a value of a type that travels of a value ``x``; None if that is not known."""
-    if issubclass(kind, np.generic):
+    if issubclass(value_class, np.generic):
         return "float(x)"
-    known = next((cast for attribute, cast in _CASTS if hasattr(kind, attribute)), None)
-    return known or ("vars(x)" if getattr(kind, "__dictoffset__", 0) else None)
+    known = next((cast for attribute, cast in _CASTS if hasattr(value_class, attribute)), None)
+    return known or ("vars(x)" if getattr(value_class, "__dictoffset__", 0) else None)

@@ -76,9 +76,9 @@ def _kinds(batch: pa.RecordBatch) -> list[Kind]:
     return list(form[3]) if form[0] == "fields" else [form]
 
 
-def _type_name(kind: Kind, type_: pa.DataType) -> str:
+def _type_name(form: Kind, type_: pa.DataType) -> str:
     """The same for all batches of one kind, however long their lists are."""
-    if kind == VALUE:
+    if form == VALUE:
         return str(type_)
-    names = {"numpy": kind[1], "ndarray": "array", "fields": kind[1]}
-    return str(names.get(kind[0], kind[0]))
+    names = {"numpy": form[1], "ndarray": "array", "fields": form[1]}
+    return str(names.get(form[0], form[0]))

@@ -33,8 +33,8 @@ UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
 PARTITION_SHIFT = 33  # of Spark's monotonically_increasing_id
 
 
-def dealt_number(row: Column) -> Column:
-    """The number by which a row of some id is dealt round to nodes, and to buckets of a snapshot.
+def round_robin_number(row: Column) -> Column:
+    """The number that decides, modulo their count, which node or snapshot bucket gets a row.
 
     Dealing from a source partition's own number on spreads the rows of many small partitions, too.
     """
@@ -61,8 +61,8 @@ def unpack_counts(text: str) -> Int64s:
 def total_counts(counts: Sequence[Int64s]) -> Int64s:
     """Rows by source partition over all nodes."""
     total = np.zeros(max(map(len, counts), default=0), dtype=np.int64)
-    for one in counts:
-        total[: len(one)] += one
+    for part in counts:
+        total[: len(part)] += part
     return total
 
 

@@ -97,7 +97,7 @@ def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: i
 def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
     """One batch, or several if elements differ in form."""
     try:
-        array, kind = _encode(elements, "element", _ELEMENT)
+        array, form = _encode(elements, "element", _ELEMENT)
     except _ChangedError as error:
         if len(elements) == 1:
             raise ColumnTypeError(str(error)) from None
@@ -105,8 +105,8 @@ def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
         yield from _batches(elements[:middle])
         yield from _batches(elements[middle:])
         return
-    struct = array if kind[0] == "fields" else pa.StructArray.from_arrays([array], ["value"])
-    yield pa.RecordBatch.from_struct_array(struct).replace_schema_metadata({FORM_KEY: json.dumps(kind)})
+    struct = array if form[0] == "fields" else pa.StructArray.from_arrays([array], ["value"])
+    yield pa.RecordBatch.from_struct_array(struct).replace_schema_metadata({FORM_KEY: json.dumps(form)})
 
 
 def _encode(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
@@ -122,10 +122,10 @@ def _encode(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
         raise (ColumnTypeError if "" in families else _ChangedError)(_message(where, known))
     if known == types:
         return _ENCODERS[families.pop()](values, where, place)
-    array, kind = _encode([v for v in values if v is not None], where, place)
-    if place == _ELEMENT and kind[0] == "fields":
+    array, form = _encode([v for v in values if v is not None], where, place)
+    if place == _ELEMENT and form[0] == "fields":
         raise _ChangedError(_message(where, types))
-    return with_nulls(array, np.array([v is not None for v in values])), kind
+    return with_nulls(array, np.array([v is not None for v in values])), form
 
 
 def _below(place: str) -> str:
@@ -138,22 +138,25 @@ def with_nulls(array: pa.Array, valid: Array) -> pa.Array:
     return array if valid.all() else array.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 
-def _family(kind: type) -> str:
+def _family(value_class: type) -> str:
     """Which encoder a type has; empty for none."""
-    if issubclass(kind, np.number | np.bool_ | np.datetime64):  # timedelta64 is a number
+    if issubclass(value_class, np.number | np.bool_ | np.datetime64):  # timedelta64 is a number
         return "numpy"
-    if kind in (datetime.date, datetime.datetime, datetime.timedelta, Decimal) or _leaf({kind}) is not None:
+    if (
+        value_class in (datetime.date, datetime.datetime, datetime.timedelta, Decimal)
+        or _leaf({value_class}) is not None
+    ):
         return "value"
-    if (kind.__module__, kind.__name__) == ("pyspark.sql.types", "Row"):
+    if (value_class.__module__, value_class.__name__) == ("pyspark.sql.types", "Row"):
         return "row"
-    if kind.__module__ in _SPARK_LINALG and hasattr(kind, "toArray"):
+    if value_class.__module__ in _SPARK_LINALG and hasattr(value_class, "toArray"):
         return "vector"
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+    if issubclass(value_class, tuple) and hasattr(value_class, "_fields"):
         return "namedtuple"
-    if kind is not dict and codec_for(kind):
+    if value_class is not dict and codec_for(value_class):
         return "coded"
-    bases = (tuple, list, dict) if kind is not np.ndarray else (np.ndarray,)
-    return next((base.__name__ for base in bases if issubclass(kind, base)), "")
+    bases = (tuple, list, dict) if value_class is not np.ndarray else (np.ndarray,)
+    return next((base.__name__ for base in bases if issubclass(value_class, base)), "")
 
 
 def _leaf(types: set[type]) -> pa.DataType | None:
@@ -197,9 +200,9 @@ def _encode_mixed(values: list[Any], where: str) -> Encoded:
     known = list(dict.fromkeys(group for group in groups if group is not None))
     arrays, kinds = [], []
     for group in known:
-        array, kind = _encode([v for v, g in zip(values, groups, strict=True) if g == group], where)
+        array, form = _encode([v for v, g in zip(values, groups, strict=True) if g == group], where)
         arrays.append(with_nulls(array, np.array([g == group for g in groups])))
-        kinds.append(kind)
+        kinds.append(form)
     numbers = {group: number for number, group in enumerate(known)}
     chosen = pa.array([numbers.get(group, -1) if group else -1 for group in groups], pa.int16())
     return pa.StructArray.from_arrays([chosen, *arrays], ["", *map(str, range(len(known)))]), ["mixed", kinds]
@@ -213,14 +216,14 @@ def _encode_coded(values: list[Any], where: str, place: str = _FIELD) -> Encoded
     coded = [codec.encode(v) for v in known]
     if name == "time" and any(v.tzinfo is not None and v.utcoffset() is None for v in known):
         raise ColumnTypeError(_message(where, {datetime.time}, "a time of a zone without a date has no offset"))
-    array, kind = _item_lists(coded, where, _ITEM) if isinstance(coded[0], list) else (pa.array(coded), VALUE)
-    return with_nulls(array, np.array([v is not None for v in values])), ["coded", name, kind]
+    array, form = _item_lists(coded, where, _ITEM) if isinstance(coded[0], list) else (pa.array(coded), VALUE)
+    return with_nulls(array, np.array([v is not None for v in values])), ["coded", name, form]
 
 
 def _item_lists(values: list[Any], where: str, place: str) -> Encoded:
     """Lists, and what kind their items are of."""
-    items, kind = _encode(list(chain.from_iterable(values)), f"{where}[*]", place)
-    return list_array(list(map(len, values)), items), ["list", kind]
+    items, form = _encode(list(chain.from_iterable(values)), f"{where}[*]", place)
+    return list_array(list(map(len, values)), items), ["list", form]
 
 
 def _encode_vectors(values: list[Any], where: str, place: str) -> Encoded:
@@ -241,14 +244,14 @@ def _encode_vectors(values: list[Any], where: str, place: str) -> Encoded:
     return pa.StructArray.from_arrays(columns, VECTOR_FIELDS), ["vector"]
 
 
-def _scalars(values: list[Any], types: set[type], where: str, kind: pa.DataType | None = None) -> pa.Array:
-    kind = kind or _leaf(types)
-    if kind is None and len(types) > 1:
+def _scalars(values: list[Any], types: set[type], where: str, arrow_type: pa.DataType | None = None) -> pa.Array:
+    arrow_type = arrow_type or _leaf(types)
+    if arrow_type is None and len(types) > 1:
         raise ColumnTypeError(_message(where, types))
     if types == {datetime.datetime} and len({v.tzinfo is None for v in values if v is not None}) > 1:
         raise ColumnTypeError(_message(where, types, "with and without time zone"))
     try:
-        array = pa.array(values, kind)
+        array = pa.array(values, arrow_type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise ColumnTypeError(_message(where, types, error)) from error
     if isinstance(array, pa.ChunkedArray):
@@ -271,24 +274,24 @@ def _numbers(flat: Array, where: str) -> pa.Array:
 
 def _encode_arrays(values: list[Array], where: str, place: str) -> Encoded:
     dtypes, shape = {v.dtype for v in values}, values[0].shape
-    kind = ["ndarray", values[0].dtype.str]
+    form = ["ndarray", values[0].dtype.str]
     if len(dtypes) > 1:
         if {d.kind for d in dtypes} not in ({"U"}, {"S"}):
             raise _ChangedError(_message(where, {d.type for d in dtypes}, "arrays of several dtypes"))
-        kind[1] = values[0].dtype.kind  # each as wide as it needs
+        form[1] = values[0].dtype.kind  # each as wide as it needs
     if values[0].dtype.kind in "USO":
         texts = list(chain.from_iterable(v.reshape(-1).tolist() for v in values))
-        items, found = _encode(texts, f"{where}[*]")
-        if found != VALUE:
+        items, text_form = _encode(texts, f"{where}[*]")
+        if text_form != VALUE:
             raise ColumnTypeError(_message(where, set(map(type, texts)), "not supported in an array"))
     else:
         items = _numbers(np.concatenate([v.reshape(-1) for v in values]), where)
     if 0 in shape or len(dtypes) > 1 or any(v.shape != shape for v in values):
         shapes = pa.array([v.shape for v in values], pa.list_(pa.int64()))
         lists = list_array([v.size for v in values], items)
-        return pa.StructArray.from_arrays([lists, shapes], ["values", "shape"]), [*kind, None]
+        return pa.StructArray.from_arrays([lists, shapes], ["values", "shape"]), [*form, None]
     # One level only: Arrow 25 takes and filters garbage from slices of nested lists of fixed size.
-    return pa.FixedSizeListArray.from_arrays(items, math.prod(shape)) if shape else items, [*kind, list(shape)]
+    return pa.FixedSizeListArray.from_arrays(items, math.prod(shape)) if shape else items, [*form, list(shape)]
 
 
 def _encode_tuples(values: list[Any], where: str, place: str) -> Encoded:
@@ -301,9 +304,9 @@ def _encode_tuples(values: list[Any], where: str, place: str) -> Encoded:
 
 
 def _encode_lists(values: list[Any], where: str, place: str, how: str = "list") -> Encoded:
-    found = _long_lists(values) if len(values[0]) > MAX_FIELDS and type(values[0][0]) in (int, float) else None
-    if found is not None:
-        return found, [how, VALUE]
+    long_lists = _long_lists(values) if len(values[0]) > MAX_FIELDS and type(values[0][0]) in (int, float) else None
+    if long_lists is not None:
+        return long_lists, [how, VALUE]
     types = set(map(type, chain.from_iterable(values))) - {_NONE}
     leaf, lengths = _leaf(types), list(map(len, values))
     if leaf is not None:
@@ -312,15 +315,15 @@ def _encode_lists(values: list[Any], where: str, place: str, how: str = "list") 
         except _ChangedError:
             raise
         except ColumnTypeError:  # integers of more than 64 bits, say
-            lists, kind = _item_lists(values, where, _below(place))
-            return lists, [how, kind[1]]
+            lists, form = _item_lists(values, where, _below(place))
+            return lists, [how, form[1]]
     mixed: Encoded | None = None
     if place != _ELEMENT and len(set(map(_family, types))) == 1:
         try:
-            lists, kind = _item_lists(values, where, _below(place))
-            if kind[1][0] != "mixed":
-                return lists, [how, kind[1]]
-            mixed = lists, [how, kind[1]]  # unless each position has a form of its own
+            lists, form = _item_lists(values, where, _below(place))
+            if form[1][0] != "mixed":
+                return lists, [how, form[1]]
+            mixed = lists, [how, form[1]]  # unless each position has a form of its own
         except ColumnTypeError:
             pass
     if mixed is not None and len(set(lengths)) > 1:
@@ -355,8 +358,8 @@ def _encode_namedtuples(values: list[Any], where: str, place: str) -> Encoded:
     if len(types) > 1:
         raise _ChangedError(_message(where, set(map(type, values)), "fields or names differ"))
     name, fields = types.pop()
-    struct, kind = _encode_fields(values, "namedtuple", where, place, list(fields))
-    return struct, [*kind, name]
+    struct, form = _encode_fields(values, "namedtuple", where, place, list(fields))
+    return struct, [*form, name]
 
 
 def _encode_rows(values: list[Any], where: str, place: str) -> Encoded:

@@ -44,17 +44,17 @@ class RowChecks:
 
     def _skipped(self, spec: ColumnSpec, column: pa.Array) -> list[Array]:
         """Places of rows that are left out for the sake of one column."""
-        found = []
+        skipped_rows = []
         if self._schema.handle_invalid != "skip":
             check_no_nulls(column, spec)
         elif count_nulls(column, spec.ndim):
-            found.append(rows_with_nulls(column, spec.ndim))
+            skipped_rows.append(rows_with_nulls(column, spec.ndim))
         if self._schema.handle_invalid != "keep" and not is_finite(column):
             rows = rows_not_finite(column)
             if self._schema.handle_invalid == "error":
                 raise not_finite_error(column, spec.column, rows)
-            found.append(rows)
-        return found
+            skipped_rows.append(rows)
+        return skipped_rows
 
 
 class LabelRange:
@@ -90,10 +90,10 @@ class LabelRange:
 
     def _message(self, limit: int) -> str:
         constraint = self._spec.constraint
-        found = f"values from {self._smallest:g} to {self._largest:g} in the first {self._rows:,} rows"
+        values = f"values from {self._smallest:g} to {self._largest:g} in the first {self._rows:,} rows"
         if constraint.classes is None:
             return (
-                f"Label column '{self._spec.column}' has {found}, but {constraint.tensor} and takes labels from 0 to "
+                f"Label column '{self._spec.column}' has {values}, but {constraint.tensor} and takes labels from 0 to "
                 "1. For more than two classes give the last layer as many units as there are classes, and compile "
                 "'sparse_categorical_crossentropy'; for labels of -1 and 1, map them to 0 and 1."
             )
@@ -101,6 +101,6 @@ class LabelRange:
         if self._smallest < 0 or (self._smallest > 0 and self._largest == limit + 1):
             units = "Number the classes from 0, for example with pyspark.ml.feature.StringIndexer"
         return (
-            f"Label column '{self._spec.column}' has {found}, but {constraint.tensor} and takes class indices from 0 "
+            f"Label column '{self._spec.column}' has {values}, but {constraint.tensor} and takes class indices from 0 "
             f"to {limit}. {units}."
         )

@@ -142,8 +142,8 @@ def _find(schema: StructType, column: str, role: str) -> tuple[DataType, str]:
         )
     for field in schema.fields:
         if isinstance(field.dataType, StructType) and column.startswith(f"{field.name}."):
-            found, path = _find(field.dataType, column[len(field.name) + 1 :], role)
-            return found, f"{quoted(field.name)}.{path}"
+            field_type, path = _find(field.dataType, column[len(field.name) + 1 :], role)
+            return field_type, f"{quoted(field.name)}.{path}"
     close = difflib.get_close_matches(column, schema.names, 1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     raise ColumnNotFoundError(

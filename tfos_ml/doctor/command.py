@@ -62,12 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         findings.append(finding)
         if not arguments.json:
             print(_line(finding), flush=True)
-    seconds, failed = time.monotonic() - began, any(one.status == FAILED for one in findings)
+    seconds, failed = time.monotonic() - began, any(item.status == FAILED for item in findings)
     if arguments.json:
         report = {"ok": not failed, "version": tfos_ml.__version__, "seconds": round(seconds, 1)}
-        print(json.dumps({**report, "findings": [asdict(one) for one in findings]}, indent=2))
+        print(json.dumps({**report, "findings": [asdict(item) for item in findings]}, indent=2))
     else:
-        counts = [f"{sum(one.status == status for one in findings)} {status}" for status in _MARKS]
+        counts = [f"{sum(item.status == status for item in findings)} {status}" for status in _MARKS]
         print(f"{', '.join(counts)} in {seconds:.0f} s")
     sys.stdout.flush()
     return int(failed)

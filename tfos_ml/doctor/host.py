@@ -101,8 +101,8 @@ def check_packages(tensorflow_runs_here: bool) -> list[Finding]:
         elif not requirement.specifier.contains(Version(version), prereleases=True):
             message = f"{requirement.name} {version} is installed here, expected {requirement.specifier}"
             problems.append(Finding("Packages", FAILED, message, f"{line}, here and on the executors"))
-    shown = [f"{name} {version}" for name in _SHOWN if (version := version_of(name)) is not None]
-    return problems or [Finding("Packages", OK, ", ".join(shown))]
+    versions = [f"{name} {version}" for name in _SHOWN if (version := version_of(name)) is not None]
+    return problems or [Finding("Packages", OK, ", ".join(versions))]
 
 
 def _requirements() -> Iterator[Requirement]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.feeds import Feeds
-from tfos_ml.driver.files import Files
 from tfos_ml.driver.nodes import Nodes
+from tfos_ml.driver.received_files import Files
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.template import ClusterTemplate
 from tfos_ml.protocol.transport import Service, TransportServer

@@ -25,22 +25,22 @@ InputFiles: TypeAlias = Mapping[str, Sequence[int] | None]
 def input_files(df: DataFrame) -> InputFiles:
     """The files of a DataFrame, with size and time of modification where their filesystem tells them."""
     names = sorted(df.inputFiles())
-    told: dict[str, Sequence[int] | None] = dict.fromkeys(names)
+    facts: dict[str, Sequence[int] | None] = dict.fromkeys(names)
     by_store: dict[tuple[str, str], list[str]] = {}
     for name in names:
         by_store.setdefault(urlsplit(name)[:2], []).append(name)
     for group in by_store.values():
         with contextlib.suppress(Exception):  # of stores that only Spark knows
-            told |= filesystems.request(pyarrow_uri(group[0]), partial(_facts, group))
-    return told
+            facts |= filesystems.request(pyarrow_uri(group[0]), partial(_facts, group))
+    return facts
 
 
 def _facts(names: Sequence[str], filesystem: fs.FileSystem, first: str) -> InputFiles:
     """What a store tells of its files, of which the first is at a path that pyarrow knows."""
     root = first.removesuffix(unquote(urlsplit(names[0]).path))
-    found = filesystem.get_file_info([root + unquote(urlsplit(name).path) for name in names])
-    told = ([info.size, info.mtime_ns or 0] if info.type == fs.FileType.File else None for info in found)
-    return dict(zip(names, told, strict=True))
+    infos = filesystem.get_file_info([root + unquote(urlsplit(name).path) for name in names])
+    facts = ([info.size, info.mtime_ns or 0] if info.type == fs.FileType.File else None for info in infos)
+    return dict(zip(names, facts, strict=True))
 
 
 def changes(then: InputFiles, now: InputFiles) -> str:

@@ -124,16 +124,16 @@ def node_error(
 def _of_node(
     nodes: Sequence[NodeRole],
     hosts: Sequence[str],
-    kind: type[errors.NodeError],
+    error_class: type[errors.NodeError],
     message: str,
     rank: re.Pattern[str],
     text: str,
 ) -> BaseException:
-    found = rank.search(text)
-    if found is None or int(found[1]) >= len(nodes):
-        return Failure(kind, message).to_error()
-    node, host = nodes[int(found[1])], hosts[int(found[1])]
-    return Failure(kind, message, node.job_name, node.task_index, host).to_error()
+    match = rank.search(text)
+    if match is None or int(match[1]) >= len(nodes):
+        return Failure(error_class, message).to_error()
+    node, host = nodes[int(match[1])], hosts[int(match[1])]
+    return Failure(error_class, message, node.job_name, node.task_index, host).to_error()
 
 
 def _is_stopped(spark: SparkSession) -> bool:

@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_ml.agent.progress_link import KEPT_REPORTS
-from tfos_ml.driver.links import Links
 from tfos_ml.driver.liveness import Liveness
+from tfos_ml.driver.report_dedup import Links
 from tfos_ml.errors import NodeLostError
 from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
 from tfos_ml.protocol.control_client import CALL_TIMEOUT
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.graces import LEASE_SETTING
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 from tfos_ml.protocol.template import ClusterTemplate, NodeRole
 from tfos_ml.protocol.transport import Service
 

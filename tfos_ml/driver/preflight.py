@@ -6,23 +6,23 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.agent.scoring import ScoringProcess
+from tfos_ml.agent.scoring_client import ScoringProcess
 from tfos_ml.common.pids import start_mark
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.data.memory_budget import SPOOL_SETTING
 from tfos_ml.data.order import SHUFFLE_BYTES, SHUFFLE_SETTING
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
-from tfos_ml.protocol.graces import (
+from tfos_ml.protocol.scoring_process import AUTO, CHOICES, SCORING_SETTING
+from tfos_ml.protocol.settings import encryption_of
+from tfos_ml.protocol.shutdown_timeouts import (
     EVALUATOR_SETTING,
     IDLE_SECONDS,
     IDLE_SETTING,
     LEASE_SECONDS,
     LEASE_SETTING,
     WORKER_SETTING,
-    Graces,
+    ShutdownTimeouts,
 )
-from tfos_ml.protocol.scoring_process import AUTO, CHOICES, SCORING_SETTING
-from tfos_ml.protocol.settings import encryption_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,16 +110,16 @@ def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     ClusterConfigError
         If the setting is none of the choices.
     """
-    kind = _conf(spark, SCORING_SETTING, AUTO)
-    if kind not in CHOICES:
-        raise ClusterConfigError(f"{SCORING_SETTING}={kind} must be one of {', '.join(CHOICES)}.")
-    return ScoringProcess(kind, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
+    choice = _conf(spark, SCORING_SETTING, AUTO)
+    if choice not in CHOICES:
+        raise ClusterConfigError(f"{SCORING_SETTING}={choice} must be one of {', '.join(CHOICES)}.")
+    return ScoringProcess(choice, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
 
 
-def graces(spark: SparkSession) -> Graces:
+def shutdown_timeouts(spark: SparkSession) -> ShutdownTimeouts:
     """How long passive nodes may go on at the end of a run."""
-    default = Graces()
-    return Graces(
+    default = ShutdownTimeouts()
+    return ShutdownTimeouts(
         worker=_seconds(spark, WORKER_SETTING, default.worker),
         evaluator=_seconds(spark, EVALUATOR_SETTING, default.evaluator),
     )
@@ -224,8 +224,8 @@ def check_slots(
         if is_settled or (promised is not None and promised < needed):
             break
         time.sleep(0.2)
-        found = registered_slots(spark, profile)
-        available, since = found, since if found == available else time.monotonic()
+        registered = registered_slots(spark, profile)
+        available, since = registered, since if registered == available else time.monotonic()
     if available < needed:
         waited = "" if promised is not None else f", after {_REGISTRATION}={_registration_timeout(spark):g} s"
         has = available if promised is None or promised >= needed else max(available, promised)

@@ -58,13 +58,13 @@ def _functions() -> tuple[Callable[..., str], Callable[..., Iterator[Any]]]:
 
         import pyarrow
 
-        found = look(names)
+        environment = look(names)
         try:
-            importlib.import_module("tfos_ml.agent.preparation").prepare(**preparation)
+            importlib.import_module("tfos_ml.agent.prewarm").prepare(**preparation)
         except Exception:  # it was only to save time; a node will report what is wrong
             pass
         for batch in batches:
-            yield pyarrow.record_batch([[found] * len(batch)], ["found"])
+            yield pyarrow.record_batch([[environment] * len(batch)], ["found"])
 
     return look, look_and_prepare
 
@@ -101,14 +101,14 @@ def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str
     tasks : int
         How many nodes there will be.
     preparation : mapping
-        Arguments of :func:`tfos_ml.agent.preparation.prepare`.
+        Arguments of :func:`tfos_ml.agent.prewarm.prepare`.
     """
     if is_connect(spark) or spark.sparkContext.applicationId in _checked or registered_slots(spark) < tasks:
         yield
         return
     if is_local(spark):
-        for one in _look_here(spark.sparkContext.pythonExec):
-            check_found(one)
+        for environment in _look_here(spark.sparkContext.pythonExec):
+            check_found(environment)
     _, look_and_prepare = _functions()
     look = partial(look_and_prepare, NEEDED, preparation)
     # As nodes' rows come, so that Spark and its Python workers have done it once; workers of RDDs are others.
@@ -122,27 +122,28 @@ def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str
     _take(spark, _result(job, SECONDS))
 
 
-def _take(spark: SparkSession, found: list[dict[str, Any]]) -> None:
-    for one in found:
-        check_found(one)
-    if found:
+def _take(spark: SparkSession, environments: list[dict[str, Any]]) -> None:
+    for environment in environments:
+        check_found(environment)
+    if environments:
         _checked.append(spark.sparkContext.applicationId)
         del _checked[:-_CHECKED_LIMIT]
 
 
-def check_found(found: dict[str, Any]) -> None:
+def check_found(environment: dict[str, Any]) -> None:
     """Raise ``ClusterConfigError`` if a Python lacks a package, or is of another version than the driver's."""
-    python, mine = found["python"], platform.python_version()
-    where = f"The executors' Python ({python} on {found['host']})"
+    python, mine = environment["python"], platform.python_version()
+    where = f"The executors' Python ({python} on {environment['host']})"
     how = (
         "Have spark.pyspark.python, or PYSPARK_PYTHON, name the Python that has them, for instance "
         "os.environ['PYSPARK_PYTHON'] = sys.executable before the session starts."
     )
     if python.split(".")[:2] != mine.split(".")[:2]:
         raise ClusterConfigError(f"{where} is not the driver's, {mine}; Spark needs the same minor version. {how}")
-    if found["missing"]:
+    if environment["missing"]:
         raise ClusterConfigError(
-            f"{where} has no package {' or '.join(found['missing'])}. Install what the driver has on every host. {how}"
+            f"{where} has no package {' or '.join(environment['missing'])}. "
+            f"Install what the driver has on every host. {how}"
         )
 
 

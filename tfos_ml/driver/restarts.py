@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tfos_ml import errors
 
 PORT_RETRIES = 2
-COME_AGAIN = (
+NOT_RETRYABLE = (
     errors.CollectiveCallError,
     errors.NonFiniteTrainingError,
     errors.SupersededError,
@@ -49,7 +49,7 @@ class RestartPolicy:
             self._unstarted_since = None
         elif self._may_start_again():
             return Decision(True, "Starting anew, because Spark's Python daemon on an executor had ended")
-        if not isinstance(error, errors.NodeError) or isinstance(error, COME_AGAIN):
+        if not isinstance(error, errors.NodeError) or isinstance(error, NOT_RETRYABLE):
             return Decision(False)
         if self.restarts == self.max_restarts:
             return Decision(False)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.agent.detached import DetachedNode, DetachedProcess, start_detached
-from tfos_ml.agent.placement import TaskInfo
+from tfos_ml.agent.spark_task import TaskInfo
+from tfos_ml.agent.standalone_supervisor import StandaloneNode, SupervisorProcess, start_supervisor
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.job_errors import node_error, typed_error
 from tfos_ml.driver.progress import write_lines
@@ -59,7 +59,7 @@ class Run:
         self._write = write
         self._show = show
         self._tag = f"tfos_ml-{task.run_id}"
-        self._on_driver: list[DetachedProcess] = []  # parameter servers that hold no task slot of Spark's
+        self._on_driver: list[SupervisorProcess] = []  # parameter servers that hold no task slot of Spark's
         self._job: SparkJob | None = None  # whose tasks are the nodes, or start them
 
     def start(self, action: Callable[[], Any], driver_program: bytes | None = None) -> SparkJob:
@@ -72,7 +72,7 @@ class Run:
             task = replace(self.task, payload=payload, shares_console=True, fork_owner=os.getpid())
             for rank in range(task.first_rank):
                 info = TaskInfo(rank, self.control.host, cpus=1, gpus={})
-                self._on_driver.append(start_detached(DetachedNode(task, info, os.getpid(), is_fed=False)))
+                self._on_driver.append(start_supervisor(StandaloneNode(task, info, os.getpid(), is_fed=False)))
         self._job = self.start_job(action)
         return self._job
 
@@ -190,7 +190,7 @@ class Run:
             self.close()
 
 
-def _end(process: DetachedProcess) -> None:
+def _end(process: SupervisorProcess) -> None:
     """Wait for the end of a node's supervisor; one that outlasts that is killed, and its reaper cleans up."""
     process.close()
     try:

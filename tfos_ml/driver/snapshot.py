@@ -23,7 +23,7 @@ from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.data.order import pack_counts
 from tfos_ml.data.schema import ROW_COLUMN
-from tfos_ml.data.snapshot import Snapshot, StoredColumn
+from tfos_ml.data.snapshot_layout import Snapshot, StoredColumn
 from tfos_ml.driver.input_files import InputFiles, changes, input_files
 from tfos_ml.driver.snapshot_rows import digest, write_rows
 from tfos_ml.errors import SnapshotError
@@ -106,14 +106,14 @@ class SnapshotDirectory:
             If there are no rows to write.
         """
         with _writing, self._errors():
-            found = self._read()
-            if found is None:
-                found = self._write(df, numbered(), tuple(columns), nodes)
+            written = self._read()
+            if written is None:
+                written = self._write(df, numbered(), tuple(columns), nodes)
             else:
-                self._check(found, columns)
-                self._check_rows(found.snapshot, df, numbered, columns)
+                self._check(written, columns)
+                self._check_rows(written.snapshot, df, numbered, columns)
             _known[self._uri] = df
-            return found
+            return written
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -131,18 +131,18 @@ class SnapshotDirectory:
         if text is None:
             return None
         try:
-            told = json.loads(text)
-            directory = filesystems.child_uri(self._uri, told.pop("directory"))
-            columns = tuple(StoredColumn(**column) for column in told["snapshot"].pop("columns"))
-            return Written(snapshot=Snapshot(directory, columns, **told.pop("snapshot")), **told)
+            manifest = json.loads(text)
+            directory = filesystems.child_uri(self._uri, manifest.pop("directory"))
+            columns = tuple(StoredColumn(**column) for column in manifest["snapshot"].pop("columns"))
+            return Written(snapshot=Snapshot(directory, columns, **manifest.pop("snapshot")), **manifest)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SnapshotError(
                 f"{self._shown} has a {MANIFEST} that is none of this version. Delete the directory, or name another."
             ) from None
 
-    def _check(self, found: Written, columns: Sequence[StoredColumn]) -> None:
+    def _check(self, written: Written, columns: Sequence[StoredColumn]) -> None:
         """Raise ``SnapshotError`` if what was found cannot be what the fit wants."""
-        snapshot = found.snapshot
+        snapshot = written.snapshot
         lacking = [str(column) for column in columns if snapshot.position(column) is None]
         if lacking:
             raise SnapshotError(
@@ -201,9 +201,9 @@ class SnapshotDirectory:
         return written
 
     def _publish(self, written: Written, name: str) -> None:
-        told: dict[str, Any] = asdict(written) | {"directory": name}
-        del told["is_new"], told["snapshot"]["directory"]
-        content = json.dumps(told, indent=1, sort_keys=True).encode()
+        manifest: dict[str, Any] = asdict(written) | {"directory": name}
+        del manifest["is_new"], manifest["snapshot"]["directory"]
+        content = json.dumps(manifest, indent=1, sort_keys=True).encode()
 
         def publish(filesystem: fs.FileSystem, path: str) -> None:
             partial = f"{path}/{name}/{MANIFEST}"
@@ -261,8 +261,8 @@ def _content(filesystem: fs.FileSystem, path: str) -> bytes | None:
 
 def _sizes(filesystem: fs.FileSystem, path: str) -> dict[str, int]:
     """Sizes of the Parquet files in a directory by name."""
-    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    return {info.base_name: info.size for info in found if _PART.match(info.base_name)}
+    infos = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    return {info.base_name: info.size for info in infos if _PART.match(info.base_name)}
 
 
 def _delete(filesystem: fs.FileSystem, path: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfos_ml.common.spark_api import repartition_by_id
-from tfos_ml.data.order import PARTITION_SHIFT, Int64s, dealt_number
+from tfos_ml.data.order import PARTITION_SHIFT, Int64s, round_robin_number
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.driver.job_errors import typed_error
 from tfos_ml.errors import EmptyDataError, SnapshotError
@@ -29,16 +29,16 @@ def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
     spark, row = rows.sparkSession, F.col(ROW_COLUMN)
     partition, place = F.shiftright(row, PARTITION_SHIFT), row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
     try:
-        by_bucket = repartition_by_id(rows, buckets, F.pmod(dealt_number(row), F.lit(buckets)).cast("int"))
+        by_bucket = repartition_by_id(rows, buckets, F.pmod(round_robin_number(row), F.lit(buckets)).cast("int"))
         options = {"parquet.block.size": ROW_GROUP_BYTES, "maxRecordsPerFile": 0}
         by_bucket.sortWithinPartitions(ROW_COLUMN).write.options(**options).parquet(path)
         by_partition = spark.read.schema(f"{ROW_COLUMN} bigint").parquet(path).groupBy(partition)
-        found = [tuple(row) for row in by_partition.agg(F.count("*"), F.max(place) + 1).collect()]
+        groups = [tuple(row) for row in by_partition.agg(F.count("*"), F.max(place) + 1).collect()]
     except Exception as error:  # Spark's; what is not about us is raised as it is
         raise typed_error(error, spark) from None
-    if not found:
+    if not groups:
         raise EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
-    numbers, counts, ends = np.array(found, np.int64).T
+    numbers, counts, ends = np.array(groups, np.int64).T
     if (counts != ends).any():
         raise SnapshotError(
             "Spark has computed a partition of the DataFrame twice, with different rows, so some are missing in "

@@ -76,8 +76,8 @@ class Archive:
         from tfos_ml.inference import publishing
 
         with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
-            found = publishing.fetch(uri, f"{directory}/saved_model")
-            return cls(cls.of(f"{directory}/saved_model").content, (uri, found))
+            listing = publishing.fetch(uri, f"{directory}/saved_model")
+            return cls(cls.of(f"{directory}/saved_model").content, (uri, listing))
 
     @property
     def is_fetched(self) -> bool:
@@ -181,7 +181,7 @@ def _relative_path(member: tarfile.TarInfo) -> PurePosixPath:
 
 
 def unpacked(artifact: Artifact) -> Path:
-    """The directory of a SavedModel that travelled as `artifact`; on an executor.
+    """The directory of a SavedModel that traveled as `artifact`; on an executor.
 
     Raises ``ModelError`` if there is no room for it, it arrived damaged, or another process has held the lock for more
     than five minutes.
@@ -267,8 +267,8 @@ def _is_same(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, compare_
     sent = tar.extractfile(member)
     if not compare_content or sent is None:
         return True
-    with sent, open(path, "rb") as found:
-        return all(sent.read(_CHUNK) == found.read(_CHUNK) for _ in range(0, member.size, _CHUNK))
+    with sent, open(path, "rb") as unpacked:
+        return all(sent.read(_CHUNK) == unpacked.read(_CHUNK) for _ in range(0, member.size, _CHUNK))
 
 
 def _replace(model: Path, artifact: Artifact) -> None:

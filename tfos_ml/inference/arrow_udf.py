@@ -202,9 +202,9 @@ class _Nested:
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
         a_null: Any = None
-        kind = self.kind
-        while pa.types.is_list(kind):
-            a_null, kind = [a_null], kind.value_type
+        arrow_type = self.kind
+        while pa.types.is_list(arrow_type):
+            a_null, arrow_type = [a_null], arrow_type.value_type
         rows = zip(series[0].to_numpy(), series[1].to_numpy(), strict=True)
         return pa.array([a_null if flag else None if row is None else _listed(row) for row, flag in rows], self.kind)
 
@@ -237,53 +237,53 @@ def _listed(value: Any) -> Any:
 # On the driver
 
 
-def _sent(column: Column, kind: DataType) -> tuple[list[Column], Arrival]:
+def _sent(column: Column, data_type: DataType) -> tuple[list[Column], Arrival]:
     """The columns that are sent for one, and what becomes of them on arrival."""
     from pyspark.ml.functions import vector_to_array
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import ArrayType, BinaryType, DoubleType, StringType, StructType
 
-    if isinstance(kind, VectorUDT):
-        column, kind = F.when(column.isNotNull(), vector_to_array(column)), ArrayType(DoubleType(), False)
-    if isinstance(kind, StructType):
-        fields = [_sent(column.getField(field.name), field.dataType) for field in kind.fields]
+    if isinstance(data_type, VectorUDT):
+        column, data_type = F.when(column.isNotNull(), vector_to_array(column)), ArrayType(DoubleType(), False)
+    if isinstance(data_type, StructType):
+        fields = [_sent(column.getField(field.name), field.dataType) for field in data_type.fields]
         sent = [column.isNotNull(), *(part for parts, _ in fields for part in parts)]
-        return sent, _Structs(tuple(kind.names), tuple(arrival for _, arrival in fields))
-    column, kind = _as_number(column, kind)
-    arrow = to_arrow_type(kind)
-    if isinstance(kind, StringType | BinaryType):
+        return sent, _Structs(tuple(data_type.names), tuple(arrival for _, arrival in fields))
+    column, data_type = _as_number(column, data_type)
+    arrow = to_arrow_type(data_type)
+    if isinstance(data_type, StringType | BinaryType):
         return [column], _Texts(arrow)
-    if not isinstance(kind, ArrayType):
-        return [F.coalesce(column, F.lit(0).cast(kind)), column.isNotNull()], _Values(arrow)
-    if isinstance(kind.elementType, ArrayType):
-        has_null = ~F.coalesce(_is_whole(column, kind), F.lit(True))
+    if not isinstance(data_type, ArrayType):
+        return [F.coalesce(column, F.lit(0).cast(data_type)), column.isNotNull()], _Values(arrow)
+    if isinstance(data_type.elementType, ArrayType):
+        has_null = ~F.coalesce(_is_whole(column, data_type), F.lit(True))
         return [F.when(~has_null, column), has_null], _Nested(arrow)
-    if isinstance(kind.elementType, StringType | BinaryType) or not kind.containsNull:
+    if isinstance(data_type.elementType, StringType | BinaryType) or not data_type.containsNull:
         return [column], _Arrays(arrow, 1)
-    has_null = _has_null(column, kind.elementType)
-    zero = F.lit(0).cast(kind.elementType)
+    has_null = _has_null(column, data_type.elementType)
+    zero = F.lit(0).cast(data_type.elementType)
     whole = F.when(has_null, F.transform(column, lambda x: F.coalesce(x, zero))).otherwise(column)
     return [whole, has_null], _Arrays(arrow, 2)
 
 
-def _as_number(column: Column, kind: DataType) -> tuple[Column, DataType]:
+def _as_number(column: Column, data_type: DataType) -> tuple[Column, DataType]:
     """Dates and timestamps, in arrays too, as the integers that Arrow has in their place."""
     from pyspark.sql.types import ArrayType, DateType, IntegerType, LongType, TimestampNTZType, TimestampType
 
-    if isinstance(kind, ArrayType):
-        inner = _as_number(F.lit(None), kind.elementType)[1]
-        if inner == kind.elementType:
-            return column, kind
-        of_element = kind.elementType
-        return F.transform(column, lambda x: _as_number(x, of_element)[0]), ArrayType(inner, kind.containsNull)
-    if isinstance(kind, DateType):
+    if isinstance(data_type, ArrayType):
+        inner = _as_number(F.lit(None), data_type.elementType)[1]
+        if inner == data_type.elementType:
+            return column, data_type
+        of_element = data_type.elementType
+        return F.transform(column, lambda x: _as_number(x, of_element)[0]), ArrayType(inner, data_type.containsNull)
+    if isinstance(data_type, DateType):
         return F.datediff(column, F.lit("1970-01-01").cast("date")), IntegerType()
-    if isinstance(kind, TimestampType):
+    if isinstance(data_type, TimestampType):
         return F.unix_micros(column), LongType()
-    if isinstance(kind, TimestampNTZType):
+    if isinstance(data_type, TimestampNTZType):
         return F.unix_micros(F.concat(column.cast("string"), F.lit("Z")).cast("timestamp")), LongType()
-    return column, kind
+    return column, data_type
 
 
 def _has_null(column: Column, element: DataType) -> Column:
@@ -292,10 +292,10 @@ def _has_null(column: Column, element: DataType) -> Column:
     ``array_contains`` is null where the array has a null and not the value, and false where it has neither: one look is
     enough for most rows. Two values that are both found leave it open.
     """
-    one, other = (F.array_contains(column, value) for value in _seldom(element))
-    looked = F.when(one.isNull() | other.isNull(), F.lit(True)).when(other, F.exists(column, lambda x: x.isNull()))
+    first, second = (F.array_contains(column, value) for value in _seldom(element))
+    looked = F.when(first.isNull() | second.isNull(), F.lit(True)).when(second, F.exists(column, lambda x: x.isNull()))
     rest = F.when(column.isNotNull(), looked.otherwise(F.lit(False))).otherwise(F.lit(False))
-    return F.when(F.coalesce(~one, F.lit(False)), F.lit(False)).otherwise(rest)
+    return F.when(F.coalesce(~first, F.lit(False)), F.lit(False)).otherwise(rest)
 
 
 def _seldom(element: DataType) -> list[Column]:
@@ -308,11 +308,11 @@ def _seldom(element: DataType) -> list[Column]:
     return [F.lit(value).cast(element) for value in (first, 101)]
 
 
-def _is_whole(column: Column, kind: ArrayType) -> Column:
+def _is_whole(column: Column, data_type: ArrayType) -> Column:
     """Whether an array has no null at any level; null for null."""
     from pyspark.sql.types import ArrayType
 
-    inner = kind.elementType
+    inner = data_type.elementType
     if not isinstance(inner, ArrayType):
         return F.forall(column, lambda x: x.isNotNull())
     return F.forall(column, lambda x: x.isNotNull() & F.coalesce(_is_whole(x, inner), F.lit(False)))

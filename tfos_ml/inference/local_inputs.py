@@ -88,13 +88,13 @@ def _by_column(rows: Any, mapping: Mapping[str, str], signature: Signature) -> M
                 f"Received: {type(rows).__name__}"
             )
         return {next(iter(mapping)): rows}
-    found = {column: next((c for c in (column, name) if c in named), None) for column, name in mapping.items()}
-    missing = [column for column, source in found.items() if source is None]
+    sources = {column: next((c for c in (column, name) if c in named), None) for column, name in mapping.items()}
+    missing = [column for column, source in sources.items() if source is None]
     if missing:
         raise ColumnNotFoundError(
             f"Columns {missing} are not among {[str(name) for name in named]}. The model's signature: {signature}"
         )
-    return {column: named[source] for column, source in found.items()}
+    return {column: named[source] for column, source in sources.items()}
 
 
 def _named(rows: Any) -> Any:

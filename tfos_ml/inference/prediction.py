@@ -24,7 +24,7 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import Array, ColumnConstraint
 from tfos_ml.errors import ModelError
 
-HEAD_FILE = "tfos_ml_head.json"  # beside a SavedModel of KerasEstimator
+PREDICTION_SPEC_FILE = "tfos_ml_prediction.json"  # beside a SavedModel of KerasEstimator
 BINARY, MULTICLASS, PLAIN = "binary", "multiclass", "plain"
 _BINARY_LOSSES = {"binarycrossentropy", "binaryfocalcrossentropy"}
 _MULTICLASS_LOSSES = {
@@ -55,7 +55,7 @@ class LossInfo:
 
 
 @dataclass(frozen=True)
-class Head:
+class PredictionSpec:
     """What a model's only output is."""
 
     kind: str = PLAIN  # or BINARY, MULTICLASS
@@ -72,17 +72,17 @@ class Head:
         return self.is_classifier or is_number
 
 
-def head_of(loss: LossInfo | None, output: TensorInfo | None) -> Head:
-    """The head of a model with one output and one loss."""
+def prediction_spec_of(loss: LossInfo | None, output: TensorInfo | None) -> PredictionSpec:
+    """How to read the output of a model with one output and one loss."""
     if loss is None or not loss.from_keras:
-        return Head()
+        return PredictionSpec()
     rank = None if output is None or output.shape is None else len(output.shape)
     width = output.shape[-1] if output is not None and output.shape else None
     if loss.key in _MULTICLASS_LOSSES and rank in (None, 2):
-        return Head(MULTICLASS, loss.from_logits)
+        return PredictionSpec(MULTICLASS, loss.from_logits)
     if loss.key in _BINARY_LOSSES and (rank in (None, 1) or (rank == 2 and width == 1)):
-        return Head(BINARY, loss.from_logits)
-    return Head()
+        return PredictionSpec(BINARY, loss.from_logits)
+    return PredictionSpec()
 
 
 def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorInfo) -> str | None:
@@ -143,18 +143,18 @@ def shown_shape(shape: tuple[int | None, ...]) -> str:
     return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"
 
 
-def classify(outputs: Array, head: Head, threshold: float) -> dict[str, Array]:
+def classify(outputs: Array, prediction_spec: PredictionSpec, threshold: float) -> dict[str, Array]:
     """Raw prediction and probability, of shape ``(batch, classes)``, and class of a batch, ``(batch,)``; all float64.
 
-    The outputs are ``(batch, classes)``, or ``(batch,)`` or ``(batch, 1)`` of a binary head, which predicts class 1
-    above the threshold. Raises ``ModelError`` if the head does not expect logits, and the values are no probabilities.
+    The outputs have the shape ``(batch, classes)``, or ``(batch,)`` or ``(batch, 1)`` for a binary classifier, which
+    predicts class 1 above the threshold. Raises ``ModelError`` if probabilities are expected and the values are none.
     """
     values = np.asarray(outputs, dtype=np.float64)
-    if not head.from_logits:
+    if not prediction_spec.from_logits:
         _check_probabilities(values)
-    if head.kind == BINARY:
+    if prediction_spec.kind == BINARY:
         values = values.reshape(len(values))
-        if head.from_logits:
+        if prediction_spec.from_logits:
             probability = _sigmoid(values)
             raw = np.stack([-values, values], axis=1)
         else:
@@ -162,7 +162,7 @@ def classify(outputs: Array, head: Head, threshold: float) -> dict[str, Array]:
             raw = np.stack([1 - values, values], axis=1)
         both = np.stack([1 - probability, probability], axis=1)
         return {"raw": raw, "probability": both, "prediction": (probability > threshold).astype(np.float64)}
-    probability = _softmax(values) if head.from_logits else values
+    probability = _softmax(values) if prediction_spec.from_logits else values
     return {"raw": values, "probability": probability, "prediction": values.argmax(axis=1).astype(np.float64)}
 
 

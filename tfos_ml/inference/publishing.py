@@ -71,9 +71,9 @@ def _move(filesystem: fs.FileSystem, staged: str, path: str, check: Callable[[],
 
 def _copy(filesystem: fs.FileSystem, source: str, target: str) -> None:
     """Copy a SavedModel within a store: its ``saved_model.pb``, without which it is none, last."""
-    found = [info.path for info in filesystem.get_file_info(fs.FileSelector(source, recursive=True)) if info.is_file]
+    files = [info.path for info in filesystem.get_file_info(fs.FileSelector(source, recursive=True)) if info.is_file]
     try:
-        for path in sorted(found, key=lambda path: path.endswith("/saved_model.pb")):
+        for path in sorted(files, key=lambda path: path.endswith("/saved_model.pb")):
             copy = target + path.removeprefix(source)
             filesystem.create_dir(copy.rpartition("/")[0], recursive=True)
             filesystem.copy_file(path, copy)
@@ -113,8 +113,8 @@ def fetch(uri: str, directory: str) -> Listing:
 
     Raises ``ModelError`` if there is nothing, or it cannot be read.
     """
-    found = listing(uri)
-    if found is None:
+    listed = listing(uri)
+    if listed is None:
         raise ModelError(f"There is no SavedModel at exportDir={redact(uri)!r} as seen from the driver.")
     filesystem, path = filesystems.open_uri(uri)
     Path(directory).mkdir(exist_ok=True)
@@ -122,7 +122,7 @@ def fetch(uri: str, directory: str) -> Listing:
         fs.copy_files(path, directory, filesystem, fs.LocalFileSystem())
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(uri, redact(error, secrets=secrets_of_uri(uri))) from None
-    return found
+    return listed
 
 
 def listing(uri: str) -> Listing | None:
@@ -134,8 +134,8 @@ def listing(uri: str) -> Listing | None:
     def find(filesystem: fs.FileSystem, path: str) -> Listing | None:
         if filesystem.get_file_info(path).type != fs.FileType.Directory:
             return None
-        found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
-        return tuple(sorted((info.path, info.size or 0, info.mtime_ns or 0) for info in found if info.is_file))
+        infos = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+        return tuple(sorted((info.path, info.size or 0, info.mtime_ns or 0) for info in infos if info.is_file))
 
     try:
         return filesystems.request(uri, find)

@@ -63,7 +63,7 @@ def shapes_of(tensors: Sequence[TensorInfo], columns: list[pa.Array]) -> Array |
 
     Those of the columns that are looked at are made plain in place.
     """
-    found = []
+    lengths_by_level = []
     for i, tensor in enumerate(tensors):
         if not tensor.may_vary or not _has_shape(columns[i].type):
             continue
@@ -71,12 +71,12 @@ def shapes_of(tensors: Sequence[TensorInfo], columns: list[pa.Array]) -> Array |
         lengths = longest_by_row(column, spec_of(column.type, "", "").ndim)
         if tensor.padded is not None and len(tensor.padded) == lengths.shape[1]:
             lengths = np.maximum(lengths, [n or 0 for n in tensor.padded])
-        found.append(lengths)
-    if not found or not len(found[0]):
+        lengths_by_level.append(lengths)
+    if not lengths_by_level or not len(lengths_by_level[0]):
         return None
-    shapes = np.concatenate(found, axis=1)
+    shapes = np.concatenate(lengths_by_level, axis=1)
     return None if (shapes == shapes[0]).all() else shapes
 
 
-def _has_shape(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_struct(kind)
+def _has_shape(arrow_type: pa.DataType) -> bool:
+    return pa.types.is_list(arrow_type) or pa.types.is_struct(arrow_type)

@@ -51,7 +51,7 @@ class Signature:
         return f"inputs {shown_tensors(self.inputs)}, outputs {shown_tensors(self.outputs)}"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, for :meth:`from_json`."""
+        """A JSON-serializable form, for :meth:`from_json`."""
         return asdict(self)
 
     @classmethod
@@ -90,13 +90,13 @@ def argument_names(names: Iterable[str]) -> dict[str, str]:
     >>> argument_names(["class", "a b", "a_b", "1st"])
     {'class': 'class_', 'a b': 'a_b_1', 'a_b': 'a_b', '1st': 'arg_1st'}
     """
-    found: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     names = list(names)
     for name in sorted(names, key=lambda name: _argument(name) != name):  # first those that can stay as they are
-        taken = {argument.lower() for argument in found.values()}
+        taken = {argument.lower() for argument in arguments.values()}
         options = (f"{_argument(name)}{suffix}" for suffix in ("", *(f"_{i}" for i in range(1, len(names) + 1))))
-        found[name] = next(option for option in options if option.lower() not in taken)
-    return {name: found[name] for name in names}
+        arguments[name] = next(option for option in options if option.lower() not in taken)
+    return {name: arguments[name] for name in names}
 
 
 def _argument(name: str) -> str:

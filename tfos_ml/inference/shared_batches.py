@@ -62,8 +62,8 @@ class SharedBatches:
 
     def fail(self, error: BaseException, traceback: str) -> None:
         """Say what went wrong."""
-        shown = str(error)[:_SHOWN_CHARACTERS]
-        self.send(ScoringFailed(type(error).__name__, shown, traceback[-_SHOWN_CHARACTERS:]))
+        message = str(error)[:_SHOWN_CHARACTERS]
+        self.send(ScoringFailed(type(error).__name__, message, traceback[-_SHOWN_CHARACTERS:]))
 
     def send_batch(self, batch: pa.RecordBatch) -> None:
         """Send a batch; what was read from the other side is not valid any more."""

@@ -33,7 +33,7 @@ from tfos_ml.errors import ModelError, NullValueError, SignatureError
 from tfos_ml.excerpt import message_excerpt
 from tfos_ml.inference import archive, saved_model
 from tfos_ml.inference.input_tensors import InputBinding, ModelInput
-from tfos_ml.inference.prediction import Head, classify
+from tfos_ml.inference.prediction import PredictionSpec, classify
 from tfos_ml.inference.row_blocks import RowBlocks
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.codec import MessageError, decode, encode
@@ -56,7 +56,7 @@ _OUTPUT_TYPES = {
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoringSpec:
     """All that the UDF needs; small enough to travel in its closure."""
 
     model: Artifact | Path  # the packed SavedModel, or the directory of one
@@ -69,27 +69,27 @@ class Scoring:
     batch_size: int
     handle_invalid: str  # "error", "keep", or "skip": null outputs, for rows that could not be left out
     pad_value: float  # fills rows up to the length that training padded them to, and shorter arrays within a row
-    head: Head | None = None  # what the only output means, if it means more than a tensor
+    prediction_spec: PredictionSpec | None = None  # meaning of the only output, if it is not just a tensor
     threshold: float = 0.5
 
 
 _SCORING, _DIRECTORY = b"tfos_ml.scoring", b"tfos_ml.directory"
-_DESCRIBED = msgspec.defstruct(  # what of a Scoring is encoded; model and fields are beside it
-    "Described", [(name, kind) for name, kind in get_type_hints(Scoring).items() if name not in ("model", "fields")]
+_DESCRIBED = msgspec.defstruct(  # what of a ScoringSpec is encoded; model and fields are beside it
+    "Described", [(name, kind) for name, kind in get_type_hints(ScoringSpec).items() if name not in ("model", "fields")]
 )
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
 
 def output_fields(
-    outputs: Mapping[str, TensorInfo], head: Head | None, binary: Collection[str] = ()
+    outputs: Mapping[str, TensorInfo], prediction_spec: PredictionSpec | None, binary: Collection[str] = ()
 ) -> dict[str, pa.DataType]:
-    """What the UDF can return, by name: the outputs wanted, or what a head makes of the only one.
+    """What the UDF can return, by name: the wanted outputs, or what `prediction_spec` derives from the only one.
 
     Strings of `binary` outputs are bytes rather than text. Raises ``SignatureError`` if an output has no Spark type.
     """
-    if head is None:
+    if prediction_spec is None:
         return {name: output_type(name, tensor, name in binary) for name, tensor in outputs.items()}
-    if head.is_classifier:
+    if prediction_spec.is_classifier:
         return {RAW: pa.list_(pa.float64()), PROBABILITY: pa.list_(pa.float64()), PREDICTION: pa.float64()}
     return {PREDICTION: pa.float64()}
 
@@ -108,10 +108,10 @@ def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> pa.Da
         raise SignatureError(f"Output '{name}' is {tensor}, for which Spark has no type. Cast it in the model.")
     if is_binary and tensor.dtype != "string":
         raise SignatureError(f"binaryOutputs names '{name}', but that is {tensor}; expected a string tensor.")
-    kind = pa.binary() if is_binary else _OUTPUT_TYPES[tensor.dtype]
+    arrow_type = pa.binary() if is_binary else _OUTPUT_TYPES[tensor.dtype]
     for _ in tensor.shape[1:]:
-        kind = pa.list_(kind)
-    return kind
+        arrow_type = pa.list_(arrow_type)
+    return arrow_type
 
 
 def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
@@ -133,7 +133,7 @@ def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
         )
 
 
-def encode_scoring(scoring: Scoring, directory: Path) -> bytes:
+def encode_scoring(scoring: ScoringSpec, directory: Path) -> bytes:
     """How to call a model that lies in a directory, for another process.
 
     It is an Arrow schema of the fields, with the rest in its metadata.
@@ -144,7 +144,7 @@ def encode_scoring(scoring: Scoring, directory: Path) -> bytes:
     return encoded
 
 
-def decode_scoring(content: bytes) -> Scoring:
+def decode_scoring(content: bytes) -> ScoringSpec:
     """What :func:`encode_scoring` has encoded; raises ``ValueError`` for anything else."""
     schema = pa.ipc.read_schema(pa.py_buffer(content))
     metadata = schema.metadata or {}
@@ -152,7 +152,7 @@ def decode_scoring(content: bytes) -> Scoring:
         raise MessageError(f"a description of a model has other metadata: {sorted(metadata)}")
     rest = msgspec.structs.asdict(decode(_DESCRIBED, metadata[_SCORING]))
     fields = dict(zip(schema.names, schema.types, strict=True))
-    return Scoring(model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields, **rest)
+    return ScoringSpec(model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields, **rest)
 
 
 def columns_of(batch: tuple[pa.Array, ...] | pa.Array) -> list[pa.Array]:
@@ -160,12 +160,12 @@ def columns_of(batch: tuple[pa.Array, ...] | pa.Array) -> list[pa.Array]:
     return list(batch) if isinstance(batch, tuple) else [batch]
 
 
-def score_here(scoring: Scoring, columns: list[pa.Array]) -> pa.Array:
+def score_here(scoring: ScoringSpec, columns: list[pa.Array]) -> pa.Array:
     """What a model, which this process loads once, makes of one Arrow batch; see :func:`score_batch`."""
     return score_batch(scoring, columns, partial(score_block, scoring, load_function(scoring)))
 
 
-def score_batch(scoring: Scoring, columns: list[pa.Array], score: Callable[[list[pa.Array]], pa.Array]) -> pa.Array:
+def score_batch(scoring: ScoringSpec, columns: list[pa.Array], score: Callable[[list[pa.Array]], pa.Array]) -> pa.Array:
     """What a model makes of one Arrow batch: a struct of its outputs, or the only one itself.
 
     `score` does what :func:`score_block` does, here or in another process.
@@ -175,7 +175,7 @@ def score_batch(scoring: Scoring, columns: list[pa.Array], score: Callable[[list
     return blocks.in_order(concatenated(parts)) if parts else _column(scoring, {})
 
 
-def score_block(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]) -> pa.Array:
+def score_block(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Array]) -> pa.Array:
     """The same for a block of rows of one shape; null where an input is null, unless ``handleInvalid`` is "error"."""
     looks_for_nan = scoring.handle_invalid != "keep" and not all(map(is_finite, columns))
     columns = list(map(plain, columns))
@@ -190,7 +190,7 @@ def score_block(scoring: Scoring, function: saved_model.Scorer, columns: list[pa
     return _column(scoring, {name: array.take(places) for name, array in scored.items()})
 
 
-def _column(scoring: Scoring, outputs: Mapping[str, pa.Array]) -> pa.Array:
+def _column(scoring: ScoringSpec, outputs: Mapping[str, pa.Array]) -> pa.Array:
     """The column of outputs by field name; of no rows, if there are none."""
     arrays = [outputs[name] if outputs else pa.array([], kind) for name, kind in scoring.fields.items()]
     if len(arrays) == 1:
@@ -203,7 +203,7 @@ def concatenated(arrays: list[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _valid_rows(scoring: Scoring, columns: list[pa.Array], looks_for_nan: bool) -> pa.Array | None:
+def _valid_rows(scoring: ScoringSpec, columns: list[pa.Array], looks_for_nan: bool) -> pa.Array | None:
     """Which rows the model gets, or None if all do: those without a null, or NaN that is to be skipped."""
     valid = np.ones(len(columns[0]), dtype=bool)
     for binding, column in zip(scoring.inputs, columns, strict=True):
@@ -225,7 +225,7 @@ def _valid_rows(scoring: Scoring, columns: list[pa.Array], looks_for_nan: bool) 
     return None if valid.all() else pa.array(valid)
 
 
-def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]) -> dict[str, pa.Array]:
+def _run(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Array]) -> dict[str, pa.Array]:
     """Outputs by field name of plain columns without nulls, `batch_size` rows at a time."""
     types = scoring.fields
     inputs = [ModelInput(*bound, scoring.pad_value) for bound in zip(scoring.inputs, columns, strict=True)]
@@ -239,14 +239,17 @@ def _run(scoring: Scoring, function: saved_model.Scorer, columns: list[pa.Array]
         returned = run_model(function, tensors, scoring.inputs)
         for name, tensor in scoring.outputs.items():
             results[name].append(checked_output(name, tensor, returned, stop - start))
-    if scoring.head is None:
+    if scoring.prediction_spec is None:
         return {name: output_array(name, results[name], kind) for name, kind in types.items()}
     (parts,) = results.values()
     values = np.concatenate(parts)
-    if not scoring.head.is_classifier:
+    if not scoring.prediction_spec.is_classifier:
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
-    found = classify(values, scoring.head, scoring.threshold)
-    return {name: nested(pa.array(found[name].reshape(-1)), found[name].shape, kind) for name, kind in types.items()}
+    predictions = classify(values, scoring.prediction_spec, scoring.threshold)
+    return {
+        name: nested(pa.array(predictions[name].reshape(-1)), predictions[name].shape, kind)
+        for name, kind in types.items()
+    }
 
 
 def run_model(
@@ -261,7 +264,7 @@ def run_model(
         raise ModelError(f"The model failed on rows of {given}. {what}") from error
 
 
-def load_function(scoring: Scoring) -> saved_model.Scorer:
+def load_function(scoring: ScoringSpec) -> saved_model.Scorer:
     """The model's function, which a process loads once; raises ``ModelError`` if it cannot."""
     signature = scoring.signature_key, scoring.tag, tuple(scoring.outputs)
     if isinstance(scoring.model, Path):
@@ -283,48 +286,50 @@ def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], ro
     return values
 
 
-def output_array(name: str, parts: Sequence[Array], kind: pa.DataType) -> pa.Array:
+def output_array(name: str, parts: Sequence[Array], arrow_type: pa.DataType) -> pa.Array:
     """What calls have returned for one output, one after another, as an Arrow array of type `kind`.
 
     Raises ``SignatureError`` for bytes that are no text.
     """
     if len({part.shape[1:] for part in parts}) == 1:
         parts = [np.concatenate(parts)]
-    arrays = [nested(_flat_array(name, part.reshape(-1), element_type(kind)), part.shape, kind) for part in parts]
+    arrays = [
+        nested(_flat_array(name, part.reshape(-1), element_type(arrow_type)), part.shape, arrow_type) for part in parts
+    ]
     return concatenated(arrays)
 
 
-def element_type(kind: pa.DataType) -> pa.DataType:
+def element_type(arrow_type: pa.DataType) -> pa.DataType:
     """What is in lists, in whatever depth."""
-    while pa.types.is_list(kind):
-        kind = kind.value_type
-    return kind
+    while pa.types.is_list(arrow_type):
+        arrow_type = arrow_type.value_type
+    return arrow_type
 
 
-def _flat_array(name: str, values: Array, kind: pa.DataType) -> pa.Array:
+def _flat_array(name: str, values: Array, arrow_type: pa.DataType) -> pa.Array:
     if values.dtype != object:
-        return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind)
+        return pa.array(values.astype(arrow_type.to_pandas_dtype(), copy=False), arrow_type)
     try:
-        return pa.array(values if kind == pa.binary() else [v.decode() for v in values], kind)
+        return pa.array(values if arrow_type == pa.binary() else [v.decode() for v in values], arrow_type)
     except UnicodeDecodeError as error:
         raise SignatureError(
             f"Output '{name}' returned bytes that are no UTF-8 text: {error}. Name it in binaryOutputs."
         ) from None
 
 
-def nested(array: pa.Array, shape: tuple[int, ...], kind: pa.DataType) -> pa.Array:
+def nested(array: pa.Array, shape: tuple[int, ...], arrow_type: pa.DataType) -> pa.Array:
     """A flat Arrow array as one of type `kind` and a shape ``(rows, ...)``, a list for each further dimension."""
     for axis in range(len(shape) - 1, 0, -1):
         rows = int(np.prod(shape[:axis]))
         offsets = np.arange(rows + 1) * shape[axis]
         array = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), array)
-    return array.cast(kind)  # names of fields inside
+    return array.cast(arrow_type)  # names of fields inside
 
 
 def nested_array(values: Array) -> pa.Array:
     """NumPy values of shape ``(rows, ...)`` as an Arrow array, a list for each further dimension."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    kind = flat.type
+    arrow_type = flat.type
     for _ in values.shape[1:]:
-        kind = pa.list_(kind)
-    return nested(flat, values.shape, kind)
+        arrow_type = pa.list_(arrow_type)
+    return nested(flat, values.shape, arrow_type)

@@ -18,8 +18,8 @@ def output_activations(model: Any) -> dict[str, str]:
     from tfos_ml.worker.export import declared_tensors, named_outputs
 
     outputs = named_outputs(declared_tensors(model, "outputs") or {}, model)
-    found = {name: _activation_of(tensor) for name, tensor in outputs.items()}
-    return {name: activation for name, activation in found.items() if activation is not None}
+    activations = {name: _activation_of(tensor) for name, tensor in outputs.items()}
+    return {name: activation for name, activation in activations.items() if activation is not None}
 
 
 def _activation_of(tensor: Any) -> str | None:

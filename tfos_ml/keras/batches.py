@@ -16,7 +16,7 @@ from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError
 from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.columns import check_class_weight, check_label
+from tfos_ml.keras.column_checks import check_class_weight, check_label
 from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.keras.worker_rows import WorkerRows
 from tfos_ml.worker.dataset import RowStore
@@ -108,8 +108,8 @@ class TrainingData:
 
         It is the only one to know the outputs of a model that is not built before it sees rows.
         """
-        found = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
-        if found is None:
+        match = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
+        if match is None:
             return None
         store = self.stores["train"]
         ranges = []
@@ -117,8 +117,8 @@ class TrainingData:
             low, high = store.bounds(i)
             ranges.append(f"label column '{self._schema.columns[i].column}' from {low:g} to {high:g}")
         return LabelRangeError(
-            f"A label is {found[1]}, but the model has {found[3]} classes and takes class indices from "
-            f"{found[2]} to {int(found[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Number the classes from 0, "
+            f"A label is {match[1]}, but the model has {match[3]} classes and takes class indices from "
+            f"{match[2]} to {int(match[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Number the classes from 0, "
             "for example with pyspark.ml.feature.StringIndexer, or give the last layer one unit per class."
         )
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfos_ml.errors import NonFiniteTrainingError
 from tfos_ml.keras.batches import TrainingData
 from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, Stage
+from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.sync import LayerState, MetricSums, numbers
 from tfos_ml.worker.global_batches import GlobalBatches
@@ -53,7 +53,9 @@ def acts_on_batches(callbacks: Sequence[Any]) -> bool:
 class EpochState:
     """What our first and last callback share."""
 
-    def __init__(self, group: WorkerGroup, data: TrainingData, parallel: DataParallel, train: Stage, test: Stage):
+    def __init__(
+        self, group: WorkerGroup, data: TrainingData, parallel: DataParallel, train: PassCounter, test: PassCounter
+    ):
         self.group = group
         self.data = data
         self.parallel = parallel
@@ -63,11 +65,13 @@ class EpochState:
 
     def begin_pass(self, stream: str, epoch: int) -> None:
         """Have the next steps begin with the first of a pass."""
-        stage, batches = (self.train, self.data.train) if stream == "train" else (self.test, self.data.validation)
-        stage.rewind(*batches.in_steps(self.data.seed(stream), epoch))
+        pass_counter, batches = (
+            (self.train, self.data.train) if stream == "train" else (self.test, self.data.validation)
+        )
+        pass_counter.rewind(*batches.in_steps(self.data.seed(stream), epoch))
 
 
-class Opening(keras.callbacks.Callback):
+class EpochStartSync(keras.callbacks.Callback):
     """The first callback: begins epochs, and makes logs the same on all workers before others see them."""
 
     def __init__(self, state: EpochState, layer_state: LayerState, stops_on_nan: bool):
@@ -96,8 +100,8 @@ class Opening(keras.callbacks.Callback):
         logs.update({f"val_{name}": value for name, value in self._state.replaced_in_test.items()})
 
 
-class Closing(keras.callbacks.Callback):
-    """The last callback: synchronises the workers at the end of each pass.
+class EpochEndSync(keras.callbacks.Callback):
+    """The last callback: synchronizes the workers at the end of each pass.
 
     ``epoch_done(epoch, logs, seconds, stopped)`` is called when an epoch has ended on all workers. `agree_on_batches`
     is whether callbacks may stop the training within an epoch, `seed` that of the shuffle.

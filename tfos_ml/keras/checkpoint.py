@@ -114,8 +114,8 @@ class Checkpoints:
 
     def _names(self) -> list[str]:
         """Directories of checkpoints, newest first."""
-        found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
-        dirs = [i for i in found if i.type == fs.FileType.Directory and i.base_name.startswith("epoch-")]
+        infos = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
+        dirs = [i for i in infos if i.type == fs.FileType.Directory and i.base_name.startswith("epoch-")]
         dirs.sort(key=lambda i: (i.base_name.split("-")[1], i.mtime_ns or 0), reverse=True)
         return [i.base_name for i in dirs]
 

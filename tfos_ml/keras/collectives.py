@@ -1,7 +1,7 @@
 """Collective operations among the workers that train a Keras model together.
 
-On CPUs they go through a mesh of connections (:mod:`tfos_ml.keras.mesh`); with GPUs, or if the user says so, they are
-``CollectiveReduceV2`` and ``CollectiveGatherV2`` of TensorFlow's own collective runtime, which
+On CPUs they go over connections between all workers (:mod:`tfos_ml.keras.all_to_all`). With GPUs, or on request, they
+are ``CollectiveReduceV2`` and ``CollectiveGatherV2`` of TensorFlow's own collective runtime, which
 ``MultiWorkerMirroredStrategy`` starts from ``TF_CONFIG``. Nothing else of the strategy is used:
 models and optimizers live outside its scope, since Keras 3 does not train under it
 (https://github.com/keras-team/keras/issues/20585).
@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ClusterConfigError, PortTakenError
-from tfos_ml.keras.mesh import BrokenMeshError, Mesh, SilentWorkerError
+from tfos_ml.keras.all_to_all import AllToAll, PeerLostError, SilentWorkerError
 
 Array = np.ndarray[Any, Any]
 
@@ -33,16 +33,18 @@ class WorkerGroup:
     """The workers, one of which is this process.
 
     Operations that others have not joined are an error after `timeout` seconds; `communication` ("auto", "ring",
-    "nccl") is how TensorFlow carries them out, where there is no `mesh`.
+    "nccl") is how TensorFlow carries them out, if `peers` is None.
     """
 
-    def __init__(self, rank: int, size: int, timeout: float, communication: str = "auto", mesh: Mesh | None = None):
+    def __init__(
+        self, rank: int, size: int, timeout: float, communication: str = "auto", peers: AllToAll | None = None
+    ):
         self.rank = rank
         self.size = size
         self._timeout = timeout
         self._communication = communication
-        self._mesh = mesh
-        self._last: tf.Tensor | None = None  # that the mesh has carried out, in the graph being made
+        self._peers = peers
+        self._last: tf.Tensor | None = None  # result of the latest exchange in the graph being built
 
     @classmethod
     def start(
@@ -82,20 +84,20 @@ class WorkerGroup:
     @property
     def takes_any_shape(self) -> bool:
         """Whether one operation may have another shape in each step, as long as all workers have the same."""
-        return self._mesh is not None
+        return self._peers is not None
 
     def close(self) -> None:
-        """End the connections of a mesh."""
-        if self._mesh is not None:
-            self._mesh.close()
+        """Close the connections to the other workers."""
+        if self._peers is not None:
+            self._peers.close()
 
     @contextlib.contextmanager
     def errors_of_others(self) -> Iterator[None]:
-        """Around operations: what the mesh raises is TensorFlow's error for a worker that has ended or stands still."""
+        """Around operations: errors of `peers` become TensorFlow's error for a worker that has ended or hangs."""
         try:
             yield
         except Exception as error:  # of TensorFlow's, if it was in a function
-            failure = self._mesh.failure if self._mesh is not None else None
+            failure = self._peers.failure if self._peers is not None else None
             if isinstance(failure, SilentWorkerError):
                 raise tf.errors.DeadlineExceededError(None, None, str(failure)) from error
             if failure is not None:
@@ -104,11 +106,11 @@ class WorkerGroup:
 
     def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
         """Sum (``op="Max"``: maximum) of a tensor of one shape over all workers; also inside functions."""
-        mesh = self._mesh
+        peers = self._peers
         if self.size == 1:
             return value
-        if mesh is not None:
-            return self._in_order(lambda array: mesh.all_reduce(array, op), value, value.shape)
+        if peers is not None:
+            return self._in_order(lambda array: peers.all_reduce(array, op), value, value.shape)
         return tf.raw_ops.CollectiveReduceV2(
             input=value,
             group_size=self.size,
@@ -123,7 +125,7 @@ class WorkerGroup:
         )
 
     def _in_order(self, call: Callable[[Array], Array], value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-        """Have the mesh do something after all that it did before: TensorFlow would begin what is ready."""
+        """Run an exchange after all earlier ones; without this, TensorFlow would run whichever is ready."""
         if tf.executing_eagerly():
             return tf.constant(call(value.numpy()))
         before = self._last if self._last is not None and self._last.graph is value.graph else None
@@ -175,7 +177,7 @@ class WorkerGroup:
             parts = tf.split(flat, [dense[i].shape.num_elements() for i in bucket])
             for i, part in zip(bucket, parts, strict=True):
                 summed[i] = tf.reshape(part, dense[i].shape)
-        if slices and self._mesh is not None:
+        if slices and self._peers is not None:
             joined = self._joined_slices(slices, weight, shapes)
             sums = {i: _first_block(joined[i]) if i in whole else joined[i][0] for i in slices}
             return [sums.get(i, gradient) for i, gradient in enumerate(summed)]
@@ -191,26 +193,26 @@ class WorkerGroup:
         self, slices: dict[int, tf.IndexedSlices], weight: tf.Tensor, shapes: Sequence[tf.TensorShape]
     ) -> dict[int, tuple[tf.IndexedSlices, tf.Tensor]]:
         """The slices of all workers, in one exchange; and how many are those of the worker that has most."""
-        mesh = self._mesh
-        assert mesh is not None
+        peers = self._peers
+        assert peers is not None
         arrays = [part.indices for part in slices.values()]
         for i, part in slices.items():
             values = tf.reshape(part.values, [-1, *shapes[i][1:]])
             arrays.append(values * tf.cast(weight, values.dtype))
 
         def exchange(*own: Array) -> list[Array]:
-            return joined_arrays(own, mesh.all_gather)
+            return joined_arrays(own, peers.all_gather)
 
         before = self._last if self._last is not None and self._last.graph is arrays[0].graph else None
         with tf.control_dependencies([] if before is None else [before]):
             *joined, longest = tf.numpy_function(exchange, arrays, [a.dtype for a in arrays] + [tf.int64])
         self._last = longest
-        found = {}
+        slices_by_index = {}
         for number, i in enumerate(slices):
             indices = tf.ensure_shape(joined[number], [None])
             values = tf.ensure_shape(joined[len(slices) + number], [None, *shapes[i][1:]])
-            found[i] = tf.IndexedSlices(values, indices, tf.constant(shapes[i].as_list())), longest[number]
-        return found
+            slices_by_index[i] = tf.IndexedSlices(values, indices, tf.constant(shapes[i].as_list())), longest[number]
+        return slices_by_index
 
     def _gather_slices(
         self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, longest: tf.Tensor, name: str
@@ -246,8 +248,8 @@ class WorkerGroup:
         return summed
 
     def _sum_flat(self, part: Array) -> Array:
-        if self._mesh is not None:
-            return self._mesh.all_reduce(part)
+        if self._peers is not None:
+            return self._peers.all_reduce(part)
         wide = part.astype(np.int64) if part.dtype.kind in "iub" and part.dtype != np.int32 else part
         return np.asarray(self.all_reduce(tf.constant(wide), "arrays").numpy().astype(part.dtype))
 
@@ -269,10 +271,10 @@ class WorkerGroup:
         return float(self.all_reduce(tf.constant([value], tf.float64), "largest", "Max")[0])
 
 
-def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float, encrypts: bool) -> Mesh:
+def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float, encrypts: bool) -> AllToAll:
     try:
-        return Mesh.connect(rank, addresses, secret, timeout, encrypts)
-    except BrokenMeshError as error:
+        return AllToAll.connect(rank, addresses, secret, timeout, encrypts)
+    except PeerLostError as error:
         raise tf.errors.DeadlineExceededError(None, None, str(error)) from None
     except OSError as error:
         raise PortTakenError(

@@ -93,7 +93,7 @@ def metric_variables(model: keras.Model) -> list[Any]:
     return list({id(v): v for metric in model.metrics for v in metric.variables}.values())
 
 
-class Stage:
+class PassCounter:
     """Counts the steps of one pass, and knows how many rows all workers have in each, and where this worker's are.
 
     `stand_in` returns a row to compute on in a step in which this worker has none, as a batch; it counts for nothing.
@@ -134,7 +134,7 @@ class DataParallel:
     ``tracing_seconds`` is how long TensorFlow has traced training steps.
     """
 
-    def __init__(self, model: keras.Model, group: WorkerGroup, train: Stage, test: Stage, rules: Rules):
+    def __init__(self, model: keras.Model, group: WorkerGroup, train: PassCounter, test: PassCounter, rules: Rules):
         self._model = model
         self._group = group
         self._rules = rules
@@ -176,8 +176,8 @@ class DataParallel:
         """State of metrics that is told of one number a step; so are those of the losses of several outputs."""
         compiled = keras_privates.compiled_loss(self._model)
         of_losses = {id(v) for metric in getattr(compiled, "metrics", ()) for v in metric.variables}
-        found = enumerate(metric_variables(self._model))
-        return [v for i, v in found if i in rules.by_step or id(v) in of_losses]
+        variables = enumerate(metric_variables(self._model))
+        return [v for i, v in variables if i in rules.by_step or id(v) in of_losses]
 
     def close(self) -> None:
         """Give the model back as it was."""
@@ -201,29 +201,29 @@ class DataParallel:
 
         return timed
 
-    def _step_of(self, stage: Stage, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _step_of(self, pass_counter: PassCounter, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def step(data: Any) -> Any:
             if self._is_plain:
                 return original(data)
-            number, total = stage.advance()
-            self._step = number if stage is self._train else None
+            number, total = pass_counter.advance()
+            self._step = number if pass_counter is self._train else None
             try:
                 if self._group.size == 1:
                     return original(data)
                 rows = _row_count(tf.nest.flatten(data)[0])
                 self._share = tf.cast(rows, tf.float32) / tf.cast(total, tf.float32)
-                self._rows_of_step = stage.rows_of(number, total)
+                self._rows_of_step = pass_counter.rows_of(number, total)
                 with self._rows_of_step.draws():
-                    return self._shared_step(original, data, stage)
+                    return self._shared_step(original, data, pass_counter)
             finally:
                 self._share = self._step = None
 
         return step
 
-    def _shared_step(self, original: Callable[[Any], Any], data: Any, stage: Stage) -> Any:
+    def _shared_step(self, original: Callable[[Any], Any], data: Any, pass_counter: PassCounter) -> Any:
         """A step on the rows of this worker; on the row that stands in, which counts for nothing, if it has none."""
         assert self._share is not None
-        trains, has_rows, stand_in = stage is self._train, self._share > 0, stage.stand_in()
+        trains, has_rows, stand_in = pass_counter is self._train, self._share > 0, pass_counter.stand_in()
         if stand_in is not None:
             data = tf.cond(has_rows, lambda: data, lambda: stand_in)
         self.updated, self._applied, self._moments = [], 0, 0

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint import random_state, set_random_state
-from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, Stage, metric_variables
+from tfos_ml.keras.data_parallel import DataParallel, PassCounter, PassRules, Rules, metric_variables
 from tfos_ml.keras.loss_terms import OUTPUT_LOSS
 from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.sync import leaf_metrics, numbers
@@ -53,13 +53,13 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Ru
     rules = Rules()
     if group.rank == 0:
         rules = _try(model, data)
-    found = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
-    if found["together"] and not group.takes_any_shape:
+    fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
+    if fields["together"] and not group.takes_any_shape:
         raise ModelError(
             "The loss computes over the rows of a batch together, which KerasEstimator trains on CPUs with "
             "communication='auto' only. Use that, or clusterSize=1."
         )
-    return Rules(**{**found, "train": PassRules(**found["train"]), "test": PassRules(**found["test"])})
+    return Rules(**{**fields, "train": PassRules(**fields["train"]), "test": PassRules(**fields["test"])})
 
 
 def _with_tuples(value: Any) -> Any:
@@ -158,7 +158,7 @@ class _Shares:
         return list(gradients)
 
 
-class _TriedStage(Stage):
+class _TriedPassCounter(PassCounter):
     """A pass of one step, run outside of TensorFlow's graphs, where all shapes are known.
 
     What is drawn for rows has another first dimension for a share than for all rows; the step is run on these first.
@@ -256,7 +256,7 @@ class _DryRun:
     def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
         """The outcomes of all rows, and of both shares."""
         shares, model = _Shares(), self._model
-        train, test = (_TriedStage(name, self._rows) for name in ("train", "test"))
+        train, test = (_TriedPassCounter(name, self._rows) for name in ("train", "test"))
         for optimizer in keras_privates.optimizers(model):
             optimizer.apply = lambda gradients, variables=None: None
         parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
@@ -398,11 +398,11 @@ def _differ(once: _Outcome, again: _Outcome) -> bool:
 
 def _not_additive(differing: dict[str, float], rows: int) -> str:
     worst = sorted(differing, key=lambda name: -differing[name])[:3]
-    shown = ", ".join(f"'{name}' by {differing[name]:.0%}" for name in worst)
+    examples = ", ".join(f"'{name}' by {differing[name]:.0%}" for name in worst)
     more = ", ..." if len(differing) > 3 else ""
     return (
         f"Two workers would not train this model as one does. A step was tried on {rows} rows, whole and in two "
-        f"shares, and the gradients differ: {shown}{more}. The loss, or a layer, computes over the rows of a batch "
+        f"shares, and the gradients differ: {examples}{more}. The loss, or a layer, computes over the rows of a batch "
         "together, as contrastive losses do, or adds a sum over rows to a mean over rows; expected is a mean or a sum. "
         "Use clusterSize=1, or a TFEstimator with a training loop of your own."
     )

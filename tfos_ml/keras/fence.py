@@ -66,5 +66,5 @@ class Fence:
 
     def _names(self) -> list[str]:
         """The files of attempts, in no order; their names sort as they came."""
-        found = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
-        return [i.base_name for i in found if i.type == fs.FileType.File and i.base_name.startswith(_PREFIX)]
+        infos = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
+        return [i.base_name for i in infos if i.type == fs.FileType.File and i.base_name.startswith(_PREFIX)]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tfos_ml.agent.forkserver import Forking, start_process
+from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.agent.process import child_environment
 from tfos_ml.common.extras import check_installed
 from tfos_ml.data.schema import FeedSchema

@@ -68,7 +68,7 @@ class ModelDescription:
         return self.losses.get(output, self.losses.get(""))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable form, for :meth:`from_json`."""
+        """A JSON-serializable form, for :meth:`from_json`."""
         return asdict(self)
 
     @classmethod
@@ -205,12 +205,12 @@ def _losses(model: Any) -> dict[str, LossInfo]:
 
     loss = keras_privates.user_loss(model)
     if isinstance(loss, dict):
-        found = by_path(loss)
+        by_output = by_path(loss)
     elif isinstance(loss, (list, tuple)):
-        found = dict(zip(declared_outputs(model) or (), loss, strict=False))
+        by_output = dict(zip(declared_outputs(model) or (), loss, strict=False))
     else:
-        found = {"": loss}
-    return {str(name): _loss_info(one) for name, one in found.items() if one is not None}
+        by_output = {"": loss}
+    return {str(name): _loss_info(of_output) for name, of_output in by_output.items() if of_output is not None}
 
 
 def _loss_info(loss: Any) -> LossInfo:

@@ -35,7 +35,7 @@ def _write(filesystem: fs.FileSystem, path: str) -> None:
 
 def _names(filesystem: fs.FileSystem, path: str) -> list[str] | None:
     """What is in a directory, of which there may be none yet; None for a file."""
-    kind = filesystem.get_file_info(path).type
-    if kind == fs.FileType.Directory:
+    file_type = filesystem.get_file_info(path).type
+    if file_type == fs.FileType.Directory:
         return sorted(entry.base_name for entry in filesystem.get_file_info(fs.FileSelector(path)))
-    return None if kind == fs.FileType.File else []
+    return None if file_type == fs.FileType.File else []

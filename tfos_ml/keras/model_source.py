@@ -85,8 +85,8 @@ def _lambdas(model: Any) -> list[Any]:
     """The lambdas of a compiled model's layers, losses and metrics; each once."""
     compiled = list(_leaves(keras_privates.compiled_with(model)))
     parts = [*keras_privates.all_layers(model), *(part for part in compiled if hasattr(part, "__dict__"))]
-    found = [*compiled, *(leaf for part in parts for leaf in _leaves(vars(part)))]
-    return list({id(f): f for f in found if isinstance(f, types.FunctionType) and f.__name__ == _LAMBDA}.values())
+    objects = [*compiled, *(leaf for part in parts for leaf in _leaves(vars(part)))]
+    return list({id(f): f for f in objects if isinstance(f, types.FunctionType) and f.__name__ == _LAMBDA}.values())
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -101,7 +101,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 def save_instance(model: Any) -> bytes:
     """A model, which is not changed, as the bytes of a ``.keras`` file.
 
-    Raises ``ModelError`` if something in it cannot be serialised.
+    Raises ``ModelError`` if something in it cannot be serialized.
     """
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         path = os.path.join(directory, "model.keras")
@@ -111,7 +111,7 @@ def save_instance(model: Any) -> bytes:
         except Exception as error:
             raise ModelError(
                 f"The model cannot be saved ({type(error).__name__}: {_reason(error)}) Something in it, for "
-                "instance a lambda, or a loss or metric defined in a function, cannot be serialised. Pass a function "
+                "instance a lambda, or a loss or metric defined in a function, cannot be serialized. Pass a function "
                 "that builds and compiles the model: KerasEstimator(model=make_model)."
             ) from error
         with open(path, "rb") as file:

@@ -60,7 +60,7 @@ def check_reductions(description: ModelDescription) -> None:
     if unreduced:
         raise ModelError(
             f"Losses {unreduced} have reduction=None, which leaves open what several workers should "
-            "minimise. Compile them with 'sum_over_batch_size', 'sum' or 'mean_with_sample_weight'."
+            "minimize. Compile them with 'sum_over_batch_size', 'sum' or 'mean_with_sample_weight'."
         )
 
 

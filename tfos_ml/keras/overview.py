@@ -74,7 +74,7 @@ def _in_effect(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """A setting; of an object that Keras serialised its class and its settings."""
+    """A setting; of an object that Keras serialized its class and its settings."""
     if isinstance(value, Mapping) and "class_name" in value:
         config = _in_effect(value.get("config") or {})
         return (

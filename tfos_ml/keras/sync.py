@@ -1,4 +1,4 @@
-"""Synchronises the workers at the end of each pass: metrics, layer state, decisions."""
+"""Synchronizes the workers at the end of each pass: metrics, layer state, decisions."""
 
 from __future__ import annotations
 

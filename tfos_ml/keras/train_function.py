@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def train(task: dict[str, Any], ctx: NodeContext) -> None:
-    """Train a model; `task` has the fields of :class:`tfos_ml.keras.fit.KerasFit`."""
-    from tfos_ml.keras import fit
+    """Train a model; `task` has the fields of :class:`tfos_ml.keras.training.KerasFit`."""
+    from tfos_ml.keras import training
 
-    fit.train(fit.KerasFit(**task), ctx)
+    training.train(training.KerasFit(**task), ctx)

@@ -44,7 +44,7 @@ class Checkpoints:
         self._scores[model_id] = self._score(report["metrics"])
 
     def _score(self, metrics: Mapping[str, float]) -> float:
-        """What to minimise; what is not a number is worst."""
+        """What to minimize; what is not a number is worst."""
         monitor = self._monitor or ("val_loss" if "val_loss" in metrics else "loss")
         value = metrics.get(monitor.removeprefix("-"), math.nan)
         score = -value if monitor.startswith("-") else value

@@ -38,8 +38,8 @@ def params_of(estimator: ClusterEstimator) -> dict[str, str]:
     And the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``. Of ``nodeEnv`` only the names are logged,
     and of what is named like a secret no value.
     """
-    shown = [p for p in estimator.params if estimator.isSet(p) or p.name in _ALWAYS]
-    values: dict[str, Any] = {p.name: estimator.getOrDefault(p) for p in shown}
+    logged = [p for p in estimator.params if estimator.isSet(p) or p.name in _ALWAYS]
+    values: dict[str, Any] = {p.name: estimator.getOrDefault(p) for p in logged}
     if values.get("nodeEnv"):
         values["nodeEnv"] = sorted(values["nodeEnv"])
     tf_args = getattr(estimator, "getTfArgs", lambda: None)()
@@ -47,8 +47,8 @@ def params_of(estimator: ClusterEstimator) -> dict[str, str]:
     for location in _LOCATIONS:
         if values.get(location):
             values[location] = redact(values[location], mark="")
-    for kind, arguments in given.items():
-        values.update(flat(kind, arguments))
+    for argument, arguments in given.items():
+        values.update(flat(argument, arguments))
     return {name: str(value)[:PARAM_CHARACTERS] for name, value in values.items() if value is not None}
 
 
@@ -68,10 +68,10 @@ def _shown(name: str, value: Any) -> Any:
 
 def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
     """The estimator, the shape of its cluster, and versions."""
-    kind = type(estimator)
+    estimator_class = type(estimator)
     return {
-        "estimator_name": kind.__name__,
-        "estimator_class": f"{kind.__module__}.{kind.__name__}",
+        "estimator_name": estimator_class.__name__,
+        "estimator_class": f"{estimator_class.__module__}.{estimator_class.__name__}",
         "tfos_ml.uid": estimator.uid,
         "tfos_ml.cluster": _shape(estimator),
         "python.version": platform.python_version(),
@@ -94,8 +94,8 @@ def metric_name(name: str) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {package: version_of(package) for package in ("tfos_ml", "tensorflow", "keras", "pyspark", "pyarrow")}
-    return {package: version for package, version in found.items() if version is not None}
+    versions = {package: version_of(package) for package in ("tfos_ml", "tensorflow", "keras", "pyspark", "pyarrow")}
+    return {package: version for package, version in versions.items() if version is not None}
 
 
 class FittedDataset(SparkDataset):

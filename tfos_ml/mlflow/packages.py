@@ -22,8 +22,8 @@ def version_of(package: str) -> str | None:
     """Version of a package, under whatever name it was installed (tensorflow-cpu, say); None if it was not."""
     if package == PACKAGE:
         return tfos_ml.__version__
-    found = _distribution_of(package)
-    return None if found is None else importlib.metadata.version(found)
+    distribution = _distribution_of(package)
+    return None if distribution is None else importlib.metadata.version(distribution)
 
 
 def is_installed() -> bool:

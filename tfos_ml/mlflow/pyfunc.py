@@ -17,7 +17,7 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import Array
 from tfos_ml.inference import udf
 from tfos_ml.inference.input_tensors import InputBinding
-from tfos_ml.inference.prediction import Head
+from tfos_ml.inference.prediction import PredictionSpec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,7 @@ SAVED_MODEL = "saved_model"
 SCORING_FILE = "scoring.json"
 
 
-def write_scoring(scoring: udf.Scoring, directory: Path) -> None:
+def write_scoring(scoring: udf.ScoringSpec, directory: Path) -> None:
     """Keep how a model is called beside it, but for the model itself."""
     kept = {
         "signature_key": scoring.signature_key,
@@ -38,19 +38,19 @@ def write_scoring(scoring: udf.Scoring, directory: Path) -> None:
         "batch_size": scoring.batch_size,
         "handle_invalid": scoring.handle_invalid,
         "pad_value": scoring.pad_value,
-        "head": None if scoring.head is None else asdict(scoring.head),
+        "prediction_spec": None if scoring.prediction_spec is None else asdict(scoring.prediction_spec),
         "threshold": scoring.threshold,
     }
     (directory / SCORING_FILE).write_text(json.dumps(kept, indent=1))
 
 
-def read_scoring(directory: Path) -> udf.Scoring:
+def read_scoring(directory: Path) -> udf.ScoringSpec:
     """What :func:`write_scoring` kept, with the SavedModel in the same directory."""
     kept = json.loads((directory / SCORING_FILE).read_text())
     outputs = {name: TensorInfo.from_json(tensor) for name, tensor in kept["outputs"].items()}
-    head = None if kept["head"] is None else Head(**kept["head"])
-    fields = udf.output_fields(outputs, head, kept["binary"])
-    return udf.Scoring(
+    prediction_spec = None if kept["prediction_spec"] is None else PredictionSpec(**kept["prediction_spec"])
+    fields = udf.output_fields(outputs, prediction_spec, kept["binary"])
+    return udf.ScoringSpec(
         model=(directory / SAVED_MODEL).absolute(),
         signature_key=kept["signature_key"],
         tag=kept["tag"],
@@ -61,12 +61,12 @@ def read_scoring(directory: Path) -> udf.Scoring:
         batch_size=kept["batch_size"],
         handle_invalid=kept["handle_invalid"],
         pad_value=kept["pad_value"],
-        head=head,
+        prediction_spec=prediction_spec,
         threshold=kept["threshold"],
     )
 
 
-def shown_fields(scoring: udf.Scoring) -> list[str]:
+def shown_fields(scoring: udf.ScoringSpec) -> list[str]:
     """The fields of a result in the order of the columns that a caller gets, the prediction first."""
     return sorted(scoring.names, key=lambda field: field != udf.PREDICTION)
 
@@ -74,7 +74,7 @@ def shown_fields(scoring: udf.Scoring) -> list[str]:
 class ServedModel:
     """What ``mlflow.pyfunc.load_model`` wraps."""
 
-    def __init__(self, scoring: udf.Scoring):
+    def __init__(self, scoring: udf.ScoringSpec):
         self._scoring = scoring
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:

@@ -131,8 +131,11 @@ def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:
     plain["estimator"] = type(search.getEstimator()).__name__
     plain["evaluator"] = type(search.getEvaluator()).__name__
     plain["paramMaps"] = str(len(search.getEstimatorParamMaps()))
-    kind = type(search)
-    tags = {"estimator_name": kind.__name__, "estimator_class": f"{kind.__module__}.{kind.__name__}"}
+    search_class = type(search)
+    tags = {
+        "estimator_name": search_class.__name__,
+        "estimator_class": f"{search_class.__module__}.{search_class.__name__}",
+    }
     client.log_batch(
         parent.run_id,
         params=[Param(name, value) for name, value in plain.items() if name not in known],

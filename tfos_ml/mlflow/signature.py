@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tfos_ml.data.schema import ColumnSpec
     from tfos_ml.inference.input_tensors import InputBinding
-    from tfos_ml.inference.udf import Scoring
+    from tfos_ml.inference.udf import ScoringSpec
 
 _ARROW_TYPES = {
     pa.int8(): DataType.integer,
@@ -46,7 +46,7 @@ _ARROW_TYPES = {
 }
 
 
-def model_signature(scoring: Scoring, columns: Mapping[str, ColumnSpec] | None = None) -> ModelSignature:
+def model_signature(scoring: ScoringSpec, columns: Mapping[str, ColumnSpec] | None = None) -> ModelSignature:
     """The signature of a model that is called so.
 
     `columns` is what is known of those that go in; the tensors leave open text or bytes, scalars or arrays of one.
@@ -71,21 +71,21 @@ def _tensor_spec(binding: InputBinding, column: ColumnSpec | None) -> TensorSpec
         return None
     if column is not None:  # a flat array, or a scalar, whatever the model makes of it
         row = [math.prod(row)] if column.ndim else []
-    kind = "bool" if tensor.dtype == "bool" else "int64" if "int" in tensor.dtype else "float64"
-    return TensorSpec(np.dtype(kind), (-1, *row), binding.column)
+    dtype = "bool" if tensor.dtype == "bool" else "int64" if "int" in tensor.dtype else "float64"
+    return TensorSpec(np.dtype(dtype), (-1, *row), binding.column)
 
 
 def _input_type(tensor: TensorInfo, column: ColumnSpec | None) -> DataType | Array:
-    kind: DataType | Array
+    data_type: DataType | Array
     if tensor.dtype == "string":
-        kind = DataType.binary if column is not None and column.dtype == "binary" else DataType.string
+        data_type = DataType.binary if column is not None and column.dtype == "binary" else DataType.string
     elif tensor.dtype == "bool":
-        kind = DataType.boolean
+        data_type = DataType.boolean
     else:
-        kind = DataType.long if "int" in tensor.dtype else DataType.double
+        data_type = DataType.long if "int" in tensor.dtype else DataType.double
     for _ in range(column.ndim if column is not None else len(tensor.shape or (None,)) - 1):
-        kind = Array(kind)
-    return kind
+        data_type = Array(data_type)
+    return data_type
 
 
 def columns_of(example: pd.DataFrame) -> dict[str, ColumnSpec]:
@@ -97,13 +97,13 @@ def columns_of(example: pd.DataFrame) -> dict[str, ColumnSpec]:
     return specs
 
 
-def _output_type(kind: pa.DataType) -> DataType | Array:
-    if pa.types.is_list(kind):
-        return Array(_output_type(kind.value_type))
-    return _ARROW_TYPES[kind]
+def _output_type(arrow_type: pa.DataType) -> DataType | Array:
+    if pa.types.is_list(arrow_type):
+        return Array(_output_type(arrow_type.value_type))
+    return _ARROW_TYPES[arrow_type]
 
 
-def as_example(given: Any, scoring: Scoring) -> pd.DataFrame | None:
+def as_example(given: Any, scoring: ScoringSpec) -> pd.DataFrame | None:
     """An input example as a DataFrame of the model's input columns; ``ColumnNotFoundError`` if one is missing."""
     import pandas as pd
 

@@ -183,8 +183,8 @@ def address_towards(location: str) -> str:
     """Address of this host in the network through which it reaches `location`; ``OSError`` if it does not."""
     target = urlsplit(location)
     problem: OSError | None = None
-    for family, kind, _, _, address in socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_DGRAM):
-        with socket.socket(family, kind) as probe:
+    for family, socket_type, _, _, address in socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_DGRAM):
+        with socket.socket(family, socket_type) as probe:
             try:
                 probe.connect(address)  # of a datagram socket: sends nothing
             except OSError as error:

@@ -31,16 +31,16 @@ def encode(value: Any) -> bytes:
         return msgspec.msgpack.encode(_readable(msgspec.to_builtins(value, enc_hook=_plain, builtin_types=(bytes,))))
 
 
-def decode(kind: type[T], content: bytes) -> T:
+def decode(message_type: type[T], content: bytes) -> T:
     """What :func:`encode` has encoded.
 
     `kind` is the class of a message or a dataclass, a union of messages, or a builtin container. Raises
     ``MessageError`` if the content is of another kind, or a field is missing, unknown or not of its type.
     """
     try:
-        value: T = _decoder(kind).decode(content)  # type: ignore[arg-type]  # mypy takes no type[T] for hashable
+        value: T = _decoder(message_type).decode(content)  # type: ignore[arg-type]  # mypy takes no type[T] for hashable
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        expected = " or ".join(one.__name__ for one in get_args(kind) or [kind])
+        expected = " or ".join(arg.__name__ for arg in get_args(message_type) or [message_type])
         raise MessageError(f"expected {expected}: {error}, got {bytes(content[:200])!r}") from None
     return value
 
@@ -50,17 +50,17 @@ def encode_text(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=_plain).decode()
 
 
-def decode_text(kind: type[T], text: str) -> T:
+def decode_text(message_type: type[T], text: str) -> T:
     """What :func:`encode_text` has encoded; raises as :func:`decode`."""
     try:
-        return msgspec.json.decode(text, type=kind, dec_hook=_known)
+        return msgspec.json.decode(text, type=message_type, dec_hook=_known)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise MessageError(f"expected {kind.__name__}: {error}, got {text[:200]!r}") from None
+        raise MessageError(f"expected {message_type.__name__}: {error}, got {text[:200]!r}") from None
 
 
 @lru_cache
-def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=_known)
+def _decoder(message_type: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(message_type, dec_hook=_known)
 
 
 def _plain(value: Any) -> Any:
@@ -72,12 +72,12 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no message and no plain value: {value!r}")
 
 
-def _known(kind: Any, value: Any) -> Any:
+def _known(expected_type: Any, value: Any) -> Any:
     """The class of an error by its name."""
-    found = getattr(errors, str(value), None)
-    if isinstance(found, type) and issubclass(found, errors.TfosMlError):
-        return found
-    raise ValueError(f"expected {kind}, got {value!r}")
+    error_class = getattr(errors, str(value), None)
+    if isinstance(error_class, type) and issubclass(error_class, errors.TfosMlError):
+        return error_class
+    raise ValueError(f"expected {expected_type}, got {value!r}")
 
 
 def _readable(value: Any) -> Any:

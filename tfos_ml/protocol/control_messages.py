@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, get_args
 from msgspec import field
 
 from tfos_ml.protocol.codec import Struct
-from tfos_ml.protocol.graces import Limit
+from tfos_ml.protocol.shutdown_timeouts import Limit
 
 A = TypeVar("A")
 
@@ -22,8 +22,8 @@ class Request(Struct, Generic[A], frozen=True):
 
 def answer_type(request: type[Request[A]]) -> type[A]:
     """The class of the answers to a class of requests."""
-    found: type[A] = get_args(request.__orig_bases__[-1])[0]  # type: ignore[attr-defined]
-    return found
+    answer: type[A] = get_args(request.__orig_bases__[-1])[0]  # type: ignore[attr-defined]
+    return answer
 
 
 class Done(Struct, frozen=True):
@@ -179,13 +179,13 @@ class GatherRound(Request[Gathered], frozen=True):
 # Which rows count
 
 
-class Dealt(Struct, frozen=True):
+class PartitionAssignment(Struct, frozen=True):
     """Rank of the node that gets a partition; None if its call of ``train`` has ended."""
 
     rank: int | None
 
 
-class DealPartition(Request[Dealt], frozen=True):
+class AssignPartition(Request[PartitionAssignment], frozen=True):
     """A feed task on `host` has rows of a partition of a call of ``train``."""
 
     number: int
@@ -194,7 +194,7 @@ class DealPartition(Request[Dealt], frozen=True):
 
 
 class ClaimState(Struct, frozen=True):
-    """``GRANTED``, ``TAKEN`` or ``PENDING``, as of :class:`tfos_ml.protocol.claims.Claims`."""
+    """``GRANTED``, ``TAKEN`` or ``PENDING``, as of :class:`tfos_ml.protocol.partition_grants.PartitionGrants`."""
 
     state: str
 

@@ -69,19 +69,19 @@ class MailboxReader:
 
         Raises ``StorageError`` if the folder or one of its files cannot be read; the next call then has all of them.
         """
-        found = request(self._uri, self._read_new)
-        self._seen.update(found)
-        return [call for call in found.values() if call is not None]
+        calls = request(self._uri, self._read_new)
+        self._seen.update(calls)
+        return [call for call in calls.values() if call is not None]
 
     def _read_new(self, filesystem: fs.FileSystem, path: str) -> dict[str, ReportProgress | None]:
         listed = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
         names = sorted(info.base_name for info in listed if info.base_name.endswith(_ENDING))
-        found = {}
+        calls = {}
         for name in names:
             if name not in self._seen:
                 with filesystem.open_input_stream(posixpath.join(path, name)) as stream:
-                    found[name] = _read(stream.read())
-        return found
+                    calls[name] = _read(stream.read())
+        return calls
 
     def delete(self) -> None:
         """Delete the folder; raises ``StorageError`` if that fails."""

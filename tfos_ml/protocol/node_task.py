@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.data.snapshot import SnapshotRows
+from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.protocol.addresses import ANY_PORT
 from tfos_ml.protocol.artifacts import Artifact
-from tfos_ml.protocol.graces import Graces
 from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.protocol.shutdown_timeouts import ShutdownTimeouts
 from tfos_ml.protocol.template import ClusterTemplate
 
 
@@ -30,7 +30,7 @@ class NodeTask:
     is_driver_far: bool = False  # whether nodes may well not reach the control server, as that of a Connect client
     barrier: bool = True  # whether the nodes are tasks of a barrier stage; else they meet at the control server
     lease: float | None = None  # seconds without an answer of the driver after which a node ends
-    graces: Graces = field(default_factory=Graces)
+    shutdown_timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     is_independent: bool = False  # whether each node is a cluster of its own
     heartbeat_timeout: float = 120.0  # seconds without one after which a TensorFlow process counts as stuck
     node_ports: range = ANY_PORT

@@ -47,8 +47,8 @@ def rows_of_file(rank: int, kind: str, path: str | Path) -> Iterator[pa.RecordBa
 def joined(rows: Iterable[Any], kind: str) -> Iterator[tuple[int, bytes]]:
     """The payloads of one kind, parts joined, each with its node's rank; by rank."""
     parts: dict[int, list[bytes]] = {}
-    for one in rows:
-        if one.kind == kind:
-            parts.setdefault(one.rank, []).append(one.payload)
+    for row in rows:
+        if row.kind == kind:
+            parts.setdefault(row.rank, []).append(row.payload)
     for rank in sorted(parts):
         yield rank, b"".join(parts[rank])

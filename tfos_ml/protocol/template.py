@@ -65,7 +65,7 @@ class ClusterTemplate:
         return tuple(n.rank for n in self.nodes if n.job_name in (*CHIEF_NAMES, "worker"))
 
     @cached_property
-    def helper_ranks(self) -> tuple[int, ...]:
+    def auxiliary_ranks(self) -> tuple[int, ...]:
         """Ranks of the workers beside a chief and parameter servers: they serve it, or work by themselves."""
         return tuple(rank for rank in self._ranks("worker") if rank not in self.feed_ranks)
 

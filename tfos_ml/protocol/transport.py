@@ -152,9 +152,11 @@ class TransportServer:
 
     def __init__(self, endpoint: Endpoint | str, token: str, *services: Service):
         endpoint = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
-        self._actions = {kind.__name__: (kind, call) for one in services for kind, call in one.actions.items()}
-        self._puts = {kind: call for one in services for kind, call in one.puts.items()}
-        self._exchanges = {kind: call for one in services for kind, call in one.exchanges.items()}
+        self._actions = {
+            request.__name__: (request, call) for service in services for request, call in service.actions.items()
+        }
+        self._puts = {request: call for service in services for request, call in service.puts.items()}
+        self._exchanges = {request: call for service in services for request, call in service.exchanges.items()}
         listener = _listen(endpoint, make_credentials(token), self)
         self.host = endpoint.host  # as the others know it
         self.port: int = listener.port
@@ -165,9 +167,9 @@ class TransportServer:
         """Answer one call of a member."""
         if action.type not in self._actions:
             raise pa.ArrowKeyError(f"unknown action {action.type[:40]!r}, expected one of {sorted(self._actions)}")
-        kind, call = self._actions[action.type]
+        request, call = self._actions[action.type]
         with _refused():
-            message = decode(kind, _checked(action.body))
+            message = decode(request, _checked(action.body))
         return [encode(call(message))]
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
@@ -246,8 +248,8 @@ def _close(listener: _Listener) -> None:
 
 def _check_free(host: str, port: int) -> None:
     """Raise ``OSError``, which says more than gRPC does, unless a port can be listened on."""
-    for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        with socket.socket(family, kind) as probe:
+    for family, socket_type, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        with socket.socket(family, socket_type) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
             probe.bind(address)
 

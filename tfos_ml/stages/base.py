@@ -21,10 +21,10 @@ from tfos_ml.common.timeline import Timeline, line
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
-from tfos_ml.data.snapshot import SnapshotRows
+from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.fit import RunResult, launch
-from tfos_ml.driver.preflight import graces, lease_timeout, shuffle_memory, spool_memory
+from tfos_ml.driver.fit_job import RunResult, launch
+from tfos_ml.driver.preflight import lease_timeout, shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.snapshot import Written, delete_snapshot
@@ -138,7 +138,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             snapshot=snapshot,
             lease=lease_timeout(spark),
             first_rank=self._first_rank(),
-            graces=graces(spark),
+            shutdown_timeouts=shutdown_timeouts(spark),
         )
 
     @abstractmethod
@@ -225,10 +225,10 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         if not (given and rows.columns.columns):
             return None
         directory = NodeSettings.of_session(rows.df.sparkSession).absolute_path(given)
-        found = rows.snapshot(directory, len(template.feed_ranks))
-        if self._get("verbose") and not found[0].is_new:
-            write_lines([f"{type(self).__name__}.fit: cacheDir={redact(given)!r} has {found[0]}"])
-        return found
+        snapshot = rows.snapshot(directory, len(template.feed_ranks))
+        if self._get("verbose") and not snapshot[0].is_new:
+            write_lines([f"{type(self).__name__}.fit: cacheDir={redact(given)!r} has {snapshot[0]}"])
+        return snapshot
 
     def _validation_rule(self) -> str | ValidationDraw | None:
         """What says which rows are for validation: a boolean column, or a draw; None if none are."""

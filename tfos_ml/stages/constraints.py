@@ -26,9 +26,9 @@ class Constraint:
         """The value to keep; raises ``ParamError`` if `value` is not accepted."""
         if self.accepts(value):
             return self.convert(value)
-        shown = Environment(value) if self is ENVIRONMENT and isinstance(value, Mapping) else value
-        kind = type(value).__name__
-        raise ParamError(f"{name} must be {self.expected}. Received: {redact(repr(shown))} (of type {kind})")
+        printable = Environment(value) if self is ENVIRONMENT and isinstance(value, Mapping) else value
+        type_name = type(value).__name__
+        raise ParamError(f"{name} must be {self.expected}. Received: {redact(repr(printable))} (of type {type_name})")
 
 
 class Environment(dict[str, str]):

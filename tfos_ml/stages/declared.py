@@ -38,8 +38,8 @@ class Param(SparkParam[Any]):
 
 def declared(cls: type) -> dict[str, Param]:
     """The Params of a class by name, those of its bases first."""
-    found = (item for base in reversed(cls.__mro__) for item in vars(base).items())
-    return {name: param for name, param in found if isinstance(param, Param)}
+    attributes = (item for base in reversed(cls.__mro__) for item in vars(base).items())
+    return {name: param for name, param in attributes if isinstance(param, Param)}
 
 
 class ParamsBase(Params):
@@ -93,7 +93,7 @@ class ParamsBase(Params):
                 param.typeConverter(self.getOrDefault(param))
 
 
-def shows_params(cls: Stage) -> Stage:
+def document_params(cls: Stage) -> Stage:
     """Class decorator: ``help`` lists all Params with their docs, and signatures show all keywords."""
     params = declared(cls)
     types = {name: kind.__forward_arg__ for name, kind in cls._keywords.__annotations__.items()}
@@ -101,8 +101,8 @@ def shows_params(cls: Stage) -> Stage:
     defaults = {name: param.default for name, param in params.items()}
     lines = ["    All Params", "    ----------"]
     for name, param in params.items():
-        shown = "" if param.default is None else f", default {param.default!r}"
-        lines += [f"    {name} : {types[name]}{shown}", f"        {param.doc}"]
+        default = "" if param.default is None else f", default {param.default!r}"
+        lines += [f"    {name} : {types[name]}{default}", f"        {param.doc}"]
     cls.__doc__ = "\n".join([f"{cls.__doc__}", *lines, "    "])
     keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     signature = inspect.Signature(

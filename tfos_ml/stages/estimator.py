@@ -11,7 +11,7 @@ from tfos_ml.common.arguments import check_call
 from tfos_ml.data import schema
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.base import ClusterEstimator
-from tfos_ml.stages.declared import shows_params
+from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.keywords import TFEstimatorConstructor
 from tfos_ml.stages.params import TrainFnParams
 from tfos_ml.worker.train_args import TrainArgs
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TrainFn = Callable[[Any, Any], Any]
 
 
-@shows_params
+@document_params
 class TFEstimator(TFEstimatorConstructor, TrainFnParams, ClusterEstimator):
     """Runs a TensorFlow train function on every node of a cluster made of Spark tasks.
 

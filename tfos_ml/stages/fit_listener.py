@@ -13,7 +13,7 @@ from tfos_ml.protocol.settings import Telemetry
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tfos_ml.driver.fit import RunResult
+    from tfos_ml.driver.fit_job import RunResult
     from tfos_ml.stages.base import ClusterEstimator
     from tfos_ml.stages.model import TFModel
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import IndependentWorkersWarning, NothingExportedWarning
-from tfos_ml.protocol.graces import warn_of_ended
+from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
 from tfos_ml.worker.outcome import RETURNED
 
 if TYPE_CHECKING:
-    from tfos_ml.driver.fit import RunResult
+    from tfos_ml.driver.fit_job import RunResult
     from tfos_ml.protocol.template import ClusterTemplate
     from tfos_ml.stages.summary import TrainingSummary
 

@@ -12,8 +12,8 @@ from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.spark_api import repartition_by_id
 from tfos_ml.data import schema
-from tfos_ml.data.order import dealt_number
-from tfos_ml.data.snapshot import SnapshotRows, StoredColumn
+from tfos_ml.data.order import round_robin_number
+from tfos_ml.data.snapshot_layout import SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.snapshot import SnapshotDirectory, Written
 
@@ -67,10 +67,10 @@ class InputRows:
         if not (is_fed and self.columns.columns):
             return self.df.sparkSession.range(0, template.size - first, 1, template.size - first)
         rows = self.numbered()
-        dealt = dealt_number(F.col(schema.ROW_COLUMN))
-        rank = _pick(template.feed_ranks, dealt)
+        number = round_robin_number(F.col(schema.ROW_COLUMN))
+        rank = _pick(template.feed_ranks, number)
         if VALIDATION_COLUMN in rows.columns:
-            rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, dealt)).otherwise(rank)
+            rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, number)).otherwise(rank)
         return repartition_by_id(rows, template.size - first, rank - F.lit(first))
 
 
@@ -83,7 +83,7 @@ def _numbered(df: DataFrame, specs: Sequence[schema.ColumnSpec], validates: Colu
 
 
 def _pick(ranks: Sequence[int], number: Column) -> Column:
-    """One of some ranks, by a number that is dealt round."""
+    """One of some ranks, by a round-robin number."""
     at = F.pmod(number, F.lit(len(ranks))).cast("int")
     return F.element_at(F.array(*map(F.lit, ranks)), at + 1)
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
-from tfos_ml.agent.forkserver import Forking
+from tfos_ml.agent.fork_client import Forking
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.spark_api import arrow_table
@@ -25,9 +25,9 @@ from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.job_errors import adapt_rows_error
 from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
-from tfos_ml.inference.prediction import Head, head_of
+from tfos_ml.inference.prediction import PredictionSpec, prediction_spec_of
 from tfos_ml.inference.saved_model import NO_CALL, not_exported
-from tfos_ml.keras.columns import (
+from tfos_ml.keras.column_checks import (
     check_attributes,
     check_class_weight,
     check_columns,
@@ -42,7 +42,7 @@ from tfos_ml.keras.train_function import train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.base import ClusterEstimator
-from tfos_ml.stages.declared import shows_params
+from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.keywords import KerasEstimatorConstructor
 from tfos_ml.stages.output_columns import output_columns
 from tfos_ml.stages.params import KerasParams
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
-    from tfos_ml.driver.fit import RunResult
+    from tfos_ml.driver.fit_job import RunResult
     from tfos_ml.keras.inspection import ModelDescription
     from tfos_ml.stages.model import TFModel
 
@@ -77,7 +77,7 @@ _REFUSED: dict[str, tuple[type[errors.TfosMlError], str]] = {
 }
 
 
-@shows_params
+@document_params
 class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     """Trains a compiled Keras 3 model on all workers, in exact data parallelism.
 
@@ -131,8 +131,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             given.pop(name, None)
         for name in given:
             if name in _REFUSED:
-                kind, reason = _REFUSED[name]
-                raise kind(reason)
+                error_class, reason = _REFUSED[name]
+                raise error_class(reason)
         return super()._set_given(given)
 
     def setModel(self, value: Any) -> KerasEstimator:
@@ -260,8 +260,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         outputs = description.outputs
         if outputs is None:  # a model that is not built
             return schema
-        head = self._head(description)
-        columns = output_columns(self, outputs, head, schema, self._label_names(schema))
+        prediction_spec = self._prediction_spec(description)
+        columns = output_columns(self, outputs, prediction_spec, schema, self._label_names(schema))
         return StructType([*schema.fields, *columns.schema_fields()])
 
     def _check_roles(self) -> None:
@@ -349,7 +349,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         task = {
             "source": source,
             "description": description,
-            "head": self._head(description),
+            "prediction_spec": self._prediction_spec(description),
             "callbacks": self._callbacks,
             "class_weight": self._get("classWeight") or {},
             "adapted": adapted,
@@ -372,12 +372,12 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if function is not None or _MODEL_FILE in files:
             self._source = ModelSource(archive=files.get(_MODEL_FILE), function=function)
 
-    def _head(self, description: ModelDescription) -> Head:
+    def _prediction_spec(self, description: ModelDescription) -> PredictionSpec:
         outputs = description.outputs
         if (outputs is not None and len(outputs) > 1) or len(description.losses) != 1:
-            return Head()
+            return PredictionSpec()
         output = next(iter(outputs.values())) if outputs else None
-        return head_of(next(iter(description.losses.values())), output)
+        return prediction_spec_of(next(iter(description.losses.values())), output)
 
     def _settings(self, df: DataFrame) -> NodeSettings:
         validates = bool(self._get("validationSplit") or self._get("validationIndicatorCol"))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.ml import Model
 
 from tfos_ml import errors
-from tfos_ml.agent.scoring import make_udf_function
+from tfos_ml.agent.scoring_client import make_udf_function
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
@@ -23,14 +23,14 @@ from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
 from tfos_ml.driver.preflight import scoring_process
 from tfos_ml.inference import arrow_udf, saved_model, udf
+from tfos_ml.inference.appended_columns import OutputColumns
 from tfos_ml.inference.archive import Archive
-from tfos_ml.inference.columns import OutputColumns
 from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.local_inputs import local_inputs
-from tfos_ml.inference.prediction import HEAD_FILE, Head
+from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
-from tfos_ml.stages.declared import shows_params
+from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
 from tfos_ml.stages.model_repr import model_repr
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tfos_ml.driver.fit import RunResult
+    from tfos_ml.driver.fit_job import RunResult
 
 
 MODEL_FILE, _RESULTS = "saved_model.tar", "results-"
 
 
-@shows_params
+@document_params
 class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     """Runs a SavedModel over the rows of a DataFrame.
 
@@ -142,9 +142,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         signature: Signature,
         inputs: Sequence[InputBinding],
         outputs: OutputColumns,
-    ) -> udf.Scoring:
+    ) -> udf.ScoringSpec:
         wanted = self._get("outputMapping") or signature.outputs
-        return udf.Scoring(
+        return udf.ScoringSpec(
             model=model,
             signature_key=self._get("signatureDefKey"),
             tag=self._tag_set,
@@ -155,7 +155,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
             batch_size=self._get("predictBatchSize"),
             handle_invalid=self._get("handleInvalid"),
             pad_value=self._get("padValue"),
-            head=outputs.head,
+            prediction_spec=outputs.prediction_spec,
             threshold=self._get("threshold"),
         )
 
@@ -202,9 +202,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     def _bind_outputs(
         self, signature: Signature, archive: Archive, columns: StructType, spark: SparkSession | None = None
     ) -> OutputColumns:
-        content = archive.member(HEAD_FILE)
-        head = None if content is None else Head(**json.loads(content))
-        return output_columns(self, signature.outputs, head, columns, self._labels, spark)
+        content = archive.member(PREDICTION_SPEC_FILE)
+        prediction_spec = None if content is None else PredictionSpec(**json.loads(content))
+        return output_columns(self, signature.outputs, prediction_spec, columns, self._labels, spark)
 
     def signature(self) -> Signature:
         """Inputs and outputs of the SavedModel, by name, with dtype and shape."""
@@ -322,7 +322,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         >>> spark.sql("SELECT id, score(features) FROM t")                   # doctest: +SKIP
         """
         archive, signature, bindings, outputs = self._unbound()
-        if outputs.head is not None:
+        if outputs.prediction_spec is not None:
             outputs = dataclasses.replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})
         scoring = self._scoring(
             publish(spark, archive.content, inline_up_to=0, digest=archive.digest), signature, bindings, outputs
@@ -359,7 +359,7 @@ def archive_of(model: TFModel) -> Archive:
     return model._packed()
 
 
-def scoring_at(model: TFModel, directory: Path) -> udf.Scoring:
+def scoring_at(model: TFModel, directory: Path) -> udf.ScoringSpec:
     """How a model is called where its SavedModel lies in a directory."""
     _, signature, bindings, outputs = model._unbound()
     return model._scoring(directory, signature, bindings, outputs)

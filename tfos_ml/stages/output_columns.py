@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
-from tfos_ml.inference.columns import OutputColumns
-from tfos_ml.inference.prediction import Head
+from tfos_ml.inference.appended_columns import OutputColumns
+from tfos_ml.inference.prediction import PredictionSpec
 from tfos_ml.inference.saved_model import shown_tensors
 from tfos_ml.stages.params import ScoringParams
 
@@ -24,33 +24,35 @@ _CASE = "spark.sql.caseSensitive"
 def output_columns(
     stage: ScoringParams,
     outputs: Mapping[str, TensorInfo],
-    head: Head | None,
+    prediction_spec: PredictionSpec | None,
     given: StructType,
     labels: Sequence[str] = (),
     spark: SparkSession | None = None,
 ) -> OutputColumns:
     """The columns that a stage with such Params appends to those `given`.
 
-    `outputs` are all of its model, `head` is what the only one means, if that is known, `labels` are names of the
-    classes, `spark` is the session, by default the active one. Raises ``SignatureError`` if an output is not there or
-    has no Spark type, or there are several and no ``outputMapping``, and ``ParamError`` if a column is there already.
+    `outputs` are all outputs of its model, `prediction_spec` is the meaning of the only one if that is known, `labels`
+    are the names of the classes, `spark` is the session, by default the active one.
+
+    Raises ``SignatureError`` if an output is missing or has no Spark type, or if there are several outputs and no
+    ``outputMapping``. Raises ``ParamError`` if `given` has a column of the same name.
     """
     mapping: dict[str, str] | None = stage._get("outputMapping")
     binary = stage._get("binaryOutputs") or ()
-    shown = shown_tensors(outputs)
+    names = shown_tensors(outputs)
     unknown = [name for name in [*(mapping or ()), *binary] if name not in outputs]
     if unknown:
-        raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {shown}")
+        raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {names}")
     if mapping is None:
         if len(outputs) != 1:
-            raise SignatureError(f"The model has {len(outputs)} outputs; bind each with outputMapping: {shown}")
+            raise SignatureError(f"The model has {len(outputs)} outputs; bind each with outputMapping: {names}")
         ((name, output),) = outputs.items()
         mapping = {name: stage._get("predictionCol")}
-        head = head if head is not None and head.explains(output) else None
+        prediction_spec = prediction_spec if prediction_spec is not None and prediction_spec.explains(output) else None
     else:
-        head = None
-    types = udf.output_fields({name: outputs[name] for name in mapping}, head, binary)
-    if head is not None:
+        prediction_spec = None
+    types = udf.output_fields({name: outputs[name] for name in mapping}, prediction_spec, binary)
+    if prediction_spec is not None:
         chosen = {
             udf.RAW: stage._get("rawPredictionCol"),
             udf.PROBABILITY: stage._get("probabilityCol"),
@@ -68,4 +70,4 @@ def output_columns(
             f"Output columns {new} must be new and different; {taken or 'some'} exist already.{more} "
             f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"
         )
-    return OutputColumns({field: types[field] for field in mapping}, mapping, head, tuple(labels))
+    return OutputColumns({field: types[field] for field in mapping}, mapping, prediction_spec, tuple(labels))

@@ -69,7 +69,7 @@ class Saveable(MLReadable[Any], MLWritable):
         return {}
 
     def _facts(self) -> dict[str, Any]:
-        """What goes into the metadata; JSON-serialisable."""
+        """What goes into the metadata; JSON-serializable."""
         return {}
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
@@ -201,7 +201,7 @@ def _within_limits(spark: SparkSession, what: str) -> Iterator[None]:
 
 
 def describe(stage: Any) -> dict[str, Any]:
-    """A stage but for its files, as :func:`restore` takes it; JSON-serialisable."""
+    """A stage but for its files, as :func:`restore` takes it; JSON-serializable."""
     from tfos_ml.common.version import __version__
 
     return {

@@ -13,7 +13,7 @@ from tfos_ml.stages.learning_curves import charts, svg
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tfos_ml.driver.fit import RunResult
+    from tfos_ml.driver.fit_job import RunResult
 
 
 @dataclasses.dataclass(repr=False)
@@ -86,7 +86,7 @@ class TrainingSummary:
 
     def _table(self) -> dict[str, str]:
         """What a reader sees first, by name."""
-        shown = {
+        entries = {
             "rows": f"{self.rows:,}",
             "validationRows": f"{self.validationRows:,}" if self.validationRows else "",
             "skippedRows": f"{self.skippedRows:,}" if self.skippedRows else "",
@@ -97,7 +97,7 @@ class TrainingSummary:
             **{name: f"{values[-1]:.4g}" for name, values in self.history.items() if values},
             "warnings": str(len(self.warnings)) if self.warnings else "",
         }
-        return {name: text for name, text in shown.items() if text}
+        return {name: text for name, text in entries.items() if text}
 
     def __repr__(self) -> str:
         return f"TrainingSummary({', '.join(f'{name}={text}' for name, text in self._table().items())})"

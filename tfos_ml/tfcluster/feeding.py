@@ -12,9 +12,9 @@ from tfos_ml.agent.feed_task import FeedNode, FeedSpec
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.feed_jobs import feeding, inferring
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run
-from tfos_ml.protocol.claims import check_rows
 from tfos_ml.protocol.control_messages import FeedSegment
-from tfos_ml.protocol.graces import LEASE_SECONDS, LEASE_SETTING
+from tfos_ml.protocol.partition_grants import check_rows
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, LEASE_SETTING
 
 FEED_END_SECONDS = 2.0  # for feed tasks of a failed run to end; one whose node stands still learns nothing
 

@@ -12,28 +12,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfos_ml import errors
-from tfos_ml.agent.detached import start_node
 from tfos_ml.agent.feed_task import FeedNode
 from tfos_ml.agent.rendezvous import read_infos
+from tfos_ml.agent.standalone_supervisor import start_node
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.fit import RunResult
-from tfos_ml.driver.preflight import graces, shuffle_memory, spool_memory
+from tfos_ml.driver.fit_job import RunResult
+from tfos_ml.driver.preflight import shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
 from tfos_ml.driver.progress import OutputPrinter
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run, one_at_a_time
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, tensorboard_port
 from tfos_ml.protocol.codec import decode
-from tfos_ml.protocol.graces import warn_of_ended
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
+from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
 from tfos_ml.protocol.template import make_template
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.model import TFModel
 from tfos_ml.tfcluster.address import ClusterAddress
-from tfos_ml.tfcluster.arguments import check_arguments, check_epochs, check_seconds, check_spark, input_mode_of
+from tfos_ml.tfcluster.argument_checks import check_arguments, check_epochs, check_seconds, check_spark, input_mode_of
 from tfos_ml.tfcluster.feeding import Feeding
 from tfos_ml.tfcluster.shutdown import Shutdown
 
@@ -206,7 +206,7 @@ class TFCluster:
             barrier=False,
             first_rank=on_driver,
             reservation_timeout=reservation_timeout,
-            graces=graces(spark),
+            shutdown_timeouts=shutdown_timeouts(spark),
             verbose=verbose,
         )
         cluster = cls._of_task(spark, task, mode)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from tfos_ml import errors
-from tfos_ml.agent.placement import GatherPlacement, check_driver, task_info_of
+from tfos_ml.agent.spark_task import PlainTask, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
@@ -20,10 +20,10 @@ from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_
 from tfos_ml.driver.run import Run
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint
-from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 from tfos_ml.protocol.template import make_template
 
 if TYPE_CHECKING:
@@ -133,11 +133,11 @@ def _collect(run: Run) -> list[results.ResultRow]:
     return rows
 
 
-class _SinglePlacement(GatherPlacement):
+class _SingleTask(PlainTask):
     """A node that is a cluster of its own."""
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`NodePlacement`."""
+        """See :class:`SparkTask`."""
         return [message]
 
 
@@ -148,6 +148,6 @@ def _run_instance(task: NodeTask, numbers: Iterable[int]) -> Iterator[results.Re
     assert task.control is not None
     check_driver(task.control)
     place = task_info_of(TaskContext.get(), next(iter(numbers)), task.control)
-    placement = _SinglePlacement(place, task.control, 1, patience=task.lease or LEASE_SECONDS)
-    for batch in supervise(Supervisor(task, placement), ()):
+    spark_task = _SingleTask(place, task.control, 1, patience=task.lease or LEASE_SECONDS)
+    for batch in supervise(Supervisor(task, spark_task), ()):
         yield from results.read_rows(batch)

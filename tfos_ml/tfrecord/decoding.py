@@ -1,4 +1,4 @@
-"""Serialised Examples and SequenceExamples -> Arrow columns, all records of a batch at once."""
+"""Serialized Examples and SequenceExamples -> Arrow columns, all records of a batch at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.tfrecord.columns import BYTES, FLOAT, LIST_NAMES, Column
 from tfos_ml.tfrecord.entries import Problems, Spans, named_spans
-from tfos_ml.tfrecord.messages import rewritten
+from tfos_ml.tfrecord.feature_types import BYTES, FLOAT, LIST_NAMES, Column
+from tfos_ml.tfrecord.protobuf import rewritten
 from tfos_ml.tfrecord.wire import (
     Array,
     Buffer,
@@ -37,13 +37,13 @@ class Decoded:
 
 
 def decode_records(records: pa.LargeBinaryArray, columns: Sequence[Column], record_type: str) -> Decoded:
-    """The columns that serialised messages, none of them null, hold."""
+    """The columns that serialized messages, none of them null, hold."""
     data, bounds = _contents(records)
     return decode(data, bounds[:-1], bounds[1:], columns, record_type)
 
 
 def decode(data: Array, start: Array, end: Array, columns: Sequence[Column], record_type: str) -> Decoded:
-    """The columns that serialised messages hold, which lie in padded bytes.
+    """The columns that serialized messages hold, which lie in padded bytes.
 
     Those that are written in an unusual way, as the wire format allows it, are first written anew by Protocol Buffers'
     own library.
@@ -94,12 +94,12 @@ def _decode(
     arrays = []
     for column in columns:
         decoder = Decoder(buffer, column, problems)
-        found = []
+        decoded = []
         if column.name in features:
-            found.append(decoder.features(features[column.name], len(start)))
+            decoded.append(decoder.features(features[column.name], len(start)))
         if column.name in feature_lists:
-            found.append(decoder.feature_lists(feature_lists[column.name], len(start)))
-        arrays.append(pc.coalesce(*found) if found else pa.nulls(len(start), column.type))
+            decoded.append(decoder.feature_lists(feature_lists[column.name], len(start)))
+        arrays.append(pc.coalesce(*decoded) if decoded else pa.nulls(len(start), column.type))
     return arrays, problems
 
 
@@ -133,10 +133,10 @@ class Decoder:
         self.problems.unusual[records[torn]] = True
         present &= ~torn
         arrays, places = [], []
-        for kind in self.column.lists:
-            chosen = np.flatnonzero(present & (kinds == kind))
+        for list_type in self.column.lists:
+            chosen = np.flatnonzero(present & (kinds == list_type))
             if len(chosen):
-                values, bounds = self._items(kind, begin[chosen], spans.end[chosen], records[chosen], ndim)
+                values, bounds = self._items(list_type, begin[chosen], spans.end[chosen], records[chosen], ndim)
                 arrays.append(self._of_each(values, bounds, records[chosen], ndim))
                 places.append(spans.rows[chosen])
                 present[chosen] = False
@@ -148,14 +148,14 @@ class Decoder:
 
     def _mark_others(self, kinds: Array, present: Array, records: Array) -> None:
         """Features whose list is none that the column takes."""
-        for kind in np.unique(kinds[present]).tolist():
-            chosen = records[present & (kinds == kind)]
-            if kind not in LIST_NAMES:
+        for list_type in np.unique(kinds[present]).tolist():
+            chosen = records[present & (kinds == list_type)]
+            if list_type not in LIST_NAMES:
                 self.problems.unusual[chosen] = True
                 continue
             wanted = " or ".join(LIST_NAMES[k] for k in self.column.lists)
-            found = f"feature '{self.column.name}' is a {LIST_NAMES[kind]}"
-            self.problems.mark(chosen, f"{found}, and its column, {self.column.type}, is read from {wanted}")
+            problem = f"feature '{self.column.name}' is a {LIST_NAMES[list_type]}"
+            self.problems.mark(chosen, f"{problem}, and its column, {self.column.type}, is read from {wanted}")
 
     def _of_each(self, values: pa.Array, bounds: Array, records: Array, ndim: int) -> pa.Array:
         """Arrays, or the single values of lists; null for a list of none."""
@@ -166,17 +166,17 @@ class Decoder:
             return values
         several = counts > 1
         if several.any():
-            found = f"feature '{self.column.name}' has {counts[several][0]} values"
-            self.problems.mark(records[several], f"{found}, and its column, {self.column.type}, takes one")
+            problem = f"feature '{self.column.name}' has {counts[several][0]} values"
+            self.problems.mark(records[several], f"{problem}, and its column, {self.column.type}, takes one")
         return values.take(pa.array(np.where(counts > 0, bounds[:-1], 0), mask=counts == 0))
 
-    def _items(self, kind: int, start: Array, end: Array, records: Array, ndim: int) -> tuple[pa.Array, Array]:
+    def _items(self, list_type: int, start: Array, end: Array, records: Array, ndim: int) -> tuple[pa.Array, Array]:
         """The values of lists of one kind, one after another, as the column has them, and where each list begins."""
-        if kind == BYTES:
+        if list_type == BYTES:
             return self._bytes(start, end, records)
         begin, finish, wrong = only_part(self.buffer, start, end, _ITEM)
         self.problems.unusual[records[wrong]] = True
-        read = self._floats if kind == FLOAT else self._integers
+        read = self._floats if list_type == FLOAT else self._integers
         values, bounds = read(begin, finish, records, ndim)
         return self._fitted(pa.array(values), bounds, records), bounds
 
@@ -209,8 +209,8 @@ class Decoder:
         if pa.types.is_float64(self.column.element):
             uneven = (finish - begin) % 8 != 0
             if uneven.any():
-                found = f"feature '{self.column.name}' has bytes that are no multiple of eight"
-                self.problems.mark(records[owner[uneven]], f"{found}, and its column is {self.column.type}")
+                problem = f"feature '{self.column.name}' has bytes that are no multiple of eight"
+                self.problems.mark(records[owner[uneven]], f"{problem}, and its column is {self.column.type}")
                 return pa.nulls(0, pa.float64()), np.zeros(len(start) + 1, np.int64)
             return pa.array(data.view("<f8")), offsets[bounds] // 8
         return self._fitted(_binary(data, offsets), bounds, records), bounds
@@ -237,21 +237,21 @@ class Decoder:
         return _cast(values.take(pa.array(np.arange(len(values)), mask=~fits)), self.column.element)
 
 
-def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     """Values as another type; raises ``ArrowInvalid`` if one is out of its range, or no UTF-8."""
-    if pa.types.is_floating(kind):
-        return pc.cast(values, kind, safe=False)  # whole numbers are rounded
-    if pa.types.is_decimal(kind) and not pa.types.is_floating(values.type):
-        return pc.cast(pc.cast(values, pa.string()), kind)
-    return pc.cast(values, kind)
+    if pa.types.is_floating(arrow_type):
+        return pc.cast(values, arrow_type, safe=False)  # whole numbers are rounded
+    if pa.types.is_decimal(arrow_type) and not pa.types.is_floating(values.type):
+        return pc.cast(pc.cast(values, pa.string()), arrow_type)
+    return pc.cast(values, arrow_type)
 
 
 def _type_at(column: Column, ndim: int) -> pa.DataType:
     """The type of what has `ndim` levels of arrays in a column."""
-    kind = column.type
+    arrow_type = column.type
     for _ in range(column.ndim - ndim):
-        kind = kind.value_type
-    return kind
+        arrow_type = arrow_type.value_type
+    return arrow_type
 
 
 def _bounds(counts: Array) -> Array:
@@ -265,15 +265,17 @@ def _binary(data: Array, offsets: Array) -> pa.LargeBinaryArray:
 
 def _shaped(bounds: Array, values: pa.Array, column: Column, ndim: int) -> pa.Array:
     """Values as arrays of the type that a column has at a level, or as vectors."""
-    kind = _type_at(column, ndim)
+    arrow_type = _type_at(column, ndim)
     if column.is_vector:
         lists = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values)
         dense = pa.array(np.ones(len(lists), np.int8))
-        nothing = [pa.nulls(len(lists), kind.field(i).type) for i in (1, 2)]
-        return pa.StructArray.from_arrays([dense, *nothing, lists.cast(kind.field(3).type)], fields=list(kind))
-    if pa.types.is_large_list(kind):
-        return pa.LargeListArray.from_arrays(pa.array(bounds), values, type=kind)
-    return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values, type=kind)
+        nothing = [pa.nulls(len(lists), arrow_type.field(i).type) for i in (1, 2)]
+        return pa.StructArray.from_arrays(
+            [dense, *nothing, lists.cast(arrow_type.field(3).type)], fields=list(arrow_type)
+        )
+    if pa.types.is_large_list(arrow_type):
+        return pa.LargeListArray.from_arrays(pa.array(bounds), values, type=arrow_type)
+    return pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values, type=arrow_type)
 
 
 def _placed(array: pa.Array, rows: Array, count: int) -> pa.Array:

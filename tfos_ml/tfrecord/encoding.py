@@ -1,4 +1,4 @@
-"""Arrow columns -> serialised Examples and SequenceExamples, all rows of a batch at once.
+"""Arrow columns -> serialized Examples and SequenceExamples, all rows of a batch at once.
 
 A message consists, for each column, of what stands before the values, which depends on their length alone, so that it
 is made once for each length, and of the values as bytes. Arrow joins all of these in one go.
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tfos_ml.data.arrow import plain
 from tfos_ml.errors import NullValueError
-from tfos_ml.tfrecord.columns import BYTES, FLOAT, SEQUENCE, Column, is_text
+from tfos_ml.tfrecord.feature_types import BYTES, FLOAT, SEQUENCE, Column, is_text
 from tfos_ml.tfrecord.varints import packed, varint
 from tfos_ml.tfrecord.wire import Array, tag
 
@@ -87,10 +87,10 @@ def _layers(*befores: bytes) -> Callable[[int], bytes]:
     """What stands before a value that lies in messages, by its length; of each message, outermost first, its text."""
 
     def prefix(length: int) -> bytes:
-        found = b""
+        encoded = b""
         for before in reversed(befores):
-            found = before + varint(length + len(found)) + found
-        return found
+            encoded = before + varint(length + len(encoded)) + encoded
+        return encoded
 
     return prefix
 
@@ -115,7 +115,7 @@ def _feature(
     layers: Sequence[bytes],
     null: bytes | None = None,
 ) -> Parts:
-    """Serialised Features, each with its list, in what they lie in; null, or `null`, where a row is null."""
+    """Serialized Features, each with its list, in what they lie in; null, or `null`, where a row is null."""
     if column.is_vector:
         array = plain(array)
     if ndim:
@@ -127,17 +127,17 @@ def _feature(
         rows, values = array, array.drop_null()
         is_valid = array.is_valid().to_numpy(zero_copy_only=False)
         bounds = np.concatenate([[0], np.cumsum(is_valid)]) if array.null_count else np.arange(len(array) + 1)
-    kind = BYTES if exact_doubles and pa.types.is_float64(column.element) else column.lists[0]
-    in_feature = (*layers, bytes([kind]))
+    list_type = BYTES if exact_doubles and pa.types.is_float64(column.element) else column.lists[0]
+    in_feature = (*layers, bytes([list_type]))
     in_list = _layers(*in_feature, _ITEM)
-    if kind == BYTES and not pa.types.is_float64(column.element):
+    if list_type == BYTES and not pa.types.is_float64(column.element):
         if not ndim:
             return _texts(rows).after(in_list, null)
         return _sliced(_texts(values).after(_layers(_ITEM)), bounds, rows).after(_layers(*in_feature), null)
-    if kind == BYTES:
+    if list_type == BYTES:
         return _double_bytes(values, bounds, rows).after(in_list, null)
     without_values = _layers(*in_feature)(0)  # an empty list is a feature with a list of nothing
-    pack = _packed_floats if kind == FLOAT else _packed_integers
+    pack = _packed_floats if list_type == FLOAT else _packed_integers
     return pack(values, bounds, rows).after(lambda n: in_list(n) if n else without_values, null)
 
 

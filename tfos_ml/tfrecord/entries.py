@@ -1,4 +1,4 @@
-"""Where the features of serialised Examples and SequenceExamples lie, by name, in all records of a batch at once."""
+"""Where the features of serialized Examples and SequenceExamples lie, by name, in all records of a batch at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tfos_ml.tfrecord.columns import SEQUENCE
+from tfos_ml.tfrecord.feature_types import SEQUENCE
 from tfos_ml.tfrecord.wire import Array, Buffer, equals, lengths_at, only_part, tag
 
 _ITEM = 1  # number of the field of Example, Features and FeatureLists that has what is in them
@@ -72,7 +72,7 @@ def _halves(buffer: Buffer, start: Array, end: Array, problems: Problems) -> tup
 
 def _entries(buffer: Buffer, maps: Spans, names: set[str], problems: Problems) -> dict[str, Spans]:
     """The values of the entries with given names of the maps that records have."""
-    found: dict[str, list[Spans]] = {}
+    by_name: dict[str, list[Spans]] = {}
     active, position, ends = maps.rows, maps.start, maps.end
     more = position < ends
     while True:
@@ -101,14 +101,14 @@ def _entries(buffer: Buffer, maps: Spans, names: set[str], problems: Problems) -
             if name is None:
                 problems.unusual[active[chosen]] = True
             elif name in names:
-                found.setdefault(name, []).append(Spans(active[chosen], value_begin[chosen], finish[chosen]))
+                by_name.setdefault(name, []).append(Spans(active[chosen], value_begin[chosen], finish[chosen]))
         position, more = finish, finish < ends
-    return {name: _merged(parts, problems) for name, parts in found.items()}
+    return {name: _merged(parts, problems) for name, parts in by_name.items()}
 
 
 def _by_key(buffer: Buffer, key: Array, length: Array) -> list[tuple[str | None, Array | slice]]:
     """The keys at positions, and which of them are the same; None for one that is no UTF-8."""
-    found: list[tuple[str | None, Array | slice]] = []
+    groups: list[tuple[str | None, Array | slice]] = []
     rest = np.arange(len(key))
     while len(rest):
         first = int(rest[0])
@@ -122,9 +122,9 @@ def _by_key(buffer: Buffer, key: Array, length: Array) -> list[tuple[str | None,
             name = None
         if is_all and same.all():
             return [(name, slice(None))]
-        found.append((name, rest[same]))
+        groups.append((name, rest[same]))
         rest = rest[~same]
-    return found
+    return groups
 
 
 def _merged(parts: list[Spans], problems: Problems) -> Spans:

@@ -57,14 +57,14 @@ class DataSet:
     @property
     def partition_names(self) -> list[str]:
         """Columns that directories tell; raises ``ShapeError`` if they differ by file."""
-        found = {tuple(name for name, _ in file.partition): file for file in self.files}
-        if len(found) > 1:
-            (one, a), (other, b), *_ = found.items()
+        by_names = {tuple(name for name, _ in file.partition): file for file in self.files}
+        if len(by_names) > 1:
+            (first, a), (other, b), *_ = by_names.items()
             raise ShapeError(
-                f"Files are partitioned by {list(one)} ({a.shown}) and by {list(other)} ({b.shown}). Read the "
+                f"Files are partitioned by {list(first)} ({a.shown}) and by {list(other)} ({b.shown}). Read the "
                 "directories apart."
             )
-        return list(next(iter(found), ()))
+        return list(next(iter(by_names), ()))
 
 
 def located(path: str, stores: Mapping[str, str] | None = None) -> str:
@@ -80,13 +80,13 @@ def located(path: str, stores: Mapping[str, str] | None = None) -> str:
 
 
 @contextlib.contextmanager
-def storage_errors(uri: str, kind: type[TfosMlError], what: str) -> Iterator[None]:
+def storage_errors(uri: str, error_class: type[TfosMlError], what: str) -> Iterator[None]:
     """Errors of a filesystem within as errors of ours, which say what to check and tell no password."""
     try:
         with filesystems.storage_errors(uri):
             yield
     except filesystems.StorageError as error:
-        raise kind(f"TFRecords at {redact(uri)!r} cannot be {what}: {error}.") from None
+        raise error_class(f"TFRecords at {redact(uri)!r} cannot be {what}: {error}.") from None
 
 
 def find(paths: Sequence[str], stores: Mapping[str, str] | None = None) -> DataSet:
@@ -115,11 +115,12 @@ def unfinished(filesystem: fs.FileSystem, directory: str) -> list[str]:
 
 
 def _check_committed(filesystem: fs.FileSystem, place: str, uri: str) -> None:
-    found = unfinished(filesystem, place)
-    if found:
+    unfinished_files = unfinished(filesystem, place)
+    if unfinished_files:
         raise DataError(
             f"The files of a job are not all at {redact(uri)!r}: it puts them there now, or was interrupted when it "
-            f"did ({found[0]}). If no such job runs, write the TFRecords again with mode 'overwrite', or elsewhere."
+            f"did ({unfinished_files[0]}). If no such job runs, write the TFRecords again with mode 'overwrite', "
+            "or elsewhere."
         )
 
 
@@ -142,11 +143,11 @@ def _expanded(uri: str) -> Iterable[tuple[str, fs.FileSystem, str]]:
 
 def _braces(pattern: str) -> list[str]:
     """What a pattern with alternatives in braces stands for."""
-    found = re.search(r"\{([^{}]*)\}", pattern)
-    if not found:
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if not match:
         return [pattern]
-    before, after = pattern[: found.start()], pattern[found.end() :]
-    return [p for part in found[1].split(",") for p in _braces(before + part + after)]
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    return [p for part in match[1].split(",") for p in _braces(before + part + after)]
 
 
 def _matches(filesystem: fs.FileSystem, directory: str, patterns: Sequence[str]) -> list[str]:
@@ -154,11 +155,16 @@ def _matches(filesystem: fs.FileSystem, directory: str, patterns: Sequence[str])
     if not patterns:
         return [directory]
     infos = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
-    found = [info for info in infos if fnmatch.fnmatchcase(info.base_name, patterns[0]) and not _hidden(info.base_name)]
+    matching = [
+        info for info in infos if fnmatch.fnmatchcase(info.base_name, patterns[0]) and not _hidden(info.base_name)
+    ]
     if len(patterns) == 1:
-        return [info.path for info in found]
+        return [info.path for info in matching]
     return [
-        p for info in found if info.type == fs.FileType.Directory for p in _matches(filesystem, info.path, patterns[1:])
+        p
+        for info in matching
+        if info.type == fs.FileType.Directory
+        for p in _matches(filesystem, info.path, patterns[1:])
     ]
 
 
@@ -166,12 +172,12 @@ def _files_at(root: str, filesystem: fs.FileSystem, place: str) -> list[DataFile
     info = filesystem.get_file_info(place)
     if info.type == fs.FileType.File:
         return [DataFile(root, place, info.size)]
-    found = []
+    files = []
     for info in filesystem.get_file_info(fs.FileSelector(place, recursive=True)):
         below = info.path[len(place.rstrip("/")) + 1 :].split("/")
         if info.type == fs.FileType.File and not any(map(_hidden, below)):
-            found.append(DataFile(root, info.path, info.size, _partition(below[:-1])))
-    return found
+            files.append(DataFile(root, info.path, info.size, _partition(below[:-1])))
+    return files
 
 
 def _hidden(name: str) -> bool:
@@ -211,8 +217,8 @@ def read_schema(filesystem: fs.FileSystem, directory: str) -> dict[str, Any] | N
     if filesystem.get_file_info(path).type != fs.FileType.File:
         return None
     with filesystem.open_input_stream(path) as stream:
-        found: dict[str, Any] = json.loads(stream.read())
-    return found
+        schema: dict[str, Any] = json.loads(stream.read())
+    return schema
 
 
 def schema_text(schema_json: str, record_type: str, partition_by: Sequence[str]) -> dict[str, Any]:

@@ -86,9 +86,9 @@ def damaged(data: Array, frames: Frames) -> Array:
         return np.zeros(0, bool)
     raw = data[: frames.consumed].tobytes()
     parts = map(raw.__getitem__, map(slice, frames.start.tolist(), frames.end.tolist()))
-    found = masked(np.fromiter(map(google_crc32c.value, parts), np.uint32, len(frames.start)))
+    computed = masked(np.fromiter(map(google_crc32c.value, parts), np.uint32, len(frames.start)))
     stored = np.ndarray((len(raw) - 3,), "<u4", raw, 0, (1,))[frames.end]
-    return found != stored
+    return computed != stored
 
 
 def framed(records: pa.LargeBinaryArray) -> pa.Buffer:

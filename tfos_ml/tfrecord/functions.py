@@ -142,10 +142,10 @@ def write(df: DataFrame, destination: Destination) -> None:
         context = TaskContext.get()
         try:
             written = write_rows(batches, destination, context.partitionId() if context else 0)
-            found: dict[str, Any] = {"files": written.files, "rows": written.rows}
+            outcome: dict[str, Any] = {"files": written.files, "rows": written.rows}
         except TfosMlError as error:  # nothing that another attempt would change
-            found = {"error": type(error).__name__, "message": str(error)}
-        yield pa.RecordBatch.from_pydict({"written": [json.dumps(found)]})
+            outcome = {"error": type(error).__name__, "message": str(error)}
+        yield pa.RecordBatch.from_pydict({"written": [json.dumps(outcome)]})
 
     try:
         reports = [json.loads(row.written) for row in df.mapInArrow(run_task, "written string").collect()]

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError, EmptyDataError
-from tfos_ml.tfrecord.columns import EXAMPLE
+from tfos_ml.tfrecord.feature_types import EXAMPLE
 from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.framing import damaged
-from tfos_ml.tfrecord.messages import LISTS, parsed
 from tfos_ml.tfrecord.options import FAILFAST, Options
+from tfos_ml.tfrecord.protobuf import LISTS, parsed
 from tfos_ml.tfrecord.reading import chunks_of
 
 _THREADS, _SAMPLE_BYTES = 16, 1 << 20
@@ -33,13 +33,13 @@ class Seen:
 
     def add(self, feature: Any, file: str) -> None:
         """Take in a feature of a message."""
-        kind = feature.WhichOneof("kind")
-        if kind is None:
+        list_name = feature.WhichOneof("kind")
+        if list_name is None:
             return
-        values = getattr(feature, kind).value
-        self.kinds.setdefault(kind, file)
+        values = getattr(feature, list_name).value
+        self.kinds.setdefault(list_name, file)
         self.is_array |= len(values) != 1
-        if kind == _BYTES and self.is_text:
+        if list_name == _BYTES and self.is_text:
             self.is_text = all(map(_is_text, values))
 
     def update(self, other: Seen) -> None:
@@ -65,17 +65,17 @@ def infer(files: Sequence[DataFile], options: Options) -> pa.Schema:
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         samples = list(pool.map(lambda file: _seen_in(file, options), files))
-    found: dict[str, Seen] = {}
+    columns: dict[str, Seen] = {}
     for _, sample in samples:
         for name, seen in sample.items():
-            found.setdefault(name, Seen()).update(seen)
+            columns.setdefault(name, Seen()).update(seen)
     if not any(count for count, _ in samples):
-        shown = files[0].shown if files else "the directory"
+        first_file = files[0].shown if files else "the directory"
         raise EmptyDataError(
-            f"There are no TFRecords in {len(files)} files ({shown}, ...), from which to tell the columns. Give a "
+            f"There are no TFRecords in {len(files)} files ({first_file}, ...), from which to tell the columns. Give a "
             "schema."
         )
-    return schema_of(found, options.binary_features)
+    return schema_of(columns, options.binary_features)
 
 
 def _seen_in(file: DataFile, options: Options) -> tuple[int, dict[str, Seen]]:
@@ -98,30 +98,30 @@ def _seen_in(file: DataFile, options: Options) -> tuple[int, dict[str, Seen]]:
 
 
 def seen_in(records: Iterable[bytes], record_type: str, file: str) -> dict[str, Seen]:
-    """What the features of serialised messages are; those that are none are passed over."""
-    found: dict[str, Seen] = {}
+    """What the features of serialized messages are; those that are none are passed over."""
+    columns: dict[str, Seen] = {}
     for message in (parsed(record, record_type) for record in records):
         if message is None:
             continue
         context = message.features if record_type == EXAMPLE else message.context
         for name, feature in context.feature.items():
-            found.setdefault(name, Seen()).add(feature, file)
+            columns.setdefault(name, Seen()).add(feature, file)
         lists = () if record_type == EXAMPLE else message.feature_lists.feature_list.items()
         for name, items in lists:
-            seen = found.setdefault(name, Seen())
+            seen = columns.setdefault(name, Seen())
             seen.in_lists = True
             for feature in items.feature:
                 seen.add(feature, file)
-    return found
+    return columns
 
 
-def schema_of(found: dict[str, Seen], binary_features: Collection[str]) -> pa.Schema:
+def schema_of(columns: dict[str, Seen], binary_features: Collection[str]) -> pa.Schema:
     """Arrow types of features; raises ``ColumnTypeError`` if one is bytes here and numbers there."""
     fields = []
-    for name, seen in sorted(found.items()):
-        kind: pa.DataType = _type(name, seen, name in binary_features)
-        kind = pa.list_(kind) if seen.is_array else kind
-        fields.append((name, pa.list_(kind) if seen.in_lists else kind))
+    for name, seen in sorted(columns.items()):
+        arrow_type: pa.DataType = _type(name, seen, name in binary_features)
+        arrow_type = pa.list_(arrow_type) if seen.is_array else arrow_type
+        fields.append((name, pa.list_(arrow_type) if seen.in_lists else arrow_type))
     return pa.schema(fields)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfos_ml.errors import ParamError
-from tfos_ml.tfrecord.columns import RECORD_TYPES
+from tfos_ml.tfrecord.feature_types import RECORD_TYPES
 
 FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
 _MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
@@ -85,10 +85,10 @@ def paths_of(options: Mapping[str, str]) -> list[str]:
     """The paths that were given to ``load`` or ``save``; raises ``ParamError`` if there are none."""
     given = {key.lower(): value for key, value in options.items()}
     paths = json.loads(given["paths"]) if "paths" in given else []
-    found = [*paths, *([given["path"]] if "path" in given else [])]
-    if not found:
+    all_paths = [*paths, *([given["path"]] if "path" in given else [])]
+    if not all_paths:
         raise ParamError("The data source tfrecord needs a path: load(path), or save(path).")
-    return found
+    return all_paths
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:

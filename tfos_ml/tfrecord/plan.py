@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tfos_ml.common.spark_api import arrow_schema_of
 from tfos_ml.errors import ColumnTypeError, ParamError
-from tfos_ml.tfrecord.columns import BYTE_ARRAY, EXAMPLE, columns_of
+from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import DataFile, DataSet, find, located, partition_type, schema_text
 from tfos_ml.tfrecord.inference import infer
 from tfos_ml.tfrecord.options import PERMISSIVE, Options
@@ -50,13 +50,13 @@ class ReadPlan:
             yield from read(file, schema, columns, self.options, constants)
 
 
-def _constant(name: str, value: str | None, kind: pa.DataType, file: DataFile) -> pa.Scalar:
+def _constant(name: str, value: str | None, arrow_type: pa.DataType, file: DataFile) -> pa.Scalar:
     try:
-        return pa.scalar(value, pa.string()).cast(kind)
+        return pa.scalar(value, pa.string()).cast(arrow_type)
     except pa.ArrowException as error:
         raise ColumnTypeError(
-            f"Column '{name}' is {kind}, and the directory of {file.shown} says '{value}'. Give a schema in which it "
-            "is a string."
+            f"Column '{name}' is {arrow_type}, and the directory of {file.shown} says '{value}'. "
+            "Give a schema in which it is a string."
         ) from error
 
 
@@ -89,10 +89,10 @@ def plan_read(
 
 def _kept(data_set: DataSet) -> dict[str, Any] | None:
     """What the files of the schema say, where all paths have one."""
-    found = {json.dumps(schema, sort_keys=True): schema for schema in data_set.schemas if schema is not None}
-    if len(found) > 1:
+    distinct = {json.dumps(schema, sort_keys=True): schema for schema in data_set.schemas if schema is not None}
+    if len(distinct) > 1:
         raise ColumnTypeError("The directories hold different columns, by the schemas beside them. Read them apart.")
-    return None if None in data_set.schemas else next(iter(found.values()), None)
+    return None if None in data_set.schemas else next(iter(distinct.values()), None)
 
 
 def _told(data_set: DataSet, options: Options, kept: dict[str, Any] | None) -> StructType:
@@ -105,13 +105,13 @@ def _told(data_set: DataSet, options: Options, kept: dict[str, Any] | None) -> S
     elif options.record_type == BYTE_ARRAY:
         fields = [StructField(BYTE_ARRAY_COLUMN, BinaryType())]
     else:
-        found: StructType = from_arrow_schema(infer(data_set.files, options))
-        fields = [f for f in found if f.name not in partitions]
+        inferred: StructType = from_arrow_schema(infer(data_set.files, options))
+        fields = [f for f in inferred if f.name not in partitions]
     names = {f.name for f in fields}
     for name in partitions:
         if name not in names:
-            kind = partition_type(dict(file.partition)[name] for file in data_set.files)
-            fields.append(StructField(name, _simple(kind)))
+            arrow_type = partition_type(dict(file.partition)[name] for file in data_set.files)
+            fields.append(StructField(name, _simple(arrow_type)))
     if options.mode == PERMISSIVE:
         fields.append(StructField(options.corrupt_column, BinaryType()))
     return StructType(fields)

@@ -13,8 +13,8 @@ from pyarrow import fs
 
 from tfos_ml.common import filesystems
 from tfos_ml.errors import CorruptRecordError, DataError
-from tfos_ml.tfrecord.columns import BYTE_ARRAY, Column
 from tfos_ml.tfrecord.decoding import decode
+from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, Column
 from tfos_ml.tfrecord.files import DataFile, storage_errors
 from tfos_ml.tfrecord.framing import FOOTER, HEADER, Frames, damaged, find_frames
 from tfos_ml.tfrecord.options import DROPMALFORMED, FAILFAST, GZIP, PERMISSIVE, PLAIN, ZLIB, Options
@@ -104,7 +104,7 @@ class _Inflated:
                     self.failure = "the compressed file ends too early"
                 break
             try:
-                found = self._zlib.decompress(given, len(view))
+                decompressed = self._zlib.decompress(given, len(view))
             except zlib.error as error:
                 self.failure = f"the file cannot be decompressed from there ({error})"
                 break
@@ -113,9 +113,9 @@ class _Inflated:
             if self._zlib.eof:  # several may follow each other
                 self._rest = self._zlib.unused_data
                 self._zlib = zlib.decompressobj(_EITHER)
-            if found:
-                view[: len(found)] = found
-                return len(found)
+            if decompressed:
+                view[: len(decompressed)] = decompressed
+                return len(decompressed)
         return 0
 
 
@@ -201,8 +201,8 @@ def _columns(
     chunk: Chunk, start: Array, end: Array, columns: Sequence[Column], options: Options
 ) -> tuple[list[pa.Array], dict[int, str]]:
     if options.record_type != BYTE_ARRAY:
-        found = decode(chunk.data, start, end, columns, options.record_type)
-        return found.columns, found.problems
+        decoded = decode(chunk.data, start, end, columns, options.record_type)
+        return decoded.columns, decoded.problems
     return [_bytes(chunk.data, start, end).cast(column.type) for column in columns], {}
 
 
@@ -216,12 +216,12 @@ def _bytes(data: Array, start: Array, end: Array) -> pa.LargeBinaryArray:
 def _corrupt(chunk: Chunk, is_bad: Array) -> pa.BinaryArray:
     """The bytes of the records that cannot be read, null for the others."""
     frames = chunk.frames
-    found = [
+    damaged = [
         chunk.data[frames.start[i] : frames.end[i]].tobytes() if bad else None for i, bad in enumerate(is_bad.tolist())
     ]
     if chunk.is_torn:
-        found.append(chunk.data[frames.consumed : chunk.size][:_SHOWN_REST].tobytes())
-    return pa.array(found, pa.binary())
+        damaged.append(chunk.data[frames.consumed : chunk.size][:_SHOWN_REST].tobytes())
+    return pa.array(damaged, pa.binary())
 
 
 def _assembled(

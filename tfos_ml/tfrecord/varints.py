@@ -23,12 +23,12 @@ _ONES = {kind: kind(0x0101010101010101 & np.iinfo(kind).max) for kind in _MASKS}
 
 def varint(value: int) -> bytes:
     """A whole number that is not negative, as the wire format has it."""
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def packed(numbers: Array) -> tuple[Array, Array]:
@@ -55,22 +55,22 @@ def _spread(values: Array) -> tuple[Array, Array, Array]:
 
     Returns the words, a one in each byte that varints have, and the sizes of these.
     """
-    kind = values.dtype.type
-    is_long = kind is np.uint64
+    word = values.dtype.type
+    is_long = word is np.uint64
     for bits in (28, 14, 7) if is_long else (14, 7):
-        mask = _MASKS[kind][bits]
+        mask = _MASKS[word][bits]
         low = values & mask
         values &= ~mask
-        values <<= kind(_SHIFTS[bits])
+        values <<= word(_SHIFTS[bits])
         values |= low
-    follow = values >> kind(8)  # in each byte: all bits of those above it
+    follow = values >> word(8)  # in each byte: all bits of those above it
     for shift in (8, 16, 32) if is_long else (8, 16):
-        follow |= follow >> kind(shift)
-    follow += kind(0x7F) * _ONES[kind]
-    follow &= kind(0x80) * _ONES[kind]
+        follow |= follow >> word(shift)
+    follow += word(0x7F) * _ONES[word]
+    follow &= word(0x80) * _ONES[word]
     values |= follow
-    used = (follow << kind(1)) | kind(1)
-    return values, used, (used * _ONES[kind]) >> kind(56 if is_long else 24)
+    used = (follow << word(1)) | word(1)
+    return values, used, (used * _ONES[word]) >> word(56 if is_long else 24)
 
 
 def _in_pairs(values: Array) -> tuple[Array, Array, Array]:

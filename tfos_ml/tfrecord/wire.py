@@ -78,36 +78,36 @@ def split(buffer: Buffer, start: Array, end: Array, field: int) -> tuple[Array, 
     that consist of something else, whose parts are left out.
     """
     wrong = np.zeros(len(start), bool)
-    found: list[tuple[Array, Array, Array]] = []
+    rounds: list[tuple[Array, Array, Array]] = []
     active = np.flatnonzero(start < end)
     position = start[active]
-    while len(active) > _TOO_FEW or (len(active) and not found):
+    while len(active) > _TOO_FEW or (len(active) and not rounds):
         length, begin = lengths_at(buffer, position + 1)
         finish = begin + length
         fits = (buffer.data[position] == tag(field)) & (finish <= end[active])
         if not fits.all():
             wrong[active[~fits]] = True
             active, begin, finish = active[fits], begin[fits], finish[fits]
-        found.append((active, begin, finish))
+        rounds.append((active, begin, finish))
         more = finish < end[active]
         active, position = active[more], finish[more]
     for span, at in zip(active.tolist(), position.tolist(), strict=True):
         parts = _split_one(buffer.data, at, int(end[span]), tag(field))
         wrong[span] = parts is None
         begins, finishes = parts or ([], [])
-        found.append((np.full(len(begins), span), np.array(begins, np.int64), np.array(finishes, np.int64)))
-    spans, begins_of_all, ends_of_all = _joined(found)
+        rounds.append((np.full(len(begins), span), np.array(begins, np.int64), np.array(finishes, np.int64)))
+    spans, begins_of_all, ends_of_all = _joined(rounds)
     if wrong.any():
         kept = ~wrong[spans]
         spans, begins_of_all, ends_of_all = spans[kept], begins_of_all[kept], ends_of_all[kept]
     return spans, begins_of_all, ends_of_all, wrong
 
 
-def _joined(found: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
-    if len(found) == 1:
-        return found[0]
+def _joined(parts: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
+    if len(parts) == 1:
+        return parts[0]
     empty = np.zeros(0, np.int64)
-    spans, begins, ends = (np.concatenate([empty, *(part[i] for part in found)]) for i in range(3))
+    spans, begins, ends = (np.concatenate([empty, *(part[i] for part in parts)]) for i in range(3))
     order = np.argsort(spans, kind="stable")
     return spans[order], begins[order], ends[order]
 
@@ -184,9 +184,9 @@ def _as_binary(buffer: Buffer, start: Array, end: Array) -> pa.LargeBinaryArray:
 
 def padded(data: Array) -> Array:
     """A copy of bytes, with room to read eight of them from any position."""
-    found = np.zeros(len(data) + PADDING, np.uint8)
-    found[: len(data)] = data
-    return found
+    buffer = np.zeros(len(data) + PADDING, np.uint8)
+    buffer[: len(data)] = data
+    return buffer
 
 
 def integers(data: Array, offsets: Array) -> tuple[Array, Array, Array]:
@@ -205,8 +205,8 @@ def integers(data: Array, offsets: Array) -> tuple[Array, Array, Array]:
     for first in range(0, len(last), _BLOCK):
         block = last[first : first + _BLOCK]
         begin = int(last[first - 1]) + 1 if first else 0
-        found, longest = _block_of_integers(data[begin : block[-1] + 1], block - begin)
-        values[first : first + len(block)] = found
+        decoded, longest = _block_of_integers(data[begin : block[-1] + 1], block - begin)
+        values[first : first + len(block)] = decoded
         is_too_long |= longest > _LONGEST
     if is_too_long:
         too_long = np.diff(last, prepend=-1) > _LONGEST
@@ -227,9 +227,9 @@ def _block_of_integers(data: Array, last: Array) -> tuple[Array, int]:
         shift[longest:] += within
         within = within[1:] & goes_on[: len(within) - 1]
         longest += 1
-    kind = np.uint32 if longest <= 4 else np.uint64
+    word = np.uint32 if longest <= 4 else np.uint64
     shift *= 7
-    sums = np.cumsum((data & 0x7F).astype(kind) << shift.astype(kind), dtype=kind)[last]
+    sums = np.cumsum((data & 0x7F).astype(word) << shift.astype(word), dtype=word)[last]
     sums[1:] -= sums[:-1].copy()
     return sums.astype(np.int64), longest
 
@@ -240,9 +240,9 @@ def single_integers(buffer: Buffer, start: Array, end: Array) -> tuple[Array, Ar
     if len(size) and size.max() == 1 and size.min() == 1:
         first = buffer.data[start]
         return first.astype(np.int64), first >= 0x80
-    value, found = _varints(buffer.words[start])
-    wrong = found != size
-    longer = np.flatnonzero((size > 8) & (size <= 10) & (found == 0))
+    value, encoded_size = _varints(buffer.words[start])
+    wrong = encoded_size != size
+    longer = np.flatnonzero((size > 8) & (size <= 10) & (encoded_size == 0))
     if len(longer):
         data, offsets = gather(buffer, start[longer], end[longer])
         values, bounds, bad = integers(data, offsets)

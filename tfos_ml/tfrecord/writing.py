@@ -19,8 +19,8 @@ from pyarrow import fs
 from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, DestinationError, NullValueError
-from tfos_ml.tfrecord.columns import BYTE_ARRAY, Column, columns_of
 from tfos_ml.tfrecord.encoding import encode
+from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, Column, columns_of
 from tfos_ml.tfrecord.files import (
     COMMITTING,
     SCHEMA_FILE,
@@ -77,15 +77,15 @@ def check_columns(schema: pa.Schema, options: Options) -> list[Column]:
             raise ColumnNotFoundError(
                 f"There is no column '{name}' to partition by. Columns: {', '.join(schema.names)}."
             )
-        kind = schema.field(name).type
+        arrow_type = schema.field(name).type
         if (
-            pa.types.is_nested(kind)
-            or pa.types.is_floating(kind)
-            or pa.types.is_large_binary(kind)
-            or pa.types.is_binary(kind)
+            pa.types.is_nested(arrow_type)
+            or pa.types.is_floating(arrow_type)
+            or pa.types.is_large_binary(arrow_type)
+            or pa.types.is_binary(arrow_type)
         ):
             raise ColumnTypeError(
-                f"Column '{name}', to partition by, is {kind}; expected integers, text, booleans or dates."
+                f"Column '{name}', to partition by, is {arrow_type}; expected integers, text, booleans or dates."
             )
     rest = pa.schema([f for f in schema if f.name not in options.partition_by])
     if options.record_type != BYTE_ARRAY:
@@ -128,12 +128,16 @@ def _prepare(destination: Destination, mode: str) -> bool:
     return True
 
 
-def _check_same(destination: Destination, found: dict[str, Any] | None) -> None:
-    if destination.schema is None or found is None or _without_nullable(found) == _without_nullable(destination.schema):
+def _check_same(destination: Destination, existing: dict[str, Any] | None) -> None:
+    if (
+        destination.schema is None
+        or existing is None
+        or _without_nullable(existing) == _without_nullable(destination.schema)
+    ):
         return
     raise DestinationError(
-        f"{redact(destination.uri)} holds other columns or records: {json.dumps(found['schema'])[:500]} "
-        f"({found['recordType']}, partitioned by {found['partitionBy']}), and the rows to be appended have "
+        f"{redact(destination.uri)} holds other columns or records: {json.dumps(existing['schema'])[:500]} "
+        f"({existing['recordType']}, partitioned by {existing['partitionBy']}), and the rows to be appended have "
         f"{json.dumps(destination.schema['schema'])[:500]}. Write them to another directory, or use mode 'overwrite'."
     )
 

@@ -300,9 +300,9 @@ class NodeContext:
         """The Param ``communication``, in the form that ``MultiWorkerMirroredStrategy`` takes."""
         import tensorflow as tf
 
-        kind = self.settings.communication.upper()
+        implementation = self.settings.communication.upper()
         return tf.distribute.experimental.CommunicationOptions(
-            implementation=tf.distribute.experimental.CommunicationImplementation[kind]
+            implementation=tf.distribute.experimental.CommunicationImplementation[implementation]
         )
 
     def tf_cluster_spec(self) -> tf.train.ClusterSpec:
@@ -395,7 +395,7 @@ class NodeContext:
         self._channel.send(messages.LogLine(str(message)))
 
     def summarize(self, facts: dict[str, Any]) -> None:
-        """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serialisable."""
+        """Facts about this node's part in the run, for ``TFModel.summary``; JSON-serializable."""
         self._channel.send(messages.Summary(facts))
 
     def export_saved_model(self, model: Any, signatures: Any = None) -> str | None:

@@ -106,9 +106,9 @@ class RowStore(RowFormat):
         """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
         low, high = np.inf, -np.inf
         for batch in self._each_batch():
-            found = pc.min_max(leaves(batch.column(column)))
-            if found["min"].is_valid:
-                low, high = min(low, found["min"].as_py()), max(high, found["max"].as_py())
+            limits = pc.min_max(leaves(batch.column(column)))
+            if limits["min"].is_valid:
+                low, high = min(low, limits["min"].as_py()), max(high, limits["max"].as_py())
         return low, high
 
     def _each_batch(self) -> Iterator[pa.RecordBatch]:

@@ -144,8 +144,8 @@ def prepare(model: Any, inputs: Mapping[str, TensorInfo], key: str) -> Serving |
     try:
         return Serving(model, inputs, key)
     except Exception as error:  # of Keras, TensorFlow or the model
-        kind = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
-        why = f"{kind}{message_excerpt(str(error))}" if has_call(model) else NO_CALL
+        prefix = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
+        why = f"{prefix}{message_excerpt(str(error))}" if has_call(model) else NO_CALL
         return Unserved(not_exported(why.rstrip(".")))
 
 
@@ -158,10 +158,10 @@ def has_call(model: Any) -> bool:
 
 def _tables(function: Any) -> list[Any]:
     """The tables that a function reads: those of its layers, and those that no layer knows."""
-    kind = tf.saved_model.experimental.TrackableResource
+    resource_class = tf.saved_model.experimental.TrackableResource
     variables = {id(variable.handle) for variable in function.variables}
     handles = {id(t) for t in function.captured_inputs if t.dtype == tf.resource} - variables
-    known = [o for o in gc.get_objects() if issubclass(type(o), kind)] if handles else []
+    known = [o for o in gc.get_objects() if issubclass(type(o), resource_class)] if handles else []
     tables = [table for table in known if id(table.resource_handle) in handles]
     if handles - {id(table.resource_handle) for table in tables}:
         raise ModelError(
@@ -225,11 +225,11 @@ def declared_outputs(model: Any) -> dict[str, TensorInfo] | None:
     return {name: _info(t) for name, t in named_outputs(outputs, model).items()}
 
 
-def declared_tensors(model: Any, kind: str) -> dict[str, Any] | list[Any] | None:
+def declared_tensors(model: Any, side: str) -> dict[str, Any] | list[Any] | None:
     """A model's symbolic inputs or outputs as its maker arranged them; one alone as a list."""
-    tensors = getattr(model, f"_{kind}_struct", None)
+    tensors = getattr(model, f"_{side}_struct", None)
     if tensors is None:
-        tensors = getattr(model, kind, None)
+        tensors = getattr(model, side, None)
     if tensors is None or isinstance(tensors, dict):
         return tensors or None
     return (list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]) or None

@@ -7,7 +7,7 @@ as if it had been started afresh. The server ends with its *owners*, executors o
 has had nothing to do for a while, or memory is short.
 
 Requests and answers are frames over a Unix socket that only processes of the same user may use. The other side
-is :mod:`tfos_ml.agent.forkserver`.
+is :mod:`tfos_ml.agent.fork_client`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ NO_MARKER = "0" * 32  # as long as a marker: a fork writes its own in this place
 MODULES = (
     *("cloudpickle", "pandas", "pyarrow.flight"),
     *("tfos_ml.worker.main", "tfos_ml.worker.context", "tfos_ml.worker.outcome", "tfos_ml.worker.train_args"),
-    *("tfos_ml.agent.detached", "tfos_ml.agent.reaper"),
+    *("tfos_ml.agent.standalone_supervisor", "tfos_ml.agent.reaper"),
 )
 PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator", "tfos_ml.tfcluster.tfcluster")
 """What programs import that define their train functions in a module of their own; imported when there is time."""
-KERAS_MODULES = ("keras", "tfos_ml.keras.fit", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
+KERAS_MODULES = ("keras", "tfos_ml.keras.training", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
 _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
 _REQUEST_SECONDS = 3.0  # less than a server may seem to stand still
 _TICK_SECONDS = 5.0
@@ -156,7 +156,7 @@ class ForkServer:
         try:
             unix_sockets.check_peer(connection)
             request, descriptors = _receive(connection)
-            reason = self._stands_against(request)
+            reason = self._refusal_reason(request)
             if reason is None:
                 self._remember_owner(*request.owner)
                 self._fork(request, connection, descriptors)
@@ -185,7 +185,7 @@ class ForkServer:
                 owner.close()
                 del self._owners[name]
 
-    def _stands_against(self, request: Request) -> str | None:
+    def _refusal_reason(self, request: Request) -> str | None:
         """Why a fork would not be what a fresh process is; None if it would."""
         if self._has_new_threads():
             return "the server has threads that it does not know"
@@ -350,13 +350,13 @@ def _places(name: str, path: Sequence[str]) -> object:
 
 def _modification_times() -> dict[str, int]:
     """When the files of the imported packages were last changed."""
-    found = {}
+    times = {}
     for name in _top_modules():
         file = getattr(sys.modules[name], "__file__", None)
         with contextlib.suppress(OSError):
             if file:
-                found[file] = os.stat(file).st_mtime_ns
-    return found
+                times[file] = os.stat(file).st_mtime_ns
+    return times
 
 
 def _import(with_keras: bool) -> None:

@@ -57,8 +57,8 @@ def check_compiled(model: Any, outputs: Any) -> None:
 
 def losses_of_outputs(compiled: Any) -> list[Any]:
     """Named tuples of a built :func:`compiled_loss`, one an output, with the field ``loss``."""
-    found: list[Any] = compiled._flat_losses
-    return found
+    losses: list[Any] = compiled._flat_losses
+    return losses
 
 
 def set_losses_of_outputs(compiled: Any, losses: list[Any]) -> None:
@@ -75,8 +75,8 @@ def optimizers(model: Any) -> list[Any]:
     """The optimizer that a model is compiled with, and others among its attributes, as those of a GAN."""
     import keras
 
-    found = [model.optimizer, *(v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer))]
-    return list({id(optimizer): optimizer for optimizer in found}.values())
+    all_optimizers = [model.optimizer, *(v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer))]
+    return list({id(optimizer): optimizer for optimizer in all_optimizers}.values())
 
 
 def all_layers(model: Any) -> list[Any]:
@@ -91,8 +91,8 @@ def inputs_structure(model: Any) -> Any:
 
 def vocabulary_of(layer: Any) -> list[Any]:
     """The vocabulary of a StringLookup, IntegerLookup or TextVectorization, text or numbers, without special tokens."""
-    found = layer.get_vocabulary(include_special_tokens=False)
-    return [str(entry) if isinstance(entry, str) else int(entry) for entry in found]
+    entries = layer.get_vocabulary(include_special_tokens=False)
+    return [str(entry) if isinstance(entry, str) else int(entry) for entry in entries]
 
 
 @contextlib.contextmanager
@@ -217,8 +217,8 @@ def origin_of(tensor: Any) -> Origin | None:
 
 def inputs_of_call(operation: Any, call: int) -> list[Any]:
     """The symbolic tensors that an operation was called with."""
-    found: list[Any] = operation._inbound_nodes[call].input_tensors
-    return found
+    tensors: list[Any] = operation._inbound_nodes[call].input_tensors
+    return tensors
 
 
 @contextlib.contextmanager

@@ -159,13 +159,13 @@ def _failure(error: BaseException) -> Failure:
     chain = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     before = "".join(traceback.format_exception(chain)) + "\nThe above led to:\n\n" if chain else ""
     summary = "".join(traceback.format_exception_only(error)).strip()
-    kind: type[errors.TfosMlError] = errors.TrainFnError
+    error_class: type[errors.TfosMlError] = errors.TrainFnError
     message = f"the train function raised {summary}"
     if isinstance(error, errors.TfosMlError) and type(error).__module__ == errors.__name__:
-        kind, message = type(error), str(error)  # a user's own subclass is not known on the driver
+        error_class, message = type(error), str(error)  # a user's own subclass is not known on the driver
     if "Could not start gRPC server" in str(error):
-        kind = errors.PortTakenError
-    return Failure(kind, message, traceback=before + text + summary, collateral=_is_collateral(error))
+        error_class = errors.PortTakenError
+    return Failure(error_class, message, traceback=before + text + summary, collateral=_is_collateral(error))
 
 
 def _is_collateral(error: BaseException) -> bool:

@@ -66,8 +66,8 @@ def _has_remote_devices() -> bool:
 
 def _is_initialized(module: str) -> Callable[[], bool]:
     def ask() -> bool:
-        found = sys.modules.get(module)
-        return bool(getattr(found, "is_initialized", lambda: False)())
+        loaded = sys.modules.get(module)
+        return bool(getattr(loaded, "is_initialized", lambda: False)())
 
     return ask
 

@@ -135,12 +135,12 @@ def _cluster_spec(cluster: Any) -> tf.train.ClusterSpec:
 
 
 def _tasks(job: str, tasks: Any) -> dict[int, str] | list[str]:
-    found: dict[int, str] | list[str] | None = None
+    addresses_of_tasks: dict[int, str] | list[str] | None = None
     if isinstance(tasks, Mapping):
-        found = dict(tasks)
+        addresses_of_tasks = dict(tasks)
     elif isinstance(tasks, Sequence) and not isinstance(tasks, str | bytes):
-        found = list(tasks)
-    addresses = found.values() if isinstance(found, dict) else found or []
-    if found is None or not all(isinstance(address, str) for address in addresses):
+        addresses_of_tasks = list(tasks)
+    addresses = addresses_of_tasks.values() if isinstance(addresses_of_tasks, dict) else addresses_of_tasks or []
+    if addresses_of_tasks is None or not all(isinstance(address, str) for address in addresses):
         raise InputTypeError(f"{_FORMS}. Received: job {job!r} is {tasks!r}")
-    return found
+    return addresses_of_tasks

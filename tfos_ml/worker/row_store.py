@@ -107,8 +107,8 @@ class NodeRows:
             totals = total_counts([unpack_counts(c.counts) for c in counted if c.counts is not None])
             columns = range(len(self._schema.columns))
             extents = [merge_extents([tuple(e) for e in c.extents[i]] for c in counted) for i in columns]
-            for found, spec in zip(extents, self._schema.columns, strict=True):
-                check_vector_size(found, spec)
+            for extent, spec in zip(extents, self._schema.columns, strict=True):
+                check_vector_size(extent, spec)
             shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]
             longest = [tuple(high for _, high in e) for e in extents]
             block = shuffle_block(sum(self.counts("train").values()), self.size, self._settings.shuffle_memory)

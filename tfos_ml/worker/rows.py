@@ -68,8 +68,8 @@ class Rows:
     def lengths(self, column: int, rows: Int64s) -> Int64s:
         """Lengths of the arrays that a column holds in the rows at some positions, shape ``(len(rows),)``."""
         if column not in self._lengths:
-            found = [_lengths(view) for view in self._views[column]]
-            self._lengths[column] = np.concatenate([np.zeros(0, np.int64), *found]).astype(np.int64)
+            parts = [_lengths(view) for view in self._views[column]]
+            self._lengths[column] = np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
         return self._lengths[column][rows]
 
     def _no_rows(self, column: int) -> Array:

@@ -43,9 +43,9 @@ class StoredBatches:
         """Add the batches of a chunk; of one on disk only the row ids are read."""
         if chunk.on_disk:
             self.directory = os.path.dirname(chunk.path)
-            found = list(_ids_on_disk(chunk.path))
-            self._batches.extend(_OnDisk(chunk.path, number) for number in range(len(found)))
-            self._ids.extend(found)
+            ids = list(_ids_on_disk(chunk.path))
+            self._batches.extend(_OnDisk(chunk.path, number) for number in range(len(ids)))
+            self._ids.extend(ids)
         else:
             batches = list(read_chunk(chunk.path))
             self._batches.extend(batches)

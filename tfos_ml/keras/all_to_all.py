@@ -6,7 +6,7 @@ sends its share to all others and adds up what it gets. Small arrays go whole, i
 worker sums a part, and sends the others that sum (Rabenseifner, "Optimization of Collective Reduction Operations",
 ICCS 2004). Shares are added in the order of ranks, so that all workers, and all runs, have the same bits.
 
-Connections are as of :mod:`tfos_ml.keras.links`: nobody but the workers can say, or change, anything there.
+Connections are as of :mod:`tfos_ml.keras.connections`: nobody but the workers can say, or change, anything there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tfos_ml.keras import links
-from tfos_ml.keras.links import Link
+from tfos_ml.keras import connections
+from tfos_ml.keras.connections import Link
 
 Array = np.ndarray[Any, Any]
 Buffers = Mapping[int, memoryview]  # by rank of the other worker
@@ -33,15 +33,15 @@ AWAKE_SECONDS = 0.005
 OPERATIONS: dict[str, Callable[..., Any]] = {"Add": np.add, "Max": np.maximum}
 
 
-class BrokenMeshError(Exception):
+class PeerLostError(Exception):
     """Another worker has ended."""
 
 
-class SilentWorkerError(BrokenMeshError):
+class SilentWorkerError(PeerLostError):
     """Another worker has sent nothing for too long."""
 
 
-class Mesh:
+class AllToAll:
     """Connections of one worker to all others; :meth:`close` ends them.
 
     Every worker must call the same methods in the same order. One call runs at a time.
@@ -59,7 +59,7 @@ class Mesh:
     def __init__(self, rank: int, links: Mapping[int, Link], timeout: float):
         self.rank = rank
         self.size = len(links) + 1
-        self.failure: BrokenMeshError | None = None  # the first; all calls after it fail
+        self.failure: PeerLostError | None = None  # the first; all calls after it fail
         self._links = dict(links)
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Mesh:
     @classmethod
     def connect(
         cls, rank: int, addresses: Sequence[str], secret: bytes, timeout: float, encrypts: bool = False
-    ) -> Mesh:
+    ) -> AllToAll:
         """Connect to all other workers, whose addresses are given by rank as "host:port"; once all have called it.
 
         With `encrypts`, which all must have alike, nobody else can read what they send.
@@ -81,10 +81,10 @@ class Mesh:
             If this worker's own port is taken.
         """
         try:
-            found = links.connect(rank, addresses, secret, time.monotonic() + timeout, encrypts)
+            links = connections.connect(rank, addresses, secret, time.monotonic() + timeout, encrypts)
         except TimeoutError as error:
             raise SilentWorkerError(f"no connection with the workers at {error} within {timeout:g} s") from None
-        return cls(rank, found, timeout)
+        return cls(rank, links, timeout)
 
     def close(self) -> None:
         """End the connections."""
@@ -96,7 +96,7 @@ class Mesh:
 
         Raises
         ------
-        BrokenMeshError
+        PeerLostError
             If another worker has ended, or does not take part in time.
         """
         combine = OPERATIONS[operation]
@@ -111,7 +111,7 @@ class Mesh:
 
         Raises
         ------
-        BrokenMeshError
+        PeerLostError
             As for :meth:`all_reduce`.
         """
         values = np.ascontiguousarray(values)
@@ -128,7 +128,7 @@ class Mesh:
                 raise self.failure
             try:
                 yield
-            except BrokenMeshError as error:
+            except PeerLostError as error:
                 self.failure = error
                 raise
 
@@ -200,10 +200,10 @@ class Mesh:
     def _progress(self, other: int) -> bool:
         try:
             return self._links[other].progress()
-        except links.AlteredMessageError as error:
-            raise BrokenMeshError(f"worker {other} is not heard right: {error}") from None
+        except connections.AlteredMessageError as error:
+            raise PeerLostError(f"worker {other} is not heard right: {error}") from None
         except OSError as error:
-            raise BrokenMeshError(f"worker {other} has ended ({error})") from None
+            raise PeerLostError(f"worker {other} has ended ({error})") from None
 
 
 def _bytes(array: Array) -> memoryview:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import free_ports
 
-from tfos_ml.keras.mesh import WHOLE_BYTES, BrokenMeshError, Mesh, SilentWorkerError
+from tfos_ml.keras.all_to_all import WHOLE_BYTES, AllToAll, PeerLostError, SilentWorkerError
 
 SECRET = b"of these tests"
 DEADLINE = 60.0
@@ -24,7 +24,7 @@ def start():
         def start(size, timeout=DEADLINE):
             addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
             pool = stack.enter_context(ThreadPoolExecutor(size))
-            connect = lambda rank: Mesh.connect(rank, addresses, SECRET, timeout)  # noqa: E731
+            connect = lambda rank: AllToAll.connect(rank, addresses, SECRET, timeout)  # noqa: E731
             meshes = list(pool.map(connect, range(size)))
             for mesh in meshes:
                 stack.callback(mesh.close)
@@ -68,7 +68,7 @@ def test_a_worker_that_has_ended_breaks_all_calls_at_once(start):
         if mesh.rank == 1:
             return
         for _ in range(2):
-            with pytest.raises(BrokenMeshError, match="worker 1 has ended"):
+            with pytest.raises(PeerLostError, match="worker 1 has ended"):
                 mesh.all_reduce(np.ones(10))
         assert not isinstance(mesh.failure, SilentWorkerError)
 
@@ -87,7 +87,7 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
 
     def connect(rank):
         with pytest.raises(SilentWorkerError):
-            Mesh.connect(rank, addresses, secrets[rank], timeout=1.0)
+            AllToAll.connect(rank, addresses, secrets[rank], timeout=1.0)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(connect, range(2)))
@@ -97,12 +97,12 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
 def test_strangers_do_not_disturb(said):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(Mesh.connect, 0, addresses, SECRET, DEADLINE)
+        first = pool.submit(AllToAll.connect, 0, addresses, SECRET, DEADLINE)
         stranger = connected(addresses[0])
         stranger.sendall(said)
         with contextlib.suppress(OSError):  # it has been sent away already
             stranger.shutdown(socket.SHUT_WR)
-        second = pool.submit(Mesh.connect, 1, addresses, SECRET, DEADLINE)
+        second = pool.submit(AllToAll.connect, 1, addresses, SECRET, DEADLINE)
         with contextlib.closing(first.result()) as one, contextlib.closing(second.result()) as other, stranger:
             sums = pool.map(lambda mesh: mesh.all_reduce(np.ones(3)), [one, other])
             assert [list(found) for found in sums] == [[2.0] * 3] * 2
@@ -150,7 +150,7 @@ def relayed(request):
     relay = Relay(f"127.0.0.1:{port}")
     ways = [(0, [f"127.0.0.1:{port}", "127.0.0.1:1"]), (1, [relay.address, f"127.0.0.1:{unused}"])]
     with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
-        meshes = list(pool.map(lambda way: Mesh.connect(*way, SECRET, 10.0, request.param), ways))
+        meshes = list(pool.map(lambda way: AllToAll.connect(*way, SECRET, 10.0, request.param), ways))
         for mesh in meshes:
             stack.callback(mesh.close)
 
@@ -177,5 +177,5 @@ def test_a_sum_that_is_altered_on_its_way_is_none(relayed, change, count):
     assert [int(found[0]) for found in reduce(values)] == [2 * ord("a") % 256] * 2
     assert (b"aaaa" in relay.seen) is not encrypted
     relay.changes = change
-    with pytest.raises(BrokenMeshError, match="altered on its way"):
+    with pytest.raises(PeerLostError, match="altered on its way"):
         reduce(values)

@@ -20,11 +20,11 @@ import tensorflow as tf
 from tfos_ml.common.redact import redact
 from tfos_ml.data.spool import room_for
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.prediction import HEAD_FILE, Head
+from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import adapt
 from tfos_ml.keras.batches import TrainingData, fingerprint, padded_lengths
-from tfos_ml.keras.callbacks import Closing, EpochState, Opening, acts_on_batches, of_this_worker
+from tfos_ml.keras.callbacks import EpochEndSync, EpochStartSync, EpochState, acts_on_batches, of_this_worker
 from tfos_ml.keras.checkpoint import (
     Checkpoints,
     TrainingState,
@@ -36,7 +36,7 @@ from tfos_ml.keras.checkpoint import (
     split_variables,
 )
 from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.data_parallel import DataParallel, Rules, Stage
+from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules
 from tfos_ml.keras.dry_run import find_rules
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.first_batch import check_first_batch
@@ -57,7 +57,7 @@ class KerasFit:
 
     source: ModelSource
     description: ModelDescription  # what the driver knows of the model
-    head: Head  # what its output means
+    prediction_spec: PredictionSpec  # what its output means
     callbacks: list[Any] = field(default_factory=list)
     class_weight: Mapping[int, float] = field(default_factory=dict)  # by class; empty for none
     adapted: bytes | None = None  # state of preprocessing layers
@@ -207,7 +207,7 @@ class _Training:
     def run(self) -> None:
         """Train all epochs that are left."""
         state = self._load()
-        train, test = self._stage("train", self._data.train), self._stage("test", self._data.validation)
+        train, test = self._pass_counter("train", self._data.train), self._pass_counter("test", self._data.validation)
         parallel = DataParallel(self._model, self._group, train, test, self._rules)
         epochs = EpochState(self._group, self._data, parallel, train, test)
         metrics = MetricSums(self._model, self._group, self._rules.train)
@@ -215,7 +215,7 @@ class _Training:
         self._note_limits({*metrics.inexact, *(validation_metrics.inexact if self._data.validation.total else ())})
         layer_state = LayerState(self._model, self._group)
         stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
-        closing = Closing(
+        closing = EpochEndSync(
             epochs,
             layer_state,
             metrics,
@@ -235,7 +235,7 @@ class _Training:
                 self._data.dataset("train"),
                 epochs=max(self._ctx.epochs, first),
                 initial_epoch=first,
-                callbacks=[Opening(epochs, layer_state, stops_on_nan), *self._callbacks, *resume, closing],
+                callbacks=[EpochStartSync(epochs, layer_state, stops_on_nan), *self._callbacks, *resume, closing],
                 validation_data=self._data.dataset("validation") if self._data.validation.total else None,
                 shuffle=False,
                 verbose=0,
@@ -246,9 +246,9 @@ class _Training:
             parallel.close()
         self._summarize(parallel.tracing_seconds)
 
-    def _stage(self, name: str, batches: GlobalBatches) -> Stage:
+    def _pass_counter(self, name: str, batches: GlobalBatches) -> PassCounter:
         stand_in = functools.cache(functools.partial(self._data.stand_in, name == "train"))
-        return Stage(name, batches.total, batches.batch_size, stand_in)
+        return PassCounter(name, batches.total, batches.batch_size, stand_in)
 
     def _note_limits(self, inexact: set[str]) -> None:
         """Warn where the result depends on the number of workers, or where it will be slow."""
@@ -373,5 +373,5 @@ def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> N
         weights = os.path.join(path, WEIGHTS_FILE)
         os.makedirs(os.path.dirname(weights), exist_ok=True)
         model.save_weights(weights)
-        with open(os.path.join(path, HEAD_FILE), "w") as file:
-            json.dump(asdict(task.head), file)
+        with open(os.path.join(path, PREDICTION_SPEC_FILE), "w") as file:
+            json.dump(asdict(task.prediction_spec), file)

@@ -1,8 +1,8 @@
-"""Where the rows of a transform are scored: in the Python worker itself, or in the executor's one scoring process.
+"""Scores the rows of a transform: in the Python worker itself, or in the one scoring process of the executor.
 
-The scoring process (:mod:`tfos_ml.worker.scoring`) is found by its socket, whose directory is named after the executor
-and whatever the process takes over from who starts it; the first Python worker that needs it starts it. If it dies, it
-is started again and the batch that it had is scored once more.
+The scoring process (:mod:`tfos_ml.worker.scoring_server`) is found by its socket. The socket's directory is named after
+the executor and after everything that the process inherits from its starter. The first Python worker that needs the
+process starts it. If it dies, a worker starts it again and sends the interrupted batch once more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent.forkserver import Forking, executor, executor_cores, read_at_start, socket_path, start_process, sweep
+from tfos_ml.agent.fork_client import (
+    Forking,
+    executor,
+    executor_cores,
+    read_at_start,
+    socket_path,
+    start_process,
+    sweep,
+)
 from tfos_ml.agent.process import base_environment
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.pids import ProcessHandle, start_ticks
@@ -31,30 +39,30 @@ from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, SCORING_SETTING, WO
 from tfos_ml.worker.forkserver import MARKER, NO_MARKER
 
 logger = logging.getLogger(__name__)
-MODULE = "tfos_ml.worker.scoring"
+MODULE = "tfos_ml.worker.scoring_server"
 NAME = "tfos_ml scoring"
 _KIND = "scoring"
 _INTRA_OP = "TF_NUM_INTRAOP_THREADS"
 STDERR = 2
-START_SECONDS = 120.0  # within which the process starts on a busy machine
-ANSWER_SECONDS = 60.0  # within which it says something to who connects, whatever it does
+START_SECONDS = 120.0  # for the process to start on a busy machine
+ANSWER_SECONDS = 60.0  # for the process to greet a client, however busy it is
 LARGE_MODEL_BYTES = 64 << 20
-MANY_CORES = 8  # of which one process cannot keep all busy with small models: their batches are Python's work
+MANY_CORES = 8  # one process cannot keep as many busy with small models, whose batches are mostly Python's work
 
 
 @dataclass(frozen=True)
 class ScoringProcess:
-    """Which process scores, as the driver has decided; travels in the UDF's closure."""
+    """Which process scores, as the driver has decided; part of the UDF's closure."""
 
     kind: str  # AUTO, EXECUTOR or WORKER
     model_bytes: int
     idle_seconds: float
-    owner: int | None  # the driver, in local mode; else the executor is looked for
+    owner: int | None  # the driver, in local mode; None: this executor
     application: str = ""  # see Forking
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is that of the executor; asked on the executor."""
+        """Whether the executor's scoring process is used; called on the executor."""
         if self.kind != AUTO:
             return self.kind == EXECUTOR
         is_worthwhile = self.model_bytes >= LARGE_MODEL_BYTES or len(os.sched_getaffinity(0)) <= MANY_CORES
@@ -62,7 +70,7 @@ class ScoringProcess:
 
 
 def make_udf_function(
-    scoring: udf.Scoring, process: ScoringProcess
+    scoring: udf.ScoringSpec, process: ScoringProcess
 ) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
     """The function that Spark calls with an iterator of batches, one Arrow array a column."""
 
@@ -79,7 +87,7 @@ def make_udf_function(
     return score
 
 
-def _score_here(scoring: udf.Scoring, columns: list[pa.Array], threads: int | None) -> pa.Array:
+def _score_here(scoring: udf.ScoringSpec, columns: list[pa.Array], threads: int | None) -> pa.Array:
     """Outputs for one Arrow batch, with the model in this process."""
     if threads is not None:
         limit_threads(threads)
@@ -87,10 +95,10 @@ def _score_here(scoring: udf.Scoring, columns: list[pa.Array], threads: int | No
 
 
 def _threads(owner: int) -> int | None:
-    """How many threads an operation of TensorFlow's is to have: as many as the executor has cores.
+    """The number of threads for one TensorFlow operation: the cores of the executor, not those of the host.
 
-    All executors of a host with as many threads as it has cores would only wait for each other. None where the user
-    has decided, or the cores are not known.
+    With a thread for each core of the host, its executors would only wait for each other. None if the user has set a
+    number, or if the cores of the executor are unknown.
     """
     return None if _INTRA_OP in os.environ else executor_cores(owner)
 
@@ -100,13 +108,13 @@ class Scorer:
 
     Parameters
     ----------
-    scoring : Scoring
+    scoring : ScoringSpec
         How the model is called.
     process : ScoringProcess
-        Where.
+        The process to use.
     """
 
-    def __init__(self, scoring: udf.Scoring, process: ScoringProcess):
+    def __init__(self, scoring: udf.ScoringSpec, process: ScoringProcess):
         self._scoring = scoring
         self._server = ScoringProcessClient(
             Forking(process.owner or executor(), process.idle_seconds, process.application)
@@ -127,7 +135,7 @@ class Scorer:
         Raises
         ------
         TfosMlError
-            As that function does; ``ModelError`` if the model fails, or ends the process twice.
+            The same as of that function; ``ModelError`` if the model fails, or ends the process twice.
         """
         if self._scores_here:
             return _score_here(self._scoring, columns, self._server.threads)
@@ -183,7 +191,7 @@ class ServerNotStartedError(Exception):
 
 
 class ScoringProcessClient:
-    """The executor's scoring process, which is started when it is needed.
+    """The executor's scoring process, started on demand.
 
     Parameters
     ----------
@@ -200,7 +208,7 @@ class ScoringProcessClient:
         self._environment = {**base_environment(), **threads, MARKER: NO_MARKER, PRELOADS: "1"}
         self._path = socket_path(_KIND, forking.owner, read_at_start(self._environment))
 
-    def load(self, scoring: udf.Scoring) -> ScoringConnection:
+    def load(self, scoring: udf.ScoringSpec) -> ScoringConnection:
         """A connection for batches of a model, which is loaded; raises as :meth:`ScoringConnection.load`."""
         connection = self.connect()
         try:
@@ -234,7 +242,7 @@ class ScoringProcessClient:
                     self._abandon()
 
     def answers(self) -> bool:
-        """Whether it takes connections."""
+        """Whether it accepts connections."""
         try:
             with unix_sockets.locked(self._path.parent):
                 connected = unix_sockets.connect(self._path)
@@ -272,7 +280,7 @@ class ScoringProcessClient:
         return connected, True
 
     def _abandon(self) -> None:
-        """Have the next connection start another server, since this one does not answer; it ends when it is idle."""
+        """Make the next connection start a new server, since this one does not answer. It ends by itself when idle."""
         with contextlib.suppress(OSError), unix_sockets.locked(self._path.parent):
             self._path.unlink(missing_ok=True)
 
@@ -307,8 +315,8 @@ class ScoringConnection:
         if isinstance(ready, Ready):
             self._process = ProcessHandle.open(ready.pid)
 
-    def load(self, scoring: udf.Scoring) -> None:
-        """Have the model loaded; raises ``ModelError`` if it cannot be."""
+    def load(self, scoring: udf.ScoringSpec) -> None:
+        """Make the server load the model; raises ``ModelError`` if it cannot."""
         model = scoring.model
         directory = archive.unpacked(model) if isinstance(model, Artifact) else model
         described = [pa.array([udf.encode_scoring(scoring, directory)], pa.binary())]  # too long for one message
@@ -316,7 +324,7 @@ class ScoringConnection:
         self._answer()
 
     def score(self, columns: list[pa.Array]) -> pa.Array:
-        """The same as :func:`tfos_ml.inference.udf.score_block`; raises the error that the server tells of."""
+        """The same as :func:`tfos_ml.inference.udf.score_block`; raises the error that the server reports."""
         self._batches.send_batch(pa.RecordBatch.from_arrays(columns, [str(i) for i in range(len(columns))]))
         answer = self._answer()
         if not isinstance(answer, BatchSent):
@@ -324,7 +332,7 @@ class ScoringConnection:
         return self._batches.copy(answer).column(0)
 
     def _answer(self) -> Message:
-        """The next message, which is waited for as long as the server takes connections."""
+        """The next message; waits for it as long as the server accepts connections."""
         while True:
             try:
                 message = self._batches.receive()
@@ -332,7 +340,7 @@ class ScoringConnection:
             except TimeoutError:
                 if not self._server.answers():
                     if self._process is not None:
-                        self._process.send_signal(signal.SIGKILL)  # it stands still, with all that wait for it
+                        self._process.send_signal(signal.SIGKILL)  # it hangs, and so do all its clients
                     raise
         if isinstance(message, ScoringFailed):
             raise _error_of(message)
@@ -340,8 +348,8 @@ class ScoringConnection:
 
 
 def _error_of(failed: ScoringFailed) -> errors.TfosMlError:
-    """The error that scoring in this process would have raised; for one that is not ours, one that tells of it."""
-    kind = getattr(errors, failed.error, None)
-    if isinstance(kind, type) and issubclass(kind, errors.TfosMlError):
-        return kind(failed.message)
+    """The error that scoring in this process would have raised; a ``ModelError`` for errors of other libraries."""
+    error_class = getattr(errors, failed.error, None)
+    if isinstance(error_class, type) and issubclass(error_class, errors.TfosMlError):
+        return error_class(failed.message)
     return errors.ModelError(f"The model failed: {failed.error}: {failed.message}\n{failed.traceback}")

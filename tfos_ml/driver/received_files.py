@@ -38,9 +38,9 @@ class Files:
             with open(path, "wb") as file:
                 for chunk in reader:
                     file.write(chunk.data.column(0)[0].as_buffer())
-            found = os.path.getsize(path)
-            if found != call.size:
-                raise pa.ArrowInvalid(f"the file ended after {found} of {call.size} bytes")
+            received = os.path.getsize(path)
+            if received != call.size:
+                raise pa.ArrowInvalid(f"the file ended after {received} of {call.size} bytes")
             with self._lock:
                 is_taken = call.delivery not in self._deliveries
                 if is_taken:

@@ -1,4 +1,4 @@
-"""What a node takes from its host: a spool, a reaper, a port, its TensorFlow process, TensorBoard."""
+"""The resources of a node on its host: a spool, a reaper, a port, its TensorFlow process, TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfos_ml.agent.forkserver import Forking, executor
+from tfos_ml.agent.fork_client import Forking, executor
 from tfos_ml.agent.identity import NodeIdentity
-from tfos_ml.agent.placement import NodePlacement
 from tfos_ml.agent.process import ChildProcess, LimitedLines, child_environment, new_marker
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
 from tfos_ml.agent.rendezvous import ReservedPort
+from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.tensorboard import TensorBoard
 from tfos_ml.data import spool
 from tfos_ml.data.memory_budget import MemoryBudget
@@ -28,8 +28,8 @@ END_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """What a node has once all of it could be had."""
+class NodeResources:
+    """The resources of a node, once it has all of them."""
 
     directories: spool.SpoolDirectories
     budget: MemoryBudget
@@ -42,41 +42,41 @@ class Claimed:
     tensorboard: TensorBoard | None  # on the chief, if the run wants it
 
 
-class Claim:
-    """Takes what a node needs, and gives back all of which it got hold.
+class ResourceClaim:
+    """Acquires the resources of a node, and releases whatever it has acquired.
 
     Parameters
     ----------
-    member, placement
-        The node, and its task, which says how many CPUs and which GPUs it may use.
+    member, spark_task
+        The node, and its Spark task, which knows how many CPUs and which GPUs the node may use.
     printed : LimitedLines or None
         Gets the lines that the process prints.
     """
 
-    def __init__(self, member: NodeIdentity, placement: NodePlacement, printed: LimitedLines | None):
+    def __init__(self, member: NodeIdentity, spark_task: SparkTask, printed: LimitedLines | None):
         self._member = member
-        self._placement = placement
+        self._spark_task = spark_task
         self._printed = printed
         self._directories: list[str] = []
         self._reaper: Reaper | None = None
-        self._claimed: Claimed | None = None
+        self._resources: NodeResources | None = None
         self.port = ReservedPort()
         self.child: ChildProcess | None = None
 
-    def take(self, frozen: str) -> Claimed:
-        """Take all of it; `frozen` is what the reaper reports of a supervisor that stands still.
+    def take(self, frozen: str) -> NodeResources:
+        """Acquire all resources; `frozen` is the failure that the reaper reports if the supervisor freezes.
 
         Raises
         ------
         spool.NoRoomError
-            If there is no room for files.
+            If there is no space for files.
         ClusterConfigError
             If no port is free.
         """
         task, label = self._member.task, self._member.node.label
         spool.sweep()
         marker = new_marker()
-        scratch = spool.create_scratch()  # what killed processes leave goes with it
+        scratch = spool.create_scratch()  # deleted with whatever killed processes leave in it
         self._directories.append(scratch)
         budget = MemoryBudget.of_node(task.settings.spool_memory)
         directories = spool.create(budget=budget.shared)
@@ -98,17 +98,17 @@ class Claim:
         tensorboard = None
         if task.settings.tensorboard and self._member.is_chief:
             tensorboard = TensorBoard(log_dir, self._member.host, environment, os.getpid(), self._tensorboard_port())
-        self._claimed = Claimed(
+        self._resources = NodeResources(
             directories, budget, payload, log_dir, self.port, self.child, channel, self._reaper, tensorboard
         )
-        return self._claimed
+        return self._resources
 
     def _environment(self, marker: str, scratch: str, uses_keras: bool) -> dict[str, str]:
         task = self._member.task
         heartbeat = str(task.heartbeat_timeout / HEARTBEATS)
         own = {"TMPDIR": scratch, HEARTBEAT: heartbeat, **({USES_KERAS: "1"} if uses_keras else {})}
-        gpus = {"CUDA_VISIBLE_DEVICES": ""} if self._member.role.job_name == "ps" else self._placement.gpus
-        return child_environment(marker, self._placement.cpus, {**gpus, **own, **task.environment})
+        gpus = {"CUDA_VISIBLE_DEVICES": ""} if self._member.role.job_name == "ps" else self._spark_task.gpus
+        return child_environment(marker, self._spark_task.cpus, {**gpus, **own, **task.environment})
 
     def _find_log_dir(self, scratch: str) -> str:
         """Those of a TensorBoard that the run starts stay, unlike all else in `scratch`, but for what is uploaded."""
@@ -135,18 +135,18 @@ class Claim:
         return self.child.log_tail() if self.child is not None else ""
 
     def release(self, report: bool) -> bool:
-        """Give everything back; the reaper does the same should this process be killed first.
+        """Release all resources. If this process is killed first, the reaper does so.
 
         Parameters
         ----------
         report : bool
-            Whether the reaper is to report to the driver that all is gone. A failed node may be killed at any moment,
-            so there it is not left to this process.
+            Whether the reaper tells the driver when all is released. A failed node may be killed at any moment, so
+            its reaper reports instead of this process.
 
         Returns
         -------
         bool
-            Whether it has done so.
+            Whether the reaper has reported.
         """
         reported = False
         try:
@@ -154,11 +154,11 @@ class Claim:
                 reported = self._reaper.finish(report=report) and report
             if self.child is not None:
                 self.child.wait(END_SECONDS)
-            if self._claimed is not None:
-                self._claimed.channel.close()
-                if self._claimed.tensorboard is not None:
-                    self._claimed.tensorboard.wait(END_SECONDS)
+            if self._resources is not None:
+                self._resources.channel.close()
+                if self._resources.tensorboard is not None:
+                    self._resources.tensorboard.wait(END_SECONDS)
         except Exception:  # what ended the node matters more, and is on its way to the driver
             logger.exception("%s could not be cleaned up in time", self._member.node.label)
-        spool.remove(self._directories)  # again, for a node that came to no reaper
+        spool.remove(self._directories)  # again, for a node that never started its reaper
         return reported

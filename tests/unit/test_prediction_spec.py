@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.inference.prediction import BINARY, MULTICLASS, PLAIN, Head, LossInfo, classify, head_of, label_problem
+from tfos_ml.inference.prediction import (
+    BINARY,
+    MULTICLASS,
+    PLAIN,
+    LossInfo,
+    PredictionSpec,
+    classify,
+    label_problem,
+    prediction_spec_of,
+)
 
 THREE, ONE, FLAT = (TensorInfo("float32", shape) for shape in [(None, 3), (None, 1), (None,)])
 UNKNOWN = TensorInfo("float32", None)
@@ -33,8 +42,8 @@ class TestHead:
         ],
     )
     def test_follows_loss_and_output(self, loss, output, kind):
-        head = head_of(LossInfo(loss), output)
-        assert head == Head(kind)
+        head = prediction_spec_of(LossInfo(loss), output)
+        assert head == PredictionSpec(kind)
         assert head.is_classifier == (kind != PLAIN)
 
 
@@ -83,25 +92,25 @@ class TestLabels:
 
 class TestClassify:
     def test_one_probability_becomes_two_classes(self):
-        found = classify(np.array([[0.2], [0.9]], np.float32), Head(BINARY), threshold=0.5)
+        found = classify(np.array([[0.2], [0.9]], np.float32), PredictionSpec(BINARY), threshold=0.5)
         np.testing.assert_allclose(found["probability"], [[0.8, 0.2], [0.1, 0.9]], rtol=1e-6)
         np.testing.assert_array_equal(found["raw"], found["probability"])
         assert found["prediction"].tolist() == [0, 1]
 
     @pytest.mark.parametrize(("threshold", "prediction"), [(0.0, [0, 1, 1]), (0.5, [0, 0, 1]), (1.0, [0, 0, 0])])
     def test_class_1_has_to_be_more_probable_than_the_threshold(self, threshold, prediction):
-        found = classify(np.array([0.0, 0.5, 1.0]), Head(BINARY), threshold)
+        found = classify(np.array([0.0, 0.5, 1.0]), PredictionSpec(BINARY), threshold)
         assert found["prediction"].tolist() == prediction
 
     def test_threshold_is_of_the_probability_also_with_a_logit(self):
         logits = np.log(np.array([0.6, 0.8]) / np.array([0.4, 0.2]))
-        found = classify(logits, Head(BINARY, from_logits=True), threshold=0.7)
+        found = classify(logits, PredictionSpec(BINARY, from_logits=True), threshold=0.7)
         np.testing.assert_allclose(found["probability"][:, 1], [0.6, 0.8])
         np.testing.assert_allclose(found["raw"], np.stack([-logits, logits], axis=1))
         assert found["prediction"].tolist() == [0, 1]
 
     def test_most_probable_of_several_classes_is_predicted_whatever_the_threshold(self):
         outputs = np.array([[0.2, 0.5, 0.3], [0.4, 0.3, 0.3]])
-        found = classify(outputs, Head(MULTICLASS), threshold=0.9)
+        found = classify(outputs, PredictionSpec(MULTICLASS), threshold=0.9)
         assert found["prediction"].tolist() == [1, 0]
         assert found["probability"].tolist() == found["raw"].tolist() == outputs.tolist()

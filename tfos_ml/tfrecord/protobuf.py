@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from tfos_ml.tfrecord.columns import EXAMPLE
+from tfos_ml.tfrecord.feature_types import EXAMPLE
 
 _PACKAGE = "tensorflow"
 _BYTES, _FLOAT, _INT64, _MESSAGE = 12, 2, 3, 11  # of FieldDescriptorProto.Type
@@ -17,7 +17,7 @@ LISTS = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "In
 
 
 def parsed(record: bytes, record_type: str) -> Any:
-    """A serialised message as an object; None if it is none."""
+    """A serialized message as an object; None if it is none."""
     message = message_class(record_type)()
     try:
         message.ParseFromString(record)
@@ -29,7 +29,7 @@ def parsed(record: bytes, record_type: str) -> Any:
 
 
 def rewritten(record: bytes, record_type: str) -> bytes | None:
-    """A message, serialised in the usual way; None if it is none."""
+    """A message, serialized in the usual way; None if it is none."""
     message = parsed(record, record_type)
     if message is None:
         return None
@@ -42,8 +42,8 @@ def rewritten(record: bytes, record_type: str) -> bytes | None:
 def message_class(record_type: str) -> Any:
     """The class of ``tensorflow.Example`` or ``tensorflow.SequenceExample``, of a pool of its own."""
     file = descriptor_pb2.FileDescriptorProto(name="tfos_ml_example.proto", package=_PACKAGE, syntax="proto3")
-    for name, kind in zip(LISTS.values(), (_BYTES, _FLOAT, _INT64), strict=True):
-        _field(file.message_type.add(name=name), "value", 1, kind, label=_REPEATED)
+    for name, value_type in zip(LISTS.values(), (_BYTES, _FLOAT, _INT64), strict=True):
+        _field(file.message_type.add(name=name), "value", 1, value_type, label=_REPEATED)
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
     for number, (name, of) in enumerate(LISTS.items(), 1):
@@ -61,10 +61,10 @@ def message_class(record_type: str) -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
 
 
-def _field(message: Any, name: str, number: int, kind: int, of: str = "", **more: Any) -> None:
+def _field(message: Any, name: str, number: int, value_type: int, of: str = "", **more: Any) -> None:
     label = more.pop("label", _OPTIONAL)
     type_name = {"type_name": f".{_PACKAGE}.{of}"} if of else {}
-    message.field.add(name=name, number=number, type=kind, label=label, **type_name, **more)
+    message.field.add(name=name, number=number, type=value_type, label=label, **type_name, **more)
 
 
 def _map(message: Any, name: str, of: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from tfos_ml.inference import arrow_udf, udf
-from tfos_ml.inference.prediction import Head
+from tfos_ml.inference.prediction import PredictionSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -24,7 +24,7 @@ class OutputColumns:
 
     types: dict[str, pa.DataType]  # the fields, in order
     names: dict[str, str]  # their columns
-    head: Head | None  # what the only output means
+    prediction_spec: PredictionSpec | None  # what the only output means
     labels: tuple[str, ...] = ()  # names of the classes, if the label column had them
 
     def schema_fields(self) -> list[StructField]:
@@ -70,11 +70,24 @@ class OutputColumns:
         about = self._about(field)
         return value.alias(self.names[field], metadata=about) if about else value.alias(self.names[field])
 
+    @property
+    def _is_classifier(self) -> bool:
+        return self.prediction_spec is not None and self.prediction_spec.is_classifier
+
     def _is_vector(self, field: str) -> bool:
-        return self.head is not None and self.head.is_classifier and field in (udf.RAW, udf.PROBABILITY)
+        return (
+            self.prediction_spec is not None
+            and self.prediction_spec.is_classifier
+            and field in (udf.RAW, udf.PROBABILITY)
+        )
 
     def _about(self, field: str) -> dict[str, Any] | None:
         """Spark ML's metadata: ``IndexToString`` finds the names of the classes there."""
-        if not self.labels or self.head is None or not self.head.is_classifier or field != udf.PREDICTION:
+        if (
+            not self.labels
+            or self.prediction_spec is None
+            or not self.prediction_spec.is_classifier
+            or field != udf.PREDICTION
+        ):
             return None
         return {"ml_attr": {"vals": list(self.labels), "type": "nominal", "name": self.names[field]}}

@@ -1,6 +1,6 @@
 """Rows that Spark has written to Parquet files once, for nodes to read in any number of fits.
 
-A row of position *p* in source partition *s* is in bucket ``(s + p) mod buckets``. Feed deals it to node
+A row of position *p* in source partition *s* is in bucket ``(s + p) mod buckets``. Feed sends it to node
 ``(s + p) mod nodes``, so any number of nodes that divides the buckets reads from whole buckets what it would be fed.
 """
 

@@ -197,9 +197,9 @@ def _check_features(features: list[ColumnSpec], description: ModelDescription, i
             )
 
 
-def _check_names(kind: str, specs: list[ColumnSpec], outputs: Mapping[str, TensorInfo]) -> None:
+def _check_names(role: str, specs: list[ColumnSpec], outputs: Mapping[str, TensorInfo]) -> None:
     unknown = [s.name for s in specs if s.name not in outputs]
     if unknown:
         raise errors.SignatureError(
-            f"{kind}Mapping names outputs {unknown}, but the model's are {shown_tensors(outputs)}."
+            f"{role}Mapping names outputs {unknown}, but the model's are {shown_tensors(outputs)}."
         )

@@ -16,7 +16,7 @@ from tfos_ml.agent.supervisor import run_node
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.mailbox import Mailbox
+from tfos_ml.driver.mailbox_reader import Mailbox
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.preflight import (
     allocates_dynamically,
@@ -37,9 +37,9 @@ from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint, node_ports
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
-from tfos_ml.protocol.graces import LEASE_SECONDS, WaitNotice
 from tfos_ml.protocol.mailbox import mailbox_of
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, WaitNotice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark's does before the first node: import what tasks need, start the fork server."""
+"""Prepares an executor before the first node: imports what tasks need, and starts the fork server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pyspark import TaskContext
 
-from tfos_ml.agent.forkserver import Forking, executor, start_server
+from tfos_ml.agent.fork_client import Forking, executor, start_server
 from tfos_ml.agent.process import child_environment
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.forkserver import NO_MARKER
@@ -16,20 +16,20 @@ from tfos_ml.worker.forkserver import NO_MARKER
 def prepare(
     environment: Mapping[str, str], cpus: int | None, idle_seconds: float, fork_owner: int | None, application: str
 ) -> None:
-    """Start the fork server of the nodes to come, and do not wait until it has imported Keras.
+    """Start the fork server for later nodes, without waiting until it has imported Keras.
 
     Parameters
     ----------
     environment : mapping of str to str
         The nodes' environment variables.
     cpus : int or None
-        CPUs of a node; None for those of this task.
+        CPUs of a node; None: as many as this task has.
     idle_seconds : float
-        That the server waits for a next process; 0 for none.
+        Seconds that the server waits for its next request; 0: no server.
     fork_owner : int or None
-        The process with which it ends; None for this executor.
+        The server ends with this process; None: with this executor.
     application : str
-        Whose processes share the server.
+        The application whose processes share the server.
     """
     context = TaskContext.get()
     assert context is not None

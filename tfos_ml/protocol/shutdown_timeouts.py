@@ -34,7 +34,7 @@ IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Graces:
+class ShutdownTimeouts:
     """Seconds that nodes of a role may go on."""
 
     worker: float = 259200.0  # beside a chief and parameter servers, after the chief: 3 days, as shutdown() waits
@@ -55,13 +55,13 @@ class Limit:
         return cls(seconds, f"{name}={seconds:g}")
 
 
-def limit_of(job_name: str, graces: Graces) -> Limit:
+def limit_of(job_name: str, shutdown_timeouts: ShutdownTimeouts) -> Limit:
     """The grace of a passive node."""
     if job_name == "worker":
-        return Limit.of_setting(WORKER_SETTING, graces.worker)
+        return Limit.of_setting(WORKER_SETTING, shutdown_timeouts.worker)
     if job_name == "evaluator":
-        return Limit.of_setting(EVALUATOR_SETTING, graces.evaluator)
-    return Limit(graces.server, "")
+        return Limit.of_setting(EVALUATOR_SETTING, shutdown_timeouts.evaluator)
+    return Limit(shutdown_timeouts.server, "")
 
 
 def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:
@@ -103,7 +103,7 @@ class WaitNotice:
     def update(self, progress: Mapping[int, NodeProgress]) -> None:
         """Take up the latest state of each node."""
         waiting = [known.works_on for known in progress.values() if known.works_on is not None]
-        if waiting and not self._said and max(one.seconds for one in waiting) > NOTICE_SECONDS:
+        if waiting and not self._said and max(node.seconds for node in waiting) > NOTICE_SECONDS:
             self._said = True
-            labels = ", ".join(one.label for one in waiting)
+            labels = ", ".join(node.label for node in waiting)
             logger.warning("The chief has ended. Waiting for %s to return, at most %g s", labels, waiting[0].limit)

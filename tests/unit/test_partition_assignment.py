@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tfos_ml.driver.dealing import Dealer
+from tfos_ml.driver.partition_assignment import PartitionAssigner
 
 TWO_HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 
@@ -33,11 +33,11 @@ def rows_of(dealer, calls, partitions, hosts=TWO_HOSTS):
 
 
 def test_small_calls_on_one_host_go_round():
-    assert rows_of(Dealer(), 12, [("a", 100)], dict.fromkeys(range(3), "a")) == [400, 400, 400]
+    assert rows_of(PartitionAssigner(), 12, [("a", 100)], dict.fromkeys(range(3), "a")) == [400, 400, 400]
 
 
 def test_tasks_of_both_hosts_keep_to_their_own():
-    dealer = Dealer()
+    dealer = PartitionAssigner()
     for number in range(5):
         ranks = feed(dealer, number, [("a", 100), ("b", 103), ("a", 97), ("b", 101)] * 3)
         assert [rank // 2 for rank in ranks] == [0, 1, 0, 1] * 3
@@ -45,7 +45,7 @@ def test_tasks_of_both_hosts_keep_to_their_own():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_partitions_of_one_call_differ_by_one_at_most_in_whatever_order_they_ask(seed):
-    rng, dealer = random.Random(seed), Dealer()
+    rng, dealer = random.Random(seed), PartitionAssigner()
     for number in range(20):
         dealer.open(number, TWO_HOSTS)
         partitions = [(p, rng.choice("ab"), rng.randint(1, 1000)) for p in range(rng.randint(1, 15))]
@@ -66,14 +66,14 @@ def test_partitions_of_one_call_differ_by_one_at_most_in_whatever_order_they_ask
 
 
 def test_calls_at_once_go_to_different_nodes():
-    dealer = Dealer()
+    dealer = PartitionAssigner()
     for number in range(4):
         dealer.open(number, dict.fromkeys(range(4), "a"))
     assert sorted(dealer.deal(number, 0, "a") for number in range(4)) == [0, 1, 2, 3]
 
 
 def test_nodes_that_read_no_further_get_nothing_while_others_do():
-    dealer = Dealer()
+    dealer = PartitionAssigner()
     dealer.open(0, TWO_HOSTS)
     assert {dealer.deal(0, partition, "a", over={0, 1, 2}) for partition in range(5)} == {3}
     assert dealer.deal(0, 5, "a", over={0, 1, 2, 3}) in TWO_HOSTS

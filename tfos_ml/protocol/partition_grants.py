@@ -35,7 +35,7 @@ class _Call:
     released: set[str] = field(default_factory=set)
 
 
-class Claims:
+class PartitionGrants:
     """The driver's list; for one thread at a time. It forgets each call of ``train`` with its end."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Claims:
         return grant if grant is not None and grant.claimant == claimant else None
 
 
-class DriverClaims:
+class GrantClient:
     """A node's access to the driver's grants; for several threads.
 
     Calls that get no answer are repeated for `patience` seconds.

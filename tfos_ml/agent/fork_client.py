@@ -1,9 +1,9 @@
-"""Processes that use TensorFlow, forked from one that has imported it already, or started afresh.
+"""Starts processes that use TensorFlow: forks of a server that has already imported it, or fresh interpreters.
 
-There is one fork server (:mod:`tfos_ml.worker.forkserver`) on a host for an application (or an executor alone), user,
-Python and whatever else a process takes over from the one that starts it, its control groups and namespaces among that.
-It is found by its socket, whose directory is named after all of that; the first who needs it starts it. Where there
-cannot be one, or it does not fork, a fresh process is started.
+A host has one fork server (:mod:`tfos_ml.worker.forkserver`) for each application (or executor), user, Python, and
+everything else that a process inherits from its parent, such as control groups and namespaces. Clients find the server
+by its socket, whose directory is named after all of these; the first client starts it. Where a fork server is not
+possible, or does not fork, a fresh process is started.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Exited, Forked, Refused
 
 logger = logging.getLogger(__name__)
 SERVER_MODULE = "tfos_ml.worker.forkserver"
-ANSWER_SECONDS = 120.0  # within which a server imports TensorFlow on a busy machine, and forks
-STILL_SECONDS = 6.0  # without any activity, after which a server that is to answer is ended
+ANSWER_SECONDS = 120.0  # for a server to import TensorFlow on a busy machine, and to fork
+STILL_SECONDS = 6.0  # a server that owes an answer is ended after so long without any activity
 _SLICE_SECONDS = 0.25
-EXIT_SECONDS = 2.0  # between the end of a process and its exit code
+EXIT_SECONDS = 2.0  # between the end of a process and the report of its exit code
 
-# Variables that a program may read when it starts or is imported, so that only equal ones can share a server.
+# Programs may read these variables when they start or are imported: processes share a server only if they agree.
 _READ_AT_START = (
     *("ABSL_", "ARROW_", "CUDA_", "DNNL_", "GLIBC_", "GOMP_", "GRPC_", "HIP_", "HOME", "JAX_", "KERAS_", "KMP_"),
     *("LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NO_COLOR", "NPY_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONEDNN_"),
     *("OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "TERM", "TFDS_", "TF_", "TPU_", "TZ", "USER", "XLA_"),
 )
 _READ_LATER = ("PYTHONPATH", "TF_CONFIG", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS")
-# As scikit-learn sets them when TensorFlow imports it, which the driver may have done, and executors have not.
+# scikit-learn sets these when TensorFlow imports it: maybe in the driver, not in executors.
 _DEFAULTS = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 _KERAS_DEFAULTS = {
     "floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last",
     "nnx_enabled": False,
 }  # fmt: skip
 _KIND, _PREFIX = "forkserver", "tfos_ml-"
-_SHARED = "app"  # in place of the pid of an only owner
+_SHARED = "app"  # in place of a pid, for servers with several owners
 _EXECUTOR = "ExecutorBackend"  # ends the main class of executors: CoarseGrained-, KubernetesExecutorBackend
 # Of Spark's for its own workers, of TensorFlow's once it is imported, and of GPUs, where there are none.
 _NOT_READ = ("PYTHON_DAEMON_", "PYTHON_UDF_", "PYTHON_WORKER_", "TPU_ML_PLATFORM", "CUDA_VISIBLE_DEVICES")
@@ -98,18 +98,18 @@ def executor_cores(pid: int) -> int | None:
 
 @dataclass(frozen=True)
 class Forking:
-    """Whose fork server is used, and how long that waits for a next process."""
+    """Which fork server is used, and how long it waits for the next request."""
 
-    owner: int  # pid; the server ends with it, and with all others that use it
+    owner: int  # pid; the server ends when all its owners have ended
     idle_seconds: float  # 0: there is no server
-    application: str = ""  # whose processes on this host share a server; "": it is the owner's alone
+    application: str = ""  # its processes on this host share a server; "": only the owner uses it
 
     def is_possible(self) -> bool:
-        """Whether there is a server; a GPU that one process has looked at is of no use to its forks."""
+        """Whether a server is used. With GPUs there is none: forks cannot use a GPU that their parent has opened."""
         return self.idle_seconds > 0 and not has_gpu_device()
 
     def alone(self) -> Forking:
-        """With a server of the owner's own, as one that others have started may know other packages."""
+        """The same with a server for the owner alone: a shared one may find other packages."""
         return replace(self, application="")
 
 
@@ -123,22 +123,22 @@ def start_process(
     name: str = "",
     outlives_requester: bool = False,
 ) -> Process:
-    """Start a process that leads a session, to call a module's ``main`` with its arguments.
+    """Start a process in a new session that calls a module's ``main`` with arguments.
 
     Parameters
     ----------
     module, arguments
-        What it calls. In front of the arguments it gets the pid of this process if it is its parent, else "0".
+        What it calls. The first argument is the pid of this process if it is the parent, else "0"; then `arguments`.
     environment : mapping of str to str
-        Its whole environment, with all of its search path in PYTHONPATH.
+        Its whole environment, with its complete search path in PYTHONPATH.
     standard_input, output : int or file
-        Descriptors, of which the second is also for errors.
+        Descriptors; `output` also receives standard error.
     forking : Forking or None
         The fork server to use; None for a fresh process.
     name : str
-        Of the process, for ``ps``, where it is forked.
+        Name of a forked process, as ``ps`` shows it.
     outlives_requester : bool
-        Whether it goes on when this process has ended.
+        Whether it continues after this process has ended.
     """
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
     if forking is not None and forking.is_possible():
@@ -167,7 +167,7 @@ def start_process(
 
 
 def start_server(environment: Mapping[str, str], forking: Forking) -> None:
-    """Start the fork server for processes of an environment, unless it runs; it goes on importing meanwhile."""
+    """Start the fork server for an environment, unless it runs; do not wait until it has imported TensorFlow."""
     if forking.is_possible():
         with contextlib.suppress(OSError):  # whoever needs it will tell
             _connect(environment, forking)[0].close()
@@ -200,7 +200,7 @@ class ForkedProcess:
         return self._returncode
 
     def _read_code(self) -> int:
-        """As the process has reported it, or else the server; if neither has, both were killed."""
+        """The exit code that the process or else the server has reported; if neither has, both were killed."""
         self._connection.settimeout(EXIT_SECONDS)
         try:
             return decode(Exited, _read(self._connection)).code
@@ -214,12 +214,12 @@ class ForkedProcess:
 
 
 def _fork(request: Request, descriptors: Sequence[int], forking: Forking) -> ForkedProcess:
-    """Have the fork server fork, and start that if need be.
+    """Ask the fork server for a process; start the server first if there is none.
 
     Raises
     ------
     OSError, ValueError, LookupError
-        If it does not; ``ConnectionError`` if it has ended, so that there may be another.
+        If it does not fork; ``ConnectionError`` if it has ended: a new server may take its place.
     """
     connection, path = _connect(request.environment, forking)
     try:
@@ -239,10 +239,10 @@ def _fork(request: Request, descriptors: Sequence[int], forking: Forking) -> For
 
 
 def _stands_still(connection: socket.socket, server: int) -> bool:
-    """Wait until a server answers, which may import first, or does nothing at all; whether it is the latter.
+    """Wait until a server answers or shows no activity; returns whether it is inactive. It may be importing first.
 
-    Slices of time are counted, not seconds: where everything stood still, this process did too, and that is one.
-    Raises ``TimeoutError`` after ``ANSWER_SECONDS``.
+    Slices of time are counted, not seconds: if the whole machine was suspended, so was this process, and that counts
+    as one slice. Raises ``TimeoutError`` after ``ANSWER_SECONDS``.
     """
     poller = select.poll()
     poller.register(connection, select.POLLIN)
@@ -258,7 +258,7 @@ def _stands_still(connection: socket.socket, server: int) -> bool:
 
 
 def _leave_for_good(path: Path, server: int) -> None:
-    """End a server that stands still, lest it forks when it goes on; what it has forked does so without it."""
+    """End an inactive server, so that it cannot fork later. Processes that it has forked continue without it."""
     with contextlib.suppress(OSError):  # it has ended
         if SERVER_MODULE.encode() in Path(f"/proc/{server}/cmdline").read_bytes().split(b"\0"):
             os.kill(server, SIGKILL)
@@ -279,7 +279,7 @@ def _read(connection: socket.socket) -> bytes:
 
 
 def _connect(environment: Mapping[str, str], forking: Forking) -> tuple[socket.socket, Path]:
-    """A connection to the fork server, which is started if there is none, and the path of its socket."""
+    """A connection to the fork server and the path of its socket; starts the server if there is none."""
     imports_keras = bool(environment.get(USES_KERAS)) or environment.get(PRELOADS) != "0"
     path = socket_path(_KIND, forking.application or forking.owner, [read_at_start(environment), imports_keras])
     with unix_sockets.locked(path.parent):
@@ -294,9 +294,9 @@ def _connect(environment: Mapping[str, str], forking: Forking) -> tuple[socket.s
 
 
 def socket_path(kind: str, owner: int | str, key: object) -> Path:
-    """Of a server that only processes use that agree in a key, in what they inherited, and in their owner.
+    """Path of the socket that is shared by processes with the same key, inherited state and owner.
 
-    That is a process, by its pid, or an application, by its name.
+    The owner is a process, given by its pid, or an application, given by its name.
     """
     digest = _digest([key, _inherited()])
     whose = f"{_SHARED}-{_digest(owner)}" if isinstance(owner, str) else f"{owner}-{start_mark(owner)}"
@@ -308,7 +308,7 @@ def _digest(key: object) -> str:
 
 
 def sweep(kind: str) -> None:
-    """Delete the sockets of servers that were killed, and that nobody will ask for again."""
+    """Delete the sockets of killed servers whose owner is gone."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{kind}-*-*-*"):
         owner, mark = directory.name.removeprefix(f"{_PREFIX}{kind}-").split("-")[:2]
         with contextlib.suppress(OSError):
@@ -320,7 +320,7 @@ def sweep(kind: str) -> None:
 
 
 def _remove_unserved(directory: Path) -> None:
-    """Delete an application's directory in which no server listens, and that nobody holds."""
+    """Delete an application's directory if no server listens in it and nobody has locked it."""
     with unix_sockets.locked(directory, seconds=0):
         connection = unix_sockets.connect(directory / "socket")
         if connection is None:
@@ -330,14 +330,14 @@ def _remove_unserved(directory: Path) -> None:
 
 
 def read_at_start(environment: Mapping[str, str]) -> list[object]:
-    """What a process with this environment may read when it starts."""
+    """The variables and files that a process with this environment may read when it starts."""
     configuration = {**_KERAS_DEFAULTS, **_keras_configuration(environment)}
     backend = str(configuration.pop("backend"))
     return [{"KERAS_BACKEND": backend, **read_at_start_only(environment)}, configuration]
 
 
 def read_at_start_only(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those variables in which processes that share a server agree."""
+    """The variables in which processes that share a server must agree."""
     read = {name: value for name, value in variables.items() if _is_read_at_start(name)}
     return {name: value for name, value in read.items() if _DEFAULTS.get(name) != value}
 
@@ -347,7 +347,7 @@ def _is_read_at_start(name: str) -> bool:
 
 
 def _keras_configuration(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What Keras reads when it is imported; it writes the file with its defaults, if there is none."""
+    """The configuration file that Keras reads on import; if there is none, Keras writes one with its defaults."""
     home = environment.get("KERAS_HOME") or Path(environment.get("HOME", "~"), ".keras").expanduser()
     try:
         configuration = json.loads(Path(home, "keras.json").read_text())
@@ -357,7 +357,7 @@ def _keras_configuration(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _inherited() -> list[object]:
-    """What else a process takes over from the one that starts it."""
+    """What else a process inherits from its parent."""
     limits = [resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name[:7] == "RLIMIT_"]
     umask = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")]
     groups = [os.getuid(), os.getgid(), *os.getgroups()]
@@ -367,7 +367,7 @@ def _inherited() -> list[object]:
 
 
 def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, imports_keras: bool) -> None:
-    """Start a server that takes requests from now on, and answers once it has imported what it forks with."""
+    """Start a server. It accepts requests at once, and answers them when its imports are done."""
     variables = read_at_start_only(environment)
     kept = {name: value for name, value in os.environ.items() if environment.get(name) == value}
     with unix_sockets.listen(path) as listener:

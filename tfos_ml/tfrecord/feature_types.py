@@ -51,14 +51,14 @@ class Column:
     @property
     def lists(self) -> tuple[int, ...]:
         """The lists that may hold it, as tags; the first is the one that it is written to."""
-        kind = self.element
-        if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        arrow_type = self.element
+        if pa.types.is_integer(arrow_type) or pa.types.is_boolean(arrow_type):
             return (INT64,)
-        if pa.types.is_decimal(kind):
+        if pa.types.is_decimal(arrow_type):
             return BYTES, FLOAT, INT64
-        if pa.types.is_float64(kind):
+        if pa.types.is_float64(arrow_type):
             return FLOAT, INT64, BYTES
-        return (FLOAT, INT64) if pa.types.is_float32(kind) else (BYTES,)
+        return (FLOAT, INT64) if pa.types.is_float32(arrow_type) else (BYTES,)
 
 
 def columns_of(schema: pa.Schema, record_type: str) -> list[Column]:
@@ -79,31 +79,31 @@ def columns_of(schema: pa.Schema, record_type: str) -> list[Column]:
 
 
 def _column(field: pa.Field) -> Column | None:
-    kind, ndim = field.type, 0
-    if pa.types.is_struct(kind) and [part.name for part in kind] == VECTOR_FIELDS:
-        return Column(field.name, kind, pa.float64(), 1, is_vector=True)
-    while _is_list(kind):
-        kind, ndim = kind.value_type, ndim + 1
+    element, ndim = field.type, 0
+    if pa.types.is_struct(element) and [part.name for part in element] == VECTOR_FIELDS:
+        return Column(field.name, element, pa.float64(), 1, is_vector=True)
+    while _is_list(element):
+        element, ndim = element.value_type, ndim + 1
     known = (
-        pa.types.is_signed_integer(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_float32(kind)
-        or pa.types.is_float64(kind)
-        or pa.types.is_decimal(kind)
-        or is_text(kind)
+        pa.types.is_signed_integer(element)
+        or pa.types.is_boolean(element)
+        or pa.types.is_float32(element)
+        or pa.types.is_float64(element)
+        or pa.types.is_decimal(element)
+        or is_text(element)
     )
-    return Column(field.name, field.type, kind, ndim) if known and ndim <= 2 else None
+    return Column(field.name, field.type, element, ndim) if known and ndim <= 2 else None
 
 
-def is_text(kind: pa.DataType) -> bool:
+def is_text(arrow_type: pa.DataType) -> bool:
     """Whether a type is text or bytes."""
     return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
+        pa.types.is_string(arrow_type)
+        or pa.types.is_large_string(arrow_type)
+        or pa.types.is_binary(arrow_type)
+        or pa.types.is_large_binary(arrow_type)
     )
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+def _is_list(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))

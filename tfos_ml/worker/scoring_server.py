@@ -1,11 +1,11 @@
-"""``tfos_ml.worker.scoring``: the process in which all Python workers of an executor run their models.
+"""``tfos_ml.worker.scoring_server``: the process in which all Python workers of an executor run their models.
 
 So a model is in memory once, and no Python worker imports TensorFlow. A connection is one task's use of one model: the
 first batch says how the model is called, each further one has rows (:mod:`tfos_ml.inference.shared_batches`).
 Connections are served at the same time, a thread each. The process ends with its *owner*, the executor, and when
 nobody has been connected for a while, or memory is short then.
 
-The other side is :mod:`tfos_ml.agent.scoring`.
+The other side is :mod:`tfos_ml.agent.scoring_client`.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _received_batch(batches: SharedBatches) -> pa.RecordBatch:
     return batches.read(message)
 
 
-def _score(scoring: udf.Scoring, function: saved_model.Scorer, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _score(scoring: udf.ScoringSpec, function: saved_model.Scorer, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([udf.score_block(scoring, function, batch.columns)], [OUTPUT])
 
 

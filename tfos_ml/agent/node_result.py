@@ -1,4 +1,4 @@
-"""What a node hands to the driver at its end: its report, its results, its SavedModel."""
+"""What a node sends to the driver when it ends: its report, its results, its SavedModel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.agent import delivery
+from tfos_ml.agent import result_upload
 from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.spool import room_in
@@ -18,14 +18,14 @@ from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.codec import encode
-from tfos_ml.protocol.graces import LEASE_SECONDS
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 EXAMPLE_BYTES = results.PAYLOAD_BYTES
 
 
 @dataclass
 class Outcome:
-    """What the process has handed over so far."""
+    """What the process has sent to the supervisor so far."""
 
     reports: list[dict[str, Any]] = field(default_factory=list)  # metrics, in order
     facts: dict[str, Any] = field(default_factory=dict)  # for the summary
@@ -35,13 +35,14 @@ class Outcome:
     def rows(
         self, member: NodeIdentity, report: dict[str, Any], example: bytes | None, directory: Path, of_task: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Result rows of the job; `report` is what else goes into the node's report.
+        """Result rows of the job; `report` has further entries of the node's report.
 
-        The features of its first rows (`example`) are left out if they are too large. The SavedModel is packed in
-        `directory`, unless it goes to the run's ``exportDir``: raises ``DestinationError`` if that cannot be written.
-        Raises ``NoRoomError`` if the disk is full.
-        A large one of a Spark task (`of_task`) goes directly to a driver that can be reached: raises ``ArrowException``
-        if that is gone.
+        `example`, the features of the first rows, is left out if it is too large. The SavedModel is packed in
+        `directory`, unless it goes to the run's ``exportDir``. The large model of a Spark task (`of_task`) goes
+        directly to the driver, if the driver can be reached.
+
+        Raises ``DestinationError`` if ``exportDir`` cannot be written, ``NoRoomError`` if the disk is full, and
+        ``ArrowException`` if the driver is gone.
         """
         staged = self.exported is not None and member.task.export_dir is not None
         if self.exported is not None and member.task.export_dir is not None:
@@ -64,14 +65,14 @@ class Outcome:
             with room_in(directory):
                 packed, task = archive.pack(self.exported, directory), member.task
             rows = partial(results.rows_of_file, member.rank, "model", packed)
-            if of_task and task.control is not None and packed.stat().st_size > delivery.LARGE_BYTES:
-                delivery.deliver(rows, member.rank, task.control, task.lease or LEASE_SECONDS)
+            if of_task and task.control is not None and packed.stat().st_size > result_upload.LARGE_BYTES:
+                result_upload.deliver(rows, member.rank, task.control, task.lease or LEASE_SECONDS)
             else:
                 yield from rows()
 
 
 def _stage(exported: str, export_dir: str, member: NodeIdentity) -> None:
-    """Bring the model to where the driver publishes it from, once all nodes have ended well."""
+    """Copy the model to the place from which the driver publishes it once all nodes have ended well."""
     try:
         publishing.stage(exported, export_dir, member.task.run_id)
     except (OSError, pa.ArrowException) as error:

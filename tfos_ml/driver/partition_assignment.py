@@ -1,7 +1,8 @@
-"""Which node gets the rows of a partition: the driver's choice, when a feed task has its first rows.
+"""Assigns partitions to nodes. The driver decides when a feed task has its first rows.
 
-The partitions of one call of ``train`` go to all nodes alike. Over many calls, as of a stream with a partition each,
-it is rows that count. Among nodes that have had about as many, one on the task's own host is taken.
+Within one call of ``train``, each node gets the same number of partitions. Over many calls, such as those of a stream
+with one partition each, the number of rows decides. Among nodes with about as many rows, one on the task's own host is
+preferred.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from dataclasses import dataclass, field
 @dataclass
 class _Call:
     hosts: Mapping[int, str]  # of the nodes
-    dealt: dict[int, int] = field(default_factory=dict)  # which node has which partition
+    assigned: dict[int, int] = field(default_factory=dict)  # which node has which partition
     counts: Counter[int] = field(default_factory=Counter)  # partitions of each node
     under_way: Counter[int] = field(default_factory=Counter)  # those of them that are not committed
     committed: set[int] = field(default_factory=set)
 
 
-class Dealer:
-    """The driver's accounts; for one thread at a time. Of calls that have ended only the rows of each node are kept."""
+class PartitionAssigner:
+    """Assigns partitions to nodes; for one thread at a time. Of an ended call it keeps only the rows of each node."""
 
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}
@@ -30,31 +31,30 @@ class Dealer:
 
     def __len__(self) -> int:
         """Number of partitions that it remembers."""
-        return sum(len(call.dealt) for call in self._calls.values())
+        return sum(len(call.assigned) for call in self._calls.values())
 
     def open(self, number: int, hosts: Mapping[int, str]) -> None:
-        """From now on deal partitions of this call of ``train`` to these nodes, which are on these hosts."""
+        """From now on assign partitions of this call of ``train`` to these nodes; `hosts` is by rank."""
         self._calls[number] = _Call(hosts)
 
     def close(self, number: int) -> None:
-        """Deal nothing of it any more."""
+        """Assign no more partitions of this call."""
         self._calls.pop(number, None)
 
-    def deal(self, number: int, partition: int, host: str, over: Container[int] = ()) -> int | None:
-        """The node for a partition, for all attempts of its task the same; None if the call has ended, or has no nodes.
+    def assign(self, number: int, partition: int, host: str, over: Container[int] = ()) -> int | None:
+        """The node for a partition, the same for all attempts of its task. None if the call has ended or has no nodes.
 
-        `host` is where the task is; nodes that are `over` read no further, and are dealt nothing for as long as others
-        do.
+        `host` is the host of the task. Nodes in `over` have stopped reading: they get nothing while others still read.
         """
         call = self._calls.get(number)
         if call is None or not call.hosts:
             return None
-        if partition not in call.dealt:
+        if partition not in call.assigned:
             rank = self._choose(call, host, [r for r in call.hosts if r not in over] or list(call.hosts))
-            call.dealt[partition] = rank
+            call.assigned[partition] = rank
             call.counts[rank] += 1
             call.under_way[rank] += 1
-        return call.dealt[partition]
+        return call.assigned[partition]
 
     def _choose(self, call: _Call, host: str, ranks: list[int]) -> int:
         fewest = min(call.counts[rank] for rank in ranks)
@@ -71,11 +71,11 @@ class Dealer:
         return self._rows[rank] + usual * sum(call.under_way[rank] for call in self._calls.values())
 
     def commit(self, number: int, partition: int, rows: int) -> None:
-        """Note that a node has taken over the rows of a partition; the same again is nothing new."""
+        """Note that a node has taken over the rows of a partition; repeating the call changes nothing."""
         call = self._calls.get(number)
-        if call is None or partition not in call.dealt or partition in call.committed:
+        if call is None or partition not in call.assigned or partition in call.committed:
             return
-        rank = call.dealt[partition]
+        rank = call.assigned[partition]
         call.committed.add(partition)
         call.under_way[rank] -= 1
         self._rows[rank] += rows

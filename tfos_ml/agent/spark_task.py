@@ -1,7 +1,7 @@
-"""What a node needs of the Spark task that it is, or that started it.
+"""What a node needs from its Spark task, or from the task that started it.
 
-A node is a task of a barrier job; or of a plain one, where Spark allows no barriers; or a
-process that outlives its task, where feeding jobs come and go (``TFCluster``).
+A node is a task of a barrier job; or a task of a plain job, where Spark allows no barriers; or a process that outlives
+its task, for clusters that get their rows from several jobs (``TFCluster``).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbra
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.protocol.control_messages import Enter, GatherRound, ReportFailure
 from tfos_ml.protocol.failure import Failure, NodeFailure
-from tfos_ml.protocol.graces import LEASE_SECONDS
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 GATHER_POLL_SECONDS = 0.1
 CLIENT_SECONDS = 3.0  # for a connection to a client of Spark Connect
-DRIVER_SECONDS = 10.0  # within which all tasks of a barrier stage reach the driver, or none is to depend on it
+DRIVER_SECONDS = 10.0  # for all tasks of a barrier stage to reach the driver; else none depends on it
 REPORT_SECONDS = 10.0
 
 
-class NodePlacement(Protocol):
-    """What a node needs of its task."""
+class SparkTask(Protocol):
+    """What a node needs from its Spark task."""
 
     rank: int
     host: str  # where other nodes reach it
-    cpus: int  # that it may use
-    gpus: dict[str, str]  # environment variables that show it its GPUs
+    cpus: int  # number of CPUs that it may use
+    gpus: dict[str, str]  # environment variables that make its GPUs visible
     attempt: int  # how often Spark has tried the task before in the same attempt of its stage
 
     def is_first(self) -> bool:
-        """Whether Spark has not begun this node before; always so in a barrier stage, which ends with a failed task."""
+        """Whether Spark starts this node for the first time. Always true in a barrier stage, which ends with a task."""
         return True
 
     def allGather(self, message: str = "") -> list[str]:
@@ -50,22 +50,22 @@ class NodePlacement(Protocol):
         ...
 
     def is_orphan(self) -> bool:
-        """Whether what the node belongs to has died; Spark kills its own tasks, so for them it is False."""
+        """Whether the node's owner has died. False for Spark's own tasks, which Spark kills."""
         return False
 
     def report_failure(self, text: str) -> bool:
-        """Report to the driver why the node fails; False if there is none. ``ArrowException`` if it is silent."""
+        """Report to the driver why the node fails; False if it cannot be called. ``ArrowException`` if it is silent."""
         ...
 
     def leave(self, rendezvous: Rendezvous) -> bool:
-        """Leave a run that has failed; whether the task may end now without an error."""
+        """Leave a run that has failed; returns whether the task may now end without an error."""
         ...
 
 
-class BarrierPlacement(NodePlacement):
+class BarrierTask(SparkTask):
     """A task of a barrier stage, whose tasks Spark starts together.
 
-    The driver carries their exchanges if all reach it at once; else Spark does, which takes a second for each.
+    The driver carries their exchanges if all can reach it; else Spark does, which takes a second for each.
     """
 
     def __init__(self, context: Any, control: dict[str, str] | None):
@@ -73,7 +73,7 @@ class BarrierPlacement(NodePlacement):
         self._control = control
         self.rank: int = context.partitionId()
         size = len(context.getTaskInfos())
-        self._at_driver = AtDriver(control, self.rank, size, LEASE_SECONDS) if control and size > 1 else None
+        self._exchange = DriverExchange(control, self.rank, size, LEASE_SECONDS) if control and size > 1 else None
         self._has_gathered = False
         self.host = _host_of(context.getTaskInfos()[self.rank].address, control)
         self.cpus: int = context.cpus()
@@ -81,22 +81,22 @@ class BarrierPlacement(NodePlacement):
         self.attempt: int = context.attemptNumber()
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`NodePlacement`."""
+        """See :class:`SparkTask`."""
         if len(self._context.getTaskInfos()) == 1:  # Spark would take a second to say so
             return [message]
-        if not self._has_gathered and self._at_driver is not None and not self._at_driver.is_reached(DRIVER_SECONDS):
-            self._at_driver = None  # before it knows of this node, so that it sends the others to Spark, too
+        if not self._has_gathered and self._exchange is not None and not self._exchange.is_reached(DRIVER_SECONDS):
+            self._exchange = None  # before it knows of this node, so that it sends the others to Spark, too
         self._has_gathered = True
-        if self._at_driver is not None:
-            found = self._at_driver.gather(message, DRIVER_SECONDS)
-            if found is not None:
-                return found
-            self._at_driver = None
+        if self._exchange is not None:
+            gathered = self._exchange.gather(message, DRIVER_SECONDS)
+            if gathered is not None:
+                return gathered
+            self._exchange = None
         messages: list[str] = self._context.allGather(message)
         return messages
 
     def report_failure(self, text: str) -> bool:
-        """See :class:`NodePlacement`."""
+        """See :class:`SparkTask`."""
         if self._control is None:
             return False
         with closing(ControlClient(**self._control)) as client:
@@ -104,14 +104,14 @@ class BarrierPlacement(NodePlacement):
         return True
 
     def leave(self, rendezvous: Rendezvous) -> bool:
-        """See :class:`NodePlacement`."""
+        """See :class:`SparkTask`."""
         size = len(self._context.getTaskInfos())
         return self._control is not None and leave_together(rendezvous, self._control, self.rank, size)
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What a plain task knows of itself; most as of :class:`NodePlacement`."""
+    """What a plain task knows about itself; most fields are those of :class:`SparkTask`."""
 
     rank: int
     host: str
@@ -128,7 +128,7 @@ def check_driver(control: dict[str, str]) -> None:
         socket.create_connection((target.hostname, target.port or 0), CALL_TIMEOUT).close()
     except OSError as error:
         message = (
-            f"{socket.gethostname()} does not reach the driver at spark.driver.host={target.hostname}, on the port of "
+            f"{socket.gethostname()} cannot reach the driver at spark.driver.host={target.hostname}, on the port of "
             f"{PORT} ({target.port} now): {error}. Nodes need that connection. If a firewall, NAT or container is "
             f"between them, set {PORT} to a port that it lets through, spark.port.maxRetries to how many more, and "
             "spark.driver.host to an address of the driver that executors reach."
@@ -143,7 +143,7 @@ def reaches_driver(control: dict[str, str], rank: int, size: int) -> bool:
         socket.create_connection((target.hostname, target.port or 0), CLIENT_SECONDS).close()
     except OSError:
         return False
-    at_driver = AtDriver(control, rank, size, DRIVER_SECONDS)
+    at_driver = DriverExchange(control, rank, size, DRIVER_SECONDS)
     try:
         return at_driver.is_known()
     finally:
@@ -151,16 +151,16 @@ def reaches_driver(control: dict[str, str], rank: int, size: int) -> bool:
 
 
 def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
-    """What a plain task knows of itself; its node is reached as it reaches the driver's control server."""
+    """What a plain task knows about itself. Its host is the address from which it reaches the control server."""
     host = address_towards(control["location"])
     gpus = visible_gpus(context)
     return TaskInfo(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
 
 
-class AtDriver:
-    """Exchanges of one node with the others at the driver's control server, one after the other.
+class DriverExchange:
+    """The exchanges of one node with the others over the driver's control server.
 
-    A call that the driver does not answer is repeated for `patience` seconds.
+    If the driver does not answer, a call is retried for `patience` seconds.
     """
 
     def __init__(self, control: dict[str, str], rank: int, size: int, patience: float):
@@ -172,7 +172,7 @@ class AtDriver:
         self._has_left = False
 
     def is_known(self) -> bool:
-        """Whether it is the run's own driver that answers."""
+        """Whether the driver of this run answers, and no other server."""
         try:
             self.client.call(Enter(self._rank, 0))
         except pa.ArrowException:
@@ -180,16 +180,16 @@ class AtDriver:
         return True
 
     def is_reached(self, all_within: float) -> bool:
-        """Whether the driver is reached, which nodes are to be within so many seconds; it notes nothing else."""
+        """Whether the driver can be reached and expects all nodes within `all_within` seconds. It records nothing."""
         try:
             return not self.client.call(GatherRound(self._rank, 0, self._size, patience=all_within)).by_spark
         except pa.ArrowException:
             return False
 
     def gather(self, message: str, all_within: float | None = None) -> list[str] | None:
-        """One message of each node, by rank; None if Spark is to carry this exchange and all later ones.
+        """One message of each node, by rank; None if Spark must carry this and all later exchanges.
 
-        That is decided in the first exchange, if `all_within` is given: seconds within which all must have come.
+        The first exchange decides that, if `all_within` is given: all nodes must join within so many seconds.
         """
         number, self._round = self._round, self._round + 1
         mine = GatherRound(self._rank, number, self._size, patience=all_within)
@@ -205,14 +205,14 @@ class AtDriver:
         return answer.messages
 
     def leave(self) -> None:
-        """Have exchanges that are under way end."""
+        """End the exchanges that are under way."""
         self._has_left = True
 
 
-class GatherPlacement(NodePlacement):
-    """A node that meets the others at the driver's control server.
+class PlainTask(SparkTask):
+    """A task, or a process, that meets the other nodes over the driver's control server.
 
-    Without its `owner`, a process, it is an orphan; a call that the driver does not answer is repeated for `patience`
+    It is an orphan when the process `owner` has ended. If the driver does not answer, a call is retried for `patience`
     seconds.
     """
 
@@ -224,8 +224,8 @@ class GatherPlacement(NodePlacement):
         owner: int | None = None,
         patience: float = LEASE_SECONDS,
     ):
-        self._at_driver = AtDriver(control, info.rank, size, patience)
-        self._client = self._at_driver.client
+        self._exchange = DriverExchange(control, info.rank, size, patience)
+        self._client = self._exchange.client
         self._patience = patience
         self._owner = psutil.Process(owner) if owner is not None else None
         self._task = info.task
@@ -233,43 +233,43 @@ class GatherPlacement(NodePlacement):
         self.attempt = info.attempt
 
     def is_first(self) -> bool:
-        """See :class:`NodePlacement`; the driver knows, as Spark numbers tasks anew in each attempt of a stage."""
+        """See :class:`SparkTask`. Only the driver knows, since Spark renumbers tasks in each attempt of a stage."""
         return self._client.call_reliably(Enter(self.rank, self._task), self._patience).first
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`NodePlacement`."""
-        messages = self._at_driver.gather(message)
+        """See :class:`SparkTask`."""
+        messages = self._exchange.gather(message)
         assert messages is not None  # there is no Spark to carry them
         return messages
 
     def is_orphan(self) -> bool:
-        """See :class:`NodePlacement`."""
+        """See :class:`SparkTask`."""
         return self._owner is not None and not self._owner.is_running()
 
     def report_failure(self, text: str) -> bool:
-        """See :class:`NodePlacement`: Spark would try a plain task again."""
+        """See :class:`SparkTask`. If the task failed instead, Spark would repeat it."""
         self._client.call_reliably(ReportFailure(self.rank, text), REPORT_SECONDS)
         return True
 
     def leave(self, rendezvous: Rendezvous) -> bool:
-        """See :class:`NodePlacement`."""
-        self._at_driver.leave()
+        """See :class:`SparkTask`."""
+        self._exchange.leave()
         return True
 
 
 def _host_of(address: str, control: dict[str, str] | None) -> str:
-    """Address of a barrier task's host; loopback if the driver listens there, as that of a local session does."""
+    """Address of a barrier task's host; loopback if the driver listens only there, as in a local session."""
     host = unbracketed(address.rsplit(":", 1)[0])
     if control is None or is_loopback(host):
         return host
     try:
         towards = address_towards(control["location"])
-    except OSError:  # of a driver out of reach, without which a barrier job's nodes do
+    except OSError:  # the driver cannot be reached, and nodes of a barrier job do not need it
         return host
     return towards if is_loopback(towards) else host
 
 
 def visible_gpus(context: Any) -> dict[str, str]:
-    """The environment variable that shows a task's GPUs, and no others, to TensorFlow."""
+    """The environment variable that makes the task's GPUs, and no others, visible to TensorFlow."""
     gpus = context.resources().get("gpu")
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}

@@ -1,9 +1,8 @@
-"""``python -m tfos_ml.agent.detached``: a node's supervisor that outlives the task that started it.
+"""``python -m tfos_ml.agent.standalone_supervisor``: a node's supervisor that outlives the task that started it.
 
-Feeding jobs come and go, so the node cannot be their task. A task starts this process, in a
-session of its own and where it can a fork of the executor's fork server, and hands it what
-it needs through a socket pair. It ends by itself when its
-*owner* (the executor's JVM, the task, or the driver) dies, when the driver's host refuses
+A node that gets its rows from several jobs cannot be a task of one of them. So a task starts this process in a session
+of its own, if possible as a fork of the executor's fork server, and sends it what it needs through a socket pair. The
+process ends when its *owner* (the executor's JVM, the task, or the driver) dies, when the driver's host refuses
 connections, or when the driver has not answered for the lease (``spark.tfos_ml.leaseTimeout``).
 """
 
@@ -21,27 +20,27 @@ from typing import IO
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent import delivery
+from tfos_ml.agent import result_upload
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.forkserver import Forking, Process, executor, read_at_start_only, start_process
-from tfos_ml.agent.node_run import Detachment
-from tfos_ml.agent.placement import GatherPlacement, TaskInfo, check_driver, task_info_of
+from tfos_ml.agent.fork_client import Forking, Process, executor, read_at_start_only, start_process
+from tfos_ml.agent.node_run import StandaloneMode
 from tfos_ml.agent.process import child_environment
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.agent.row_source import RowSource, Send
+from tfos_ml.agent.spark_task import PlainTask, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact
-from tfos_ml.protocol.claims import DriverClaims
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.failure import NodeFailure
-from tfos_ml.protocol.graces import LEASE_SECONDS
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.partition_grants import GrantClient
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 from tfos_ml.worker.forkserver import NO_MARKER
 
-MODULE = "tfos_ml.agent.detached"
+MODULE = "tfos_ml.agent.standalone_supervisor"
 NAME = "tfos supervisor"
 STDERR = 2
 EXIT_SECONDS = 30.0  # between the end of a supervisor and that of its process
@@ -49,24 +48,24 @@ _JOINED = b"joined\n"
 
 
 @dataclass(frozen=True)
-class DetachedNode:
-    """A node that outlives the task that starts it, as the task hands it to the process."""
+class StandaloneNode:
+    """A node that outlives the task that starts it, as the task describes it to the process."""
 
     task: NodeTask = field(repr=False)
     info: TaskInfo
-    owner: int  # process without which it ends
+    owner: int  # the node ends with this process
     is_fed: bool  # whether feed tasks send it rows
 
 
-class DetachedProcess:
-    """The supervisor's process, as who has started it sees it.
+class SupervisorProcess:
+    """A handle on the supervisor's process.
 
     Parameters
     ----------
     process : Process
         The process.
     channel : socket.socket
-        Over which it says that its node has joined the others; it ends with the process.
+        Over it the process reports that its node has joined the others; it closes with the process.
     """
 
     def __init__(self, process: Process, channel: socket.socket):
@@ -74,7 +73,7 @@ class DetachedProcess:
         self._channel = channel
 
     def has_joined(self) -> bool:
-        """Whether its node joins the others, for which this waits, or ends before."""
+        """Wait until its node has joined the others (True) or has ended before that (False)."""
         said = b""
         while said != _JOINED and (more := self._receive(len(_JOINED) - len(said))):
             said += more
@@ -86,12 +85,12 @@ class DetachedProcess:
         return b""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code; by default it is waited for until its supervisor has ended.
+        """Its exit code; by default, waits until the supervisor has ended.
 
         Raises
         ------
         subprocess.TimeoutExpired
-            If it goes on for longer than `timeout` seconds.
+            If it still runs after `timeout` seconds.
         """
         if timeout is None:
             while self._receive(len(_JOINED)):
@@ -103,12 +102,12 @@ class DetachedProcess:
         self._process.kill()
 
     def close(self) -> None:
-        """Do without what it says; it goes on."""
+        """Stop listening to it; the process continues."""
         self._channel.close()
 
 
-def start_detached(node: DetachedNode) -> DetachedProcess:
-    """Start the supervisor of a node, whose task names the owner of its fork server, in a process of its own."""
+def start_supervisor(node: StandaloneNode) -> SupervisorProcess:
+    """Start the supervisor of a node in a process of its own; its task names the owner of the fork server."""
     task = node.task
     assert task.fork_owner is not None
     channel, theirs = socket.socketpair()
@@ -121,11 +120,11 @@ def start_detached(node: DetachedNode) -> DetachedProcess:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         channel.sendall(pickle.dumps(node))
         channel.shutdown(socket.SHUT_WR)
-    return DetachedProcess(process, channel)
+    return SupervisorProcess(process, channel)
 
 
 def start_node(task: NodeTask, fed: bool, rank: int) -> None:
-    """In a Spark task: start a node; with rows from feed tasks return once it has joined, else when it has ended."""
+    """In a Spark task: start a node. If feed tasks feed it, return once it has joined, else when it has ended."""
     from pyspark import TaskContext
 
     assert task.control is not None
@@ -135,7 +134,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
     payload = Artifact(task.payload.name, task.payload.read())
     task = replace(task, payload=payload, fork_owner=task.fork_owner or jvm)
     owner = jvm if fed else os.getpid()
-    process = start_detached(DetachedNode(task, info, owner, fed and rank in task.template.feed_ranks))
+    process = start_supervisor(StandaloneNode(task, info, owner, fed and rank in task.template.feed_ranks))
     try:
         if not (process.has_joined() and fed):
             code = process.wait()
@@ -145,12 +144,12 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
         process.close()
 
 
-def lead(node: DetachedNode, output: IO[bytes]) -> None:
-    """Lead one node from start to end, and report to the driver how it failed.
+def lead(node: StandaloneNode, output: IO[bytes]) -> None:
+    """Run one node from start to end; if it fails, report that to the driver.
 
     Parameters
     ----------
-    node : DetachedNode
+    node : StandaloneNode
         The node.
     output : file
         Gets a line once it has joined the others.
@@ -158,10 +157,10 @@ def lead(node: DetachedNode, output: IO[bytes]) -> None:
     task, control = node.task, node.task.control
     assert control is not None
     patience = task.lease or LEASE_SECONDS
-    placement = GatherPlacement(node.info, control, task.template.size, node.owner, patience)
+    spark_task = PlainTask(node.info, control, task.template.size, node.owner, patience)
 
     def serve(receiver: RowReceiver) -> RowServer:
-        claims = DriverClaims(ControlClient(**control), patience)
+        claims = GrantClient(ControlClient(**control), patience)
         return RowServer(receiver, node_endpoint(node.info.host, task.node_ports), control["token"], claims)
 
     def make_source(task: NodeTask, directories: SpoolDirectories, send: Send) -> RowSource:
@@ -173,9 +172,9 @@ def lead(node: DetachedNode, output: IO[bytes]) -> None:
             output.flush()
 
     def deliver(rows: list[pa.RecordBatch]) -> None:
-        delivery.deliver(lambda: rows, node.info.rank, control, patience)
+        result_upload.deliver(lambda: rows, node.info.rank, control, patience)
 
-    supervisor = Supervisor(task, placement, Detachment(make_source, joined, deliver))
+    supervisor = Supervisor(task, spark_task, StandaloneMode(make_source, joined, deliver))
     try:
         for _ in supervise(supervisor, ()):
             pass
@@ -187,10 +186,10 @@ def lead(node: DetachedNode, output: IO[bytes]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Lead one node, which comes as a pickle over standard input, from start to end."""
+    """Run one node, which arrives as a pickle on standard input, from start to end."""
     with socket.socket(fileno=os.dup(0)) as channel:
         with channel.makefile("rb") as stream, open(os.devnull, "rb") as nothing:
-            node: DetachedNode = pickle.load(stream)  # noqa: S301  (of a socket pair with who started this process)
+            node: StandaloneNode = pickle.load(stream)  # noqa: S301  (of a socket pair with who started this process)
             os.dup2(nothing.fileno(), 0)
         with channel.makefile("wb") as output:
             lead(node, output)

@@ -1,4 +1,4 @@
-"""Result rows that go to the driver's control server, past Spark."""
+"""Uploads large result rows directly to the driver's control server, instead of through Spark."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tfos_ml.protocol.control_messages import SendResults
 from tfos_ml.protocol.transport import command, connect
 
 LARGE_BYTES = 4 << 20
-"""What is larger is kept out of the JVMs of executors and driver, which hold a task's result several times."""
+"""Larger results do not go through the JVMs of executors and driver, which hold a task's result several times."""
 
 
 def deliver(rows: Callable[[], Iterable[pa.RecordBatch]], rank: int, control: dict[str, str], patience: float) -> None:
-    """Send result rows to the driver, again and again until it has them; raises ``ArrowException`` if it is gone.
+    """Send result rows to the driver, and retry until it has them; raises ``ArrowException`` if it is gone.
 
-    `rows` is called for each try; `patience` is in seconds.
+    `rows` is called for each attempt; `patience` is in seconds.
     """
     deadline = time.monotonic() + patience
     while True:
