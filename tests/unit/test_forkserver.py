@@ -13,6 +13,7 @@ import psutil
 import pytest
 from conftest import ends, lives, wait_until
 
+from tfos_ml.agent import fork_client
 from tfos_ml.agent.fork_client import ForkedProcess, Forking, start_process
 from tfos_ml.agent.process import child_environment
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tfos_ml.agent import spark_task
 from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.agent.spark_task import BarrierTask
 from tfos_ml.driver.control_server import ControlServer
