@@ -103,7 +103,7 @@ def test_nothing_is_left_of_a_node_that_is_killed_while_it_reads_from_disk(spark
 @pytest.mark.parametrize("value", ["much", "-1", "1.5.2g"])
 @pytest.mark.parametrize("name", ["spoolMemory", "shuffleMemory"])
 def test_a_size_that_is_none_is_an_error_before_any_job(spark, name, value):
-    estimator = TFEstimator(trainFn=record, clusterSize=1, verbose=0)
+    estimator = TFEstimator(trainFn=lambda args, ctx: None, clusterSize=1, verbose=0)
     with (
         setting(spark, name, value),
         pytest.raises(errors.ClusterConfigError, match=rf"spark\.tfos_ml\.{name}={value} must be a size"),
