@@ -22,7 +22,7 @@ from tfos_ml.inference import archive
 from tfos_ml.protocol.artifacts import Artifact
 
 SECONDS = 20.0
-PROCESSES = 100
+PROCESSES = 24
 FILES = {f"variables/part-{i}": 10_000 + i for i in range(20)}
 
 

@@ -121,13 +121,13 @@ class TestServer:
         run(start, "end", "0")
         (server,) = servers(owner.pid)
         descriptors = server.num_fds()  # with those of the first process, if that has not been waited for
-        for _ in range(30):
+        for _ in range(10):
             process = start("end", "0")
             assert is_forked(process)
             assert process.wait(DEADLINE) == 0
         assert servers(owner.pid) == [server]
         # Modules that it imports when there is time may keep a file open; each process would have left one, too.
-        assert wait_until(lambda: server.num_fds() < descriptors + 10 and not server.children(), DEADLINE)
+        assert wait_until(lambda: server.num_fds() < descriptors + 5 and not server.children(), DEADLINE)
 
     def test_started_by_many_at_once_is_one(self, start, owner):
         program = (
