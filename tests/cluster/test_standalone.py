@@ -205,6 +205,6 @@ def test_a_restart_without_the_host_that_was_lost_tells_both_causes(tmp_path):
             process.kill()
         outcome = driver.outcome()
     assert outcome.error == "NotEnoughSlotsError", outcome
-    assert "cannot begin again after NodeLostError (worker:" in outcome.message
+    assert "cannot be repeated after NodeLostError (worker:" in outcome.message
     assert "needs 2 task slots at once, but Spark has 1" in outcome.message
     assert "maxRegisteredResourcesWaitingTime=5 s" in outcome.message

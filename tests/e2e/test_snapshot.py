@@ -206,7 +206,7 @@ def test_a_snapshot_that_does_not_fit_is_an_error_before_any_job(spark, snapshot
     with pytest.raises(errors.SnapshotError, match="is damaged: 2 of 60 files are missing or have another size"):
         one.fit(df)
     (cache / "manifest.json").write_text("{")
-    with pytest.raises(errors.SnapshotError, match=r"a manifest\.json that is none of this version"):
+    with pytest.raises(errors.SnapshotError, match=r"a manifest\.json of another version"):
         one.fit(df)
     assert jobs_of(spark) == jobs
 
