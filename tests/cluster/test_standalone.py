@@ -115,3 +115,46 @@ def test_a_model_larger_than_the_results_that_spark_allows_is_a_typed_error(driv
     assert outcome.typed, outcome
     assert "spark.driver.maxResultSize" in outcome.message
     assert "exportDir" in outcome.message
+
+
+def test_a_session_stopped_in_mid_fit_is_a_typed_error(drivers, tmp_path):
+    begin_and_wait(drivers["barrier"], tmp_path, stop_on="stop")
+    (tmp_path / "stop").touch()
+    began = time.monotonic()
+    outcome = drivers["barrier"].outcome(60)
+    drivers.end("barrier")
+    assert outcome.error == "FitCancelledError", outcome
+    assert time.monotonic() - began < 30
+
+
+# Executors that come late; last, since it adds a worker
+
+
+@pytest.mark.chaos
+def test_executors_that_register_late_are_waited_for(cluster, drivers, tmp_path):
+    """They need more memory than the workers of the cluster have, until another joins."""
+    driver = cluster.driver(spark_executor_memory="3g", spark_cores_max=2)
+    fit = {"train": "count_rows", "directory": str(tmp_path)}
+    outcome = driver.run("fit", **fit, reservationTimeout=4.0)
+    assert outcome.error == "NotEnoughSlotsError"
+    assert 3 < outcome.seconds < 20
+    driver.begin("fit", **fit, reservationTimeout=100.0)
+    cluster.start_worker("127.0.0.4", memory="4g")
+    outcome = driver.outcome()
+    assert outcome.result == EXPORTED, outcome
+
+
+@pytest.mark.chaos
+def test_a_restart_without_the_host_that_was_lost_tells_both_causes(tmp_path):
+    with Standalone(tmp_path) as two:
+        driver = two.driver(spark_task_cpus=8, spark_executor_cores=8, spark_cores_max=16, **REGISTRATION)
+        (tmp_path / "fit").mkdir()
+        begin_and_wait(driver, tmp_path / "fit", maxRestarts=1)
+        lost = two.workers[1]
+        for process in [psutil.Process(lost.process.pid), *lost.executors(), *lost.pythons()]:
+            process.kill()
+        outcome = driver.outcome()
+    assert outcome.error == "NotEnoughSlotsError", outcome
+    assert "cannot be repeated after NodeLostError (worker:" in outcome.message
+    assert "needs 2 task slots at once, but Spark has 1" in outcome.message
+    assert "maxRegisteredResourcesWaitingTime=5 s" in outcome.message
