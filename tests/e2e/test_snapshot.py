@@ -199,7 +199,7 @@ def test_a_snapshot_that_does_not_fit_is_an_error_before_any_job(spark, snapshot
     with pytest.raises(errors.SnapshotError, match="is damaged: 2 of 60 files are missing or have another size"):
         one.fit(df)
     (cache / "manifest.json").write_text("{")
-    with pytest.raises(errors.SnapshotError, match=r"a manifest\.json that is none of this version"):
+    with pytest.raises(errors.SnapshotError, match=r"a manifest\.json of another version"):
         one.fit(df)
     assert jobs_of(spark) == jobs
 
@@ -208,11 +208,9 @@ def test_newer_files_are_warned_of(spark, snapshot, monkeypatch):
     files, cache = snapshot
     shutil.copytree(cache, cache.with_name("copy"))  # one that this program does not know
     rows(spark).where("id < 9").write.mode("append").parquet(str(files))
-    with pytest.warns(
-        UserWarning, match="files of the DataFrame are others: [1-4] are new or have changed, 0 are gone"
-    ):
+    with pytest.warns(UserWarning, match="files have changed since then: [1-4] are new or have changed, 0 are gone"):
         model = estimator(cacheDir=f"{cache}/../copy").fit(spark.read.parquet(str(files)))
-    assert "have it written anew" in model.summary.warnings[-1]
+    assert "have it written again" in model.summary.warnings[-1]
     assert model.summary.rows == ROWS - 50 - 2
 
 

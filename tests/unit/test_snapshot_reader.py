@@ -120,5 +120,5 @@ def damage(snapshot, tmp_path, how):
 def test_a_file_that_is_not_whole_is_an_error(snapshot, tmp_path, how):
     damage(snapshot, tmp_path, how)
     read(snapshot, make_template(2), 1)
-    with pytest.raises(errors.FileReadError, match=r"cannot be read: .*delete it, and the next fit writes it anew"):
+    with pytest.raises(errors.FileReadError, match=r"cannot be read: .*delete it: the next fit writes it again"):
         read(snapshot, make_template(2), 0)

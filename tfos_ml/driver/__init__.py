@@ -1,1 +1,1 @@
-"""One run, on the driver: started, watched, cancelled and closed."""
+"""The driver's side of a run: starts, watches, cancels and closes it."""

@@ -10,10 +10,10 @@ from tfos_ml.protocol.transport import Service
 
 
 class AllGather:
-    """The messages of all nodes, round by round, under a lock of others; in the first each describes itself.
+    """The messages of all nodes, round by round; in the first round, each node describes itself. The caller locks.
 
-    Tasks of a barrier stage can do with Spark's exchanges, which take a second each. If not all come to the first round
-    in time (one may not reach this host), all are sent there, for good.
+    Tasks of a barrier stage can also use Spark's exchanges, which take a second each. If not all tasks join the first
+    round in time (one may not reach this host), all of them use Spark's exchanges from then on.
     """
 
     def __init__(self, changed: Condition):
@@ -32,7 +32,7 @@ class AllGather:
 
     def _gather(self, call: GatherRound) -> Gathered:
         if call.round not in self._rounds and 0 <= call.round < max(self._rounds, default=0):
-            return Gathered(None)  # a late copy of what all have had
+            return Gathered(None)  # a late repetition of a call that all nodes have completed
         messages = self._rounds.setdefault(call.round, {})
         if call.message is not None:
             messages[call.rank] = call.message
@@ -45,7 +45,7 @@ class AllGather:
         return Gathered([messages[rank] for rank in sorted(messages)])
 
     def _leaves_to_spark(self, is_complete: bool, patience: float | None) -> bool:
-        """Whether Spark carries the exchanges: decided once, the same for all."""
+        """Whether Spark carries the exchanges: decided once, and the same for all nodes."""
         now = time.monotonic()
         self._begun = now if self._begun is None else self._begun
         if patience is not None and not is_complete and now - self._begun > patience:
@@ -53,6 +53,6 @@ class AllGather:
         return self._by_spark
 
     def first(self) -> dict[int, str]:
-        """What each node that has come to the first round has said of itself, by rank."""
+        """What each node that has joined the first round has told about itself, by rank."""
         with self._changed:
             return dict(self._rounds.get(0, {}))

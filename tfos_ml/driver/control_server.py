@@ -1,8 +1,8 @@
-"""The driver's server of a run, composed of services: its nodes, their exchanges, their files, and the feeds.
+"""The driver's server of a run. Its services: the state of nodes, their exchanges, their files, and feeds.
 
-Arrow Flight under a random token of the run's own. Any answer may be lost, late or doubled, so every call that changes
-something may come twice, or after a later one, and then does nothing more: callers repeat it, unchanged, until they
-have an answer (:mod:`tfos_ml.protocol.control_client`).
+It speaks Arrow Flight, protected by a random token for each run. Any answer may be lost, late or doubled. So callers
+repeat a call, unchanged, until they have an answer (:mod:`tfos_ml.protocol.control_client`), and every call that
+changes something has no effect the second time, or after a later call.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class ControlServer(TransportServer):
         services = [one.service() for one in (self.nodes, self.all_gather, self.feeds)]
         locked = [_locked(self.nodes.changed, service) for service in services]
         super().__init__(endpoint, token, *locked, self.files.service())
-        self.address = {"location": self.location, "token": token}  # by which members of the run reach it
+        self.address = {"location": self.location, "token": token}  # how members of the run reach it
 
     def take_reports(self) -> list[dict[str, Any]]:
-        """Metrics, and after them files, that came since the last call."""
+        """Metrics, then files, that have arrived since the last call."""
         return [*self.nodes.take_reports(), *self.files.take_reports()]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The driver's side of feeding: which Spark job brings the rows of an RDD or DataFrame to the nodes."""
+"""The Spark jobs that bring the rows of an RDD or DataFrame to the nodes of a ``TFCluster``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_dataframe(data: Any) -> bool:
 
 
 def feeding(data: Any, spec: FeedSpec) -> Callable[[], dict[int, int | None]]:
-    """The job that feeds rows to train on; its result is how many by partition, None where none were wanted.
+    """The job that feeds rows for training. Its result is the count by partition, None where none were wanted.
 
     Raises ``ParamError`` if `data` is neither RDD nor DataFrame, ``ColumnTypeError`` if no tensor can hold a column.
     """
@@ -65,4 +65,4 @@ def _feedable(df: DataFrame) -> DataFrame:
 
 def _check_rdd(data: Any) -> None:
     if not hasattr(data, "mapPartitionsWithIndex"):
-        raise errors.ParamError(f"Rows must be an RDD or a DataFrame (or a DStream, to train). Got: {type(data)}")
+        raise errors.ParamError(f"Rows must be an RDD or a DataFrame (or a DStream for training). Got: {type(data)}")

@@ -1,6 +1,6 @@
-"""Which node gets the rows of a partition of ``TFCluster.train``, and which attempt of its feed task hands them over.
+"""Decides which node gets a partition of ``TFCluster.train``, and which attempt of its feed task delivers the rows.
 
-Nothing of it grows with the length of a stream.
+Its memory does not grow with the length of a stream.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tfos_ml.protocol.transport import Service
 
 
 class Feeds:
-    """Deals partitions to nodes and grants each to one attempt; for several threads, under the lock of the nodes."""
+    """Assigns partitions to nodes and grants each to one attempt; for several threads, under the lock of the nodes."""
 
     def __init__(self, nodes: Nodes):
         self._nodes = nodes
         self._changed = nodes.changed
         self._grants = PartitionGrants()
         self._assigner = PartitionAssigner()
-        self.stop_requested = False  # by a process with the run's token: the end of the stream that feeds the cluster
+        self.stop_requested = False  # by a process with the run's token, which ends the stream that feeds the cluster
 
     def service(self) -> Service:
         """The calls of feed tasks and of the nodes that they feed."""
@@ -76,14 +76,14 @@ class Feeds:
             self._assigner.open(number, hosts or {})
 
     def close(self, number: int) -> None:
-        """Deal and grant no more of them, and forget them."""
+        """Assign and grant no more partitions of this call, and forget it."""
         with self._changed:
             self._grants.close(number)
             self._assigner.close(number)
             self._changed.notify_all()
 
     def committed(self, number: int, timeout: float) -> dict[int, int] | None:
-        """Rows by partition that nodes have taken over; None if that is not settled within `timeout` seconds."""
+        """Rows by partition that nodes have committed; None if some are still uncommitted after `timeout` seconds."""
         with self._changed:
             settled = self._changed.wait_for(lambda: self._grants.is_settled(number), timeout)
             return self._grants.committed(number) if settled else None

@@ -1,4 +1,4 @@
-"""A fit: runs of one cluster, begun again after failures that may pass, until one has trained."""
+"""A fit: runs a cluster, and repeats the run after failures that may be temporary, until one run has trained."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 OUT_OF_REACH = (
     "No node has reached this client at %s, so metrics and progress came at the end only, and checkpoints were not "
     "logged. If a firewall, NAT or container is between them, set spark.tfos_ml.port to a port that it lets through, "
-    "and spark.tfos_ml.clientHost to an address at which executors reach this host; or set modelDir to a directory "
-    "that both read, and metrics come through it."
+    "and spark.tfos_ml.clientHost to an address at which executors reach this host. Or set modelDir to a directory "
+    "that both can read: metrics then come through it."
 )
 
 
@@ -57,8 +57,8 @@ OUT_OF_REACH = (
 class RunResult:
     """What the nodes of a successful run have returned."""
 
-    reports: list[dict[str, Any]]  # one a node, by rank
-    results: list[bytes]  # what the data feeds answered, one Arrow file a node that did
+    reports: list[dict[str, Any]]  # one for each node, by rank
+    results: list[bytes]  # of data feeds: one Arrow file for each node that has any
     model: bytes | None  # the packed SavedModel, unless none was exported or it was published elsewhere
     example: bytes | None = None  # a few rows of the features as an Arrow stream, if they were wanted
     check_seconds: float = 0.0  # before the first attempt
@@ -77,15 +77,15 @@ def launch(
     reported: Callable[[list[dict[str, Any]]], None] = lambda reports: None,
     driver_program: bytes | None = None,
 ) -> RunResult:
-    """Run a cluster to its end, begun again up to `max_restarts` times after failures of its nodes.
+    """Run a cluster to its end; repeat the run up to `max_restarts` times after failures of its nodes.
 
-    `rows` makes the DataFrame whose partition *i* goes to node *i*; it is called once an attempt. `profile` has the
-    CPUs and GPUs of a node, by default those of Spark's tasks. `reported` is called with the nodes' reports as they
-    come, if they can come early. `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which
-    run on the driver's host.
+    `rows` makes the DataFrame whose partition *i* goes to node *i*; it is called once for each attempt. `profile` has
+    the CPUs and GPUs of a node, by default those of Spark's tasks. `reported` is called with the nodes' reports during
+    the run, if nodes can reach the driver. `driver_program` is the payload for nodes of ranks below
+    ``task.first_rank``, which run on the driver's host.
 
-    Raises ``NotEnoughSlotsError`` before an attempt that has no room, ``ClusterConfigError`` before any job starts,
-    ``NodeError`` for the first failure that happened, and ``EmptyDataError`` if no row reached any node.
+    Raises ``NotEnoughSlotsError`` before an attempt that has too few slots, ``ClusterConfigError`` before any job
+    starts, ``NodeError`` for the first failure, and ``EmptyDataError`` if no row reached any node.
     """
     began = time.monotonic()
     check_settings(spark)
@@ -100,7 +100,7 @@ def launch(
     check_executors(spark, task.template.size)
     policy = RestartPolicy(max_restarts, task.reservation_timeout)
     checked = time.monotonic() - began
-    lost: errors.TfosMlError | None = None  # how the attempt before has ended
+    lost: errors.TfosMlError | None = None  # how the previous attempt has ended
     while True:
         settings = replace(task.settings, restart_count=policy.restarts)
         once = replace(task, run_id=uuid.uuid4().hex[:12], settings=settings)
@@ -118,11 +118,11 @@ def launch(
 
 
 def _told_with_cause(error: errors.TfosMlError, lost: errors.TfosMlError | None) -> errors.TfosMlError:
-    """What nodes have not started for tells, too, how the attempt before ended."""
+    """An error that kept nodes from starting also says how the previous attempt ended."""
     if lost is None or not isinstance(error, errors.NotEnoughSlotsError | errors.ReservationTimeoutError):
         return error
     why = str(lost).partition("\n")[0]
-    return type(error)(f"The fit cannot begin again after {type(lost).__name__} ({why}): {error}")
+    return type(error)(f"The fit cannot be repeated after {type(lost).__name__} ({why}): {error}")
 
 
 class _Attempt:
@@ -166,7 +166,7 @@ class _Attempt:
 
     @contextlib.contextmanager
     def _mailbox(self, nodes: Nodes) -> Iterator[None]:
-        """Take what nodes that do not reach this client of Spark Connect leave in ``modelDir``."""
+        """Read reports from ``modelDir``, where nodes leave them if they cannot reach this client of Spark Connect."""
         settings = self._task.settings
         if not (self._task.is_driver_far and settings.model_dir):
             yield
@@ -180,21 +180,21 @@ class _Attempt:
             self._show()
 
     def _publish(self, result: RunResult) -> None:
-        """Only now, as every node has ended well, and Spark has read all rows, does the model count."""
+        """Publish the model: every node has ended well, and Spark has read all rows."""
         if self._task.export_dir is not None and any(r.get("staged") for r in result.reports):
             publishing.commit(self._task.export_dir, self._task.run_id)
 
     def _discard(self) -> None:
-        """Delete what the chief may have staged; the attempt has failed, and that is what is raised."""
+        """Delete what the chief may have staged. Raises nothing: the failure of the attempt is raised elsewhere."""
         if self._task.export_dir is None:
             return
         try:
             publishing.discard(self._task.export_dir, self._task.run_id)
         except Exception as error:
-            logger.warning("What an attempt staged beside exportDir could not be deleted: %s", error)
+            logger.warning("Files that an attempt has staged beside exportDir could not be deleted: %s", error)
 
     def _watch(self, run: Run, df: DataFrame, driver_program: bytes | None) -> SparkJob:
-        """Run the job to its end; nodes of a plain job gather first, and no other's meanwhile."""
+        """Run the job to its end. Nodes of a plain job first gather; only one cluster gathers at a time."""
         nodes = map_in_arrow(
             df,
             partial(run_node, run.task),
@@ -238,13 +238,15 @@ class _Attempt:
             self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
 
     def _driver_results(self, run: Run) -> list[results.ResultRow]:
-        """Results that came past Spark: large models, and those of nodes on the driver's host, which end last."""
+        """Results that came directly: large models, and those of nodes on the driver's host, which end last."""
         assert self._control is not None
         deadline = time.monotonic() + (self._task.lease or LEASE_SECONDS)
         while not self._control.nodes.have_results(range(self._task.first_rank), POLL_SECONDS):
             run.check()
             if time.monotonic() > deadline:
-                raise errors.NodeLostError("Parameter servers on the driver have not ended after all other nodes had.")
+                raise errors.NodeLostError(
+                    "Parameter servers on the driver did not end after all other nodes had ended."
+                )
         return self._control.nodes.results()
 
     def _read(self, rows: list[Any]) -> RunResult:

@@ -1,4 +1,4 @@
-"""The files of a DataFrame, and whether they are still the same."""
+"""The input files of a DataFrame, and whether they have changed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 3
 InputFiles: TypeAlias = Mapping[str, Sequence[int] | None]
-"""Size and time of modification by name; None where the filesystem does not tell them."""
+"""Size and modification time by name; None if the filesystem does not provide them."""
 
 
 def input_files(df: DataFrame) -> InputFiles:
-    """The files of a DataFrame, with size and time of modification where their filesystem tells them."""
+    """The input files of a DataFrame, with size and modification time if their filesystem provides them."""
     names = sorted(df.inputFiles())
     facts: dict[str, Sequence[int] | None] = dict.fromkeys(names)
     by_store: dict[tuple[str, str], list[str]] = {}
@@ -36,7 +36,7 @@ def input_files(df: DataFrame) -> InputFiles:
 
 
 def _facts(names: Sequence[str], filesystem: fs.FileSystem, first: str) -> InputFiles:
-    """What a store tells of its files, of which the first is at a path that pyarrow knows."""
+    """Size and modification time of files of one store, which pyarrow can open."""
     root = first.removesuffix(unquote(urlsplit(names[0]).path))
     infos = filesystem.get_file_info([root + unquote(urlsplit(name).path) for name in names])
     facts = ([info.size, info.mtime_ns or 0] if info.type == fs.FileType.File else None for info in infos)
@@ -44,7 +44,7 @@ def _facts(names: Sequence[str], filesystem: fs.FileSystem, first: str) -> Input
 
 
 def changes(then: InputFiles, now: InputFiles) -> str:
-    """What is different; empty if nothing is."""
+    """A description of the differences; empty if there are none."""
     changed = [name for name, facts in now.items() if name not in then or (facts and then[name] not in (None, facts))]
     gone = [name for name in then if name not in now]
     if not (changed or gone):

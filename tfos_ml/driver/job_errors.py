@@ -1,4 +1,4 @@
-"""What a failed Spark job says, as errors of ours that say what to change."""
+"""Translates errors of Spark jobs into errors of tfos_ml, which say what to change."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ _MISSING_MODULE = re.compile(
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _REDUCER = re.compile(r"reduceId=(\d+)")
 _SILENT = re.compile(r"Executor heartbeat timed out")
-# Of a daemon that has ended; it forks Spark's Python workers, and takes those that idle with it.
+# Raised after the end of the daemon that forks Spark's Python workers; idle workers end with it.
 _DAEMON_ENDED = re.compile(
     r"java\.io\.IOException: (?:Stream closed|Broken pipe)(?:\s+at [^\n]*){1,20}PythonWorkerFactory"
 )
 _NO_WORKER = (
-    "Spark could not start a Python worker, since its Python daemon on that executor had ended: by SIGTERM, or by the "
-    f"kernel for want of memory. {MEMORY}; else run it again"
+    "Spark could not start a Python worker, because the Python daemon of that executor had ended: by SIGTERM, or by "
+    f"the kernel because memory was short. {MEMORY}; else run it again"
 )
 _LOST = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor heartbeat timed out|worker lost")
 
 
 def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
-    """The error for what Spark reports of any job; one that is not ours stays as it is."""
+    """The error for what Spark reports of a job; errors that are not about tfos_ml stay as they are."""
     text = str(error)
     if _CANCELLED.search(text):
         return errors.FitCancelledError(
             f"The Spark job was cancelled, or its session stopped. Spark says: {_line(_CANCELLED, text)}"
         )
-    if _is_stopped(spark):  # then anything may have been raised on the way
+    if _is_stopped(spark):  # then the error may be anything
         return errors.FitCancelledError("The Spark session was stopped while the job ran. Start one, and fit again.")
     failure = find_failure(text)
     if failure is not None:
         return failure.to_error()
     if _TOO_LARGE.search(text):
         return errors.ResultSizeError(
-            "The nodes' results, the model among them, are too large for the driver to collect. Set exportDir, so that "
+            "The nodes' results, including the model, are too large for the driver to collect. Set exportDir, so that "
             f"the model goes there instead, or raise spark.driver.maxResultSize. Spark says: {_line(_TOO_LARGE, text)}"
         )
     missing = _MISSING_MODULE.search(text)
@@ -67,8 +67,8 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
         )
     if _TOO_FEW_SLOTS.search(text):
         return errors.NotEnoughSlotsError(
-            "Spark has had too few task slots for all nodes at once, for as long as it waits for more. Lower "
-            f"clusterSize or nodeCpus, or bring executors back. Spark says: {_line(_TOO_FEW_SLOTS, text)}"
+            "Spark waited for enough task slots for all nodes at once, and gave up. Lower clusterSize or nodeCpus, or "
+            f"add executors. Spark says: {_line(_TOO_FEW_SLOTS, text)}"
         )
     if _DAEMON_ENDED.search(text):
         return errors.PythonDaemonError(_NO_WORKER)
@@ -76,7 +76,7 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
 
 
 def adapt_rows_error(error: BaseException, spark: SparkSession) -> BaseException:
-    """The error for a job that brings rows to the driver to adapt preprocessing layers on them."""
+    """The error for a job that collects rows to adapt preprocessing layers."""
     typed = typed_error(error, spark)
     if isinstance(typed, errors.ResultSizeError):
         return errors.ResultSizeError(
@@ -93,14 +93,14 @@ def node_error(
     hosts: Sequence[str],
     reported: str | None,
 ) -> BaseException:
-    """The error for what Spark reports of a job whose tasks are `nodes`, on some hosts, in order.
+    """The error for what Spark reports of a job whose tasks are `nodes`, in order, on `hosts`.
 
-    `reported` is what the first node that failed has reported to the driver.
+    `reported` is the report of the first failed node to the driver.
     """
     text = str(error)
     in_text = find_failure(text)
     failure = find_failure(reported or "") or in_text
-    has_cause = in_text is None and not _FETCH.search(text)  # the job says more than that rows could not be read
+    has_cause = in_text is None and not _FETCH.search(text)  # the job has another cause than unreadable rows
     if failure is not None and not (failure.error is errors.InputLostError and has_cause):
         return failure.to_error()
     typed = typed_error(error, spark)
@@ -111,10 +111,10 @@ def node_error(
     if _FETCH.search(text):
         lost = f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}"
         return _of_node(nodes, hosts, errors.InputLostError, lost, _REDUCER, text)
-    if not _TASK.search(text) or not _LOST.search(text):  # the input's own stages fail for reasons of their own
+    if not _TASK.search(text) or not _LOST.search(text):  # a stage of the input failed, which has other reasons
         return error
     if _SILENT.search(text):
-        what = "Spark has lost touch with the executor of the node: its host is cut off, or too busy to answer"
+        what = "Spark has lost contact with the executor of the node: its host is cut off, or too busy to answer"
     else:
         what = "the Spark Python worker or executor of the node died. " + MEMORY
     lost = f"{what}. Spark says: {_line(_LOST, text)}"
@@ -137,10 +137,10 @@ def _of_node(
 
 
 def _is_stopped(spark: SparkSession) -> bool:
-    """Whether the session was stopped meanwhile; not known on Spark Connect."""
+    """Whether the session has been stopped; unknown, so False, on Spark Connect."""
     return not is_connect(spark) and spark.sparkContext._jsc is None
 
 
 def _line(pattern: re.Pattern[str], text: str) -> str:
-    """The first line of a text in which a pattern is found; empty if there is none."""
+    """The first line of a text that matches a pattern; empty if there is none."""
     return next((line for line in text.splitlines() if pattern.search(line)), "").strip(" :")[:SHOWN_CHARACTERS]

@@ -1,6 +1,6 @@
-"""Which nodes are alive, as far as the driver knows from their latest calls.
+"""Which nodes are alive, judged by their latest calls to the driver.
 
-All times are durations measured on one host each, so hosts' clocks need not agree.
+All times are durations, each measured on one host, so the hosts' clocks need not agree.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-PAUSE_SECONDS = 5.0  # between two looks; longer ones mean that the driver itself stood still
+PAUSE_SECONDS = 5.0  # a longer pause between two checks means that the driver itself was suspended
 
 
 class Liveness:
-    """Signs of life of the nodes of one run, by a clock that goes on only forwards."""
+    """Signs of life of the nodes of one run, by a monotonic clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -21,15 +21,15 @@ class Liveness:
         self._looked_at = clock()
 
     def heard(self, rank: int, child_silent: float | None) -> None:
-        """Note a call of a node, and how long ago its TensorFlow process gave a sign of life; None if it has ended."""
+        """Record a call of a node, and the silence of its TensorFlow process in seconds; None if that has ended."""
         now = self._clock()
         self._heard_at[rank] = now
         self._beat_at[rank] = now - (child_silent or 0.0)
 
     def silent(self, ranks: Collection[int], seconds: float) -> dict[int, float]:
-        """Of some nodes those that have been silent for longer than `seconds`, and for how long.
+        """The nodes among `ranks` that have been silent for longer than `seconds`, and for how long.
 
-        The time in which nobody looked does not count: a driver that was stopped could not hear.
+        Time in which nobody checked does not count: a suspended driver cannot hear.
         """
         now = self._clock()
         pause, self._looked_at = now - self._looked_at, now
@@ -40,6 +40,6 @@ class Liveness:
         return {rank: age for rank, age in ages.items() if age > seconds}
 
     def all_live(self, rank: int, ranks: Collection[int], seconds: float) -> bool:
-        """Whether all nodes but one have shown within the last `seconds` that their processes live."""
+        """Whether the processes of all nodes but one have given a sign of life within the last `seconds`."""
         now = self._clock()
         return all(now - self._beat_at.get(peer, now) < seconds for peer in ranks if peer != rank)

@@ -1,4 +1,4 @@
-"""Reports that nodes leave in ``modelDir`` because they do not reach this client of Spark Connect."""
+"""Reads reports from ``modelDir``, where nodes leave them if they cannot reach this client of Spark Connect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLOSE_SECONDS = 10.0
 
 
 class Mailbox:
-    """Passes on what nodes leave in a folder, from a thread that runs from :meth:`start` to :meth:`close`."""
+    """Reads reports from a folder and passes them on, in a thread that runs from :meth:`start` to :meth:`close`."""
 
     def __init__(self, uri: str, nodes: Nodes):
         self._reader = MailboxReader(uri)
@@ -35,10 +35,10 @@ class Mailbox:
         try:
             self._reader.delete()
         except StorageError as error:
-            logger.debug("The folder of live reports is left: %s", error)
+            logger.debug("The folder of live reports could not be deleted: %s", error)
 
     def _take(self) -> bool:
-        """Pass on what is new; whether it could be read."""
+        """Pass on new reports; returns whether the folder could be read."""
         try:
             for call in self._reader.take():
                 self._nodes.note(call)
@@ -50,6 +50,6 @@ class Mailbox:
         return True
 
     def close(self) -> None:
-        """Take what is left, delete the folder, and end the thread."""
+        """Read the last reports, delete the folder, and end the thread."""
         self._closed.set()
         self._thread.join(CLOSE_SECONDS)

@@ -1,7 +1,7 @@
-"""What the driver knows of the nodes of a run: progress, failure, results, and whether they live.
+"""What the driver knows about the nodes of a run: progress, failure, results, and whether they are alive.
 
-Reports are only early: the same facts come back with the job's result, so a node that cannot reach the driver trains
-on without it. A node that outlives its task (``TFCluster``) ends when the driver does not answer for the lease.
+The job's result repeats all reports, so a node that cannot reach the driver can go on without it. A node that outlives
+its task (``TFCluster``) ends when the driver does not answer for the lease.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tfos_ml.protocol.template import ClusterTemplate, NodeRole
 from tfos_ml.protocol.transport import Service
 
 OUTCOME_SECONDS = 4.0  # below the callers' deadline
-GRACE_SECONDS = 2 * CALL_TIMEOUT  # that a silent node has beyond its lease, after which it ends itself if it can
+GRACE_SECONDS = 2 * CALL_TIMEOUT  # added to the lease of a silent node, which ends itself first if it can
 
 
 class Nodes:
     """The state of a run's nodes; for several threads.
 
-    With `is_wanted` nodes outlive their tasks: they are stopped when the program does not want them any more, or one
-    has failed, and their metrics are not kept here, as they come with the results. Without it they are the tasks of one
-    job.
+    Without `is_wanted`, the nodes are the tasks of one job. With it, they outlive their tasks: they are stopped when
+    the program no longer wants them or one has failed, and their metrics are not kept here, as they come with the
+    results.
     """
 
     def __init__(self, template: ClusterTemplate, is_wanted: Callable[[], bool] | None = None):
@@ -67,7 +67,7 @@ class Nodes:
         return Service(actions, {messages.SendResults: self._take_results})
 
     def note(self, call: messages.ReportProgress) -> None:
-        """Take a node's reports and state; whether it lives is not to be told from them."""
+        """Take a node's reports and state. They prove nothing about whether it is alive."""
         with self.changed:
             self._note(call)
             self.changed.notify_all()
@@ -104,7 +104,7 @@ class Nodes:
         return messages.ClusterOutcome(self._failure, sorted(self._results))
 
     def _take_results(self, call: messages.SendResults, reader: Any, writer: Any) -> None:
-        """Take the result rows of a node; what comes again changes nothing, and what is not whole is refused."""
+        """Take the result rows of a node; a repeated upload changes nothing, an incomplete one is refused."""
         rows = [row for batch in reader.read_all().to_batches() for row in results.read_rows(batch)]
         if not rows or rows.pop().kind != results.END:
             raise pa.ArrowInvalid(f"the results of rank {call.rank} ended early, after {len(rows)} rows")
@@ -112,7 +112,7 @@ class Nodes:
             self._results[call.rank] = rows
             self.changed.notify_all()
 
-    # How they fare
+    # Their state
 
     def progress(self) -> dict[int, messages.NodeProgress]:
         """The latest state of each node that has reported, by rank."""
@@ -120,14 +120,14 @@ class Nodes:
             return dict(self._progress)
 
     def take_reports(self) -> list[dict[str, Any]]:
-        """Metrics that came since the last call; the oldest go if nobody takes them."""
+        """Metrics that have arrived since the last call; if nobody takes them, the oldest are dropped."""
         with self.changed:
             reports = list(self._reports)
             self._reports.clear()
             return reports
 
     def take_lines(self, timeout: float = 0) -> list[str]:
-        """Lines of the nodes' output that came since the last call; waits for some, at most `timeout` seconds."""
+        """Lines of output that have arrived since the last call; waits for some, at most `timeout` seconds."""
         with self.changed:
             self.changed.wait_for(lambda: self._lines, timeout)
             lines = list(self._lines)
@@ -140,7 +140,7 @@ class Nodes:
             return self._failure
 
     def note_silent(self, lease: float) -> None:
-        """Note as lost a node that has not been heard of for its lease, host and all; to be called often."""
+        """Count a node as lost if it has been silent for its lease; call this often."""
         with self.changed:
             for rank, seconds in self._liveness.silent(self._present, lease + GRACE_SECONDS).items():
                 if rank not in self._results:
@@ -154,15 +154,15 @@ class Nodes:
         self._failure = self._failure or failure.encode()
 
     def host(self, rank: int) -> str:
-        """The host of a node, as far as it has told."""
+        """The host of a node, if it has told it."""
         known = self._progress.get(rank)
         return known.host if known is not None and known.host else "unknown host"
 
     def over(self) -> set[int]:
-        """Nodes that read no further; called with the lock held."""
+        """Nodes that have stopped reading; called with the lock held."""
         return {*self._results, *(rank for rank, known in self._progress.items() if known.over)}
 
-    # What they are to do
+    # Requests to them
 
     def stop(self) -> None:
         """Answer the nodes' next calls with a request to stop."""
@@ -170,7 +170,7 @@ class Nodes:
             self._stopping = True
 
     def is_stopping(self) -> bool:
-        """Whether nodes are to stop."""
+        """Whether nodes should stop."""
         return self._stopping or not self._is_wanted() or (self._outlive_tasks and self._failure is not None)
 
     def announce(self, segment: messages.FeedSegment | None) -> int:
@@ -181,7 +181,7 @@ class Nodes:
             return self._announced
 
     def _news(self, heard: int | None) -> list[messages.Announcement]:
-        """Announcements that have not reached a node yet; those that have reached all are forgotten."""
+        """Announcements that a node has not received yet; those that all have received are dropped."""
         if heard is None:
             return []
         news = [announcement for announcement in self._announcements if announcement.serial > heard]
@@ -192,7 +192,7 @@ class Nodes:
         return news
 
     def have_read(self, ranks: tuple[int, ...], announcement: int, number: int, timeout: float) -> bool:
-        """Whether an announcement has reached nodes and they have read that feed's rows, within `timeout` seconds."""
+        """Whether nodes have received an announcement and read that feed's rows, within `timeout` seconds."""
 
         def has_read(rank: int) -> bool:
             known = self._progress.get(rank)
@@ -208,12 +208,12 @@ class Nodes:
     # The end
 
     def results(self) -> list[results.ResultRow]:
-        """Result rows of the nodes that are no tasks of a Spark job and have ended well."""
+        """Result rows of the nodes that are not tasks of a Spark job and have ended well."""
         with self.changed:
             return [row for rank in sorted(self._results) for row in self._results[rank]]
 
     def have_results(self, ranks: Iterable[int], timeout: float) -> bool:
-        """Whether nodes have delivered their results here; waits until one fails, or for `timeout` seconds."""
+        """Whether nodes have uploaded their results; waits until one fails, or for `timeout` seconds."""
         with self.changed:
             return self.changed.wait_for(lambda: self._failure or self._results.keys() >= set(ranks), timeout) is True
 
@@ -223,7 +223,7 @@ class Nodes:
             return [node for node in self._template.nodes if node.rank not in self._results]
 
     def wait_gone(self, timeout: float) -> bool:
-        """Whether all nodes that were ever heard of are gone, within `timeout` seconds."""
+        """Whether all known nodes are gone, within `timeout` seconds."""
         with self.changed:
             return self.changed.wait_for(lambda: not self._present, timeout)
 

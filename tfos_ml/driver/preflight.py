@@ -1,4 +1,4 @@
-"""Checks of the Spark session before a cluster is started: what would break the run is named."""
+"""Checks the Spark session before a cluster starts, and names settings that would break the run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1
 def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
     """Refuse Spark settings under which a job with TensorFlow processes cannot run.
 
-    `barrier` says whether the nodes are started in a barrier job where Spark allows that. Raises
-    ``ClusterConfigError``, which names the setting, its value and what to set.
+    `barrier` is whether the nodes start in a barrier job if Spark allows that. Raises ``ClusterConfigError``, which
+    names the setting, its value and what to set.
     """
     if allocates_dynamically(spark) or not barrier:
         if is_connect(spark):
@@ -69,12 +69,12 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
 
 
 def lease_timeout(spark: SparkSession) -> float:
-    """Seconds after which a node that the driver does not answer ends itself, and a silent one counts as lost."""
+    """Seconds of silence after which a node gives up the driver, and the driver gives up a node."""
     return _seconds(spark, LEASE_SETTING, LEASE_SECONDS)
 
 
 def idle_seconds(spark: SparkSession | None) -> float:
-    """Seconds that a fork server waits for a next process; 0 if all processes are started afresh.
+    """Seconds that a fork server waits for its next request; 0: all processes are fresh interpreters.
 
     Raises
     ------
@@ -87,15 +87,15 @@ def idle_seconds(spark: SparkSession | None) -> float:
 
 
 def fork_owner(spark: SparkSession) -> int | None:
-    """This process, if its fork server is the nodes' too, as they are of the same host and user."""
+    """This process, if the nodes use its fork server too, since they run on the same host as the same user."""
     return os.getpid() if is_local(spark) and not is_connect(spark) else None
 
 
 def application(spark: SparkSession | None) -> str:
-    """A name for the processes of this program that may share a fork server where they are on one host.
+    """A name for the processes of this program that may share a fork server on a host.
 
-    Spark's own name is not unique: those of two programs that begin in the same second are equal. Empty on Spark
-    Connect, whose executors are not this program's alone.
+    Spark's application id is not unique: two programs that start in the same second have the same. Empty on Spark
+    Connect, where several programs share the executors.
     """
     if spark is None or is_connect(spark):
         return ""
@@ -103,7 +103,7 @@ def application(spark: SparkSession | None) -> str:
 
 
 def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
-    """Which process scores rows with a model of that size.
+    """Which process scores rows, for a model of this size.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
 
 
 def shutdown_timeouts(spark: SparkSession) -> ShutdownTimeouts:
-    """How long passive nodes may go on at the end of a run."""
+    """How long passive nodes may continue at the end of a run."""
     default = ShutdownTimeouts()
     return ShutdownTimeouts(
         worker=_seconds(spark, WORKER_SETTING, default.worker),
@@ -126,7 +126,7 @@ def shutdown_timeouts(spark: SparkSession) -> ShutdownTimeouts:
 
 
 def spool_memory(spark: SparkSession) -> int | None:
-    """Bytes of rows that a node holds in memory; None for a share of what is free.
+    """Bytes of rows that a node keeps in memory; None: a share of the free memory.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def spool_memory(spark: SparkSession) -> int | None:
 
 
 def shuffle_memory(spark: SparkSession) -> int:
-    """Bytes of all rows up to which a shuffle permutes all of them; raises as :func:`spool_memory`."""
+    """Total size up to which a shuffle permutes all rows, in bytes; raises as :func:`spool_memory`."""
     size = _size(spark, SHUFFLE_SETTING)
     return SHUFFLE_BYTES if size is None else size
 
@@ -167,19 +167,19 @@ def _seconds(spark: SparkSession, name: str, default: float) -> float:
 
 
 def allocates_dynamically(spark: SparkSession) -> bool:
-    """Whether executors come and go, for which reason Spark refuses barrier jobs."""
+    """Whether Spark adds and removes executors; it then refuses barrier jobs."""
     return _is_true(spark, "spark.dynamicAllocation.enabled") and not is_local(spark)
 
 
 def _check_encryption(spark: SparkSession) -> None:
-    """Refuse what would be in plain text where Spark's own traffic, or its files, are not."""
+    """Refuse to send or store in plain text what Spark itself is set to encrypt."""
     if _is_true(spark, ALLOW_PLAINTEXT):
         return
     if _is_true(spark, _FILES):
         raise ClusterConfigError(
-            f"{_FILES}=true encrypts Spark's temporary files, but the rows that nodes train on lie in plain text in "
-            "their hosts' shared memory (/dev/shm) and local directories, readable by this user and root, until the "
-            f"nodes end. If that is acceptable, start the session with {ALLOW_PLAINTEXT}=true."
+            f"{_FILES}=true encrypts Spark's temporary files, but until the nodes end, their rows are stored in plain "
+            "text in the hosts' shared memory (/dev/shm) and local directories, readable by this user and root. "
+            f"If that is acceptable, start the session with {ALLOW_PLAINTEXT}=true."
         )
     set_names = encryption_of(spark)
     if set_names:
@@ -200,20 +200,20 @@ def check_slots(
     advice: str = "Lower clusterSize or nodeCpus",
     after_loss: bool = False,
 ) -> None:
-    """Raise ``NotEnoughSlotsError`` for a cluster that Spark has too few task slots for.
+    """Raise ``NotEnoughSlotsError`` if Spark has too few task slots for the cluster.
 
-    Executors that the settings promise but that have not registered yet are waited for, for at most `timeout` seconds;
-    where no setting says how many there will be, as long as they may still be registering:
-    ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the last one, or after the application began. With
-    `after_loss`, as a node has been lost, a standalone cluster has as long, from now on; other cluster managers replace
-    executors. On Spark Connect slots cannot be counted, and nothing is checked. The error names the argument that
-    requires so many, and gives an advice.
+    If the settings say how many executors there will be, wait for those that have not registered yet, at most `timeout`
+    seconds. If not, wait as long as executors may still register:
+    ``spark.scheduler.maxRegisteredResourcesWaitingTime`` after the latest, or after the application began. With
+    `after_loss` (a node has been lost), a standalone cluster gets the same time from now on; other cluster managers
+    replace executors. On Spark Connect slots cannot be counted, and nothing is checked. The error names the argument
+    that requires so many slots, and what to change.
     """
     if is_connect(spark):
         return
     promised = _promised_slots(spark, profile)
     if allocates_dynamically(spark) and (promised is None or needed <= promised):
-        return  # executors come once tasks wait for them
+        return  # Spark starts executors once tasks wait for them
     available = registered_slots(spark, profile)
     since, deadline = _started_at(spark), time.monotonic() + timeout
     if after_loss:
@@ -249,7 +249,7 @@ def _registration_timeout(spark: SparkSession) -> float:
 
 
 def registered_slots(spark: SparkSession, profile: Any = None) -> int:
-    """How many tasks of a resource profile the executors of a classic session run at once, as far as there are some."""
+    """How many tasks of a resource profile the registered executors of a classic session can run at once."""
     jsc = spark.sparkContext._jsc.sc()
     profiles = jsc.resourceProfileManager()
     wanted = profiles.defaultResourceProfile() if profile is None else profile._java_resource_profile
@@ -263,7 +263,7 @@ def _task_cpus(spark: SparkSession, profile: Any) -> int:
 
 
 def _promised_slots(spark: SparkSession, profile: Any) -> int | None:
-    """Slots there will be once all executors have registered; None where no setting says so, as on many clusters."""
+    """The number of slots once all executors have registered; None if no setting says so, as on many clusters."""
     master = spark.sparkContext.master or ""
     cores = int(_conf(spark, "spark.executor.cores", "0" if _is_standalone(spark) else "1"))
     if master.startswith("local-cluster["):
@@ -285,7 +285,7 @@ def _promised_slots(spark: SparkSession, profile: Any) -> int | None:
 
 
 def _is_standalone(spark: SparkSession) -> bool:
-    """Whether Spark's own cluster manager runs the executors, which cannot replace the worker of a lost one."""
+    """Whether Spark's own cluster manager runs the executors; it cannot replace a lost worker."""
     return (spark.sparkContext.master or "").startswith(("spark://", "local-cluster["))
 
 

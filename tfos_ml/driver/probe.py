@@ -1,8 +1,8 @@
-"""Whether the Python of the executors has what nodes need: checked once an application, before its first cluster.
+"""Checks that the executors' Python has what nodes need: once for each application, before its first cluster.
 
-Without ``tfos_ml`` there, not even the function that would report so can be unpickled, and Spark prints its own long
-account. So the check is a function that needs nothing but Python, sent by value. Where the driver has to import
-TensorFlow first, to look at a model, the executors are asked meanwhile, and begin to import what their nodes will need.
+Executors without ``tfos_ml`` cannot even unpickle a function of it, and Spark would print a long stack trace. So the
+check is sent by value and needs only Python. If the driver must first import TensorFlow to inspect a model, the
+executors are checked meanwhile, and begin to import what their nodes will need.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _checked: list[str] = []
 
 
 def _functions() -> tuple[Callable[..., str], Callable[..., Iterator[Any]]]:
-    """What tasks do: functions within a function, which are sent by value, and import where they run."""
+    """The functions that tasks run. Nested functions are pickled by value; their imports happen where they run."""
 
     def look(names: Iterable[str]) -> str:
         import importlib.util
@@ -61,7 +61,7 @@ def _functions() -> tuple[Callable[..., str], Callable[..., Iterator[Any]]]:
         environment = look(names)
         try:
             importlib.import_module("tfos_ml.agent.prewarm").prepare(**preparation)
-        except Exception:  # it was only to save time; a node will report what is wrong
+        except Exception:  # this only saves time; a node will report what is wrong
             pass
         for batch in batches:
             yield pyarrow.record_batch([[environment] * len(batch)], ["found"])
@@ -72,7 +72,7 @@ def _functions() -> tuple[Callable[..., str], Callable[..., Iterator[Any]]]:
 def check_executors(spark: SparkSession, tasks: int) -> None:
     """Raise ``ClusterConfigError`` if the executors' Python lacks a package, as far as that is known in time.
 
-    Where executors are processes of their own, a job of so many tasks looks; on Spark Connect nothing is checked.
+    If executors are separate processes, a job of `tasks` tasks checks them; on Spark Connect nothing is checked.
     """
     if is_connect(spark):
         return
@@ -89,17 +89,17 @@ def check_executors(spark: SparkSession, tasks: int) -> None:
 
 @contextlib.contextmanager
 def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str, Any]) -> Iterator[None]:
-    """Have the executors prepared while the body runs, before the first cluster of a classic session.
+    """Prepare the executors while the body runs, before the first cluster of a classic session.
 
-    Does nothing where executors are still to come. Raises as :func:`check_executors`, which has nothing left to do
-    then.
+    Does nothing if executors have not registered yet. Raises as :func:`check_executors`, which then has nothing left
+    to do.
 
     Parameters
     ----------
     spark : SparkSession
         The session.
     tasks : int
-        How many nodes there will be.
+        The number of nodes.
     preparation : mapping
         Arguments of :func:`tfos_ml.agent.prewarm.prepare`.
     """
@@ -111,7 +111,7 @@ def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str
             check_found(environment)
     _, look_and_prepare = _functions()
     look = partial(look_and_prepare, NEEDED, preparation)
-    # As nodes' rows come, so that Spark and its Python workers have done it once; workers of RDDs are others.
+    # The same kind of job as that of the nodes, so that it warms up the right Python workers; RDDs use others.
     looks = spark.range(0, tasks, 1, tasks).repartition(tasks).mapInArrow(look, "found string")
     job = _start_job(spark, lambda: [row.found for row in looks.collect()])
     try:
@@ -131,11 +131,11 @@ def _take(spark: SparkSession, environments: list[dict[str, Any]]) -> None:
 
 
 def check_found(environment: dict[str, Any]) -> None:
-    """Raise ``ClusterConfigError`` if a Python lacks a package, or is of another version than the driver's."""
+    """Raise ``ClusterConfigError`` if a Python lacks a package, or has another version than the driver's."""
     python, mine = environment["python"], platform.python_version()
     where = f"The executors' Python ({python} on {environment['host']})"
     how = (
-        "Have spark.pyspark.python, or PYSPARK_PYTHON, name the Python that has them, for instance "
+        "Set spark.pyspark.python, or PYSPARK_PYTHON, to a Python that has them, for instance "
         "os.environ['PYSPARK_PYTHON'] = sys.executable before the session starts."
     )
     if python.split(".")[:2] != mine.split(".")[:2]:
@@ -148,7 +148,7 @@ def check_found(environment: dict[str, Any]) -> None:
 
 
 def _look_here(python: str) -> list[dict[str, Any]]:
-    """In local mode: have it run the function's source, unless it is this one."""
+    """In local mode: run the check in the executors' Python, unless it is this one."""
     program = shutil.which(python)
     if program is None or program == sys.executable:
         return [{"host": "", "python": platform.python_version(), "missing": []}]

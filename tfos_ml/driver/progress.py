@@ -1,7 +1,6 @@
-"""What the driver shows while nodes run: a bar on a terminal or in a notebook, or lines, and what nodes print and log.
+"""Shows the progress of a run, as a bar on a terminal or in a notebook, else as lines; and the lines of the nodes.
 
-A bar needs a terminal of its own: into a file or a pipe, and on a terminal where Spark draws the bar of its stages,
-go lines.
+A bar needs a terminal for itself. Files, pipes, and terminals on which Spark draws a bar of its own get lines.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Progress:
                 self._bar.set_description_str(f"Starting {self._count}")
 
     def update(self, progress: Mapping[int, NodeProgress], reports: Sequence[Mapping[str, Any]]) -> None:
-        """Show the latest state of the nodes, and metrics that are new."""
+        """Show the latest state of the nodes, and new metrics."""
         if self._verbose == 0:
             return
         rows = sum(known.rows for known in progress.values())
@@ -68,7 +67,7 @@ class Progress:
                 self._print(line)
 
     def _print(self, line: str) -> None:
-        """A line on stdout, or on stderr instead of a bar, where it replaces the bar that Spark may have drawn."""
+        """Write a line to stdout; or, in place of a bar, to stderr, where it replaces a bar that Spark has drawn."""
         if self._verbose == 2:
             print(line, flush=True)
         else:
@@ -104,7 +103,7 @@ class Progress:
 
 
 class OutputPrinter:
-    """Writes the nodes' lines on the driver's stderr from a thread, until the server that takes them is closed."""
+    """Writes the nodes' lines to the driver's stderr from a thread, until the server that receives them is closed."""
 
     def __init__(self, server: ControlServer):
         self._server = server
@@ -126,7 +125,7 @@ class OutputPrinter:
 
 
 def write_lines(lines: list[str]) -> None:
-    """Write lines on stderr; on a terminal in place of the bar that Spark may have drawn."""
+    """Write lines to stderr; on a terminal they replace a bar that Spark has drawn."""
     if lines:
         sys.stderr.write((CLEAR_LINE if sys.stderr.isatty() else "") + "\n".join(lines) + "\n")
         sys.stderr.flush()

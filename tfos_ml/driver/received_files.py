@@ -24,11 +24,11 @@ class Files:
         self._reports: list[dict[str, Any]] = []
 
     def service(self) -> Service:
-        """How files come."""
+        """The call that uploads a file."""
         return Service(puts={SendFile: self._take})
 
     def _take(self, call: SendFile, reader: Any, writer: Any) -> None:
-        """Take a file; what comes again changes nothing, and what is not whole is refused."""
+        """Take a file; a repeated upload changes nothing, an incomplete one is refused."""
         with self._lock:
             self._directory = self._directory or tempfile.TemporaryDirectory(prefix="tfos_ml-")
             directory = tempfile.mkdtemp(prefix="tfos_ml-", dir=self._directory.name)
@@ -51,7 +51,7 @@ class Files:
                 shutil.rmtree(directory, ignore_errors=True)
 
     def take_reports(self) -> list[dict[str, Any]]:
-        """The reports of files that came since the last call, each with the ``path`` of its file."""
+        """Reports of the files that have arrived since the last call, each with the ``path`` of its file."""
         with self._lock:
             reports, self._reports = self._reports, []
             return reports

@@ -1,4 +1,4 @@
-"""Nodes' calls that may come twice, late or out of order: each report is taken once, and the latest state wins."""
+"""Removes duplicates from nodes' calls, which may come twice, late or out of order: each report counts once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class _Link:
 
 
 class Links:
-    """The connections over which nodes report their progress; for one thread at a time."""
+    """Finds the new reports among nodes' calls; for one thread at a time."""
 
     def __init__(self) -> None:
         self._links: dict[int, _Link] = {}
         self._ended: set[str] = set()
 
     def take(self, call: ReportProgress) -> tuple[list[dict[str, Any]], bool]:
-        """The reports of a call that have not been taken, and whether it is the latest call of its node."""
+        """The new reports of a call, and whether it is the latest call of its node."""
         if call.link in self._ended:
             return [], False
         link = self._links.get(call.rank)
@@ -37,7 +37,7 @@ class Links:
         return new, is_latest
 
     def end(self, rank: int) -> None:
-        """Take nothing more over the link of a node."""
+        """Accept nothing more over the link of a node."""
         link = self._links.pop(rank, None)
         if link is not None:
             self._ended.add(link.name)

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def make_profile(spark: SparkSession, cpus: int | None, gpus: int | None) -> Any:
-    """The resource profile for tasks with so many CPUs and GPUs; None where Spark's own settings hold.
+    """The resource profile for tasks with so many CPUs and GPUs; None if Spark's own settings apply.
 
-    In local mode, where Spark has no such profiles, it is None, too. Raises ``ClusterConfigError`` if there are no GPUs
-    that Spark knows of. See https://spark.apache.org/docs/latest/configuration.html#stage-level-scheduling-overview
+    Also None in local mode, where Spark has no such profiles. Raises ``ClusterConfigError`` if Spark knows of no GPUs.
+    See https://spark.apache.org/docs/latest/configuration.html#stage-level-scheduling-overview
     """
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 

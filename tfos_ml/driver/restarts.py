@@ -1,4 +1,4 @@
-"""Whether a fit that failed is begun again: a policy that decides, and starts nothing itself."""
+"""Decides whether a failed fit is repeated. The policy only decides; it starts nothing itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ NOT_RETRYABLE = (
     errors.SupersededError,
     errors.VersionMismatchError,
 )
-"""Failures of nodes that the same program on the same rows would have again."""
+"""Failures of nodes that would recur with the same program on the same rows."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether to begin again, and what to say of it."""
+    """Whether to repeat the fit, and what to log about it."""
 
     restart: bool
     notice: str = ""
@@ -29,9 +29,9 @@ class Decision:
 class RestartPolicy:
     """Counts the restarts of one fit.
 
-    Beside those that the user allows there are ``PORT_RETRIES`` for ports that others took, and any number within
-    `start_seconds` while Spark gives out Python workers that had died with their daemon: each fails one attempt before
-    a node has started.
+    In addition to the restarts that the user allows, there are ``PORT_RETRIES`` for ports that another process took,
+    and any number within `start_seconds` while Spark hands out Python workers that have died with their daemon: each of
+    these fails one attempt before a node has started.
     """
 
     max_restarts: int
@@ -44,11 +44,11 @@ class RestartPolicy:
         """What to do after an attempt has failed with `error`."""
         if isinstance(error, errors.PortTakenError) and self._ports_taken < PORT_RETRIES:
             self._ports_taken += 1
-            return Decision(True, f"Starting anew, because a reserved port was taken: {error.message}")
+            return Decision(True, f"Starting again, because a reserved port was taken: {error.message}")
         if not isinstance(error, errors.PythonDaemonError):
             self._unstarted_since = None
         elif self._may_start_again():
-            return Decision(True, "Starting anew, because Spark's Python daemon on an executor had ended")
+            return Decision(True, "Starting again, because Spark's Python daemon on an executor had ended")
         if not isinstance(error, errors.NodeError) or isinstance(error, NOT_RETRYABLE):
             return Decision(False)
         if self.restarts == self.max_restarts:

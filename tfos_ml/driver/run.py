@@ -1,7 +1,7 @@
-"""The nodes of one cluster on the driver: started, watched, cancelled and closed, for fits and programs alike.
+"""Starts, watches, cancels and closes the nodes of one cluster, both for fits and for ``TFCluster``.
 
-A failed node reports to the driver's control server, and its Spark task ends without an error. So the first failure is
-found there; what Spark says of the job comes second.
+A failed node reports to the driver's control server, and its Spark task ends without an error. So the control server
+knows the first failure; Spark's own error of the job is only used if there is none.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 CLEANUP_TIMEOUT = 10.0
-CAUSE_SECONDS = 5.0  # within which Spark reports why it could not read a node's rows
+CAUSE_SECONDS = 5.0  # for Spark to report why it could not read a node's rows
 END_SECONDS = 10.0  # for the tasks of a failed run to end by themselves
 one_at_a_time = threading.Lock()
-"""Held while nodes gather: of two clusters that each had some of their slots, neither would get the rest."""
+"""Held while nodes gather: two clusters that each hold some slots would wait for each other for ever."""
 
 
 class Run:
-    """One attempt at a cluster. As a context manager it is cancelled if the body raises, and closed in any case.
+    """One attempt at a cluster. As a context manager it is cancelled if the body raises, and always closed.
 
-    Its server is closed with it. `write` writes lines of the nodes' output; `show` shows progress, and is called with
-    every look at a job, before failures are raised, and at the end.
+    Its server is closed with it. `write` writes lines of the nodes' output. `show` shows progress; it is called
+    whenever a job is checked, before failures are raised, and at the end.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Run:
         self._job: SparkJob | None = None  # whose tasks are the nodes, or start them
 
     def start(self, action: Callable[[], Any], driver_program: bytes | None = None) -> SparkJob:
-        """Start the nodes; returns the job, run by `action`, whose tasks they are, or which starts them.
+        """Start the nodes. Returns the job, run by `action`, whose tasks are the nodes or start them.
 
         `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
         """
@@ -77,7 +77,7 @@ class Run:
         return self._job
 
     def start_job(self, action: Callable[[], Any]) -> SparkJob:
-        """Start another job that goes with the run, for instance to feed its nodes."""
+        """Start another job for the run, for instance to feed its nodes."""
         return SparkJob(self.spark, self._tag, action)
 
     # Watching
@@ -92,10 +92,9 @@ class Run:
                 yield
 
     def check(self, job: SparkJob | None = None, end_seconds: float = END_SECONDS) -> None:
-        """Raise the first failure of a node, as it was reported, or that it has not been heard of for its lease.
+        """Raise the first failure that a node has reported, or ``NodeLostError`` for a node silent for its lease.
 
-        A `job` is given `end_seconds` to end by itself first, since Spark prints errors of the tasks that it has to
-        kill.
+        A `job` first gets `end_seconds` to end by itself, since Spark prints errors of tasks that it kills.
         """
         nodes = self.control.nodes
         failure = find_failure(nodes.failure() or "")
@@ -111,11 +110,10 @@ class Run:
             raise failure.to_error()
 
     def gather(self, job: SparkJob, waits_for_slots: Callable[[], bool] = lambda: False) -> None:
-        """Wait until all nodes have come to the control server, or their job has ended.
+        """Wait until all nodes have contacted the control server, or their job has ended.
 
-        As long as `waits_for_slots` there is a reason to wait on, however long it takes; else
-        ``ReservationTimeoutError`` names the missing nodes, once ``task.reservation_timeout`` has passed. Also raises
-        as :meth:`check`.
+        Waits without limit while `waits_for_slots` returns true. Otherwise raises ``ReservationTimeoutError``, which
+        names the missing nodes, after ``task.reservation_timeout``. Also raises as :meth:`check`.
         """
         since = time.monotonic()
         for _ in self.polls(job):
@@ -127,13 +125,13 @@ class Run:
             elif time.monotonic() - since > self.task.reservation_timeout:
                 raise errors.ReservationTimeoutError(
                     f"{len(missing)} of {self.task.template.size} nodes have not started within reservationTimeout="
-                    f"{self.task.reservation_timeout:g} s: {missing}. Is there room for them "
-                    "(spark.dynamicAllocation.maxExecutors, other jobs)? Raise reservationTimeout if executors are "
-                    "slow to come."
+                    f"{self.task.reservation_timeout:g} s: {missing}. Check that there are executors for them "
+                    "(spark.dynamicAllocation.maxExecutors, other jobs). Raise reservationTimeout if executors start "
+                    "slowly."
                 )
 
     def missing(self) -> list[str]:
-        """Labels of the nodes that have not come to the control server yet."""
+        """Labels of the nodes that have not contacted the control server yet."""
         present = self.control.all_gather.first()
         return [node.label for node in self.task.template.nodes if node.rank not in present]
 
@@ -158,13 +156,13 @@ class Run:
     # The end
 
     def cancel(self) -> None:
-        """Have the nodes stop, and cancel their job."""
+        """Ask the nodes to stop, and cancel their job."""
         self.control.nodes.stop()
         if self._job is not None:
             self._job.cancel(CLEANUP_TIMEOUT)
 
     def close(self) -> None:
-        """Wait until nothing of the nodes is left, at most ``CLEANUP_TIMEOUT`` each time, and stop listening."""
+        """Wait until the nodes have released everything, at most ``CLEANUP_TIMEOUT``, and stop listening."""
         self.control.nodes.stop()
         for process in self._on_driver:
             _end(process)
@@ -191,7 +189,7 @@ class Run:
 
 
 def _end(process: SupervisorProcess) -> None:
-    """Wait for the end of a node's supervisor; one that outlasts that is killed, and its reaper cleans up."""
+    """Wait for the end of a node's supervisor; kill it if it takes too long: its reaper cleans up."""
     process.close()
     try:
         process.wait(CLEANUP_TIMEOUT)

@@ -1,6 +1,6 @@
-"""Task slots that a fit waits for. Slots that other fits of this program hold come free by themselves.
+"""Task slots that a fit waits for. Slots held by other fits of this program become free by themselves.
 
-``CrossValidator`` with ``parallelism`` runs several fits, and those that find no room queue.
+``CrossValidator`` with ``parallelism`` runs several fits; those that find no free slots queue.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _fits: list[Slots] = []  # that are running now
 
 
 class Slots:
-    """Whether one fit's nodes have their slots; a context manager around the fit.
+    """Tracks whether one fit's nodes have their slots; a context manager around the fit.
 
-    It may wait `timeout` seconds while no other fit of this program holds any.
+    The fit waits at most `timeout` seconds while no other fit of this program holds slots.
     """
 
     def __init__(self, size: int, timeout: float):
@@ -37,7 +37,7 @@ class Slots:
         return any(fit._held for fit in list(_fits) if fit is not self)
 
     def update(self, held: bool) -> None:
-        """Note whether tasks of the fit run now; raises ``ReservationTimeoutError`` if none has for too long."""
+        """Record whether tasks of the fit run now; raises ``ReservationTimeoutError`` if none has run for too long."""
         self._held = held
         if held or self.others_hold():
             self._idle_since = time.monotonic()

@@ -1,4 +1,4 @@
-"""Snapshots on the driver: one is written by a Spark job where ``cacheDir`` has none, else read."""
+"""Finds the snapshot in ``cacheDir``; if there is none, a Spark job writes one."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _PART = re.compile(r"part-\d+-.*\.parquet$")
 MANIFEST = "manifest.json"
-BUCKETS = 60  # or a multiple: 1 to 6, 10, 12, 15, 20 and 30 nodes get as many each
-LEFTOVER_SECONDS = 86400.0  # after which files without a manifest are those of a writer that was killed
+BUCKETS = 60  # or a multiple: divides evenly among 1 to 6, 10, 12, 15, 20 and 30 nodes
+LEFTOVER_SECONDS = 86400.0  # older files without a manifest were left by a killed writer
 MOST_NAMED = 3  # in a message
-_writing = threading.Lock()  # so that of several fits of a program that begin at once, one writes
+_writing = threading.Lock()  # of several fits that begin at once, only one writes
 _known: dict[str, DataFrame] = {}  # by directory, a DataFrame that has its rows
 
 
 @dataclass(frozen=True)
 class Written:
-    """A snapshot, and where it comes from."""
+    """A snapshot, and its origin."""
 
     snapshot: Snapshot
     time: float  # in seconds since 1970
@@ -52,7 +52,7 @@ class Written:
     is_new: bool = False
 
     def facts(self) -> dict[str, Any]:
-        """What a fitted model tells of it."""
+        """The entry in the summary of a fitted model."""
         return {
             "rows": self.snapshot.rows,
             "time": self.time,
@@ -61,11 +61,11 @@ class Written:
         }
 
     def notice(self, df: DataFrame) -> str:
-        """What to say if the files of a DataFrame are others than when its rows were written; else empty."""
+        """A warning if the input files of a DataFrame have changed since its rows were written; else empty."""
         changed = "" if self.is_new else changes(self.inputs, input_files(df))
         return changed and (
-            f"cacheDir has {self}; since then files of the DataFrame are others: {changed}. Delete the directory to "
-            "have it written anew."
+            f"cacheDir has {self}, but the DataFrame's files have changed since then: {changed}. Delete the directory "
+            "to have it written again."
         )
 
     def __str__(self) -> str:
@@ -79,9 +79,9 @@ class SnapshotDirectory:
     Parameters
     ----------
     uri : str
-        An absolute path or a URI, as Spark or pyarrow takes it.
+        An absolute path, or a URI that Spark or pyarrow accepts.
     spark : SparkSession
-        Of the fit.
+        The session of the fit.
     """
 
     def __init__(self, uri: str, spark: SparkSession):
@@ -93,15 +93,15 @@ class SnapshotDirectory:
     def take(
         self, df: DataFrame, numbered: Callable[[], DataFrame], columns: Sequence[StoredColumn], nodes: int
     ) -> Written:
-        """The snapshot of a DataFrame, which is written first if there is none.
+        """The snapshot of a DataFrame; writes it first if there is none.
 
-        `numbered` has the `columns` as ``c0``, ``c1``..., and the row ids; `nodes` is how many train.
+        `numbered` has the `columns` as ``c0``, ``c1``..., and the row ids; `nodes` is the number of nodes that train.
 
         Raises
         ------
         SnapshotError
-            If the directory cannot be used, lacks files, or has rows of other columns, or those of another DataFrame
-            of this program.
+            If the directory cannot be used, lacks files, has other columns, or has the rows of another DataFrame of
+            this program.
         EmptyDataError
             If there are no rows to write.
         """
@@ -137,11 +137,11 @@ class SnapshotDirectory:
             return Written(snapshot=Snapshot(directory, columns, **manifest.pop("snapshot")), **manifest)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SnapshotError(
-                f"{self._shown} has a {MANIFEST} that is none of this version. Delete the directory, or name another."
+                f"{self._shown} has a {MANIFEST} of another version. Delete the directory, or name another."
             ) from None
 
     def _check(self, written: Written, columns: Sequence[StoredColumn]) -> None:
-        """Raise ``SnapshotError`` if what was found cannot be what the fit wants."""
+        """Raise ``SnapshotError`` if the snapshot cannot have the rows of this fit."""
         snapshot = written.snapshot
         lacking = [str(column) for column in columns if snapshot.position(column) is None]
         if lacking:
@@ -160,7 +160,7 @@ class SnapshotDirectory:
     def _check_rows(
         self, snapshot: Snapshot, df: DataFrame, numbered: Callable[[], DataFrame], columns: Sequence[StoredColumn]
     ) -> None:
-        """Raise ``SnapshotError`` if an earlier fit of this program had other rows here, as other folds of a search."""
+        """Raise ``SnapshotError`` if an earlier fit of this program had other rows here, such as another fold."""
         known = _known.get(self._uri)
         if known is None or known.sparkSession is not self._spark or known.sameSemantics(df):
             return
@@ -170,8 +170,8 @@ class SnapshotDirectory:
         if digest(stored, [*same, ROW_COLUMN]) != digest(numbered(), [*names, ROW_COLUMN]):
             raise SnapshotError(
                 f"{self._shown} has the rows of another DataFrame, on which this program has trained before. Name "
-                "another directory. In a search put the estimator into CrossValidator itself, and the search into the "
-                "Pipeline: it then writes the rows of each fold."
+                "another directory. In a search, give the estimator itself to CrossValidator, and put the search into "
+                "the Pipeline: it then writes the rows of each fold."
             )
 
     # Writing
@@ -189,8 +189,8 @@ class SnapshotDirectory:
             lacking = [str(b) for b in np.flatnonzero(snapshot.bucket_rows) if not snapshot.files_of(int(b))]
             if lacking:
                 raise SnapshotError(
-                    f"{self._shown} lacks files that tasks of Spark have written: it is another directory to them. "
-                    "Name one that this host and all executors reach."
+                    f"{self._shown} lacks files that Spark tasks have written, so they see another directory there. "
+                    "Name one that this host and all executors can reach."
                 )
             written = Written(snapshot, time.time(), self._application(), input_files(df), is_new=True)
             self._publish(written, name)
@@ -218,7 +218,7 @@ class SnapshotDirectory:
         return f"{name} ({self._spark.conf.get('spark.app.id', '')})"
 
     def _delete_leftovers(self) -> None:
-        """Delete the files of writers that were killed."""
+        """Delete the files of killed writers."""
 
         def delete(filesystem: fs.FileSystem, path: str) -> None:
             for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
@@ -233,7 +233,7 @@ class SnapshotDirectory:
 
 
 def delete_snapshot(uri: str) -> None:
-    """Delete a directory and what is in it; raises nothing."""
+    """Delete a directory with its content; raises nothing."""
     _known.pop(uri, None)
     try:
         filesystems.request(uri, _delete)
@@ -242,7 +242,7 @@ def delete_snapshot(uri: str) -> None:
 
 
 def spark_path(uri: str) -> str:
-    """A path or URI of pyarrow's as Spark takes it: on the hosts without a scheme, of S3 without credentials."""
+    """A path or URI of pyarrow as Spark accepts it: local paths without a scheme, S3 without credentials."""
     if "://" not in uri:
         return f"file://{uri}" if uri.startswith("/") else uri
     parts = urlsplit(uri)

@@ -1,4 +1,4 @@
-"""Rows of a snapshot in Spark: written by a job, counted, and compared with those of a DataFrame."""
+"""The Spark jobs for a snapshot: they write and count its rows, and compare them with those of a DataFrame."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ROW_GROUP_BYTES = 16 << 20
 
 
 def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
-    """Have Spark write numbered rows to a new directory; returns their number by source partition.
+    """Write numbered rows to a new directory with Spark; returns their count by source partition.
 
-    Raises ``EmptyDataError`` if there are none, ``SnapshotError`` if some are missing, and what a job of Spark raises.
+    Raises ``EmptyDataError`` if there are none, ``SnapshotError`` if some are missing, and errors of Spark jobs.
     """
     from pyspark.sql import functions as F
 
@@ -34,7 +34,7 @@ def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
         by_bucket.sortWithinPartitions(ROW_COLUMN).write.options(**options).parquet(path)
         by_partition = spark.read.schema(f"{ROW_COLUMN} bigint").parquet(path).groupBy(partition)
         groups = [tuple(row) for row in by_partition.agg(F.count("*"), F.max(place) + 1).collect()]
-    except Exception as error:  # Spark's; what is not about us is raised as it is
+    except Exception as error:  # Spark's
         raise typed_error(error, spark) from None
     if not groups:
         raise EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
@@ -42,17 +42,17 @@ def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
     if (counts != ends).any():
         raise SnapshotError(
             "Spark has computed a partition of the DataFrame twice, with different rows, so some are missing in "
-            "the snapshot. Persist the DataFrame, or make what it reads and computes repeatable."
+            "the snapshot. Persist the DataFrame, or make its computation deterministic."
         )
     return np.bincount(numbers, counts).astype(np.int64)
 
 
 def digest(rows: DataFrame, columns: Sequence[str]) -> tuple[Any, ...]:
-    """Number of rows, and sum of hashes of some columns, whatever their order; raises what a job of Spark raises."""
+    """The number of rows, and the sum of hashes of some columns, for any order of rows; raises errors of Spark jobs."""
     from pyspark.sql import functions as F
 
     hashed = F.xxhash64(*columns).cast("decimal(20)")
     try:
         return tuple(rows.agg(F.count("*"), F.sum(hashed)).first() or ())
-    except Exception as error:  # Spark's; what is not about us is raised as it is
+    except Exception as error:  # Spark's
         raise typed_error(error, rows.sparkSession) from None

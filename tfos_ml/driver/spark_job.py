@@ -1,6 +1,6 @@
-"""A Spark job that runs in a helper thread, under a tag by which it alone can be cancelled.
+"""Runs a Spark job in a background thread, under a tag of its own, by which it can be cancelled.
 
-The calling thread only waits, so that it can be interrupted (Ctrl-C) and then cancel the job.
+The calling thread only waits, so Ctrl-C can interrupt it, and it can then cancel the job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROGRESS_INTERVAL = "spark.connect.progress.reportInterval"
 
 
 class SparkJob:
-    """A job, run by `action`, that starts at once; `error` is what `action` raised."""
+    """A job, run by `action`, that starts at once; `error` is the exception that `action` raised."""
 
     def __init__(self, spark: SparkSession, tag: str, action: Callable[[], Any]):
         self._spark = spark
@@ -57,12 +57,12 @@ class SparkJob:
             self._spark.removeProgressHandler(self._note_progress)  # type: ignore[arg-type]
 
     def _note_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
-        """Called for every operation of the session, each in the thread that waits for its result."""
+        """Spark calls this for every operation of the session, in the thread that waits for its result."""
         if threading.current_thread() is self._thread:
             self._running_tasks = 0 if done else inflight_tasks
 
     def wait(self, timeout: float) -> bool:
-        """Whether it has ended, within `timeout` seconds."""
+        """Wait at most `timeout` seconds; returns whether the job has ended."""
         return self._done.wait(timeout)
 
     def cancel(self, timeout: float) -> None:
@@ -78,7 +78,7 @@ class SparkJob:
         self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def is_running_tasks(self) -> bool:
-        """Whether any task of it runs now; on a Spark Connect server that does not report it, True."""
+        """Whether any of its tasks runs now; always True on a Spark Connect server that does not report this."""
         if is_connect(self._spark):
             return self._running_tasks > 0 or not self._gets_progress()
         context = self._spark.sparkContext._jsc
