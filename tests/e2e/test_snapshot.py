@@ -14,7 +14,7 @@ from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.tuning import CrossValidator
+from pyspark.ml.tuning import TrainValidationSplit
 from pyspark.sql import functions as F
 from train_functions import write
 
@@ -132,11 +132,10 @@ def weights_of(df, directory: Path, **params):
 @pytest.mark.parametrize(
     ("workers", "params"),
     [
-        (1, {"validationIndicatorCol": "held"}),
         (2, {"validationSplit": 0.25}),
         (3, {"shuffle": False, "weightCol": "weight"}),
     ],
-    ids=["marked", "a split, shuffled", "weighted, in order"],
+    ids=["a split, shuffled", "weighted, in order"],
 )
 def test_weights_are_those_of_rows_that_spark_feeds(spark, tmp_path, workers, params):
     df = rows(spark)
@@ -160,15 +159,15 @@ def test_a_second_fit_reads_and_says_what(spark, tmp_path, capfd):
         Pipeline(stages=stages).fit(df.where("id > 3"))
 
 
-def test_a_search_writes_the_rows_of_each_fold_and_leaves_none_of_them(spark, tmp_path):
+def test_a_search_writes_the_rows_of_its_fold_and_leaves_none_of_them(spark, tmp_path):
     df, cache = rows(spark).dropna().where("id <> 8").select("features", "label"), tmp_path / "cache"
 
     def found(**params):
         one = estimator(epochs=1, **params)
         maps = [{one.seed: 1}, {one.seed: 2}]
-        search = CrossValidator(estimator=one, estimatorParamMaps=maps, evaluator=RegressionEvaluator(), numFolds=2)
+        search = TrainValidationSplit(estimator=one, estimatorParamMaps=maps, evaluator=RegressionEvaluator())
         fitted = search.setSeed(5).setParallelism(2).fit(df)
-        return fitted.avgMetrics, fitted.bestModel.summary.history
+        return fitted.validationMetrics, fitted.bestModel.summary.history
 
     assert found(cacheDir=str(cache)) == found()
     assert sorted(path.name.partition("-")[0] for path in cache.iterdir()) == ["manifest.json", "rows"]
