@@ -107,7 +107,10 @@ def test_a_restart_for_which_a_lost_host_has_left_no_room_tells_both_causes(barr
         slots.return_value = 1
 
     began = time.monotonic()
-    said = r"cannot be repeated after TrainFnError \(worker:\d on .*own mistake.*needs 2 task slots at once, but Spark has 1"
+    said = (
+        r"cannot be repeated after TrainFnError \(worker:\d on .*own mistake.*"
+        "needs 2 task slots at once, but Spark has 1"
+    )
     with pytest.raises(errors.NotEnoughSlotsError, match=said):
         fit(barrier_spark, node_functions.report_and_fail, nodes=2, restarts=2, reported=lose_a_host)
     assert time.monotonic() - began < 15  # of a reservationTimeout of 30 s
