@@ -251,7 +251,7 @@ def test_a_metric_that_cannot_be_added_up_is_warned_of(spark):
         model = job.fit(df)
     texts = [str(w.message) for w in caught if w.category is UserWarning]
     assert len(texts) == 1
-    assert texts[0].startswith("Metrics ['pearson_correlation'] cannot be put together exactly")
+    assert texts[0].startswith("Metrics ['pearson_correlation'] cannot be combined exactly")
     assert model.summary.history["loss"][-1] < model.summary.history["loss"][0] / 2
     assert all(-1 <= value <= 1 for value in model.summary.history["val_pearson_correlation"])
 
