@@ -393,47 +393,13 @@ def on_executors(nodeid: str) -> bool:
 ON_EXECUTORS = {"tests/e2e/test_node_output.py"}
 ON_SERVER = {"tests/e2e/test_connect.py", "tests/e2e/test_connect_live.py"}  # one for both
 OWN_EXECUTORS = "tests/e2e/test_dynamic_allocation.py"  # has a session of its own, so it runs after the others
-LONGEST = [  # files that take longest, in this order, so that no process is left alone with one of them at the end
-    "tests/e2e/test_mlflow.py",
-    "tests/test_readme.py",
-    "tests/e2e/test_connect.py",
-    "tests/e2e/test_doctor.py",
-    "tests/e2e/test_connect_live.py",
-    "tests/e2e/test_persistence.py",
-    "tests/e2e/test_keras.py",
-    "tests/ledger/test_ledger.py",
-    "tests/e2e/test_cluster_feeding.py",
-    "tests/unit/test_exactness.py",
-    "tests/cluster/test_standalone.py",
-    "tests/e2e/test_strategies.py",
-    "tests/e2e/test_scoring_process.py",
-    "tests/harness/test_cluster_ends.py",
-    "tests/unit/test_forkserver.py",
-    "tests/e2e/test_mistakes.py",
-    "tests/e2e/test_faults.py",
-    "tests/test_demo.py",
-    "tests/harness/test_node_faults.py",
-    "tests/e2e/test_transform.py",
-    "tests/e2e/test_fork.py",
-    "tests/e2e/test_compat_flows.py",
-    "tests/e2e/test_cluster_faults.py",
-    "tests/e2e/test_parallel.py",
-    "tests/e2e/test_listening.py",
-    "tests/e2e/test_types.py",
-    "tests/e2e/test_cluster_end.py",
-    "tests/e2e/test_bare_executors.py",
-    "tests/unit/test_guardian.py",
-    "tests/unit/test_transport.py",
-]
 
 
-def turn(item: pytest.Item) -> tuple[bool, int, bool]:
-    """By what tests are ordered: those of one master in a row, so that sessions are started only once."""
+def turn(item: pytest.Item) -> tuple[bool, bool, bool, int]:
+    """Order tests: those of one master in a row, then files that take long, then the many that do not."""
     path = item.nodeid.partition("::")[0]
-    place = LONGEST.index(path) if path in LONGEST else len(LONGEST)
-    if path == OWN_EXECUTORS:
-        place += 1
-    return not on_executors(item.nodeid), place, path.startswith(("tests/unit/", "tests/harness/"))
+    is_short = path.startswith(("tests/unit/", "tests/harness/"))
+    return not on_executors(item.nodeid), path == OWN_EXECUTORS, is_short, path.count("/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

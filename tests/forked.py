@@ -69,12 +69,6 @@ def end(code):
     return int(code)
 
 
-def end_later(file, code):
-    with open(file) as go:
-        go.read()
-    return int(code)
-
-
 def leave(code):
     sys.exit(int(code))
 

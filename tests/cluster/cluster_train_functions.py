@@ -58,13 +58,6 @@ def read_all(args: Any, ctx: Any) -> None:
         feed.next_batch(1000)
 
 
-def count_rows_when_told(args: Any, ctx: Any) -> None:
-    """As :func:`count_rows`, once the test has said "go"; by then more rows wait than the feed holds."""
-    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": supervisor_of(ctx)})
-    wait_for_file(Path(args.directory) / "go")
-    count_rows(args, ctx)
-
-
 def wait_until_told(args: Any, ctx: Any) -> None:
     """Tell that it runs, and end once the test has said "go"."""
     touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": supervisor_of(ctx)})
@@ -116,20 +109,3 @@ def pausing(directory: str, phase: str) -> Any:
             self._pause("end")
 
     return Pausing()
-
-
-def reduce_for_ever(args: Any, ctx: Any) -> None:
-    """Collective operations without end."""
-    import tensorflow as tf
-
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-
-    @tf.function
-    def step():
-        replica = tf.distribute.get_replica_context()
-        return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
-
-    strategy.run(step)
-    touch(args, ctx, "running", {"pid": os.getpid(), "supervisor": supervisor_of(ctx)})
-    while True:
-        strategy.run(step)

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import namespaces
-import psutil
 import pytest
 from conftest import wait_until
 from standalone import START_SECONDS, Standalone, has_ended
@@ -82,49 +81,3 @@ def test_a_node_that_is_cut_off_ends_itself_and_the_restart_stands(network, clus
 def checkpoints(directory: Path) -> set[str]:
     """Complete checkpoints in a modelDir."""
     return {path.parent.name for path in (directory / "checkpoints").rglob("COMPLETE.json")}
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(400)
-def test_a_cut_off_attempt_that_wakes_up_late_writes_no_checkpoint_beside_the_newest(network, cluster, tmp_path):
-    """Cut off and frozen with its supervisors, as by a hypervisor, the process of the first attempt wakes up alone."""
-    driver = cluster.driver(**SHORT_TIMEOUTS)
-    (tmp_path / "undisturbed").mkdir()
-    fit = {"phase": "epoch", "clusterSize": 1}
-    undisturbed = driver.run(
-        "keras", 3 * START_SECONDS, directory=str(tmp_path / "undisturbed"), **{**fit, "phase": ""}
-    )
-    assert undisturbed.result, undisturbed
-
-    driver.begin("keras", directory=str(tmp_path), maxRestarts=1, **fit)
-    assert wait_until(lambda: list(tmp_path.glob("paused-*.json")), START_SECONDS), driver.log()[-3000:]
-    (paused,) = tmp_path.glob("paused-*.json")
-    old = psutil.Process(int(paused.name.split("-")[1]))
-    worker = cluster.worker_of(old.pid)
-    frozen = worker.pythons()
-    assert old in frozen
-    host = host_of(network, cluster, old.pid)
-    (first,) = checkpoints(tmp_path)
-    for process in frozen:
-        process.suspend()
-    network.cut_off(host)
-    try:
-        assert wait_until(lambda: len(list(tmp_path.glob("paused-*.json"))) == 2, START_SECONDS), driver.log()[-3000:]
-        (newest,) = (path.name.rpartition("-")[2] for path in (tmp_path / "checkpoints").rglob("attempt-*"))
-        (tmp_path / f"go-{old.pid}").touch()
-        old.resume()
-        late = f"epoch-00002-{first.rpartition('-')[2]}"
-        assert wait_until(lambda: list((tmp_path / "checkpoints").rglob(f"{late}/*.npz")), START_SECONDS), "not tried"
-        (tmp_path / "go").touch()
-        outcome = driver.outcome(3 * START_SECONDS)
-    finally:
-        for process in frozen:
-            if process.is_running():
-                process.resume()
-        network.join(host)
-    assert wait_until(lambda: has_ended(old.pid), 90)
-    assert outcome.result == undisturbed.result, outcome
-    assert not newest.endswith(first.rpartition("-")[2])
-    assert checkpoints(tmp_path) == {f"epoch-0000{epoch}-{newest}" for epoch in (2, 3)}
-    assert (tmp_path / "model" / "saved_model.pb").exists()
-    assert not list(tmp_path.glob("model.partial*"))

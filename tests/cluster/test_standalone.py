@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import time
-from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 from conftest import wait_until
 from standalone import START_SECONDS, Driver, Outcome, Standalone
@@ -30,9 +24,8 @@ DYNAMIC = {
     "spark_dynamicAllocation_minExecutors": 2,
     "spark_dynamicAllocation_maxExecutors": 2,
 }
-REGISTRATION = {"spark_scheduler_maxRegisteredResourcesWaitingTime": "5s"}
-slower = partial(pytest.param, marks=pytest.mark.chaos)  # all together they take too long for each change
-EXPORTED = {"rows": 100, "history": {"rows_here": [50.0]}}
+pytestmark = pytest.mark.chaos  # a cluster of processes takes long to start; most other tests have one in one JVM
+KINDS = ["barrier", "plain", "connect"]
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +54,6 @@ class Drivers:
             return self._cluster.driver(spark_remote=self._cluster.connect_server(**conf))
         return self._cluster.driver(**conf)
 
-    def end(self, kind: str) -> None:
-        """End a driver that can serve no more tests."""
-        self._drivers.pop(kind).close()
-
 
 @pytest.fixture(scope="module")
 def drivers(cluster):
@@ -73,16 +62,6 @@ def drivers(cluster):
 
 def contents(directory: Path, pattern: str) -> list:
     return [json.loads(path.read_text()) for path in sorted(directory.glob(pattern))]
-
-
-def test_fit_on_two_workers_of_one_executor_each(cluster, drivers, tmp_path):
-    outcome = drivers["barrier"].run(
-        "fit", train="count_rows", directory=str(tmp_path), exportDir=str(tmp_path / "model")
-    )
-    assert outcome.result == EXPORTED, outcome
-    assert contents(tmp_path, "read-*.json") == [50, 50]
-    assert contents(tmp_path, "model/content.json") == [50]
-    assert [len(worker.executors()) for worker in cluster.workers] == [1, 1]
 
 
 # A fetch of the nodes' input fails
@@ -112,7 +91,7 @@ def outputs(cluster: Standalone) -> set[Path]:
     return {path for worker in cluster.workers for path in worker.map_outputs()}
 
 
-@pytest.mark.parametrize("kind", [slower("barrier"), slower("plain"), slower("connect")])
+@pytest.mark.parametrize("kind", KINDS)
 def test_input_cut_off_by_a_failed_fetch_is_an_error_and_nothing_is_published(cluster, drivers, tmp_path, kind):
     outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, clusterSize=1)
     assert outcome.error == "InputLostError", outcome
@@ -121,7 +100,7 @@ def test_input_cut_off_by_a_failed_fetch_is_an_error_and_nothing_is_published(cl
     assert len(list(tmp_path.glob("started-*"))) <= 1
 
 
-@pytest.mark.parametrize("kind", [slower("barrier"), slower("plain"), slower("connect")])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_whose_fetch_failed_is_restarted_and_trains_all_rows(cluster, drivers, tmp_path, kind):
     outcome = fit_with_a_failed_fetch(cluster, drivers[kind], tmp_path, maxRestarts=1)
     assert outcome.result == {"rows": ROWS, "history": {"rows_here": [ROWS / 2]}}, outcome
@@ -131,80 +110,8 @@ def test_a_fit_whose_fetch_failed_is_restarted_and_trains_all_rows(cluster, driv
     assert len(list(tmp_path.glob("started-*-1.json"))) == 2
 
 
-# Processes that are stopped
-
-
-def begin_and_wait(driver: Driver, directory: Path, **params) -> dict[int, dict[str, int]]:
-    """Begin a fit of two nodes; pids by rank once both are in their train functions."""
-    driver.begin("fit", train="wait_until_told", directory=str(directory), **params)
-    assert wait_until(lambda: len(list(directory.glob("running-*.json"))) == 2, START_SECONDS), driver.log()[-3000:]
-    return dict(enumerate(contents(directory, "running-*.json")))
-
-
-@pytest.mark.parametrize("kind", ["barrier", "plain"])
-@pytest.mark.chaos  # tests/ledger has them without a cluster
-def test_a_stopped_supervisor_is_a_lost_node(drivers, tmp_path, kind):
-    stopped = begin_and_wait(drivers[kind], tmp_path)[1]["supervisor"]
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        outcome = drivers[kind].outcome(LEASE + 40)  # a node is silent for the lease and two calls, of 5 s each
-        assert (outcome.error, outcome.node) == ("NodeLostError", "worker:1"), outcome
-    except AssertionError:
-        drivers.end(kind)
-        raise
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(stopped, signal.SIGKILL)
-
-
-# Settings and sessions
-
-
 def test_a_model_larger_than_the_results_that_spark_allows_is_a_typed_error(drivers, tmp_path):
     outcome = drivers["barrier"].run("fit", train="export_two_mib", directory=str(tmp_path))
     assert outcome.typed, outcome
     assert "spark.driver.maxResultSize" in outcome.message
     assert "exportDir" in outcome.message
-
-
-def test_a_session_stopped_in_mid_fit_is_a_typed_error(drivers, tmp_path):
-    begin_and_wait(drivers["barrier"], tmp_path, stop_on="stop")
-    (tmp_path / "stop").touch()
-    began = time.monotonic()
-    outcome = drivers["barrier"].outcome(60)
-    drivers.end("barrier")
-    assert outcome.error == "FitCancelledError", outcome
-    assert time.monotonic() - began < 30
-
-
-# Executors that come late; last, since it adds a worker
-
-
-@pytest.mark.chaos
-def test_executors_that_register_late_are_waited_for(cluster, drivers, tmp_path):
-    """They need more memory than the workers of the cluster have, until another joins."""
-    driver = cluster.driver(spark_executor_memory="3g", spark_cores_max=2)
-    fit = {"train": "count_rows", "directory": str(tmp_path)}
-    outcome = driver.run("fit", **fit, reservationTimeout=4.0)
-    assert outcome.error == "NotEnoughSlotsError"
-    assert 3 < outcome.seconds < 20
-    driver.begin("fit", **fit, reservationTimeout=100.0)
-    cluster.start_worker("127.0.0.4", memory="4g")
-    outcome = driver.outcome()
-    assert outcome.result == EXPORTED, outcome
-
-
-@pytest.mark.chaos
-def test_a_restart_without_the_host_that_was_lost_tells_both_causes(tmp_path):
-    with Standalone(tmp_path) as two:
-        driver = two.driver(spark_task_cpus=8, spark_executor_cores=8, spark_cores_max=16, **REGISTRATION)
-        (tmp_path / "fit").mkdir()
-        begin_and_wait(driver, tmp_path / "fit", maxRestarts=1)
-        lost = two.workers[1]
-        for process in [psutil.Process(lost.process.pid), *lost.executors(), *lost.pythons()]:
-            process.kill()
-        outcome = driver.outcome()
-    assert outcome.error == "NotEnoughSlotsError", outcome
-    assert "cannot be repeated after NodeLostError (worker:" in outcome.message
-    assert "needs 2 task slots at once, but Spark has 1" in outcome.message
-    assert "maxRegisteredResourcesWaitingTime=5 s" in outcome.message

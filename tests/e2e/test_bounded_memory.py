@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import CLEAN_SECONDS, LOCAL, wait_until
-from elsewhere import limited, run_in
 from pyspark.sql import functions as F
 from settings import setting
 from supervisors import supervisor_of
@@ -84,32 +83,6 @@ def alone(spark, tmp_path_factory):
     return whole
 
 
-def test_a_block_shuffle_has_each_row_once_in_an_order_of_its_own(alone):
-    ways = [alone[way][epoch] for way in alone for epoch in (0, 1)]
-    assert all(sorted(ids) == list(range(ROWS)) for ids in ways)
-    assert alone[False, "16g"] == [list(range(ROWS))] * 2
-    assert len({tuple(ids) for ids in ways}) == 5
-
-
-@pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.chaos), pytest.param(2, marks=pytest.mark.chaos), 3]
-)
-@pytest.mark.parametrize(("shuffle", "limit"), [(False, "16g"), (True, "16g"), (True, "1m")])
-def test_order_depends_neither_on_the_budget_nor_on_the_workers(spark, alone, tmp_path, workers, shuffle, limit):
-    seen = passes_of(spark, tmp_path, workers, "4m", shuffle, limit)
-    assert [node["nodes"] for node in seen] == [workers] * workers
-    for node in seen:
-        assert node["on_disk"] > 0
-        assert node["held"] <= 4 << 20
-        assert not any(map(os.path.exists, node["directories"]))
-    for epoch, whole in enumerate(alone[shuffle, limit]):
-        shares = [node["passes"][epoch] for node in seen]
-        assert sorted(i for share in shares for i in share) == list(range(ROWS))
-        for share in shares:
-            mine = set(share)
-            assert share == [i for i in whole if i in mine]
-
-
 def labelled(spark):
     """About 3 MB."""
     x = F.transform(F.sequence(F.lit(1), F.lit(500)), lambda i: F.sin(i * F.col("id")).cast("float"))
@@ -176,38 +149,3 @@ def test_a_size_that_is_none_is_an_error_before_any_job(spark, name, value):
         pytest.raises(errors.ClusterConfigError, match=rf"spark\.tfos_ml\.{name}={value} must be a size"),
     ):
         estimator.fit(spark.range(3).withColumnRenamed("id", "features"))
-
-
-TWO_NODES = """
-import keras, numpy as np, pyarrow as pa
-from pyspark.sql import SparkSession
-from tfos_ml import KerasEstimator
-
-WIDTH, ROWS = 784, (1300 << 20) // (4 * 784)
-
-def fill(batches):
-    for batch in batches:
-        flat = pa.array(np.random.default_rng(0).random(batch.num_rows * WIDTH, dtype=np.float32))
-        lists = pa.FixedSizeListArray.from_arrays(flat, WIDTH).cast(pa.list_(pa.float32()))
-        yield pa.RecordBatch.from_arrays([lists, pa.array(np.zeros(batch.num_rows))], ["features", "label"])
-
-settings = {"spark.driver.memory": "1g", "spark.ui.enabled": "false"}
-spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-df = spark.range(0, ROWS, 1, 8).mapInArrow(fill, "features array<float>, label double")
-model = keras.Sequential([keras.Input((WIDTH,), name="features"), keras.layers.Dense(1)])
-model.compile(keras.optimizers.SGD(1e-5), "mse")
-fitted = KerasEstimator(model=model, clusterSize=2, epochs=1, batchSize=2048, featuresCol="features", verbose=0).fit(df)
-print(len(fitted.summary.history["loss"]), "epoch")
-spark.stop()
-"""
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(300)
-def test_two_nodes_of_a_host_share_what_is_free(tmp_path):
-    """Red before: of 6 GiB, with 1.3 GiB of rows, each node took a half, and four times its rows: SIGKILL."""
-    with limited(6 << 10) as group:
-        done = run_in(group, TWO_NODES, seconds=280, SPARK_LOCAL_IP="127.0.0.1", SPARK_LOCAL_DIRS=str(tmp_path))
-        assert done.returncode == 0, done.stderr[-2000:]
-        assert wait_until(lambda: not (group / "cgroup.procs").read_text(), 60.0)  # the JVM, too
-    assert done.stdout.endswith("1 epoch\n")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
-from collections import namedtuple
 
 import numpy as np
 import pytest
 from conftest import CLUSTER, on
-from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFCluster, errors
@@ -131,31 +128,6 @@ def test_named_queues_and_mapped_inputs_of_every_kind_of_row(spark):
     assert metrics_of(cluster, "worker:0") == {"a": total, "b": 0, "c": 6 * 30, "n": total}
 
 
-Point = namedtuple("Point", "x y")
-
-
-def answer_with_what_arrow_lacks(args, ctx):
-    """Check vectors, and give back each row's number in all types there are."""
-    feed = ctx.get_data_feed(train_mode=False)
-    while not feed.should_stop():
-        batch = feed.next_batch(7)
-        numbers = [int(row.label) for row in batch]
-        assert all(row.features.tolist() == [n, 0.0, 1.0] for n, row in zip(numbers, batch, strict=True))
-        assert all(row.key == uuid.UUID(int=n) for n, row in zip(numbers, batch, strict=True))
-        feed.batch_results([Point(2**70 + n, {n, "a"} if n % 2 else None) for n in numbers])
-
-
-def test_rows_of_types_that_arrow_lacks(spark):
-    from pyspark.ml.feature import VectorAssembler
-
-    df = spark.range(30).selectExpr("double(id) a", "double(0) b", "double(1) c", "id label")
-    assembled = VectorAssembler(inputCols=["a", "b", "c"], outputCol="features").transform(df)
-    keyed = assembled.rdd.map(lambda row: Row(features=row.features, label=row.label, key=uuid.UUID(int=row.label)))
-    with start(spark, answer_with_what_arrow_lacks, nodes=1) as cluster:
-        found = cluster.inference(keyed).collect()
-    assert [(p.x, p.y) for p in found] == [(2**70 + n, {n, "a"} if n % 2 else None) for n in range(30)]
-
-
 def fail_when_told(args, ctx):
     """Fail at the row 13, or at the end of the feed, or read no more."""
     feed = ctx.get_data_feed()
@@ -246,19 +218,6 @@ def metrics_of(cluster, label):
         for m in n["metrics"]
         for k, v in m["metrics"].items()
     }
-
-
-@pytest.mark.chaos
-def test_parameter_servers_on_several_executors(sessions):
-    spark = sessions.get(CLUSTER)
-    with start(
-        spark, train_with_parameter_server, nodes=4, num_ps=1, master_node="chief", input_mode=InputMode.TENSORFLOW
-    ) as cluster:
-        assert [n["job_name"] for n in cluster.cluster_info] == ["ps", "chief", "worker", "worker"]
-        with pytest.raises(errors.ClusterConfigError, match="InputMode.SPARK"):
-            cluster.train(spark.range(3))
-    assert metrics_of(cluster, "chief:0")["slope"] == pytest.approx(4, abs=0.01)
-    assert cluster.model.predict(np.ones((1, 1), np.float32))["dense"] == pytest.approx(4, abs=0.01)
 
 
 @pytest.mark.corner("TFCluster: parameter server, evaluator, TensorBoard")

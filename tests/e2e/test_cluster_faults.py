@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 import train_functions
 from conftest import CLEAN_SECONDS, CLUSTER, our_processes, wait_until
-from test_faults import gone, kill_with_children, running
+from test_faults import gone, running
 
 from tfos_ml import InputMode, TFCluster, TFParallel, errors
 
@@ -36,75 +34,6 @@ def test_a_killed_process_ends_the_cluster_though_the_driver_sleeps(spark, tmp_p
     with pytest.raises(error, match=message):
         cluster.train(spark.range(10))
     cluster.shutdown()
-
-
-DRIVER = """
-import argparse, os, sys
-from pyspark.sql import SparkSession
-import train_functions
-from tfos_ml import InputMode, TFCluster
-spark = (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
-         .config("spark.driver.host", "127.0.0.1").getOrCreate())
-args = argparse.Namespace(directory=sys.argv[2])
-cluster = TFCluster.run(spark.sparkContext, train_functions.hang_with_grandchild, args, 2, input_mode=InputMode.SPARK)
-print("started", flush=True)
-sys.stdin.readline()
-spark.stop()
-sys.stdin.read()
-"""
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("end", ["killed", "stops Spark"])
-def test_nodes_do_not_outlive_their_driver(tmp_path, end):
-    command = [sys.executable, "-c", DRIVER, CLUSTER if end == "killed" else "local[2]", str(tmp_path)]
-    driver = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert driver.stdout.readline() == "started\n"
-        pids = running(tmp_path, 2)
-        nodes = [p for kind in pids.values() for p in kind]
-        driver.send_signal(signal.SIGSTOP)
-        assert not wait_until(lambda: any(gone([pid]) for pid in nodes), 6 if end == "killed" else 0)
-        driver.send_signal(signal.SIGCONT)  # it only stood still for a while, and no node has given it up
-        assert not wait_until(lambda: any(gone([pid]) for pid in nodes), 4 if end == "killed" else 0)
-        if end == "killed":
-            driver.kill()
-        else:
-            driver.stdin.write("stop Spark, and forget the cluster\n")
-            driver.stdin.flush()
-        assert wait_until(lambda: gone(nodes), CLEAN_SECONDS + 2)
-        driver.communicate("", timeout=30)
-    finally:
-        kill_with_children(driver.pid)
-
-
-def record_slowly(args, ctx):
-    """Write down the pid of this node at once, and how many rows it got at the end."""
-    train_functions.write(args, ctx, {"child": os.getpid()})
-    feed, rows = ctx.get_data_feed(), []
-    while not feed.should_stop():
-        rows.extend(feed.next_batch(10))
-    ctx.report({"rows": len(rows)})
-
-
-@pytest.mark.chaos
-def test_a_process_that_stands_still_for_35_seconds_while_it_is_fed_is_waited_for(spark, tmp_path):
-    rows = [i if i % 2 else (i, i) for i in range(2000)]  # a block, and so a message, each: more than its socket holds
-    rdd = spark.sparkContext.parallelize(rows, 2)
-    with start(spark, record_slowly, tmp_path, nodes=1) as cluster:
-        (child,) = running(tmp_path, 1)["child"]
-        os.kill(child, signal.SIGSTOP)
-        threading.Timer(35, os.kill, (child, signal.SIGCONT)).start()
-        cluster.train(rdd)
-    (node,) = cluster.summary["nodes"]
-    assert [report["metrics"] for report in node["metrics"]] == [{"rows": 2000}]
 
 
 def use(cluster, **options):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
-from conftest import CLUSTER, start_callback_server, wait_until
+from conftest import start_callback_server, wait_until
 
 from tfos_ml import InputMode, TFCluster, errors
 
@@ -41,23 +39,6 @@ def rows_of_nodes(cluster) -> list[int]:
 # Dealing
 
 
-@pytest.mark.chaos
-def test_many_calls_with_one_partition_feed_all_nodes(spark):
-    with start(spark, read_all) as cluster:
-        for _ in range(12):
-            cluster.train(spark.sparkContext.parallelize(range(100), 1))
-    assert rows_of_nodes(cluster) == [400, 400, 400]
-
-
-@pytest.mark.chaos
-def test_calls_whose_rows_are_all_in_a_late_partition_feed_all_nodes(spark):
-    frame = spark.range(100).repartition(8, "id").where("id = 17")  # in one of eight, and always the same
-    with start(spark, read_all) as cluster:
-        for _ in range(6):
-            cluster.train(frame)
-    assert rows_of_nodes(cluster) == [2, 2, 2]
-
-
 def test_the_partitions_of_a_call_are_dealt_evenly(any_spark, tmp_path):
     sc = any_spark.sparkContext
     failed_once = tmp_path / "failed once"
@@ -74,16 +55,6 @@ def test_the_partitions_of_a_call_are_dealt_evenly(any_spark, tmp_path):
         cluster.train(sc.parallelize(range(1000), 10).mapPartitionsWithIndex(compute))
     assert sorted(rows_of_nodes(cluster)) == [300, 300, 400]
     assert failed_once.exists() == sc_retries
-
-
-@pytest.mark.chaos
-def test_calls_of_unequal_size_even_out(spark):
-    sizes = [600, 100, 100, 100, 100, 100, 100, 600, 600, 600]
-    with start(spark, read_all) as cluster:
-        for size in sizes:
-            cluster.train(spark.range(0, size, 1, 1))
-    assert sum(rows_of_nodes(cluster)) == sum(sizes)
-    assert max(rows_of_nodes(cluster)) - min(rows_of_nodes(cluster)) <= max(sizes)
 
 
 def stop_at_once(args, ctx):
@@ -119,24 +90,6 @@ def test_micro_batches_of_small_files_feed_all_nodes(streams, tmp_path):
     assert rows_of_nodes(cluster) == [40, 40, 40]
 
 
-@pytest.mark.chaos
-def test_micro_batches_of_a_dstream_feed_all_nodes(streams):
-    from pyspark.streaming import StreamingContext
-
-    sc = streams.sparkContext
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # DStreams are deprecated
-        ssc = StreamingContext(sc, 1)
-    with start(streams, read_all) as cluster:
-        cluster.train(ssc.queueStream([sc.parallelize(range(10), 1) for _ in range(6)]), num_epochs=0)
-        ssc.start()
-        rows = lambda: sum(node.rows for node in cluster.server.nodes.progress().values())  # noqa: E731
-        assert wait_until(lambda: rows() == 60, DEADLINE)
-        cluster.request_stop()
-        cluster.shutdown(ssc)
-    assert rows_of_nodes(cluster) == [20, 20, 20]
-
-
 # Time-outs
 
 
@@ -164,29 +117,6 @@ def test_rows_that_nobody_reads_are_an_error_in_time_while_others_are_computed(a
     (tmp_path / "go").touch()
     cluster.shutdown()
     assert 5 <= took < 5 + GRACE
-
-
-@pytest.mark.chaos
-def test_a_spool_that_is_full_and_that_nobody_reads_is_an_error_in_time(spark):
-    # 8 x 48 MiB, where a node takes 256 MiB
-    rdd = spark.sparkContext.parallelize(range(48), 8).flatMap(lambda i: [np.full(1 << 17, i, float)] * 8)
-    cluster = start(spark, read_nothing, nodes=1)
-    began = time.monotonic()
-    with pytest.raises(errors.FeedTimeoutError, match=r"worker:0 on .* feed_timeout=5 s"):
-        cluster.train(rdd, feed_timeout=5)
-    assert time.monotonic() - began < 5 + 2 * GRACE  # and the rows have to be made
-
-
-@pytest.mark.chaos
-def test_inference_that_nobody_answers_is_an_error_in_time(spark):
-    cluster = start(spark, read_nothing, nodes=1)
-    results = cluster.inference(spark.sparkContext.parallelize(range(20), 2), 3)
-    began = time.monotonic()
-    with pytest.raises(Exception, match=r"worker:0 on .* feed_timeout=3 s"):
-        results.collect()
-    assert time.monotonic() - began < 3 + GRACE
-    with pytest.raises(errors.FeedTimeoutError, match="feed_timeout=3 s"):
-        cluster.shutdown()
 
 
 def tell_when_read(args, ctx):
@@ -239,13 +169,6 @@ def test_without_end_rows_are_repeated_until_all_nodes_have_enough(spark, termin
     assert found == [{"rows": 1000, "sum": 1000 / 20 * sum(range(20))}] * 2
 
 
-@pytest.mark.chaos
-def test_without_end_no_rows_are_none(spark):
-    with start(spark, read_all, nodes=2) as cluster:
-        cluster.train(spark.sparkContext.emptyRDD(), num_epochs=0)
-    assert rows_of_nodes(cluster) == [0, 0]
-
-
 def test_without_end_rows_that_nobody_reads_are_an_error_in_time(spark):
     cluster = start(spark, read_nothing, nodes=1)
     with pytest.raises(errors.FeedTimeoutError, match="feed_timeout=2 s"):
@@ -270,33 +193,3 @@ def test_a_feed_for_inference_is_trained_on_in_order(any_spark):
         cluster.train(sc.parallelize(range(25, 50), 1), num_epochs=1)
         assert cluster.inference(sc.parallelize([1000], 1), feed_timeout=60, qname="input").collect() == [1000]
     assert cluster.summary["nodes"][0]["metrics"][0]["metrics"] == {"rows": 250, "in order": 1}
-
-
-@pytest.mark.chaos
-def test_input_modes_of_tensorflowonspark(spark):
-    with TFCluster.run(spark.sparkContext, read_all, None, 1, input_mode=1) as cluster:
-        cluster.train(spark.range(10))
-    assert (cluster.input_mode, rows_of_nodes(cluster)) == (InputMode.SPARK, [10])
-    with TFCluster.run(spark.sparkContext, read_nothing_and_return, None, 1, input_mode=0) as cluster:
-        assert cluster.input_mode == InputMode.TENSORFLOW
-    for wrong in (2, None, ["SPARK"]):
-        with pytest.raises(errors.ParamError, match="input_mode must be InputMode.SPARK or InputMode.TENSORFLOW"):
-            TFCluster.run(spark.sparkContext, read_all, None, 1, input_mode=wrong)
-
-
-def read_nothing_and_return(args, ctx):
-    """Nothing to do."""
-
-
-@pytest.mark.chaos
-def test_arguments_of_feeding_are_checked_on_several_executors(sessions):
-    spark = sessions.get(CLUSTER)
-    rdd = spark.sparkContext.parallelize(range(10), 1)
-    with start(spark, read_all, nodes=1) as cluster:
-        for wrong in (-1, 1.5, True, "2"):
-            with pytest.raises(errors.ParamError, match="num_epochs must be an integer of at least 1, or 0"):
-                cluster.train(rdd, wrong)
-        for wrong in (0, -1, float("nan"), None, "input", True):
-            for call in (partial(cluster.train, rdd, 1), partial(cluster.inference, rdd)):
-                with pytest.raises(errors.ParamError, match="feed_timeout must be positive seconds. Received: "):
-                    call(wrong)

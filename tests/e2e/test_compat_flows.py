@@ -6,21 +6,16 @@ Train functions of two nodes use ``tf_keras``, as Keras 3 does not train under `
 from __future__ import annotations
 
 import argparse
-import glob
-import json
 import os
 import socket
-import threading
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import start_callback_server, wait_until
 from pyspark.sql import functions as F
 
 from tfos_ml import errors
-from tfos_ml.compat import TFCluster, TFNode, TFParallel, TFSparkNode, compat, dfutil, pipeline, reservation
+from tfos_ml.compat import TFCluster, TFNode, TFSparkNode, compat, dfutil, pipeline
 
 SIDE, CLASSES, PIXELS = 8, 4, 64
 
@@ -49,62 +44,7 @@ def classifier(keras):
     return model
 
 
-def accuracy(spark, export_dir, rows) -> float:
-    """Of the exported model on rows, as ``pipeline.TFModel`` scores them."""
-    model = pipeline.TFModel({}).setExportDir(str(export_dir)).setInputMapping({"image": "conv2d_input"})
-    model.setOutputMapping({"dense": "scores"}).setBatchSize(50)
-    scores = np.array(
-        [row.scores for row in model.transform(spark.createDataFrame(rows, ["image", "label"])).collect()]
-    )
-    return float((scores.argmax(axis=1) == [label for _, label in rows]).mean())
-
-
 # Feeding
-
-
-def train_on_feed(args, ctx):
-    import tensorflow as tf
-    import tf_keras as keras
-
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    with strategy.scope():
-        model = classifier(keras)
-    feed = TFNode.DataFeed(ctx.mgr, False)
-
-    def rows():
-        while not feed.should_stop():
-            batch = feed.next_batch(1)
-            if not batch:
-                return
-            image, label = batch[0]
-            assert isinstance(image, list)  # as it was in the RDD
-            yield np.array(image, np.float32).reshape(SIDE, SIDE, 1) / 255, label
-
-    signature = (tf.TensorSpec((SIDE, SIDE, 1), tf.float32), tf.TensorSpec((), tf.int32))
-    dataset = tf.data.Dataset.from_generator(rows, output_signature=signature).batch(args.batch_size)
-    options = tf.data.Options()
-    compat.disable_auto_shard(options)
-    steps = args.rows * args.epochs * 9 // 10 // args.batch_size // ctx.num_workers
-    model.fit(dataset.with_options(options), epochs=1, steps_per_epoch=steps, verbose=0)
-    compat.export_saved_model(model, ctx.absolute_path(args.export_dir), ctx.job_name == "chief")
-    feed.terminate()  # the rest of the rows
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(400)  # tracing for two workers takes long on a busy machine
-def test_feeding(spark, tmp_path):
-    rows = pictures(320)
-    args = argparse.Namespace(rows=320, epochs=2, batch_size=8, export_dir=f"{tmp_path}/exported")
-    rdd = spark.sparkContext.parallelize(rows, 4)
-    cluster = TFCluster.run(
-        spark.sparkContext, train_on_feed, args, 2, 0, False, TFCluster.InputMode.SPARK, master_node="chief"
-    )
-    assert cluster.input_mode == TFCluster.InputMode.SPARK
-    assert [(n["job_name"], n["tb_port"]) for n in cluster.cluster_info] == [("chief", 0), ("worker", 0)]
-    assert cluster.tensorboard_url() is None
-    cluster.train(rdd, args.epochs)
-    cluster.shutdown(grace_secs=30)
-    assert accuracy(spark, args.export_dir, pictures(200, seed=1)) > 0.9
 
 
 def answer_with_context(args, ctx):
@@ -201,69 +141,6 @@ def test_defaults_of_params_go_before_arguments_and_it_is_told():
 # Files
 
 
-def examples(pattern):
-    import tensorflow as tf
-
-    columns = {"image": tf.io.FixedLenFeature([PIXELS], tf.int64), "label": tf.io.FixedLenFeature([1], tf.int64)}
-
-    def parse(record):
-        parsed = tf.io.parse_single_example(record, columns)
-        return tf.reshape(tf.cast(parsed["image"], tf.float32), (SIDE, SIDE, 1)) / 255, parsed["label"]
-
-    return tf.data.TFRecordDataset(tf.io.gfile.glob(pattern)).map(parse)
-
-
-def train_on_files(args, ctx):
-    import tensorflow as tf
-    import tf_keras as keras
-
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    pattern = TFNode.hdfs_path(ctx, f"{args.records}/part-*")
-    dataset = examples(pattern).shard(ctx.num_workers, ctx.task_index if ctx.job_name == "chief" else 1)
-    options = tf.data.Options()
-    compat.disable_auto_shard(options)
-    with strategy.scope():
-        model = classifier(keras)
-    model.fit(dataset.repeat().batch(8).with_options(options), epochs=2, steps_per_epoch=18, verbose=0)
-    compat.export_saved_model(model, args.export_dir, ctx.is_chief)
-
-
-def score_share(args, ctx):
-    import tensorflow as tf
-
-    score = tf.saved_model.load(args.export_dir).signatures["serving_default"]
-    files = sorted(glob.glob(f"{args.records}/part-*"))[ctx.worker_num :: ctx.num_workers]
-    hits = []
-    for file in files:
-        for image, label in examples(file).batch(50):
-            best = tf.argmax(score(conv2d_input=image)["dense"], axis=1)
-            hits += (best == tf.squeeze(label, 1)).numpy().tolist()
-    Path(args.output, f"part-{ctx.worker_num}.json").write_text(json.dumps({"files": len(files), "hits": hits}))
-    return tf  # what cannot be pickled: results are files
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(400)
-def test_files_then_parallel_inference(spark, tmp_path):
-    records = f"{tmp_path}/records"
-    df = spark.createDataFrame(pictures(480), "image array<bigint>, label bigint").repartition(2)
-    dfutil.saveAsTFRecords(df, records)
-    with pytest.raises(errors.DestinationError, match="exists"):
-        dfutil.saveAsTFRecords(df, records)
-    assert {path.name for path in Path(records).iterdir()} == {"_SUCCESS", *(f"part-r-{i:05d}" for i in range(2))}
-    args = argparse.Namespace(records=records, export_dir=f"{tmp_path}/exported", output=str(tmp_path))
-    cluster = TFCluster.run(
-        spark.sparkContext, train_on_files, args, 2, 0, input_mode=TFCluster.InputMode.TENSORFLOW, master_node="chief"
-    )
-    cluster.shutdown()
-    TFParallel.run(spark.sparkContext, score_share, args, 2)
-    parts = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("part-*.json"))]
-    assert [part["files"] for part in parts] == [1, 1]
-    hits = [hit for part in parts for hit in part["hits"]]
-    assert len(hits) == 480
-    assert np.mean(hits) > 0.9
-
-
 def test_tfrecords_come_back_as_they_were(spark, tmp_path):
     columns = "i int, l bigint, f float, t string, b binary, flag boolean, xs array<double>, words array<string>"
     rows = [
@@ -287,62 +164,6 @@ def test_tfrecords_come_back_as_they_were(spark, tmp_path):
     with pytest.raises(errors.ColumnTypeError, match="'d' is decimal"):
         dfutil.saveAsTFRecords(df.select(F.lit(1).cast("decimal(5,2)").alias("d")), f"{tmp_path}/other")
     assert not (tmp_path / "other").exists()
-
-
-# Streaming
-
-
-def train_until_enough(args, ctx):
-    feed = ctx.get_data_feed()
-    weight, seen = 0.0, 0
-    while not feed.should_stop() and seen < args["enough"]:
-        for x, y in feed.next_batch(10):
-            weight += 0.1 * (y - weight * x) * x
-            seen += 1
-    feed.terminate()
-    Path(args["directory"], str(ctx.task_index)).write_text(str(weight))
-
-
-@pytest.fixture
-def stream(spark):
-    from pyspark.streaming import StreamingContext
-
-    start_callback_server(spark)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # DStreams are deprecated
-        return StreamingContext(spark.sparkContext, 1)
-
-
-def points(sc, count):
-    return sc.parallelize([(i % 3 - 1, 2.0 * (i % 3 - 1)) for i in range(count)], 2)
-
-
-def test_streaming_ends_when_a_map_function_has_read_enough(spark, stream, tmp_path):
-    sc = spark.sparkContext
-    args = {"directory": str(tmp_path), "enough": 150}
-    cluster = TFCluster.run(sc, train_until_enough, args, 1, 0, input_mode=TFCluster.InputMode.SPARK)
-    cluster.train(stream.queueStream([points(sc, 100) for _ in range(50)]), feed_timeout=60)
-    stream.start()
-    cluster.shutdown(stream)
-    assert float((tmp_path / "0").read_text()) == pytest.approx(2.0, abs=0.01)
-
-
-def test_streaming_ends_when_another_process_asks(spark, stream, tmp_path):
-    sc = spark.sparkContext
-    args = {"directory": str(tmp_path), "enough": 10**6}
-    cluster = TFCluster.run(sc, train_until_enough, args, 1, 0, input_mode=TFCluster.InputMode.SPARK)
-    cluster.train(stream.queueStream([points(sc, 100) for _ in range(2)]))
-    stream.start()
-    waiting = threading.Thread(target=cluster.shutdown, args=(stream,))
-    waiting.start()
-    assert wait_until(lambda: sum(node.rows for node in cluster.server.nodes.progress().values()) >= 200, 60)
-    address = cluster.cluster_meta["server_addr"]
-    client = reservation.Client((address.location, address.token))
-    client.request_stop()
-    client.close()
-    waiting.join(60)
-    assert not waiting.is_alive()
-    assert (tmp_path / "0").exists()
 
 
 # What ends otherwise

@@ -46,10 +46,11 @@ OUT_OF_REACH = "203.0.113.1"  # of RFC 5737: nobody has it
 
 
 @pytest.mark.corner("Spark Connect: metrics while a fit runs")
+@pytest.mark.chaos
 @needs_connect_server
 @pytest.mark.parametrize(
     ("host", "has_model_dir"),
-    [("", False), pytest.param(OUT_OF_REACH, True, marks=pytest.mark.chaos)],
+    [("", False), (OUT_OF_REACH, True)],
     ids=["directly", "modelDir"],
 )
 def test_metrics_are_shown_while_the_fit_runs(connect_server, tmp_path, host, has_model_dir):

@@ -6,7 +6,6 @@ import argparse
 import json
 import linecache
 import os
-import socket
 
 import pytest
 from conftest import CLUSTER, LOCAL, ON_CONNECT
@@ -14,7 +13,6 @@ from pyspark.sql import functions as F
 from supervisors import supervisor_of
 
 from tfos_ml import InputMode, TFEstimator, errors
-from tfos_ml.common import filesystems
 
 
 def frame(spark, rows=60):
@@ -85,25 +83,6 @@ def test_relative_directories_are_the_drivers_on_several_executors(sessions, tmp
     assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [expected] * 2
 
 
-def test_an_export_to_s3a_goes_where_hadoop_says(spark, monkeypatch):
-    monkeypatch.setattr(filesystems, "ATTEMPTS", 1)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        closed_port = server.getsockname()[1]
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    settings = {"endpoint": f"http://127.0.0.1:{closed_port}", "access.key": "AKIAKEY", "secret.key": "hunter2secret"}
-    for name, value in settings.items():
-        hadoop.set(f"fs.s3a.bucket.models.{name}", value)
-    try:
-        with pytest.raises(errors.DestinationError, match="'s3a://models/1' cannot be published to: ") as caught:
-            fit(spark, lambda args, ctx: None, exportDir="s3a://models/1")
-        assert "Check the credentials" in str(caught.value)
-        assert "NETWORK_CONNECTION" in str(caught.value)  # nobody listens there, and Amazon was not asked
-        assert "hunter2secret" not in str(caught.value)
-    finally:
-        for name in settings:
-            hadoop.unset(f"fs.s3a.bucket.models.{name}")
-
-
 def test_files_are_shared_out_with_input_mode_tensorflow(spark, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     out.mkdir()
@@ -148,11 +127,6 @@ def test_validation_rows_are_kept_apart(two_workers):
     assert sorted(i for n in nodes for i in n["train"]) == list(range(50))
     assert sorted(i for n in nodes for i in n["held_out"]) == list(range(50, 60))
     assert all(n["counts"] == [50, 10] for n in nodes)
-
-
-def test_drop_remainder_and_steps_per_epoch(two_workers):
-    _, nodes = two_workers
-    assert [(n["sizes"], n["steps"]) for n in nodes] == [([16], [2, 1])] * 2
 
 
 def test_reports_become_history(two_workers):
@@ -242,14 +216,6 @@ def train(args, ctx):
     with pytest.raises(errors.TrainFnError, match="LookupError") as caught:
         fit(spark, scope["train"])
     assert 'raise LookupError("shown with its source line")' in caught.value.traceback
-
-
-def test_server_that_serves_for_ever_is_ended_with_the_cluster(spark):
-    def serve(args, ctx):
-        if ctx.job_name == "ps":
-            ctx.start_server().join()
-
-    assert fit(spark, serve, clusterSize=2, numPS=1).summary.rows == 60
 
 
 @pytest.mark.corner("cpusPerNode: stage-level resources")

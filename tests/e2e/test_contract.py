@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import threading
@@ -130,23 +129,10 @@ class TestParams:
 
     @every_stage
     def test_of_another_name_bring_up_the_nearest(self, stage):
-        with pytest.raises(errors.ParamError, match=r"'predictbatchsize', perhaps predictBatchSize"):
+        with pytest.raises(errors.ParamError, match=r"'predictbatchsize' \(did you mean predictBatchSize"):
             stage(predictbatchsize=3)
         with pytest.raises(errors.ParamError, match=r"Unknown parameters: 'zzz'\. Known: \["):
             stage().setParams(zzz=3)
-
-    @every_stage
-    def test_of_a_wrong_value_say_what_is_accepted(self, stage):
-        with pytest.raises(errors.ParamError, match=r"predictBatchSize must be an integer of at least 1\. Received: 0"):
-            stage(predictBatchSize=0)
-        with pytest.raises(errors.ParamError, match=r"handleInvalid must be one of .* Received: 'zero'"):
-            stage().setHandleInvalid("zero")
-
-    @every_stage
-    def test_are_listed_without_touching_anything(self, stage):
-        made = stage(exportDir="/does/not/exist")
-        assert made.params
-        assert made.copy().hasParam("exportDir")
 
 
 def name_keys(value):
@@ -160,18 +146,6 @@ class TestConstruction:
             stage("features")
         parameters = inspect.signature(stage.__init__).parameters.values()
         assert all(p.kind is not p.POSITIONAL_ONLY for p in parameters)
-
-    @every_stage
-    def test_needs_nothing_and_the_class_can_be_imported(self, stage):
-        made = stage()
-        home = importlib.import_module(type(made).__module__)
-        assert getattr(home, type(made).__name__) is stage
-        assert made.uid.startswith(stage.__name__)
-        assert stage().uid != made.uid
-
-    @every_estimator
-    def test_does_not_keep_the_arguments_a_second_time(self, estimator):
-        assert "_input_kwargs" not in vars(estimator(epochs=3))
 
     @every_stage
     def test_leaves_fit_and_transform_to_pyspark(self, stage):

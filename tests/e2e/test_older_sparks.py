@@ -183,6 +183,14 @@ class TestSql:
             ):
                 query.collect()
 
+    def test_a_null_among_floats_is_no_nan_to_the_model(self, spark, exported):
+        model = TFModel(exportDir=exported, signatureDefKey="known", handleInvalid="keep")
+        model.registerUDF(spark, "known")
+        rows = spark.createDataFrame([(0, 2.0), (1, None), (2, float("nan"))], "id int, x double").coalesce(1)
+        rows.createOrReplaceTempView("floats")
+        scores = [row[0] for row in spark.sql("SELECT known(x) FROM floats ORDER BY id").collect()]
+        assert scores == [2.0, None, -1.0 if hasattr(F, "arrow_udf") else None]
+
 
 MAKE = """
 import sys
@@ -190,13 +198,16 @@ import tensorflow as tf
 
 module = tf.Module()
 module.serve = tf.function(lambda x: {"y": x + 1}, input_signature=[tf.TensorSpec([None], tf.int64, "x")])
-tf.saved_model.save(module, sys.argv[1], signatures=module.serve)
+module.known = tf.function(
+    lambda x: {"y": tf.where(tf.math.is_nan(x), -1.0, x)}, input_signature=[tf.TensorSpec([None], tf.float32, "x")]
+)
+tf.saved_model.save(module, sys.argv[1], signatures={"serving_default": module.serve, "known": module.known})
 """
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """A SavedModel that adds one to integers."""
+    """A SavedModel that adds one to integers; its signature ``known`` makes -1 of NaN."""
     from elsewhere import run_elsewhere
 
     directory = tmp_path_factory.mktemp("next") / "model"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 from pyspark.sql import functions as F
 
@@ -35,48 +33,3 @@ def test_workers_that_train_each_on_its_own_rows(spark):
     assert "30 of 60 rows" in str(warning.message)
     assert "KerasEstimator" in str(warning.message)
     assert warning.filename == __file__  # the line of the user's own fit
-
-
-def test_sys_exit_before_the_export(spark):
-    def leave(args, ctx):
-        import sys
-
-        sys.exit(0)
-        ctx.export_saved_model(None)
-
-    with pytest.warns(errors.NothingExportedWarning, match=r"sys\.exit\(0\).*test_outcome\.py.*line \d+.*in leave"):
-        fit(spark, leave)
-
-
-def test_a_process_that_ends_itself(spark):
-    def leave(args, ctx):
-        import os
-
-        os._exit(0)
-
-    with pytest.raises(errors.NodeExitError, match="exited with code 0 before its train function had returned"):
-        fit(spark, leave)
-
-
-def test_a_train_function_that_exports_nothing(spark):
-    def forget(args, ctx):
-        feed = ctx.get_data_feed()
-        while not feed.should_stop():
-            feed.next_batch(100)
-
-    with pytest.warns(errors.NothingExportedWarning, match=r"Call ctx\.export_saved_model"):
-        model = fit(spark, forget, clusterSize=2)
-    with pytest.raises(errors.NothingExportedError):
-        model.transform(rows(spark))
-
-
-def test_one_that_answers_its_rows_need_not_export(spark):
-    def answer(args, ctx):
-        feed = ctx.get_data_feed(train_mode=False)
-        while not feed.should_stop():
-            feed.batch_results([0] * len(feed.next_batch(100)))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        model = fit(spark, answer)
-    assert model.results() == [0] * 60

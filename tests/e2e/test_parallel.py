@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import CLUSTER
 
 from tfos_ml import TFParallel, errors
 
@@ -50,16 +49,6 @@ def test_behind_a_barrier_all_instances_run_at_once(any_spark, tmp_path):
     assert TFParallel.run(any_spark.sparkContext, meet, str(tmp_path), 4, True) == [True] * 4
 
 
-@pytest.mark.chaos
-def test_behind_a_barrier_all_need_slots(any_spark):
-    began = time.monotonic()
-    message = r"num_executors=5 needs 5 task slots at once, but Spark has 4 .*Lower num_executors, or pass use_barrier="
-    with pytest.raises(errors.NotEnoughSlotsError, match=message):
-        TFParallel.run(any_spark.sparkContext, share, None, 5, use_barrier=True)
-    assert time.monotonic() - began < 10
-    assert [found[0] for found in TFParallel.run(any_spark.sparkContext, share, None, 5)] == [0, 1, 2, 3, 4]
-
-
 def fail_in_one(args, ctx):
     """Fail in the second instance; the others wait for what never comes."""
     if ctx.worker_num == 1:
@@ -78,16 +67,3 @@ def test_arguments_are_checked(spark):
         TFParallel.run(spark, None, None, 1)
     with pytest.raises(errors.ParamError, match="use_barrier must be True or False. Received: 2"):
         TFParallel.run(spark, share, None, 1, 2)
-
-
-@pytest.mark.chaos
-def test_a_barrier_under_dynamic_allocation_on_several_executors(sessions):
-    dynamic = {
-        "spark_dynamicAllocation_enabled": "true",
-        "spark_dynamicAllocation_shuffleTracking_enabled": "true",
-        "spark_dynamicAllocation_maxExecutors": "2",
-    }
-    spark = sessions.get(CLUSTER, **dynamic)
-    with pytest.raises(errors.ClusterConfigError, match=r"dynamicAllocation\.enabled=true.*use_barrier=False"):
-        TFParallel.run(spark, share, None, 2, use_barrier=True)
-    assert len(TFParallel.run(spark, share, None, 2)) == 2

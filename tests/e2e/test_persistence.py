@@ -18,10 +18,7 @@ from pyspark.ml.tuning import (
     CrossValidator,
     CrossValidatorModel,
     ParamGridBuilder,
-    TrainValidationSplit,
-    TrainValidationSplitModel,
 )
-from pyspark.sql import functions as F
 from tracking import logged, runs_of, series
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
@@ -259,21 +256,6 @@ def test_a_file_of_another_version_loads_with_a_warning(spark, tmp_path):
     assert (loaded.getEpochs(), loaded.getVerbose()) == (3, 1)
 
 
-def export_multiplier(args, ctx):
-    """A model that multiplies by the Param ``steps``."""
-    import tensorflow as tf
-
-    class Times(tf.Module):
-        def __init__(self):
-            self.factor = tf.Variable(float(args.steps))
-
-        def __call__(self, features):
-            return self.factor * features
-
-    ctx.report({"factor": args.steps}, epoch=0)
-    ctx.export_saved_model(Times())
-
-
 def test_a_stage_may_be_larger_than_results_of_spark(sessions, tmp_path):
     sessions.get(LOCAL, spark_driver_maxResultSize="2m")
     (tmp_path / "m").mkdir()
@@ -290,29 +272,3 @@ def test_a_limit_of_spark_that_a_stage_exceeds_is_named(spark):
         _within_limits(spark, "Loading m"),
     ):
         raise RuntimeError(text)
-
-
-@pytest.mark.chaos
-def test_train_validation_split_where_two_fits_find_no_room_at_once(sessions, tmp_path):
-    spark = sessions.get("local[3]")
-    df = spark.range(0, 120, 1, 1).select(
-        F.col("id").cast("float").alias("features"), (2.0 * F.col("id")).alias("label")
-    )
-    estimator = TFEstimator(trainFn=export_multiplier, clusterSize=2, verbose=0)
-    search = TrainValidationSplit(
-        estimator=estimator,
-        estimatorParamMaps=ParamGridBuilder().addGrid(estimator.steps, [1, 2]).build(),
-        evaluator=RegressionEvaluator(metricName="rmse"),
-        seed=1,
-        parallelism=2,
-        collectSubModels=True,
-    )
-    model = search.fit(df)
-    assert model.validationMetrics[1] == 0 < model.validationMetrics[0]
-    assert [m.summary.history["factor"] for m in model.subModels] == [[1.0], [2.0]]
-    model.save(str(tmp_path / "split"))
-    loaded = TrainValidationSplitModel.load(str(tmp_path / "split"))
-    assert loaded.validationMetrics == model.validationMetrics
-    predictions = [m.transform(df).select("prediction").collect() for m in (loaded, model.subModels[1], model)]
-    assert predictions[0] == predictions[2]
-    assert len(predictions[1]) == 120

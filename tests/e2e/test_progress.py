@@ -7,10 +7,8 @@ import sys
 import time
 
 import pytest
-from pyspark.sql import functions as F
 
-from tfos_ml import KerasEstimator, TFEstimator
-from tfos_ml.common.spark_api import session_thread
+from tfos_ml import TFEstimator
 
 
 def report_two_epochs(args, ctx):
@@ -63,42 +61,6 @@ def test_silence(spark, capsys):
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "")
     assert model.summary.history["loss"] == [0.5, 0.25]
-
-
-def linear():
-    import keras
-
-    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    return model
-
-
-@pytest.mark.chaos
-def test_tensorboard_of_a_fit(spark, capsys, tmp_path):
-    shown = tmp_path / "shown"
-
-    def wait_until_shown(logs):
-        deadline = time.monotonic() + 60
-        while not shown.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-
-    import keras
-
-    df = spark.range(20).select((F.col("id") / 20).alias("features"), F.lit(1.0).alias("label"))
-    waiting = keras.callbacks.LambdaCallback(on_train_end=wait_until_shown)
-    estimator = KerasEstimator(
-        model=linear, callbacks=[waiting], tensorboard=True, logDir=f"{tmp_path}/logs", verbose=2
-    )
-    fitting = session_thread(spark, lambda: estimator.fit(df))
-    fitting.start()
-    output = ""
-    while fitting.is_alive():
-        fitting.join(0.1)
-        output += capsys.readouterr().out
-        if "TensorBoard at" in output:
-            shown.touch()
-    assert re.search(r"^TensorBoard at http://127.0.0.1:\d+/$", output, re.MULTILINE)
-    assert list(tmp_path.rglob("events.out.tfevents.*"))
 
 
 def fail(args, ctx):

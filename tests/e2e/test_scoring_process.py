@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import cloudpickle
@@ -101,14 +99,6 @@ def plain(model: Path, shape: tuple[int | None, ...] = (None,), output: str = "y
     return ScoringSpec(model, "serving_default", "serve", inputs, {output: tensor}, fields, names, 10, "error", 0)
 
 
-def score_and_die(scorer) -> None:
-    """Use the scoring process, and be gone in the middle of it."""
-    one = scorer("deadly")
-    one.score(floats(1.0))
-    one._connection._batches.send_batch(pa.RecordBatch.from_arrays(floats(2.0), ["0"]))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def floats(*values: float) -> list[pa.Array]:
     return [pa.array(values, pa.float32())]
 
@@ -128,40 +118,11 @@ def scorer(owner, models):
 
 
 class TestOneProcess:
-    def test_serves_several_tasks_at_once(self, scorer, owner):
-        first, second = scorer("deadly"), scorer("deadly")
-        for value in (1.0, 2.0):
-            assert first.score(floats(value)).to_pylist() == [value]
-            assert second.score(floats(-0.0, value)).to_pylist() == [0.0, value]
-        assert server_of(owner).process_id() is not None
-
-    def test_takes_batches_that_grow_and_shrink(self, scorer):
-        one = scorer("deadly")
-        for rows in (3, 2_000, 0, 1, 20_000, 2):
-            values = [float(i) for i in range(rows)]
-            assert one.score(floats(*values)).to_pylist() == values
-
-    def test_result_stays_when_the_next_comes(self, scorer):
-        one = scorer("dense", shape=(None, 8), output="same")
-        batches = [[[float(i)] * 8] * 4 for i in range(3)]
-        results = [one.score([pa.array(batch, pa.list_(pa.float32()))]) for batch in batches]
-        assert [result.to_pylist() for result in results] == batches
-
-    def test_error_of_the_input_is_the_same_as_without_it(self, scorer):
-        one = scorer("deadly")
-        with pytest.raises(errors.NullValueError, match=r"Column 'c' has 1 null value\(s\) in a batch of 2 rows"):
-            one.score([pa.array([1.0, None], pa.float32())])
-        assert one.score(floats(4.0)).to_pylist() == [4.0]
-
     def test_error_of_the_model_tells_what_tensorflow_says(self, scorer):
         with pytest.raises(
             errors.ModelError, match=r"(?s)The model failed on rows of column 'c' .* InvalidArgumentError: .*\[5\]"
         ):
             scorer("strict").score(floats(1.0, 2.0))
-
-    def test_missing_model_is_told(self, scorer):
-        with pytest.raises(errors.ModelError, match=r"no SavedModel in .*nowhere: saved_model.pb is missing"):
-            scorer("nowhere").score(floats(1.0))
 
     def test_keeps_a_bounded_number_of_models(self, scorer, models, owner, tmp_path):
         import shutil
@@ -173,13 +134,6 @@ class TestOneProcess:
             one._disconnect()
         names = [f.path for f in psutil.Process(server_of(owner).process_id()).open_files()]
         assert not [name for name in names if str(tmp_path) in name]
-
-    def test_a_model_of_thousands_of_columns(self, owner, models):
-        """Red before: OSError: Message too long; what says how a model is called was one message."""
-        scoring = plain(models / "strict")
-        wide = replace(scoring, names={"y": "y" * (2 << 20)})  # as long as that of 30,000 inputs
-        with Scorer(wide, ScoringProcess(EXECUTOR, 0, 300.0, owner)) as scorer:
-            assert scorer.score(floats(1, 2, 3, 4, 5)).to_pylist() == [1, 2, 3, 4, 5]
 
 
 class TestEnd:
@@ -207,36 +161,6 @@ class TestEnd:
         os.kill(stopped, signal.SIGSTOP)
         assert one.score(floats(2.0)).to_pylist() == [2.0]
         assert ends(stopped)
-
-    def test_that_stands_still_is_not_waited_for_by_the_next_task(self, scorer, owner, monkeypatch):
-        scorer("deadly").score(floats(1.0))
-        stopped = server_of(owner).process_id()
-        os.kill(stopped, signal.SIGSTOP)
-        monkeypatch.setattr(agent_scoring, "ANSWER_SECONDS", 3.0)
-        try:
-            assert scorer("deadly").score(floats(2.0)).to_pylist() == [2.0]
-            assert server_of(owner).process_id() != stopped
-        finally:
-            os.kill(stopped, signal.SIGKILL)
-
-    def test_survives_a_task_that_is_gone(self, scorer, owner):
-        one = scorer("deadly")
-        one.score(floats(1.0))
-        pid = server_of(owner).process_id()
-        client = multiprocessing.get_context("fork").Process(target=score_and_die, args=[scorer])
-        client.start()
-        client.join(DEADLINE)
-        assert client.exitcode == -signal.SIGKILL
-        assert server_of(owner).process_id() == pid
-        assert one.score(floats(3.0)).to_pylist() == [3.0]
-
-    def test_comes_when_nobody_is_connected(self, owner):
-        server = server_of(owner, idle_seconds=1.0)
-        server._path = server._path.parent.with_name(f"{server._path.parent.name[:-4]}idle") / "socket"
-        with server.connect() as connection:
-            pid = connection._process.pid
-        assert ends(pid, DEADLINE)
-        assert not server._path.parent.exists()
 
 
 class TestThatCannotBeStarted:
@@ -322,22 +246,6 @@ def test_operations_have_as_many_threads_as_the_executor_has_cores(any_spark, mo
     seen = df.mapInArrow(threads_of_an_operation, "threads long").collect()
     is_executor = any_spark.sparkContext.master.startswith("local-cluster")
     assert [row.threads for row in seen] == [2 if is_executor else 0]
-
-
-def test_an_argument_of_a_program_that_is_no_executor_is_not_taken_for_its_cores():
-    with subprocess.Popen([sys.executable, "-c", "input()", "--cores", "7"], stdin=subprocess.PIPE) as program:
-        assert ScoringProcessClient(Forking(program.pid, 1.0)).threads is None
-        program.communicate(b"\n")
-
-
-@on(CLUSTER)
-def test_model_that_ends_the_process_fails_the_job_with_the_reason(any_spark, setting, models):
-    from pyspark.errors import PythonException
-
-    df = any_spark.range(0, 4, 1, 1).select((-F.col("id")).cast("float").alias("features"))
-    setting(EXECUTOR)
-    with pytest.raises(PythonException, match="ModelError: The scoring process ended twice"):
-        TFModel(exportDir=str(models / "deadly")).transform(df).collect()
 
 
 def test_choice_that_is_none_is_refused(spark, models):

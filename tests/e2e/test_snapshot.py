@@ -174,13 +174,6 @@ def test_a_search_writes_the_rows_of_each_fold_and_leaves_none_of_them(spark, tm
     assert sorted(path.name.partition("-")[0] for path in cache.iterdir()) == ["manifest.json", "rows"]
 
 
-def test_fits_of_several_param_maps_share_one_snapshot(spark, tmp_path):
-    df, one = rows(spark), estimator(epochs=1, cacheDir=str(tmp_path / "cache"))
-    fitted = dict(one.fitMultiple(df, [{one.seed: 1}, {one.seed: 2}]))
-    assert [fitted[i].summary.snapshot["is_new"] for i in (0, 1)] == [True, False]
-    assert not list((tmp_path / "cache").iterdir())
-
-
 @pytest.fixture
 def snapshot(spark, tmp_path):
     """Files of a DataFrame, and the directory of its snapshot."""
@@ -234,13 +227,3 @@ def test_files_of_a_writer_that_was_killed_are_no_snapshot(spark, snapshot):
         os.utime(path, (0, 0))
     assert one.fit(df).summary.rows == ROWS - 50 - 2
     assert not left.exists()
-
-
-def test_rows_that_cannot_be_written_are_the_error_of_a_fit(spark, tmp_path):
-    one = estimator(cacheDir=str(tmp_path / "cache"))
-    with pytest.raises(errors.EmptyDataError, match="has no rows to train on"):
-        one.fit(rows(spark).where("id < 0"))
-    assert not list((tmp_path / "cache").iterdir())
-    (tmp_path / "file").write_text("")
-    with pytest.raises(errors.TfosMlError, match="cannot be used"):
-        estimator(cacheDir=str(tmp_path / "file" / "cache")).fit(rows(spark))

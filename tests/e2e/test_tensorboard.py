@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,6 @@ from conftest import LOCAL, wait_until
 from tracking import free_port
 
 from tfos_ml import TFCluster, errors
-from tfos_ml.protocol.addresses import NODE_VARIABLE, SERVER_VARIABLE, TENSORBOARD_VARIABLE
 
 
 def write_a_scalar(args, ctx):
@@ -46,45 +42,6 @@ def test_event_files_stay_and_the_port_is_a_setting(spark, working_directory):
     finally:
         spark.conf.unset("spark.tfos_ml.tensorboardPort")
     assert list((working_directory / f"tensorboard_{c.cluster_id}").glob("events.out.tfevents.*"))
-
-
-PROGRAM = """
-import os, sys, urllib.request
-from pyspark.sql import SparkSession
-from tfos_ml.compat import TFCluster
-
-def read(args, ctx):
-    assert ctx.cluster_spec == {"chief": ["127.0.0.1:" + os.environ["TENSORFLOW_PORT"]]}
-    feed = ctx.get_data_feed()
-    while not feed.should_stop():
-        feed.next_batch(10)
-
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-cluster = TFCluster.run(
-    spark.sparkContext, read, None, 1, 0, True, TFCluster.InputMode.SPARK, master_node="chief"
-)
-(node,) = cluster.cluster_info
-print(cluster.server.port, node["port"], node["tb_port"])
-print(os.path.basename(os.readlink(f"/proc/{node['tb_pid']}/exe")).startswith("python"))
-cluster.train(spark.sparkContext.range(20), 1)
-cluster.shutdown()
-spark.stop()
-"""
-
-
-@pytest.mark.chaos
-def test_ports_of_the_variables_of_tensorflowonspark(tmp_path):
-    ports = [str(free_port()) for _ in range(3)]
-    variables = dict(zip([SERVER_VARIABLE, NODE_VARIABLE, TENSORBOARD_VARIABLE], ports, strict=True))
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=tmp_path,
-        env={**os.environ, **variables},
-    )
-    assert done.stdout.splitlines() == [" ".join(ports), "True"], done.stderr[-3000:]
 
 
 def test_a_chief_that_has_ended_is_told_at_once(spark, working_directory):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyspark
 import pytest
 import tensorflow as tf
-from conftest import CLUSTER
 from pyspark.ml.linalg import DenseVector, SparseVector, VectorUDT
 from pyspark.sql import Row
 from pyspark.sql import functions as F
@@ -103,19 +102,6 @@ def test_a_wide_table_comes_back_as_it_was(spark, tmp_path, save_and_load, codec
     }
 
 
-@pytest.mark.chaos
-def test_several_executors_write_and_read_local_cluster(sessions, tmp_path):
-    spark = sessions.get(CLUSTER)
-    df = wide(spark).repartition(8)
-    tfrecord.save_as_tfrecords(df, f"{tmp_path}/out", partition_by="flag", doubles="bytes")
-    found = tfrecord.load_tfrecords(spark, f"{tmp_path}/out").select(df.columns)
-    assert by_id(found) == by_id(df)
-    if HAS_SOURCES:
-        tfrecord.register(spark)
-        df.write.format("tfrecord").mode("append").option("doubles", "bytes").save(f"{tmp_path}/again")
-        assert by_id(spark.read.format("tfrecord").load(f"{tmp_path}/again")) == by_id(df)
-
-
 def test_tensorflow_reads_what_is_written(spark, tmp_path, save_and_load):
     save, _ = save_and_load
     df = spark.range(1000).selectExpr(
@@ -178,27 +164,6 @@ def test_what_tensorflow_and_spark_tfrecord_write_is_read(spark, tmp_path, save_
     assert df.where("day = 2 and t is null").select("n", "many").collect() == [Row(n=2, many=None)]
     only = load(f"{tmp_path}/in/day=*/*.gz", schema="x double, n int")
     assert sorted(only.collect()) == [(0.5, d * 10 + i) for d in (1, 2) for i in (1, 2, 3)]
-
-
-def test_sequence_examples_and_byte_arrays(spark, tmp_path, save_and_load):
-    save, load = save_and_load
-    df = spark.createDataFrame(
-        [(1, [["a", "b"], []], [[1.0]]), (2, [], None), (3, None, [[2.0, 3.0], [4.0]])],
-        "id bigint, words array<array<string>>, xs array<array<float>>",
-    ).coalesce(1)
-    save(df, f"{tmp_path}/sequences", recordType="SequenceExample")
-    assert load(f"{tmp_path}/sequences").collect() == df.collect()
-    (name,) = (tmp_path / "sequences").glob("part-*")
-    messages = [tf.train.SequenceExample.FromString(r.numpy()) for r in tf.data.TFRecordDataset(str(name))]
-    first = messages[0].feature_lists.feature_list["words"].feature
-    assert [list(feature.bytes_list.value) for feature in first] == [[b"a", b"b"], []]
-
-    raw = spark.createDataFrame([(bytearray(b"\x00any"),), (bytearray(),)], "byteArray binary").coalesce(1)
-    save(raw, f"{tmp_path}/raw", recordType="ByteArray")
-    assert [bytes(row.byteArray) for row in load(f"{tmp_path}/raw", recordType="ByteArray").collect()] == [
-        b"\x00any",
-        b"",
-    ]
 
 
 def test_partitions_append_and_overwrite(spark, tmp_path, save_and_load):
@@ -288,15 +253,6 @@ def test_many_files_are_read_by_few_tasks_in_order(spark, tmp_path):
     df = tfrecord.load_tfrecords(spark, f"{tmp_path}/in", maxPartitionBytes=4000)
     assert 2 < df.rdd.getNumPartitions() < 20
     assert [row.n for row in df.collect()] == list(range(400))
-
-
-def test_files_without_records_are_read_among_others(spark, tmp_path, save_and_load):
-    """Red before: IndexError if the first file had none."""
-    for number, count in enumerate((0, 3, 0, 2)):
-        write_by_tensorflow(tmp_path / "in" / f"part-{number:03d}", [example(n=[i]) for i in range(count)])
-    _, load = save_and_load
-    assert [row.n for row in load(f"{tmp_path}/in").collect()] == [0, 1, 2, 0, 1]
-    assert tfrecord.infer_schema(f"{tmp_path}/in").names == ["n"]
 
 
 @pytest.mark.skipif(HAS_SOURCES, reason="Spark 4.0 has Python data sources")

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, on, wait_until
+from conftest import LOCAL
 from elsewhere import run_elsewhere
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, TFModel, errors
-from tfos_ml.agent.scoring_client import make_udf_function
 from tfos_ml.compat import pipeline
-from tfos_ml.inference import archive, udf
+from tfos_ml.inference import archive
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE
 
 MAKE_MODELS = """
@@ -37,6 +34,7 @@ sums = lambda m, x: {"total": tf.reduce_sum(x, [1, 2]), "rows": tf.reduce_sum(x,
 save("matrix", sums, x=([None, 2, 3], tf.float32))
 join = lambda m, s, n: {"out": tf.strings.join([s, tf.strings.as_string(n)]), "long": n + 1}
 save("text", join, s=([None], tf.string), n=([None], tf.int64))
+save("bigint", lambda m, x: {"y": x}, x=([None], tf.int64))
 save("predictor", lambda m, x: {"prediction": m.weight * x}, x=([None, 2], tf.float32))
 save("raw", lambda m, x: {"raw": m.weight * x, "probability": x}, x=([None, 2], tf.float32))
 def risky(m, x):
@@ -50,15 +48,6 @@ save("scalar", lambda m, x: {"y": tf.strings.length(x)}, x=([], tf.string))
 feature = {"x": tf.io.FixedLenFeature([], tf.float32)}
 save("examples", lambda m, examples: tf.io.parse_example(examples, feature), examples=([None], tf.string))
 save("ragged", lambda m, x: {"n": tf.reduce_sum(x, 1)}, x=([None, None], tf.int32))
-
-import os
-from google.protobuf import text_format
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-save("text_format", lambda m, x: {"y": m.weight * x}, x=([None], tf.float32))
-binary = f"{sys.argv[1]}/text_format/saved_model.pb"
-with open(binary, "rb") as file, open(f"{binary}txt", "w") as text:
-    text.write(text_format.MessageToString(SavedModel.FromString(file.read())))
-os.unlink(binary)
 """
 
 
@@ -90,15 +79,6 @@ def test_a_model_of_a_fixed_batch(spark, models):
     assert [r.prediction for r in model.transform(numbers).collect()] == [0, 1, 2, 3, 0, 1, 2]
 
 
-def test_a_model_in_text_format(spark, models, tmp_path):
-    numbers = spark.createDataFrame([(1.5,)], "features float")
-    directory = models / "text_format"
-    assert TFModel(exportDir=str(directory)).transform(numbers).first().prediction == 3.0
-    (tmp_path / "saved_model.pbtxt").write_text("meta_graphs { nonsense }")
-    with pytest.raises(errors.ModelError, match=f"{tmp_path}/saved_model.pbtxt is not a SavedModel"):
-        TFModel(exportDir=str(tmp_path)).transform(numbers)
-
-
 def test_an_error_of_the_model_names_columns_and_inputs(spark, models):
     df = spark.createDataFrame([(b"damaged",)], "record binary")
     scored = TFModel(exportDir=str(models / "examples"), featuresCol="record").transform(df)
@@ -106,13 +86,6 @@ def test_an_error_of_the_model_names_columns_and_inputs(spark, models):
         Exception, match=r"(?s)on rows of column 'record' as input 'examples', string\(batch\).*Could not parse"
     ):
         scored.collect()
-
-
-def test_is_lazy(numbers, models):
-    store = numbers.sparkSession.sparkContext._jsc.sc().statusStore()
-    before = store.jobsList(None).size()
-    TFModel(exportDir=str(models / "double")).transform(numbers)
-    assert store.jobsList(None).size() == before
 
 
 def test_empty_dataframe_gives_an_empty_result(numbers, models):
@@ -137,18 +110,6 @@ def predictor(models):
     directory = models / "predictor"
     (directory / PREDICTION_SPEC_FILE).write_text(json.dumps({"kind": "plain", "from_logits": False}))
     return str(directory)
-
-
-def test_outputs_may_have_any_name(spark, models, predictor):
-    df = spark.createDataFrame([([1.0, 2.0],)], "features array<float>")
-    wide = TFModel(exportDir=predictor)
-    assert wide.transformSchema(df.schema)["prediction"].dataType.simpleString() == "array<float>"
-    assert wide.transform(df).first().prediction == [2.0, 4.0]
-
-    named = TFModel(exportDir=str(models / "raw"), outputMapping={"raw": "r", "probability": "p"})
-    scored = named.transform(df)
-    assert scored.schema == named.transformSchema(df.schema)
-    assert (scored.first().r, scored.first().p) == ([2.0, 4.0], [1.0, 2.0])
 
 
 def test_columns_are_kept_whatever_their_names(spark, models, predictor):
@@ -189,6 +150,16 @@ def test_text_and_integers(spark, models):
     assert [tuple(r) for r in rows] == [("naïve 7", 8), ("☃-4611686018427387904", -(2**62) + 1)]
 
 
+def test_fields_of_structs_by_dotted_name(spark, models):
+    df = spark.sql("SELECT named_struct('b', named_struct('c', id, 'd', 'text')) AS a FROM range(3)")
+    model = TFModel(exportDir=str(models / "bigint"), featuresCol="a.b.c")
+    assert [row.prediction for row in model.transform(df).collect()] == [0, 1, 2]
+    own = df.withColumn("a.b.c", F.lit(7).cast("bigint"))  # a column of that very name goes first
+    assert {row.prediction for row in model.transform(own).collect()} == {7}
+    with pytest.raises(errors.ColumnNotFoundError, match="'x' does not exist"):
+        model.setFeaturesCol("a.b.x").transform(df)
+
+
 def test_vectors_dense_and_sparse(spark, models):
     from pyspark.ml.linalg import Vectors
 
@@ -203,15 +174,18 @@ def test_rows_of_any_length(spark, models):
 
 
 @pytest.mark.parametrize("policy", ["error", "skip", "keep"])
-def test_rows_with_null(spark, models, policy):
-    df = spark.createDataFrame([(1, 1.0), (2, None), (3, 3.0)], "id int, features float").coalesce(1)
-    scored = TFModel(exportDir=str(models / "double"), handleInvalid=policy).transform(df)
+def test_rows_with_null_or_infinity(spark, models, policy):
+    rows = [(1, 1.0), (2, None), (3, 3.0), (4, float("inf"))]
+    df = spark.createDataFrame(rows, "id int, features float").coalesce(1)
+    model = TFModel(exportDir=str(models / "double"), handleInvalid=policy)
     if policy == "error":
         with pytest.raises(Exception, match="Column 'features' has 1 null value"):
-            scored.collect()
+            model.transform(df).collect()
+        with pytest.raises(Exception, match="Column 'features' has 1 x infinity"):
+            model.transform(df.where("id != 2")).collect()
     else:
-        expected = {"skip": [(1, 2.0), (3, 6.0)], "keep": [(1, 2.0), (2, None), (3, 6.0)]}
-        assert [(r.id, r.prediction) for r in scored.collect()] == expected[policy]
+        expected = {"skip": [(1, 2.0), (3, 6.0)], "keep": [(1, 2.0), (2, None), (3, 6.0), (4, float("inf"))]}
+        assert [(r.id, r.prediction) for r in model.transform(df).collect()] == expected[policy]
 
 
 @pytest.mark.parametrize(
@@ -256,57 +230,6 @@ def test_wrong_names_show_the_signature_beside_the_columns(spark, models):
         TFModel(exportDir=str(models / "text"), inputMapping={"a": "s", "b": "n"}).transform(
             spark.sql("select 'x' a, 1L b")
         )
-
-
-@on(CLUSTER)
-@pytest.mark.chaos
-def test_model_is_unpacked_once_an_executor_and_loaded_once_a_worker(any_spark, models):
-    model = TFModel(exportDir=str(models / "double"))
-    df = any_spark.range(0, 400, 1, 3).select(F.col("id").cast("float").alias("features"))
-    captured = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "tfos_ml.stages.model.make_udf_function",
-            lambda scoring, process: captured.append(scoring) or make_udf_function(scoring, process),
-        )
-        model.transform(df).collect()
-    (scoring,) = captured
-
-    def count_loads(batches):
-        """Score as transform does, in a real worker, and count what TensorFlow loads."""
-        import pandas as pd
-        import tensorflow as tf
-
-        loads, load = [], tf.saved_model.load
-        tf.saved_model.load = lambda directory, tags: loads.append(directory) or load(directory, tags)
-        try:
-            for batch in batches:
-                for _ in range(3):
-                    udf.score_here(scoring, [batch.column(0)])
-        finally:
-            tf.saved_model.load = load
-        model = archive.unpacked(scoring.model)
-        found = {"loads": [len(loads)], "inode": os.stat(model).st_ino, "path": str(model), "pid": os.getpid()}
-        yield pa.RecordBatch.from_pandas(pd.DataFrame(found))
-
-    seen = df.mapInArrow(count_loads, "loads long, inode long, path string, pid long").collect()
-    loads = {}
-    for row in seen:
-        loads[row.pid] = loads.get(row.pid, 0) + row.loads
-    assert len(loads) > 1
-    assert set(loads.values()) <= {0, 1}
-    executors = {row.path for row in seen}
-    assert len({(row.path, row.inode) for row in seen}) == len(executors) < len(loads)
-
-
-def test_unpacked_model_goes_with_the_session(sessions, spark, models):
-    TFModel(exportDir=str(models / "double")).transform(
-        spark.range(0, 3, 1, 1).selectExpr("float(id) features")
-    ).collect()
-    files = Path(spark.sparkContext._temp_dir).parent
-    assert unpacked_models(files)
-    sessions.stop()
-    assert wait_until(lambda: not unpacked_models(files), CLEAN_SECONDS)
 
 
 def test_model_that_is_transformed_with_often_is_one_artifact_and_one_copy(sessions, models):
@@ -386,16 +309,6 @@ def test_export_dir_is_published_whole_and_read_back(spark, tmp_path):
 
     with pytest.raises(errors.DestinationError, match="exists and is not empty"):
         estimator.fit(df)
-
-
-def test_two_models_in_one_pipeline(spark):
-    df = spark.range(0, 4, 1, 1).select(F.col("id").cast("float").alias("features"))
-    stages = [
-        TFEstimator(trainFn=export_constant, tfArgs={"value": v}, predictionCol=f"p{v:.0f}", verbose=0)
-        for v in (1.0, 2.0)
-    ]
-    scored = Pipeline(stages=stages).fit(df).transform(df)
-    assert [tuple(r) for r in scored.select("p1", "p2").distinct().collect()] == [(1.0, 2.0)]
 
 
 def test_what_is_not_selected_is_not_computed(spark, models):

@@ -161,12 +161,6 @@ def work(args: Any, ctx: Any) -> None:
     ctx.report({"done": time.time()})
 
 
-def fail_after(args: Any, ctx: Any) -> None:
-    """Fail a while after the begin."""
-    time.sleep(1)
-    raise ZeroDivisionError("the user's own mistake")
-
-
 def return_or_work(args: Any, ctx: Any) -> None:
     """The worker works for ever; the chief returns, and tells."""
     if ctx.job_name == "worker":

@@ -39,19 +39,6 @@ def test_a_node_whose_process_exits_before_it_has_read_its_rows_ends_the_cluster
     assert (caught.value.role, caught.value.index) == ("worker", 1)
 
 
-@pytest.mark.parametrize("timeout", [-1, 0])
-def test_shutdown_without_a_time_limit(spark, timeout):
-    cluster = start(spark, node_functions.work, {"worker": 2})
-    cluster.shutdown(timeout=timeout)
-    assert "done" in metrics_of(cluster.summary["nodes"])["worker:0"]
-
-
-def test_without_a_time_limit_failures_are_raised_at_once(spark):
-    cluster = start(spark, node_functions.fail_after)
-    with pytest.raises(errors.TrainFnError, match="the user's own mistake"):
-        cluster.shutdown(timeout=-1)
-
-
 def test_the_time_limit_names_who_works(spark, tmp_path):
     told = tmp_path / "told"
     cluster = start(spark, node_functions.return_or_work, {"told": str(told)}, nodes=2, master_node="chief")
@@ -77,17 +64,10 @@ def test_a_worker_that_a_cluster_ends_at_work_is_named(spark):
         cluster.shutdown(timeout=60)
 
 
-@pytest.mark.parametrize("mode", [InputMode.TENSORFLOW, InputMode.SPARK])
-def test_a_cluster_ends_an_endless_evaluator(spark, mode):
-    cluster = start(spark, node_functions.never_look, nodes=2, mode=mode, eval_node=True)
+def test_a_cluster_ends_an_endless_evaluator(spark):
+    cluster = start(spark, node_functions.never_look, nodes=2, eval_node=True)
     with setting(spark, "evaluatorGrace", "300"), pytest.warns(errors.NodeEndedWarning, match=r"grace_secs=2"):
         cluster.shutdown(grace_secs=2, timeout=60)
-
-
-def test_the_time_limit_ends_an_endless_evaluator(spark):
-    cluster = start(spark, node_functions.never_look, nodes=2, eval_node=True)
-    with pytest.warns(errors.NodeEndedWarning, match=r"evaluator:0 .*timeout=10"):
-        cluster.shutdown(timeout=10)
 
 
 def test_grace_secs_let_an_evaluator_finish(spark):

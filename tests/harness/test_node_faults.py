@@ -7,8 +7,7 @@ import time
 
 import node_functions
 import pytest
-from harness import CONSTANTS, fit, metrics_of, session
-from spark_of_processes import ProcessSpark
+from harness import fit, metrics_of, session
 
 from tfos_ml import TFModel, errors
 
@@ -107,24 +106,10 @@ def test_a_restart_for_which_a_lost_host_has_left_no_room_tells_both_causes(barr
         slots.return_value = 1
 
     began = time.monotonic()
-    said = (
-        r"cannot be repeated after TrainFnError \(worker:\d on .*own mistake.*"
-        "needs 2 task slots at once, but Spark has 1"
-    )
+    said = r"cannot be repeated after TrainFnError \(worker:\d on .*own mistake.*needs 2 task slots at once, but .* 1"
     with pytest.raises(errors.NotEnoughSlotsError, match=said):
         fit(barrier_spark, node_functions.report_and_fail, nodes=2, restarts=2, reported=lose_a_host)
     assert time.monotonic() - began < 15  # of a reservationTimeout of 30 s
-
-
-def test_executors_of_unknown_size_that_come_late_are_waited_for():
-    """On a standalone cluster one has all cores of its worker, unless spark.executor.cores is set."""
-    spark = ProcessSpark({"spark.executor.instances": "1"}, CONSTANTS)
-    spark.sparkContext.startTime = time.time() * 1000
-    jvm = spark.sparkContext._jsc.sc()
-    jvm.conf().getTimeAsSeconds.return_value = 30.0
-    jvm.maxNumConcurrentTasks.side_effect = [0, 0, *[8] * 10]
-    result = fit(spark, node_functions.read, nodes=2)
-    assert [node["rows"] for node in metrics_of(result.reports).values()] == [60, 60]
 
 
 # Rows

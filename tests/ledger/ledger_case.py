@@ -39,7 +39,6 @@ NODES, EPOCHS = 2, 2
 IDS = {0: range(30), 1: range(1000, 1033)}  # of the rows of each node
 BATCH_ROWS = 6
 SHORT, LONG = 6.0, 40.0  # seconds without a sign of life that are too many, where that is the fault and where not
-FIT_DEADLINE = 60.0
 MODEL_BYTES = 1 << 16
 MODEL = bytes(MODEL_BYTES)
 CLUSTER_IDS = {0: range(32), 1: range(1000, 1032)}

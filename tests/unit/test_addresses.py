@@ -7,8 +7,8 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
-from tfos_ml.agent.rendezvous import NodeInfo, ReservedPort
-from tfos_ml.agent.spark_task import BarrierTask, check_driver, task_info_of
+from tfos_ml.agent.rendezvous import ReservedPort
+from tfos_ml.agent.spark_task import check_driver
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport
 from tfos_ml.protocol.addresses import Endpoint
@@ -21,7 +21,6 @@ ONE = make_template(1)
 
 CLUSTER = "spark://master:7077"
 HAS_IPV6 = socket.has_ipv6 and addresses.is_loopback("::1")
-CARD = {"rank": 0, "label": "worker:0", "port": 5, "versions": {}, "pid": 1}
 
 
 def session(master=CLUSTER, **settings):
@@ -76,17 +75,6 @@ def test_a_port_that_is_none_is_named(name, value):
         endpoint(**{name: value})
 
 
-@pytest.mark.parametrize(("text", "ports"), [("0", range(1)), ("5000", range(5000, 5001)), ("5-7", range(5, 8))])
-def test_ports_of_nodes(text, ports):
-    assert addresses.node_ports(session(**{"spark.tfos_ml.nodePorts": text})) == ports
-
-
-@pytest.mark.parametrize("text", ["-", "7-5", "x", "0-5", "5-65536", "-5", "1-2-3"])
-def test_ports_of_nodes_that_are_none_are_named(text):
-    with pytest.raises(errors.ClusterConfigError, match=rf"spark\.tfos_ml\.nodePorts={text} is no range of ports"):
-        addresses.node_ports(session(**{"spark.tfos_ml.nodePorts": text}))
-
-
 # Listening
 
 
@@ -118,14 +106,6 @@ def test_the_driver_takes_the_next_port_while_one_is_taken_and_says_when_there_i
     finally:
         for server in servers:
             server.close()
-
-
-@pytest.mark.parametrize(
-    ("address", "why"), [("192.0.2.99", "Cannot assign requested address"), ("no-such-host.invalid", "not known|resol")]
-)
-def test_an_address_that_is_not_this_hosts_is_named(address, why):
-    with pytest.raises(errors.ClusterConfigError, match=f"spark.driver.bindAddress={address}, .*{why}"):
-        ControlServer(endpoint(driver__bindAddress=address), ONE)
 
 
 def test_what_listens_on_all_addresses_is_reached_at_the_host():
@@ -179,63 +159,6 @@ def test_ipv6_from_the_server_to_the_call():
         server.close()
 
 
-@pytest.mark.skipif(not HAS_IPV6, reason="no IPv6 here")
-def test_a_reserved_port_is_taken_in_both_families():
-    port = ReservedPort()
-    port.reserve()
-    try:
-        for family, address in [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]:
-            with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
-                other.bind((address, port.number))
-    finally:
-        port.release()
-
-
-@pytest.mark.parametrize(("host", "address"), [("10.0.0.1", "10.0.0.1:5"), ("fd00::2", "[fd00::2]:5"), ("a", "a:5")])
-def test_addresses_in_the_cluster_spec(host, address):
-    assert NodeInfo(**CARD, host=host).address == address
-
-
-class Task:
-    """As much of Spark's task context as an address is."""
-
-    def __init__(self, address):
-        self._address = address
-
-    def partitionId(self):
-        return 0
-
-    def getTaskInfos(self):
-        return [SimpleNamespace(address=self._address)]
-
-    def cpus(self):
-        return 1
-
-    def resources(self):
-        return {}
-
-    def taskAttemptId(self):
-        return 0
-
-    def attemptNumber(self):
-        return 0
-
-
-@pytest.mark.parametrize(
-    ("address", "control", "host"),
-    [
-        ("10.0.0.5:4000", None, "10.0.0.5"),
-        ("[fd00::2]:4000", None, "fd00::2"),
-        ("192.0.2.2:4000", "grpc+tls://127.0.0.1:5", "127.0.0.1"),  # a local session
-        ("127.0.0.3:4000", "grpc+tls://127.0.0.1:5", "127.0.0.3"),
-        ("worker.example:4000", None, "worker.example"),
-    ],
-)
-def test_where_a_node_of_a_barrier_job_is(address, control, host):
-    location = {"location": control, "token": ""} if control else None
-    assert BarrierTask(Task(address), location).host == host
-
-
 # Out of reach
 
 
@@ -248,19 +171,6 @@ def test_a_driver_out_of_reach_is_an_error_that_names_the_settings(name):
     assert isinstance(found, errors.ClusterConfigError)
     assert f"spark.driver.host={name}" in str(found)
     assert f"spark.tfos_ml.port ({port} now)" in str(found)
-
-
-def test_a_driver_in_reach_is_fine():
-    server = ControlServer("127.0.0.1", ONE)
-    try:
-        check_driver(server.address)
-    finally:
-        server.close()
-
-
-def test_a_barrier_task_whose_host_cannot_find_the_driver_trains_without_it():
-    control = {"location": "grpc+tls://no-such-host.invalid:5", "token": ""}
-    assert BarrierTask(Task("10.0.0.5:4000"), control).host == "10.0.0.5"
 
 
 def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():
@@ -278,10 +188,6 @@ def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():
     assert "spark.tfos_ml.nodePorts" in str(found)
 
 
-def test_where_a_node_of_a_plain_job_is():
-    assert task_info_of(Task(""), 0, {"location": "grpc+tls://127.0.0.1:5", "token": ""}).host == "127.0.0.1"
-
-
 @pytest.mark.parametrize(
     ("text", "ports"),
     [("9997", range(9997, 9998)), ("9997-9999", range(9997, 10000)), ("", None), ("tcp://10.0.0.7:6006", None)],
@@ -289,10 +195,3 @@ def test_where_a_node_of_a_plain_job_is():
 def test_ports_of_variables_but_those_of_services_of_kubernetes(text, ports, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_PORT", text)
     assert addresses.ports_of_variable("TENSORBOARD_PORT") == ports
-
-
-@pytest.mark.parametrize("text", ["x", "70000", "9999-9997"])
-def test_variables_that_are_no_ports_are_named(text, monkeypatch):
-    monkeypatch.setenv("TFOS_SERVER_PORT", text)
-    with pytest.raises(errors.ClusterConfigError, match=f"TFOS_SERVER_PORT={text} is no range"):
-        addresses.ports_of_variable("TFOS_SERVER_PORT")

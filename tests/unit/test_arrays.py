@@ -37,10 +37,6 @@ def image(height, width, channels, data=None):
 
 
 class TestPlain:
-    @pytest.mark.parametrize("array", [pa.array([1, None]), pa.array([["a"], []]), pa.array([b"x"])])
-    def test_leaves_alone_what_is_plain(self, array):
-        assert plain(array) is array
-
     def test_days_microseconds_and_decimals_are_numbers(self):
         assert plain(pa.array([datetime.date(1970, 1, 3), None])).equals(pa.array([2, None], pa.int32()))
         moments = pa.array([[datetime.datetime(1970, 1, 1, 0, 0, 1), None], None], pa.list_(pa.timestamp("us")))
@@ -65,9 +61,6 @@ class TestPlain:
         assert plain(pa.array([], VECTOR)).to_pylist() == []
         assert plain(pa.array([None], VECTOR)).to_pylist() == [None]
 
-    def test_vectors_may_differ_in_width(self):
-        assert plain(pa.array([dense(), sparse(2, i1=1.0)], VECTOR)).to_pylist() == [[], [0.0, 1.0]]
-
     def test_images_are_lists_of_rows_of_pixels(self):
         array = pa.array([image(2, 1, 3), None, image(1, 2, 1), image(0, 0, 3)], IMAGE)
         expected = [[[[0, 1, 2]], [[3, 4, 5]]], None, [[[0], [1]]], []]
@@ -76,10 +69,6 @@ class TestPlain:
         same = plain(pa.array([image(2, 2, 3)] * 2, IMAGE))
         values = to_numpy(same, spec_of(same.type, "x", "x"))
         assert (values.shape, values.dtype) == ((2, 2, 2, 3), np.uint8)
-
-    def test_another_struct_is_no_tensor(self):
-        with pytest.raises(ShapeError, match=r"A struct of \['a'\] is no tensor"):
-            plain(pa.array([{"a": 1}]))
 
     def test_an_image_of_another_size_than_it_says_is_an_error(self):
         with pytest.raises(ShapeError, match="2 x 2 pixels and 3 channels has 5 bytes of data, expected 12"):

@@ -4,9 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tfos_ml import NodeContext
 from tfos_ml.data.arrow import value_bytes
-from tfos_ml.data.order import SHUFFLE_WINDOW_BLOCKS, permute, shuffle_block, shuffled
+from tfos_ml.data.order import SHUFFLE_WINDOW_BLOCKS, shuffle_block, shuffled
 
 SEED = 11
 SHAPES = [(1, 1), (7, 3), (1000, 3), (1000, 1), (64 * 3, 3), (64 * 3 + 1, 3), (5000, 7), (10_000, 10_000), (99, 1000)]
@@ -32,16 +31,6 @@ def test_the_place_of_a_row_does_not_depend_on_which_others_a_node_has(total, bl
         assert shuffled(mine, total, SEED, 0, block).tolist() == whole[mine].tolist()
 
 
-def test_a_node_without_rows_has_no_places():
-    assert shuffled(np.zeros(0, np.int64), 100, SEED, 0, 3).tolist() == []
-
-
-def test_seed_and_epoch_decide_the_order():
-    orders = {tuple(places(1000, 3, seed, epoch)) for seed in (1, 2) for epoch in range(3)}
-    assert len(orders) == 6
-    assert places(1000, 3, 2, 1).tolist() == places(1000, 3, 2, 1).tolist()
-
-
 def test_a_window_has_the_rows_of_few_blocks_and_shuffles_them():
     total, block = 5000, 7
     order = np.argsort(places(total, block))
@@ -52,14 +41,6 @@ def test_a_window_has_the_rows_of_few_blocks_and_shuffles_them():
         assert len(blocks) <= SHUFFLE_WINDOW_BLOCKS + 1  # two may be cut at its ends
         assert (np.diff(window) == 1).mean() < 0.2
         assert blocks.max() - blocks.min() > len(blocks)  # from all over
-
-
-def test_the_docs_of_a_dataset_tell_how_many():
-    assert f"{SHUFFLE_WINDOW_BLOCKS} blocks" in NodeContext.dataset.__doc__
-
-
-def test_without_blocks_all_rows_are_permuted():
-    assert shuffled(np.arange(99), 99, SEED, 3).tolist() == permute(np.arange(99), 99, SEED, 3).tolist()
 
 
 @pytest.mark.parametrize("size", [0, 999, 1000])

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.compat import TFNode, TFSparkNode, compat, gpu_info, gpus, map_functions, pipeline, reservation, util
+from tfos_ml.compat import TFNode, TFSparkNode, compat, gpu_info, gpus, map_functions, reservation
 
 USER = getpass.getuser()
 
@@ -87,18 +87,6 @@ def nvidia_smi(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("nvidia_smi")
-def test_free_gpus():
-    assert gpu_info.is_gpu_available()
-    assert set(gpu_info.get_gpus(3).split(",")) == {"0", "2", "3"}
-    assert [gpu_info.get_gpus(1, i) for i in range(4)] == ["0", "2", "3", "0"]
-    assert gpu_info.get_gpus(2, 1, format=gpu_info.AS_LIST) == ["2", "3"]
-    with pytest.raises(errors.ClusterConfigError, match="4 GPUs are wanted, but only 3"):
-        gpu_info.get_gpus(4)
-    with pytest.raises(errors.ParamError, match="format"):
-        gpu_info.get_gpus(1, format="tuple")
-
-
-@pytest.mark.usefixtures("nvidia_smi")
 def test_gpus_of_a_node(monkeypatch):
     ctx = TFSparkNode.TFNodeContext(1, "worker", 1, {"worker": ["a:1", "a:2"]})
 
@@ -115,43 +103,6 @@ def test_gpus_of_a_node(monkeypatch):
         visible(3, given="5,6")
     assert gpus.num_gpus(argparse.Namespace(num_gpus=2)) == gpus.num_gpus({"num_gpus": "2"}) == 2
     assert gpus.num_gpus(["--num_gpus", "2"]) is gpus.num_gpus(None) is None
-
-
-def test_a_host_without_gpus(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv(gpus.VISIBLE, "")
-    ctx = TFSparkNode.TFNodeContext()
-    assert not gpu_info.is_gpu_available()
-    gpus.assign_gpus(ctx, None)
-    gpus.assign_gpus(ctx, 1, needs_them=False)
-    with pytest.raises(errors.ClusterConfigError, match="num_gpus=1, but this node has 0"):
-        gpus.assign_gpus(ctx, 1)
-    util.single_node_env(1)
-    assert os.environ[gpus.VISIBLE] == ""
-
-
-def test_util(tmp_path):
-    (tmp_path / "program").touch()
-    assert util.find_in_path(f"/nowhere{os.pathsep}{tmp_path}", "program") == f"{tmp_path}/program"
-    assert util.find_in_path("/nowhere", "program") is False
-    assert util.get_ip_address().count(".") == 3
-    assert util._index_on_host(2, ["a:1", "b:1", "a:2"]) == 1
-
-
-def test_namespace():
-    given = pipeline.Namespace({"a": 1, "b": "x"})
-    assert (list(given), repr(given), "a" in given) == (["a", "b"], "Namespace(a=1, b='x')", True)
-    assert pipeline.Namespace(given) == given == pipeline.Namespace(argparse.Namespace(a=1, b="x"))
-    listed = pipeline.Namespace(["--a", "1"])
-    assert (list(listed), repr(listed), listed == ["--a", "1"]) == (["--a", "1"], "['--a', '1']", True)
-    with pytest.raises(errors.ParamError, match="Received"):
-        pipeline.Namespace("text")
-
-
-def test_yield_batch():
-    rows = [(i, bytearray(b"x")) for i in range(5)]
-    assert list(pipeline.yield_batch([*rows[:3], None, rows[4]], 2, 2)) == [[[0, 1], [b"x", b"x"]], [[2], [b"x"]]]
-    assert list(pipeline.yield_batch([], 2)) == []
 
 
 def test_client_takes_an_address_with_a_token():
@@ -179,12 +130,3 @@ def test_keras_models_are_exported_with_the_names_of_keras_2(tmp_path):
     assert names(keras.Model([one, two], outputs)) == (["input_1", "named"], ["a", "b"])
     compat.export_saved_model(keras.Sequential(layers), str(tmp_path / "not the chief's"))
     assert not (tmp_path / "not the chief's").exists()
-
-
-def test_auto_shard_is_off():
-    import tensorflow as tf
-
-    options = tf.data.Options()
-    compat.disable_auto_shard(options)
-    assert options.experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.OFF
-    assert compat.is_gpu_available() is bool(tf.config.list_physical_devices("GPU"))

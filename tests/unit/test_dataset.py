@@ -8,12 +8,11 @@ from tfos_ml import errors
 from tfos_ml.data import memory_budget, spool
 from tfos_ml.data.arrow import fixed_shape, list_extents
 from tfos_ml.data.memory_budget import MemoryBudget
-from tfos_ml.data.order import PARTITION_SHIFT, batch_sizes, permute
+from tfos_ml.data.order import PARTITION_SHIFT, batch_sizes
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
 from tfos_ml.worker import dataset as dataset_module
 from tfos_ml.worker.dataset import RowStore, make_dataset
-from tfos_ml.worker.windows import window_bounds
 
 SEED = 11
 TOTALS = [13, 0, 20, 4]
@@ -81,24 +80,6 @@ class TestOrder:
     def test_without_a_seed_rows_keep_the_order_of_the_dataframe(self, index_store):
         assert rows(dataset(index_store(), seed=None, epochs=2)) == [*range(TOTAL)] * 2
 
-    def test_with_a_seed_rows_come_in_the_agreed_order(self, index_store):
-        agreed = [np.argsort(permute(np.arange(TOTAL), TOTAL, SEED, epoch)) for epoch in range(2)]
-        assert rows(dataset(index_store(), epochs=2)) == np.concatenate(agreed).tolist()
-
-    def test_each_pass_has_an_order_of_its_own(self, index_store):
-        repeated = dataset(index_store(), epochs=2)
-        order = [*rows(repeated), *rows(repeated)]
-        passes = {tuple(order[i * TOTAL : (i + 1) * TOTAL]) for i in range(4)}
-        assert len(passes) == 4
-
-    def test_passes_are_the_same_whether_in_one_iteration_or_several(self, index_store):
-        one_by_one = dataset(index_store())
-        assert rows(dataset(index_store(), epochs=3)) == [r for _ in range(3) for r in rows(one_by_one)]
-
-    def test_seed_decides(self, index_store):
-        assert rows(dataset(index_store(), seed=1)) == rows(dataset(index_store(), seed=1))
-        assert rows(dataset(index_store(), seed=1)) != rows(dataset(index_store(), seed=2))
-
     @pytest.mark.parametrize("workers", [2, 3, 5])
     @pytest.mark.parametrize("seed", [None, SEED])
     def test_order_is_the_same_for_any_split_over_workers(self, index_store, seed, workers):
@@ -108,44 +89,11 @@ class TestOrder:
             share = rows(dataset(index_store(worker, workers), epochs=2, seed=seed))
             assert share == [row for row in whole if row in mine]
 
-    def test_order_does_not_depend_on_how_rows_are_chunked(self, index_store):
-        orders = {tuple(rows(dataset(index_store(rows_a_chunk=n)))) for n in (1, 5, 1000)}
-        assert len(orders) == 1
-
 
 class TestBatches:
     def test_have_the_agreed_sizes_in_every_pass(self, index_store):
         agreed = make_dataset(index_store(), np.array([20, 10, 5, 1, 1]), 2, SEED, 0.0)
         assert [len(b) for b in batches(agreed)] == [20, 10, 5, 1, 1] * 2
-
-    def test_leave_out_rows_that_no_size_asks_for(self, index_store):
-        short = rows(make_dataset(index_store(), np.array([10, 10]), 1, SEED, 0.0))
-        assert short == rows(dataset(index_store()))[:20]
-
-    @pytest.mark.parametrize(("batch", "epochs", "steps"), [(4, 1, 10), (4, 3, 30), (1000, 2, 2), (1, 1, TOTAL)])
-    def test_number_is_known_beforehand(self, index_store, batch, epochs, steps):
-        found = dataset(index_store(), batch=batch, epochs=epochs)
-        assert found.cardinality() == steps
-        assert len(batches(found)) == steps
-
-    @pytest.mark.parametrize("block_rows", [1, 3, 7, 36])
-    def test_do_not_depend_on_the_size_of_blocks(self, index_store, monkeypatch, block_rows):
-        expected = [b.tolist() for b in batches(dataset(index_store(), epochs=2))]
-        monkeypatch.setattr(dataset_module, "BLOCK_ROWS", block_rows)
-        assert [b.tolist() for b in batches(dataset(index_store(), epochs=2))] == expected
-
-    def test_are_not_tuned_since_iterators_would_end_late(self, index_store):
-        assert dataset(index_store()).options().autotune.enabled is False
-
-    def test_no_rows_make_no_batches(self, make_store):
-        empty = dataset(make_store(INDEX, [pa.array([], pa.int64())], [], totals=[3]))
-        assert empty.cardinality() == 0
-        assert batches(empty) == []
-
-    def test_a_large_row_is_a_block_of_its_own(self, index_store, monkeypatch):
-        monkeypatch.setattr(dataset_module, "BLOCK_BYTES", 1)
-        assert index_store().block_rows() == 1
-        assert sorted(rows(dataset(index_store()))) == list(range(TOTAL))
 
 
 BUDGETS = {"one window": 1 << 20, "a row a window": 1, "some": 4 * 16 * 8}
@@ -156,10 +104,6 @@ class TestSpilledRows:
 
     def spilled(self, index_store, budget, **options):
         return index_store(on_disk=True, budget=MemoryBudget(BUDGETS[budget]), **options)
-
-    def test_are_marked(self, index_store):
-        assert not index_store().spilled
-        assert index_store(on_disk=True).spilled
 
     def test_lie_on_disk_where_the_budget_ends(self, index_store):
         size = len(index_store()) * 16
@@ -175,27 +119,6 @@ class TestSpilledRows:
         found = batches(dataset(self.spilled(index_store, budget, shuffle_block=block), batch, 2, seed))
         assert [b.tolist() for b in found] == [b.tolist() for b in expected]
         assert sorted(itertools.chain(*found[: len(found) // 2])) == list(range(TOTAL))
-
-    @pytest.mark.parametrize("workers", [2, 3])
-    def test_the_order_of_blocks_is_the_same_for_any_split_over_workers(self, index_store, workers):
-        whole = rows(dataset(index_store(shuffle_block=2), epochs=2))
-        for worker in range(workers):
-            mine = set(range(TOTAL)[worker::workers])
-            store = self.spilled(index_store, "some", worker=worker, workers=workers, shuffle_block=2)
-            assert rows(dataset(store, epochs=2)) == [row for row in whole if row in mine]
-
-    def test_partly_in_memory_come_in_the_same_order(self, index_store, monkeypatch):
-        monkeypatch.setattr(spool, "DISK_BATCH_BYTES", 32)
-        one = index_store(held=3 * 600)
-        assert 0 < one._batches.nbytes_held < one.nbytes
-        assert rows(dataset(one, epochs=2)) == rows(dataset(index_store(), epochs=2))
-
-    @pytest.mark.parametrize("most", [0.0, 100.0], ids=["sorted into files", "window by window"])
-    def test_both_ways_of_reading_give_the_same(self, index_store, monkeypatch, tmp_path, most):
-        monkeypatch.setattr(dataset_module, "MOST_READINGS", most)
-        found = self.spilled(index_store, "some")
-        assert rows(dataset(found, epochs=2)) == rows(dataset(index_store(), epochs=2))
-        assert not list(tmp_path.glob("**/pass-*"))
 
     def test_files_of_a_pass_that_is_given_up_are_deleted(self, index_store, monkeypatch, tmp_path):
         monkeypatch.setattr(dataset_module, "MOST_READINGS", 0.0)
@@ -216,11 +139,6 @@ class TestSpilledRows:
         one.check_room()
         in_blocks.check_room()
 
-    def test_rows_that_no_size_asks_for_are_left_out(self, index_store, monkeypatch):
-        monkeypatch.setattr(dataset_module, "MOST_READINGS", 0.0)
-        short = rows(make_dataset(self.spilled(index_store, "some"), np.array([10, 10]), 1, SEED, 0.0))
-        assert short == rows(dataset(index_store()))[:20]
-
     def test_no_more_than_a_window_is_loaded_at_a_time(self, index_store, monkeypatch):
         monkeypatch.setattr(dataset_module, "MOST_READINGS", 100.0)
         loaded = []
@@ -230,22 +148,6 @@ class TestSpilledRows:
         assert rows(dataset(store, seed=None)) == list(range(TOTAL))
         assert sum(loaded) == TOTAL
         assert max(loaded) * 16 <= store.budget.window
-
-    def test_batches_on_disk_are_small(self, make_store, monkeypatch, tmp_path):
-        monkeypatch.setattr(spool, "DISK_BATCH_BYTES", 100)
-        store = make_store(INDEX, [pa.array(range(TOTAL))], ROW_IDS, rows_a_chunk=100, on_disk=True)
-        assert len(store._batches) > 4
-        assert rows(dataset(store, seed=None)) == list(range(TOTAL))
-
-    def test_sums_and_bounds_are_those_of_rows_in_memory(self, index_store):
-        spilled, held = index_store(on_disk=True), index_store()
-        assert spilled.byte_sum(0) == held.byte_sum(0)
-        assert spilled.bounds(0) == held.bounds(0) == (0, TOTAL - 1)
-
-    def test_the_first_rows_are_there_without_a_pass(self, index_store):
-        found, at = self.spilled(index_store, "some").first(3)
-        (numbers,) = found.gather(at, 0)
-        assert numbers.tolist() == index_store().first(3)[0].gather(np.arange(3), 0)[0].tolist()
 
     @pytest.mark.parametrize("ragged", [False, True])
     @pytest.mark.parametrize("seed", [None, SEED])
@@ -271,121 +173,12 @@ class TestSpilledRows:
             assert one["x"].tolist() == other["x"].tolist()
 
 
-@pytest.mark.parametrize(
-    ("total", "rows", "edges", "bounds"),
-    [
-        (10, 4, [], [0, 4, 8, 10]),
-        (10, 100, [3], [0, 10]),
-        (10, 4, [3, 6, 9], [0, 3, 6, 10]),
-        (10, 7, [3, 6, 9], [0, 6, 10]),
-        (10, 2, [5], [0, 2, 4, 5, 7, 9, 10]),
-        (0, 3, [], [0, 0]),
-    ],
-)
-def test_windows_end_at_edges_they_have_room_for(total, rows, edges, bounds):
-    assert window_bounds(total, rows, np.array(edges, np.int64)) == bounds
-
-
 def spec(name, role, dtype, ndim=0):
     return ColumnSpec(name, name, role, dtype, ndim)
 
 
 IDS = list(range(4))
-X = pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]], pa.list_(pa.float32()))
 Y = pa.array([0, 1, 2, 3], pa.int32())
-W = pa.array([0.5, 1.0, 1.5, 2.0], pa.float64())
-ROLES = {
-    "features alone": ((spec("features", "feature", "float32", 1),), [X], False, False, "x"),
-    "label": ((spec("features", "feature", "float32", 1), spec("label", "label", "int32")), [X, Y], False, False, "xy"),
-    "weight": (
-        (
-            spec("features", "feature", "float32", 1),
-            spec("label", "label", "int32"),
-            spec("weight", "weight", "float64"),
-        ),
-        [X, Y, W],
-        False,
-        False,
-        "xyw",
-    ),
-    "named": (
-        (
-            spec("a", "feature", "float32", 1),
-            spec("b", "feature", "float64"),
-            spec("p", "label", "int32"),
-            spec("q", "label", "float64"),
-            spec("weight", "weight", "float64"),
-        ),
-        [X, W, Y, W, W],
-        True,
-        True,
-        "named",
-    ),
-    "one named feature": ((spec("a", "feature", "int32"),), [Y], True, False, "one"),
-}
-
-
-@pytest.mark.parametrize("case", ROLES.values(), ids=ROLES)
-def test_structure_follows_the_roles_of_the_columns(make_store, case):
-    columns, arrays, named_features, named_labels, kind = case
-    store = make_store(FeedSchema(columns, named_features, named_labels), arrays, IDS, totals=[4], rows_a_chunk=3)
-    found = dataset(store, batch=4, seed=None)
-    x, y, w = X.to_pylist(), Y.to_pylist(), W.to_pylist()
-    expected = {
-        "x": x,
-        "xy": (x, y),
-        "xyw": (x, y, w),
-        "named": ({"a": x, "b": w}, {"p": y, "q": w}, w),
-        "one": {"a": y},
-    }[kind]
-    import tensorflow as tf
-
-    (batch,) = batches(found)
-    assert tf.nest.map_structure(lambda v: v.tolist(), batch) == expected
-    assert tf.nest.map_structure(lambda s: s.dtype.name, found.element_spec) == tf.nest.map_structure(
-        lambda v: v.dtype.name, batch
-    )
-
-
-@pytest.mark.parametrize("seed", [None, SEED])
-def test_columns_of_a_row_stay_together(make_store, seed):
-    columns = (spec("features", "feature", "float32", 1), spec("label", "label", "int32"))
-    store = make_store(FeedSchema(columns), [X, Y], IDS, totals=[4], rows_a_chunk=2)
-    for features, labels in batches(dataset(store, batch=3, epochs=4, seed=seed)):
-        assert features.tolist() == [X.to_pylist()[label] for label in labels]
-
-
-DTYPES = ["int8", "int16", "int32", "int64", "float32", "float64", "bool"]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("ndim", "shape"), [(0, ()), (1, (2,)), (2, (2, 1))])
-def test_element_spec_tells_dtype_and_shape(make_store, dtype, ndim, shape):
-    values = np.arange(4 * int(np.prod(shape))).reshape(4, *shape).astype(dtype)
-    array = pa.array(values.tolist(), nested(pa.from_numpy_dtype(dtype), ndim))
-    schema = FeedSchema((spec("features", "feature", dtype, ndim),))
-    found = dataset(make_store(schema, [array], IDS, totals=[4]), seed=None)
-    assert found.element_spec.dtype.name == dtype
-    assert found.element_spec.shape.as_list() == [None, *shape]
-    assert batches(found)[0].tolist() == values.tolist()
-
-
-def nested(kind, ndim):
-    for _ in range(ndim):
-        kind = pa.list_(kind)
-    return kind
-
-
-@pytest.mark.parametrize(
-    ("dtype", "values"),
-    [("string", ["grüße 🎉", "", "a\0b", "x" * 1000]), ("binary", [b"\0", b"", b"\xff\xfe\0\0", b"x" * 1000])],
-)
-def test_text_arrives_byte_by_byte(make_store, dtype, values):
-    schema = FeedSchema((spec("features", "feature", dtype),))
-    store = make_store(schema, [pa.array(values)], IDS, totals=[4], rows_a_chunk=3)
-    found = dataset(store, seed=None)
-    assert found.element_spec.dtype.name == "string"
-    assert rows(found) == [v.encode() if isinstance(v, str) else v for v in values]
 
 
 class TestRagged:
@@ -399,34 +192,6 @@ class TestRagged:
         assert found.cardinality() == 4
         first, second = ([[1, -1, -1], [2, 3, 4]], [0, 1]), ([[-1, -1], [5, 6]], [2, 3])
         assert [(x.tolist(), y.tolist()) for x, y in batches(found)] == [first, second] * 2
-
-    def test_batches_have_the_agreed_sizes(self, make_store):
-        schema = FeedSchema((spec("features", "feature", "int64", 1),))
-        store = make_store(schema, [self.LISTS], IDS, totals=[4])
-        assert [len(b) for b in batches(make_dataset(store, np.array([2, 1, 1]), 2, SEED, 0.0))] == [2, 1, 1] * 2
-
-    def test_shuffled_rows_keep_their_elements(self, make_store):
-        schema = FeedSchema((spec("features", "feature", "int64", 1),))
-        store = make_store(schema, [self.LISTS], IDS, totals=[4], rows_a_chunk=2)
-        found = [[n for n in row if n >= 0] for b in batches(dataset(store, batch=3, pad_value=-1)) for row in b]
-        assert sorted(found) == sorted(self.LISTS.to_pylist())
-
-    @pytest.mark.parametrize(
-        ("dtype", "lists", "padded"),
-        [
-            ("string", [["a"], ["b", "é"]], [[b"a", b""], [b"b", "é".encode()]]),
-            ("binary", [[b"\0"], [b"b", b"c"]], [[b"\0", b""], [b"b", b"c"]]),
-            ("float32", [[1.0], [2.0, 3.0]], [[1.0, 9.0], [2.0, 3.0]]),
-            ("bool", [[True], [True, True]], [[True, True], [True, True]]),
-        ],
-    )
-    def test_every_kind_of_element_can_be_padded(self, make_store, dtype, lists, padded):
-        schema = FeedSchema((spec("features", "feature", dtype, 1),))
-        store = make_store(schema, [pa.array(lists)], [0, 1], totals=[2], rows_a_chunk=1)
-        if dtype == "float32":
-            store = make_store(schema, [pa.array(lists, pa.list_(pa.float32()))], [0, 1], totals=[2], rows_a_chunk=1)
-        (batch,) = batches(dataset(store, batch=2, seed=None, pad_value=9.0))
-        assert batch.tolist() == padded
 
 
 GIB = 1 << 30
@@ -444,8 +209,3 @@ def test_nodes_of_a_host_with_their_copies_take_half_of_what_is_free(nodes, free
     assert not budget.has_room_for_copy(largest + 100)
     monkeypatch.setattr(memory_budget, "free_memory", lambda: nodes * largest + GIB)
     assert not budget.has_room_for_copy(largest)
-
-
-def test_a_setting_is_each_nodes_own(monkeypatch):
-    monkeypatch.setattr(memory_budget, "free_memory", lambda: 100 * GIB)
-    assert MemoryBudget.of_node(800).among(2, 800) == MemoryBudget(800, 2)

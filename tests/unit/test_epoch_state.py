@@ -97,10 +97,6 @@ class TestExactness:
     def test_means_and_sums_are_exact(self, keras, is_exact, name):
         assert is_exact(getattr(keras.metrics, name)())
 
-    @pytest.mark.parametrize("name", ["PearsonCorrelation", "ConcordanceCorrelation"])
-    def test_correlations_are_not(self, keras, is_exact, name):
-        assert not is_exact(getattr(keras.metrics, name)())
-
     def test_every_metric_of_keras_is_judged_here(self, keras):
         every = {n for n, v in vars(keras.metrics).items() if isinstance(v, type)}
         judged = {*METRICS, "Mean", "Sum", "PearsonCorrelation", "ConcordanceCorrelation"}
@@ -146,11 +142,6 @@ class TestLeafMetrics:
         model = fitted(metrics=["mae", keras.metrics.AUC(name="auc")], weighted_metrics=["mse"])
         assert [m.name for m in leaf_metrics(model)] == ["loss", "mae", "auc", "mse"]
 
-    def test_are_the_loss_alone_without_metrics(self, fitted):
-        from tfos_ml.keras.sync import leaf_metrics
-
-        assert [m.name for m in leaf_metrics(fitted())] == ["loss"]
-
 
 class TestAlone:
     def test_metrics_stay_as_they_are_and_are_not_warned_of(self, keras, fitted, group):
@@ -162,22 +153,3 @@ class TestAlone:
         assert MetricSums(model, group, PassRules()).bring_together(1.0) == {}
         for one, other in zip(before, [np.asarray(v) for m in model.metrics for v in m.variables], strict=True):
             np.testing.assert_array_equal(one, other)
-
-    @pytest.mark.parametrize("values", [{}, {"a": 2.0, "b": np.float32(3)}])
-    def test_an_average_is_of_ones_own_values(self, fitted, group, values):
-        from tfos_ml.keras.data_parallel import PassRules
-        from tfos_ml.keras.sync import MetricSums
-
-        assert MetricSums(fitted(), group, PassRules()).average(values, 1.0) == values
-
-    def test_layer_state_stays_as_it_is(self, keras, fitted, group):
-        from tfos_ml.keras.sync import LayerState
-
-        model = fitted([keras.layers.BatchNormalization()])
-        state = LayerState(model, group)
-        state.begin()
-        model.fit(np.random.rand(4, 2), np.zeros((4, 1)), verbose=0)
-        before = [np.asarray(v) for v in model.non_trainable_variables]
-        state.bring_together(1.0)
-        for one, other in zip(before, model.non_trainable_variables, strict=True):
-            np.testing.assert_array_equal(one, np.asarray(other))

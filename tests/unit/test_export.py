@@ -1,10 +1,8 @@
 import contextlib
 import functools
 import inspect
-import json
 import os
 import resource
-import tarfile
 
 import keras
 import numpy as np
@@ -19,7 +17,6 @@ from tfos_ml.inference.saved_model import (
     SIGNATURE_FILE,
     Signature,
     TensorInfo,
-    argument_names,
     load,
     parse_signature,
     read_signature,
@@ -118,12 +115,6 @@ class TestSignatureNames:
         assert signature == Signature({"features": floats(4)}, {"scores": floats(2)})
         np.testing.assert_allclose(outputs["scores"], model(ROWS), rtol=1e-6)
 
-    def test_functional_model_of_named_features_has_their_names(self, export):
-        named = FeedSchema((ColumnSpec("image", "pixels", "feature", "float32", 1),), named_features=True), [(4,)]
-        given = keras.Input((4,), name="image")
-        signature, _ = export(keras.Model(given, keras.layers.Dense(1, name="y")(given)), named, image=ROWS)
-        assert signature == Signature({"image": floats(4)}, {"y": floats(1)})
-
     @pytest.mark.parametrize("kind", ["dict", "list"])
     def test_several_inputs_have_the_names_of_the_mapping(self, export, kind):
         model = two_inputs(kind)
@@ -131,50 +122,6 @@ class TestSignatureNames:
         assert signature == Signature({"left": floats(2), "right": floats(3)}, {"joined": floats(2)})
         expected = model({"left": LEFT, "right": RIGHT} if kind == "dict" else [LEFT, RIGHT])
         np.testing.assert_allclose(outputs["joined"], expected, rtol=1e-6)
-
-    def test_inputs_in_another_order_than_the_columns_are_matched_by_name(self, export):
-        left, right = keras.Input((2,), name="left"), keras.Input((3,), name="right")
-        model = keras.Model([right, left], keras.layers.Concatenate(name="y")([right, left]))
-        _, outputs = export(model, PAIR, left=LEFT, right=RIGHT)
-        assert outputs["y"].tolist() == np.concatenate([RIGHT, LEFT], axis=1).tolist()
-
-    def test_list_of_inputs_with_names_of_their_own_is_matched_by_position(self, export):
-        first, second = keras.Input((2,), name="first"), keras.Input((3,), name="second")
-        model = keras.Model([first, second], keras.layers.Concatenate(name="y")([first, second]))
-        signature, outputs = export(model, PAIR, left=LEFT, right=RIGHT)
-        assert list(signature.inputs) == ["left", "right"]
-        assert outputs["y"].tolist() == np.concatenate([LEFT, RIGHT], axis=1).tolist()
-
-    def test_several_outputs_have_the_names_of_their_layers(self, export):
-        given = keras.Input((4,))
-        heads = [keras.layers.Dense(units, name=name)(given) for units, name in ((1, "price"), (3, "kind"))]
-        signature, _ = export(keras.Model(given, heads), features=ROWS)
-        assert signature.outputs == {"price": floats(1), "kind": floats(3)}
-
-    def test_outputs_in_a_dict_have_its_keys(self, export):
-        given = keras.Input((4,))
-        heads = {"cost": keras.layers.Dense(1, name="a")(given), "class": keras.layers.Dense(3, name="b")(given)}
-        signature, _ = export(keras.Model(given, heads), features=ROWS)
-        assert signature.outputs == {"cost": floats(1), "class": floats(3)}
-
-    def test_two_outputs_of_one_layer_are_numbered(self, export):
-        given = keras.Input((4,))
-        layer = keras.layers.Dense(4, name="same")
-        first = layer(given)
-        signature, _ = export(keras.Model(given, [first, layer(first)]), features=ROWS)
-        assert signature.outputs == {"output_0": floats(4), "output_1": floats(4)}
-
-    def test_sequential_model_that_is_built(self, export):
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="scores")])
-        signature, outputs = export(model, features=ROWS)
-        assert signature == Signature({"features": floats(4)}, {"scores": floats(2)})
-        np.testing.assert_allclose(outputs["scores"], model(ROWS), rtol=1e-6)
-
-    def test_sequential_model_that_is_not_built_takes_shape_and_dtype_of_the_columns(self, export):
-        model = keras.Sequential([keras.layers.Dense(2, name="scores")])
-        signature, outputs = export(model, features=ROWS)
-        assert signature == Signature({"features": floats(4)}, {"scores": floats(2)})
-        np.testing.assert_allclose(outputs["scores"], model(ROWS), rtol=1e-6)
 
     @pytest.mark.parametrize("built", [False, True])
     def test_subclassed_model(self, export, built):
@@ -185,31 +132,10 @@ class TestSignatureNames:
         assert signature == Signature({"features": floats(4)}, {"output_0": floats(2)})
         np.testing.assert_allclose(outputs["output_0"], model(ROWS), rtol=1e-6)
 
-    def test_subclassed_model_of_several_inputs_is_called_with_a_dict(self, export):
-        model = Doubling(lambda y: {"twice": 2 * y})
-        signature, outputs = export(model, PAIR, left=LEFT, right=RIGHT)
-        assert signature == Signature({"left": floats(2), "right": floats(3)}, {"twice": floats(2)})
-        np.testing.assert_allclose(outputs["twice"], model({"left": LEFT, "right": RIGHT})["twice"], rtol=1e-6)
-
-    def test_subclassed_model_without_known_shapes_has_open_dimensions(self, export):
-        model = Doubling()
-        model(ROWS)
-        signature, _ = export(model, (SINGLE[0], None), features=ROWS)
-        assert signature.inputs == {"features": floats(None)}
-
     def test_plain_module(self, export):
         signature, outputs = export(Scale(), features=ROWS)
         assert signature == Signature({"features": floats(4)}, {"output_0": floats(4)})
         assert outputs["output_0"].tolist() == (3 * ROWS).tolist()
-
-    def test_plain_module_of_several_inputs(self, export):
-        signature, outputs = export(Scale(), PAIR, left=LEFT, right=RIGHT)
-        assert signature == Signature({"left": floats(2), "right": floats(3)}, {"sum": floats()})
-        assert outputs["sum"].tolist() == (LEFT.sum(1) + RIGHT.sum(1)).tolist()
-
-    def test_key_is_the_callers(self, export):
-        signature, _ = export(Scale(), key="scale", features=ROWS)
-        assert list(signature.inputs) == ["features"]
 
     def test_signatures_of_the_users_own_are_taken_as_they_are(self, export):
         module = Scale()
@@ -238,30 +164,6 @@ class TestSignatureNames:
         saved = [name for name, _ in tf.train.list_variables(str(tmp_path / "saved_model" / "variables" / "variables"))]
         assert len([name for name in saved if "VARIABLE" in name]) == 2 + reads_optimizer
         assert "optimizer" in model._trackable_children()
-
-    def test_training_behaviour_is_left_out(self, export):
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.9, name="y")])
-        _, outputs = export(model, features=ROWS)
-        assert outputs["y"].tolist() == ROWS.tolist()
-
-    @pytest.mark.parametrize(
-        ("dtype", "ndim", "shape", "tensor"),
-        [
-            ("string", 0, (), TensorInfo("string", (None,))),
-            ("binary", 1, (2,), TensorInfo("string", (None, 2))),
-            ("int64", 1, (None,), TensorInfo("int64", (None, None))),
-            ("bool", 0, (), TensorInfo("bool", (None,))),
-            ("float64", 2, (2, 3), TensorInfo("float64", (None, 2, 3))),
-        ],
-    )
-    def test_columns_of_any_type_become_inputs(self, tmp_path, dtype, ndim, shape, tensor):
-        class Same(tf.Module):
-            def __call__(self, features):
-                return tf.identity(features)
-
-        columns = FeedSchema((ColumnSpec("features", "c", "feature", dtype, ndim),))
-        export_saved_model(Same(), str(tmp_path / "m"), columns, [shape], None, KEY)
-        assert read_signature(tmp_path / "m") == Signature({"features": tensor}, {"output_0": tensor})
 
 
 class Sampling(keras.layers.Layer):
@@ -357,20 +259,6 @@ class TestWhatFunctionsUse:
         _, outputs = export(model, columns, features=rows)
         np.testing.assert_allclose(next(iter(outputs.values())), model(rows, training=False), rtol=1e-5, atol=1e-6)
 
-    def test_inside_of_a_subclassed_model(self, export):
-        class Stacked(keras.Model):
-            def __init__(self):
-                super().__init__()
-                self.inner = [keras.layers.LSTM(3, dropout=0.3) for _ in range(2)]
-
-            def call(self, x):
-                return {"a": [layer(x[:, :, None]) for layer in self.inner], "b": x}
-
-        model = Stacked()
-        signature, outputs = export(model, features=ROWS)
-        assert signature.outputs == {"a/0": floats(3), "a/1": floats(3), "b": floats(4)}
-        np.testing.assert_allclose(outputs["a/1"], model(ROWS)["a"][1], rtol=1e-5)
-
     def test_python_is_refused(self, tmp_path):
         model = keras.Sequential(
             [
@@ -409,26 +297,6 @@ class TestNamesAreData:
             name: [1.0 * i, 2.0 * i] for i, name in enumerate(NAMES)
         }
 
-    def test_arguments_without_us_are_named_alike(self):
-        assert argument_names(NAMES) == {
-            "class": "class_",
-            "from": "from_",
-            "self": "self_",
-            "a b": "a_b_1",
-            "a_b": "a_b",
-            "sepal length (cm)": "sepal_length__cm_",
-            "od280/od315_of_diluted_wines": "od280_od315_of_diluted_wines",
-            "1st": "arg_1st",
-            "größe": "gr__e",
-            "_c0": "arg_c0",
-            "a.b": "a_b_2",
-            "A": "A",
-            "a": "a_1",
-            "args": "args",
-            "inputs": "inputs",
-            "name": "name",
-        }
-
     def test_parts_of_nested_inputs_are_named_by_their_paths(self, export):
         parts = {"pair": [keras.Input((2,)), keras.Input((3,))], "one": keras.Input((1,), name="one")}
         model = keras.Model(parts, {"y": [keras.layers.Concatenate()([*parts["pair"], parts["one"]])]})
@@ -439,19 +307,6 @@ class TestNamesAreData:
         outputs = load(path, KEY, "serve")(**map_constants(tensors))
         assert outputs["y/0"].numpy().tolist() == np.concatenate([LEFT, RIGHT, LEFT[:, :1]], axis=1).tolist()
 
-    def test_a_subclassed_model_gets_the_structure_that_it_was_built_with(self, export):
-        class Nested(keras.Model):
-            def call(self, inputs):
-                return inputs["pair"][0] + inputs["one"]
-
-        model = Nested()
-        model({"pair": [LEFT, RIGHT], "one": LEFT})
-        tensors = {"pair/0": LEFT, "pair/1": RIGHT, "one": LEFT}
-        schema = FeedSchema(tuple(ColumnSpec(n, n, "feature", "float32", 1) for n in tensors), named_features=True)
-        export_saved_model(model, export.path, schema, [(2,), (3,), (2,)], None, KEY)
-        outputs = load(export.path, KEY, "serve")(**map_constants(tensors))
-        assert outputs["output_0"].numpy().tolist() == (2 * LEFT).tolist()
-
 
 class TestWrittenSignature:
     def test_equals_what_is_read_from_the_model(self, export, tmp_path):
@@ -460,60 +315,11 @@ class TestWrittenSignature:
         assert parse_signature(text, KEY) == signature
         assert parse_signature(text, "other") is None
 
-    def test_survives_json(self):
-        signature = Signature({"a": floats(2), "b": TensorInfo("string", None)}, {"y": floats(None)})
-        assert Signature.from_json(json.loads(json.dumps(signature.to_json()))) == signature
-
-    def test_reads_well(self):
-        signature = Signature({"a": floats(2, None), "b": TensorInfo("string", None)}, {"y": floats()})
-        assert str(signature) == "inputs {a: float32(batch, 2, ?), b: string(?)}, outputs {y: float32(batch)}"
-
-    def test_own_signatures_under_other_keys_are_saved_with_just_these(self, tmp_path):
-        module = Scale()
-        export_saved_model(module, str(tmp_path / "m"), *SINGLE, {"lengths": module.lengths}, KEY)
-        assert list(read_signature(tmp_path / "m", "lengths").outputs) == ["length"]
-
-
-def keras_model():
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    return model
-
-
-def tf_keras_model():
-    tf_keras = pytest.importorskip("tf_keras")
-    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(4,))])
-    model.compile("adam", "mse")
-    return model
-
 
 def module_of_a_layer():
     module = tf.Module()
     module.parts = [Scale()]
     return module
-
-
-def checkpoint():
-    """Something that is saved and has no ``variables``."""
-    return tf.train.Checkpoint(parts=[tf.Variable(1.0)])
-
-
-def model_without_variables_and_its_optimizer():
-    tf_keras = pytest.importorskip("tf_keras")
-    model = tf_keras.Sequential([tf_keras.layers.Flatten(input_shape=(4,))])
-    model.compile("adam", "mse")
-    return model
-
-
-@pytest.mark.parametrize(
-    "make",
-    [keras_model, tf_keras_model, Scale, module_of_a_layer, checkpoint, model_without_variables_and_its_optimizer],
-)
-def test_whose_variables_are_a_strategys(make):
-    assert not is_distributed(make())
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        model = make()
-    assert is_distributed(model)
 
 
 def test_a_variable_of_a_strategy_anywhere_in_a_model_makes_it_distributed():
@@ -523,21 +329,10 @@ def test_a_variable_of_a_strategy_anywhere_in_a_model_makes_it_distributed():
     assert is_distributed(model)
 
 
-@pytest.mark.parametrize(
-    "model", [None, object(), tf.Module(), keras.Sequential()], ids=lambda model: type(model).__name__
-)
-def test_what_has_no_variables_is_not_distributed(model):
-    assert not is_distributed(model)
-
-
 class TestExportErrors:
     def test_module_that_cannot_be_called_needs_signatures(self, tmp_path):
         with pytest.raises(ModelError, match=r"A Module cannot be called, so it needs signatures="):
             export_saved_model(tf.Module(), str(tmp_path / "m"), *SINGLE, None, KEY)
-
-    def test_model_of_more_inputs_than_features_names_both(self, tmp_path):
-        with pytest.raises(ModelError, match=r"2 inputs \(\['left', 'right'\]\), but the features are \['features'\]"):
-            export_saved_model(two_inputs("list"), str(tmp_path / "m"), *SINGLE, None, KEY)
 
 
 class TestReadSignatureErrors:
@@ -553,18 +348,9 @@ class TestReadSignatureErrors:
         with pytest.raises(ModelError, match=f"There is no SavedModel in {directory}"):
             read_signature(directory)
 
-    def test_wrong_tag_is_answered_with_the_tags_there_are(self, saved):
-        with pytest.raises(ModelError, match=r"has no tags 'train,gpu'\. It has: \[\['serve'\]\]"):
-            read_signature(saved, KEY, "train,gpu")
-
     def test_wrong_key_is_answered_with_the_keys_there_are(self, saved):
         with pytest.raises(ModelError, match=r"has no signature 'scale'\. It has: \['serving_default'\]"):
             read_signature(saved, "scale")
-
-    def test_file_that_is_no_model_is_named(self, tmp_path):
-        (tmp_path / "saved_model.pb").write_bytes(b"\xff" * 100)
-        with pytest.raises(ModelError, match=str(tmp_path)):
-            read_signature(tmp_path)
 
 
 @pytest.fixture
@@ -604,26 +390,12 @@ class TestPublish:
         assert contents(written) == contents(source)
         assert list(written.parent.iterdir()) == [written]
 
-    def test_empty_directory_is_replaced(self, source, tmp_path):
-        target = tmp_path / "out"
-        target.mkdir()
-        publish(str(source), str(target), "run1")
-        assert contents(target) == contents(source)
-
     def test_failed_copy_leaves_nothing(self, source, tmp_path):
         target = tmp_path / "out" / "model"
         target.parent.mkdir()
         with full_disk(room=1 << 16), pytest.raises(OSError, match="too large"):
             publish(str(source), str(target), "run1")
         assert list(target.parent.iterdir()) == []
-
-    def test_failed_copy_leaves_an_empty_target_empty(self, source, tmp_path):
-        target = tmp_path / "out"
-        target.mkdir()
-        with full_disk(room=1 << 16), pytest.raises(OSError, match="too large"):
-            publish(str(source), str(target), "run1")
-        assert list(target.iterdir()) == []
-        assert not list(tmp_path.glob("*.partial-*"))
 
     def test_what_another_run_has_published_meanwhile_is_kept(self, source, tmp_path):
         target = tmp_path / "out"
@@ -645,11 +417,6 @@ class TestPublish:
             commit(str(target), "late")
         assert contents(target) == contents(source)
 
-    def test_what_the_driver_does_not_see_is_an_error(self, tmp_path):
-        with pytest.raises(DestinationError, match="the chief has written .*partial-run1, but the driver does not see"):
-            commit(str(tmp_path / "out"), "run1")
-        assert not list(tmp_path.iterdir())
-
     def test_what_the_driver_cannot_write_is_a_typed_error(self, source, tmp_path):
         parent = tmp_path / "taken"
         stage(str(source), f"{parent}/out", "run1")
@@ -658,29 +425,12 @@ class TestPublish:
             commit(f"{parent}/out", "run1")
         assert (parent / "out").read_text() == "a file by now"
 
-    def test_missing_source_leaves_nothing(self, tmp_path):
-        with pytest.raises(OSError, match="none"):
-            publish(str(tmp_path / "none"), str(tmp_path / "out" / "model"), "run1")
-        assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
-
-    def test_published_model_can_be_fetched(self, source, tmp_path):
-        publish(str(source), str(tmp_path / "out"), "run1")
-        fetch(f"file://{tmp_path}/out", str(tmp_path / "back"))
-        assert contents(tmp_path / "back") == contents(source)
-
     @pytest.mark.parametrize("what", ["nothing", "a file"])
     def test_fetching_what_is_no_directory_is_an_error(self, tmp_path, what):
         if what == "a file":
             (tmp_path / "model").write_text("x")
         with pytest.raises(ModelError, match=f"There is no SavedModel at exportDir='{tmp_path}/model'"):
             fetch(str(tmp_path / "model"), str(tmp_path / "back"))
-
-
-def test_packed_model_unpacks_to_the_same(source, tmp_path):
-    archive = pack(str(source), tmp_path)
-    with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path / "back", filter="data")
-    assert contents(tmp_path / "back") == contents(source)
 
 
 def test_same_content_is_packed_into_the_same_bytes(source, tmp_path):
@@ -708,21 +458,3 @@ class TestCheckDestination:
         (tmp_path / "empty").mkdir()
         assert check_destination(str(tmp_path / target)) is None
         assert check_destination(f"file://{tmp_path / target}") is None
-
-    def test_directory_in_use_is_refused(self, source):
-        assert check_destination(str(source)) == "it exists and is not empty"
-
-    def test_file_is_refused(self, source):
-        assert check_destination(str(source / "saved_model.pb")) == "it is a file"
-
-    def test_place_that_cannot_be_written_is_refused(self, source):
-        assert check_destination(str(source / "saved_model.pb" / "below")).startswith("it cannot be written: ")
-        assert check_destination("/proc/new").startswith("it cannot be written: ")
-
-    @pytest.mark.parametrize("uri", ["relative/path", "nosuchscheme://host/path", ""])
-    def test_what_is_no_uri_is_refused(self, uri):
-        assert isinstance(check_destination(uri), str)
-
-    def test_leaves_no_probe_behind(self, tmp_path):
-        check_destination(str(tmp_path / "new"))
-        assert list(tmp_path.iterdir()) == []

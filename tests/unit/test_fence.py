@@ -28,11 +28,6 @@ def test_the_newest_attempt_writes_and_those_before_it_do_not(attempt):
         first.check()
 
 
-def test_an_attempt_that_never_took_it_does_not_write(attempt):
-    with pytest.raises(SupersededError):
-        attempt("a").check()
-
-
 def test_what_an_earlier_attempt_writes_late_does_not_count(attempt):
     first, second = attempt("f"), attempt("a")
     assert first.counts("epoch-00001-old")  # of a time before fences

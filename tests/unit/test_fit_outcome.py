@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tfos_ml.protocol.template import make_template
-from tfos_ml.stages.fit_outcome import independence, missing_export
+from tfos_ml.stages.fit_outcome import independence
 
 
 def reports(*labels, reads="dataset", coordinates=(), rows=30):
@@ -20,11 +20,6 @@ TWO = make_template(2)
 
 def test_workers_with_rows_of_their_own_and_nothing_in_common():
     assert "worker:0 alone, which was trained on 30 of 60 rows" in independence(reports("worker:0", "worker:1"), TWO)
-
-
-def test_workers_with_files_of_their_own():
-    said = independence(reports("worker:0", "worker:1", reads="files", rows=0), TWO)
-    assert "its own share of the files" in said
 
 
 @pytest.mark.parametrize(
@@ -42,13 +37,6 @@ def test_workers_with_files_of_their_own():
 )
 def test_nothing_is_said_of_others(found, template):
     assert independence(found, template) is None
-
-
-def test_how_a_chief_ended_that_exported_nothing():
-    assert "worker:0, so" in missing_export({"label": "worker:0", "ending": "returned"})
-    assert "(sys.exit(0) at a.py, line 3, in f)" in missing_export(
-        {"label": "worker:0", "ending": "sys.exit(0) at a.py, line 3, in f"}
-    )
 
 
 PROGRAM = """

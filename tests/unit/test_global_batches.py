@@ -43,13 +43,6 @@ class TestGlobalBatches:
             for number, rows in enumerate(alone):
                 assert sorted(np.concatenate([worker[number] for worker in together])) == sorted(rows)
 
-    @pytest.mark.parametrize("workers", [1, 3])
-    def test_each_worker_takes_the_rows_of_a_step_in_the_order_of_all(self, workers):
-        alone = np.concatenate(steps_of(np.arange(TOTAL), TOTAL, 8, SEED))
-        for places in shares(workers):
-            mine = np.concatenate(steps_of(places, TOTAL, 8, SEED))
-            assert mine.tolist() == [row for row in alone if row in places]
-
     @pytest.mark.parametrize(("total", "batch", "steps"), [(0, 4, 0), (1, 4, 1), (8, 4, 2), (9, 4, 3), (3, 100, 1)])
     def test_all_steps_but_the_last_are_full(self, total, batch, steps):
         batches = GlobalBatches(np.arange(total), total, batch)
@@ -57,23 +50,6 @@ class TestGlobalBatches:
         assert batches.steps == len(sizes) == steps
         assert sizes.sum() == len(batches) == total
         assert (sizes[:-1] == batch).all()
-
-    def test_without_a_seed_step_k_is_the_kth_run_of_rows(self):
-        steps = steps_of(np.random.default_rng(0).permutation(10), 10, 4)
-        assert [step.tolist() for step in steps] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-    def test_each_epoch_has_an_order_of_its_own_which_the_seed_decides(self):
-        def order(seed, epoch):
-            return tuple(np.concatenate(steps_of(np.arange(TOTAL), TOTAL, 8, seed, epoch)))
-
-        assert len({order(seed, epoch) for seed in (1, 2) for epoch in range(3)}) == 6
-        assert order(1, 2) == order(1, 2)
-
-    @pytest.mark.parametrize("seed", [None, SEED])
-    def test_a_worker_without_rows_takes_none_in_every_step(self, seed):
-        order, sizes = GlobalBatches(np.zeros(0, np.int64), TOTAL, 8).epoch(seed, 0)
-        assert order.tolist() == []
-        assert sizes.tolist() == [0] * 5
 
 
 class TestDensePlaces:
@@ -85,31 +61,6 @@ class TestDensePlaces:
         every = np.arange(total)
         assert dense_places(every, bitmap).tolist() == np.searchsorted(marked, every).tolist()
         assert dense_places(marked, bitmap).tolist() == list(range(len(marked)))
-
-    @pytest.mark.parametrize("edge", [0, 7, 8, 31, 32, 63, 64, 65, 127, 128])
-    def test_count_a_row_at_the_edge_of_a_byte_or_word(self, edge):
-        near = np.array([max(edge - 1, 0), edge, edge + 1])
-        assert dense_places(near, mark_rows(np.array([edge]), 130)).tolist() == [0, 0, 1]
-
-    def test_are_right_among_millions_of_rows(self):
-        total = 5_000_001
-        marked = np.flatnonzero(np.random.default_rng(1).random(total) < 0.7)
-        some = np.concatenate([marked[::1000], marked[-3:]])
-        assert dense_places(some, mark_rows(marked, total)).tolist() == np.searchsorted(marked, some).tolist()
-
-    @pytest.mark.parametrize("workers", [2, 3])
-    def test_bitmaps_of_all_workers_add_up(self, workers):
-        validates = np.arange(TOTAL) % 5 == 2
-        parts = [mine[~validates[mine]] for mine in shares(workers)]
-        bitmap = np.sum([mark_rows(part, TOTAL) for part in parts], axis=0, dtype=np.int32)
-        assert bitmap.tolist() == mark_rows(np.flatnonzero(~validates), TOTAL).tolist()
-        places = np.concatenate([dense_places(part, bitmap) for part in parts])
-        assert sorted(places) == list(range((~validates).sum()))
-
-    def test_of_no_rows_are_none(self):
-        none = np.zeros(0, np.int64)
-        assert mark_rows(none, 0).tolist() == [0, 0]
-        assert dense_places(none, mark_rows(none, TOTAL)).tolist() == []
 
 
 ROWS = 10
@@ -155,16 +106,6 @@ def labels_of(dataset):
 
 
 class TestDataset:
-    def test_is_not_tuned_since_iterators_would_end_late(self, make_store):
-        assert pass_of(make_store()).options().autotune.enabled is False
-
-    def test_has_a_batch_a_step_with_all_columns_of_its_rows(self, make_store):
-        found = pass_of(make_store())
-        assert found.cardinality() == 3
-        assert labels_of(found) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-        for features, labels in found.as_numpy_iterator():
-            assert features.tolist() == [[label, label * 10] for label in labels]
-
     @pytest.mark.parametrize("size", [2, 3, 5])
     @pytest.mark.parametrize("seed", [None, SEED])
     def test_steps_of_all_workers_are_those_of_one(self, make_store, size, seed):
@@ -198,9 +139,6 @@ class TestDataset:
         first, *_ = pass_of(make_store(0, 2, ragged=True), pad_value=-1).as_numpy_iterator()
         assert first[0].tolist() == [[1, -1, -1], [3, 3, 3]]
 
-    def test_ragged_steps_without_rows_are_empty(self, make_store):
-        assert labels_of(pass_of(make_store(1, 5, ragged=True), batch=2)) == [[1], [], [], [6], []]
-
     @pytest.mark.parametrize("block_rows", [1, 3, 5, 8])
     @pytest.mark.parametrize(("rank", "size"), [(0, 1), (1, 3)])
     def test_steps_do_not_depend_on_the_size_of_blocks(self, make_store, monkeypatch, block_rows, rank, size):
@@ -208,16 +146,3 @@ class TestDataset:
         expected = labels_of(pass_of(store, batch=2, seed=SEED))
         monkeypatch.setattr(dataset_module, "BLOCK_ROWS", block_rows)
         assert labels_of(pass_of(store, batch=2, seed=SEED)) == expected
-
-    def test_asks_for_the_epoch_when_an_iteration_begins(self, make_store):
-        import tensorflow as tf
-
-        store, epochs = make_store(), []
-        spec = (tf.TensorSpec([None, 2], tf.int64), tf.TensorSpec([None], tf.int64))
-        batches = GlobalBatches(store.indices, ROWS, 4)
-        found = make_global_dataset(
-            store, batches, SEED, lambda: len(epochs), lambda rows, at: rows.gather(at, 0), spec
-        )
-        for epoch in range(3):
-            assert labels_of(found) == labels_of(pass_of(store, seed=SEED, epoch=epoch))
-            epochs.append(epoch)

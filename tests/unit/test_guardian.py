@@ -4,16 +4,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ends, lives, wait_until
+from conftest import ends, lives
 
 from tfos_ml.agent.process import new_marker
 from tfos_ml.agent.reaper import Reaper
-from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.protocol.template import make_template
 from tfos_ml.worker.forkserver import MARKER
 
 pytestmark = pytest.mark.slow
@@ -95,22 +92,6 @@ class TestEndOfTheSupervisor:
         assert ends(node.child)
         assert not directory.exists()
 
-    def test_by_a_signal_to_its_group_is_outlived(self, supervise, directory):
-        node = supervise(directories=[str(directory)])
-        os.killpg(node.process.pid, signal.SIGKILL)
-        assert ends(node.guardian)
-        assert ends(node.child)
-        assert not directory.exists()
-
-    def test_in_the_middle_of_a_message_is_cleaned_up_after(self, directory):
-        read, write = os.pipe()
-        with subprocess.Popen([sys.executable, "-m", "tfos_ml.agent.reaper"], stdin=read) as guardian:
-            os.close(read)
-            os.write(write, f'{{"marker": "g-cut", "directories": ["{directory}"]}}\n{{"control": '.encode())
-            os.close(write)
-            assert guardian.wait(DEADLINE) == 0
-        assert not directory.exists()
-
     def test_old_guardian_spares_the_next_attempt_of_the_same_task(self, supervise, directory):
         """Spark starts a stage again while the guardians of its first attempt are still at work."""
         old = supervise(marker=new_marker(), directories=[str(directory)])
@@ -147,12 +128,6 @@ class TestFinish:
         assert child.wait(DEADLINE) == -signal.SIGKILL
         assert not directory.exists()
 
-    def test_deletes_nothing_else(self, directory):
-        neighbour = Path(f"{directory}-2")
-        neighbour.mkdir()
-        Reaper("g-3", [str(directory)]).finish(report=False)
-        assert neighbour.is_dir()
-
     @pytest.mark.parametrize("is_known", [True, False])
     def test_does_the_work_of_a_guardian_that_was_killed(self, start, directory, is_known):
         guardian = Reaper("g-4", [str(directory)])
@@ -164,19 +139,6 @@ class TestFinish:
         assert not guardian.finish(report=True)
         assert child.wait(1) == -signal.SIGKILL
         assert not directory.exists()
-
-    def test_does_the_work_of_a_guardian_that_is_frozen(self, start, directory, monkeypatch):
-        monkeypatch.setattr("tfos_ml.agent.reaper.CLEANUP_TIMEOUT", 0.5)
-        guardian = Reaper("g-5", [str(directory)])
-        child = start("g-5")
-        guardian.guard(pid=child.pid)
-        guardian._process.send_signal(signal.SIGSTOP)
-        for _ in range(70):  # of 1 KiB: more than a pipe holds
-            guardian.guard(text="x" * 1000)
-        assert not guardian.finish(report=True)
-        assert child.wait(1) == -signal.SIGKILL
-        assert not directory.exists()
-        assert guardian._process.returncode == -signal.SIGKILL
 
 
 class TestWatch:
@@ -192,24 +154,6 @@ class TestWatch:
         assert ends(node.child)
         assert not directory.exists()
 
-    def test_driver_is_told_before(self, supervise):
-        server = ControlServer("127.0.0.1", make_template(4))
-        try:
-            watching = {"watch": self.WATCH, "frozen": "it is frozen"}
-            node = supervise(directories=[], watching=watching, control=server.address)
-            node.process.send_signal(signal.SIGSTOP)
-            assert node.process.wait(DEADLINE) == -signal.SIGKILL
-            assert server.nodes.failure() == "it is frozen"
-            assert ends(node.guardian)
-            assert server.nodes.wait_gone(DEADLINE)
-        finally:
-            server.close()
-
-    def test_supervisor_that_lives_is_left_alone(self, supervise):
-        node = supervise(directories=[], watching={"watch": self.WATCH})
-        assert not ends(node.process.pid, seconds=2 * self.WATCH)
-        assert lives(node.child)
-
     def test_freeze_of_all_together_is_not_blamed_on_the_supervisor(self, supervise):
         """As of a control group, or a virtual machine."""
         node = supervise(directories=[], watching={"watch": self.WATCH})
@@ -220,12 +164,4 @@ class TestWatch:
         for pid in both:
             os.kill(pid, signal.SIGCONT)
         assert not ends(node.process.pid, seconds=2 * self.WATCH)
-        assert lives(node.child)
-
-    def test_pause_shorter_than_the_watch_is_forgiven(self, supervise):
-        node = supervise(directories=[], watching={"watch": 3 * self.WATCH})
-        node.process.send_signal(signal.SIGSTOP)
-        assert not ends(node.process.pid, seconds=self.WATCH)
-        node.process.send_signal(signal.SIGCONT)
-        assert wait_until(lambda: psutil.Process(node.process.pid).status() != psutil.STATUS_STOPPED, DEADLINE)
         assert lives(node.child)

@@ -4,7 +4,7 @@ import pytest
 from pyarrow import fs
 
 from tfos_ml import errors
-from tfos_ml.common import filesystems, hadoop, redact
+from tfos_ml.common import filesystems, hadoop
 from tfos_ml.inference.publishing import check_destination
 
 URI = "s3a://bucket/models/a%20b"
@@ -56,25 +56,6 @@ def test_keys_are_taken_and_hidden_in_what_is_shown(provider):
     assert "AKIA" not in filesystems.redact(uri)
 
 
-def test_settings_of_the_bucket_win():
-    found, _ = options(translated(**KEYS, **{"fs.s3a.bucket.bucket.endpoint.region": "us-east-2"}))
-    assert found["region"] == "us-east-2"
-
-
-@pytest.mark.parametrize(
-    "provider",
-    [
-        "com.amazonaws.auth.EnvironmentVariableCredentialsProvider",
-        "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider",
-        "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
-        "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
-    ],
-)
-def test_what_amazons_own_chain_finds_is_left_to_it(provider):
-    found, _ = options(translated(**KEYS, **{"fs.s3a.aws.credentials.provider": provider}))
-    assert (found["access_key"], found["secret_key"]) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
@@ -88,30 +69,6 @@ def test_what_cannot_be_taken_is_named_with_what_to_write(settings, what):
     assert "hidden" not in str(caught.value)
 
 
-@pytest.mark.parametrize("provider", [None, f"{SIMPLE},org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"])
-def test_session_tokens_are_taken_and_hidden(provider):
-    token = "IQoJ/b3+JpZ2=="
-    settings = KEYS | {"fs.s3a.session.token": token, "fs.s3a.endpoint": "http://127.0.0.1:9"}
-    uri = translated(**settings | ({"fs.s3a.aws.credentials.provider": provider} if provider else {}))
-    found = filesystems.open_uri(uri)[0].__reduce__()[1][0]
-    assert [found[name] for name in ("access_key", "secret_key", "session_token")] == [*KEYS.values(), token]
-    assert found["endpoint_override"] == "127.0.0.1:9"
-    assert "IQoJ" not in filesystems.redact(uri)
-    assert token in redact.secrets_of_uri(uri)
-
-
-def test_a_provider_without_tokens_leaves_the_token():
-    settings = KEYS | {"fs.s3a.session.token": "hidden", "fs.s3a.aws.credentials.provider": SIMPLE}
-    assert "hidden" not in translated(**settings)
-
-
-def test_the_name_of_amazon_gets_the_same_settings():
-    named = translated(**KEYS)
-    assert translated(URI.replace("s3a", "s3"), **KEYS) == named
-    unknown = {"fs.s3a.aws.credentials.provider": "com.example.Own", "fs.s3a.endpoint.region": "eu-west-3"}
-    assert translated("s3://bucket/x", **KEYS, **unknown) == "s3://bucket/x?region=eu-west-3"
-
-
 @pytest.mark.parametrize(
     "uri", ["s3://bucket/x?region=us-east-1", "s3://key:secret@bucket/x", "s3://key:sec/ret@bucket/x"]
 )
@@ -119,17 +76,7 @@ def test_what_a_uri_says_itself_wins(uri):
     assert translated(uri, **KEYS) == uri
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/x", "/models", "hdfs:///x", "s3ab://x/y"])
-def test_other_uris_stay(uri, monkeypatch):
-    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)  # of tests before, with a store's settings
-    assert hadoop.s3_uri(uri, {}.get) == hadoop.pyarrow_uri(uri) == uri
-
-
 def test_without_a_session_the_error_says_what_to_write(monkeypatch):
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     assert hadoop.pyarrow_uri(URI) == URI
     assert "Write 's3://bucket/models/a%20b?region=...'" in check_destination(URI)
-
-
-def test_a_relative_destination_says_what_to_write():
-    assert "Write an absolute path, or a URI" in check_destination("models/1")

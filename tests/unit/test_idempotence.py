@@ -11,8 +11,6 @@ import pyarrow.flight as flight
 import pytest
 from test_endpoint import Node
 
-from tfos_ml import errors
-from tfos_ml.agent import progress_link
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo
@@ -22,19 +20,14 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client, results, transport
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
-    AssignPartition,
-    Done,
-    FeedSegment,
     GetOutcome,
     NodeProgress,
     ReportGone,
     ReportProgress,
-    Request,
-    SendFile,
     SendResults,
 )
 from tfos_ml.protocol.failure import NodeFailure
-from tfos_ml.protocol.partition_grants import GRANTED, PENDING, TAKEN, GrantClient, PartitionGrants, check_rows
+from tfos_ml.protocol.partition_grants import GRANTED, PENDING, TAKEN, PartitionGrants, check_rows
 from tfos_ml.protocol.template import make_template
 from tfos_ml.tfcluster.address import ClusterAddress
 
@@ -90,10 +83,6 @@ class FaultyServer(ControlServer):
         if fault == "late":
             threading.Event().wait(self.late_for)
         return answer
-
-
-class NoSuch(Request[Done], frozen=True):
-    """What no server offers."""
 
 
 @pytest.fixture
@@ -194,23 +183,6 @@ def test_an_attempt_that_gets_no_grant_gives_up_its_claim_and_the_next_one_feeds
     assert server.counts["ReleasePartition"] == 1
 
 
-def test_what_cannot_be_settled_ends_the_node(two_nodes):
-    nodes, server = two_nodes
-    nodes[0].claims._patience = 0.0
-    server.plan("CommitPartition", "lost")
-    feed(nodes, server, PARTITIONS[:1])
-    with pytest.raises(errors.NodeLostError, match="cannot confirm which rows of a feed count"):
-        next(nodes[0].inlet.feed(()))
-
-
-def test_a_node_that_does_not_hear_of_its_failure_to_claim_does_not_claim_later(two_nodes):
-    nodes, server = two_nodes
-    nodes[0].claims._patience = 0.0
-    server.plan("ClaimPartition", "overtaken")  # it arrives after the release
-    fed = feed(nodes, server, PARTITIONS[:1])
-    assert (fed, rows_before_train_function(nodes)) == ({0: 10}, list(range(10)))
-
-
 def test_a_second_attempt_waits_for_the_first_and_counts_its_rows(two_nodes):
     nodes, _ = two_nodes
     client = nodes[1].claims
@@ -223,35 +195,6 @@ def test_a_second_attempt_waits_for_the_first_and_counts_its_rows(two_nodes):
     nodes[0].claims.commit(1, 0, "first", 10)
     thread.join(DEADLINE)
     assert second == [False]
-
-
-def test_a_task_whose_last_answer_is_lost_has_fed_its_rows(two_nodes, monkeypatch):
-    """Spark need not try it again, which in local mode it would not."""
-    nodes, server = two_nodes
-    hand_over = nodes[0].endpoint._hand_over
-
-    def and_break(order, chunks):
-        hand_over(order, chunks)
-        raise flight.FlightUnavailableError("the connection breaks")
-
-    monkeypatch.setattr(nodes[0].endpoint, "_hand_over", and_break)
-    assert feed(nodes[:1], server, PARTITIONS[:2], attempts=1) == {0: 10, 1: 10}
-    assert rows_before_train_function(nodes) == list(range(20))
-
-
-def test_rows_that_are_wanted_no_more_are_none(two_nodes):
-    nodes, server = two_nodes
-    nodes[0].inlet.close()
-    assert feed(nodes[:1], server, PARTITIONS[:1], attempts=1) == {0: None}
-    assert server.feeds.committed(1, 0) == {}
-
-
-def test_rows_that_are_missing_are_named():
-    check_rows({0: 10, 1: 0}, {0: 10})
-    with pytest.raises(
-        errors.RowsLostError, match="Of 2 of 3 partitions .* 1: 5 read, 4 taken over; 2: 7 read, 0 taken"
-    ):
-        check_rows({0: 10, 1: 5, 2: 7}, {0: 10, 1: 4})
 
 
 class TestClaims:
@@ -277,21 +220,6 @@ class TestClaims:
         with pytest.raises(ValueError, match="not been granted"):
             claims.commit(1, 0, "a", 10)
 
-    def test_a_release_that_comes_late_takes_nothing_away(self, claims):
-        claims.claim(1, 0, "a")
-        claims.commit(1, 0, "a", 10)
-        claims.release(1, 0, "a")
-        claims.release(1, 0, "b")
-        assert (claims.claim(1, 0, "b"), claims.committed(1)) == (TAKEN, {0: 10})
-
-    def test_nothing_is_granted_or_kept_of_a_call_that_has_ended(self, claims):
-        claims.claim(1, 0, "a")
-        claims.close(1)
-        claims.commit(1, 0, "a", 10)
-        claims.release(1, 0, "a")
-        assert claims.claim(1, 1, "a") == TAKEN
-        assert len(claims) == 0
-
 
 # Progress
 
@@ -310,43 +238,14 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
     link.say_gone()
 
 
-def test_more_reports_than_a_call_may_carry_come_with_several(serve, monkeypatch):
-    monkeypatch.setattr(progress_link, "REPORT_BYTES", 100)
-    server = serve()
-    link = ProgressLink(ControlClient(**server.address), 0, NodeProgress, period=DEADLINE)
-    link.start()
-    link.report({"step": -1, "too long": "x" * 100})
-    for i in range(50):
-        link.report({"step": i})
-    link.close()
-    assert [report["step"] for report in server.take_reports()] == list(range(50))
-    assert server.counts["ReportProgress"] > 5
-    link.say_gone()
-
-
-def test_an_older_call_does_not_undo_a_newer_one(serve, connect):
-    server = serve()
-    client = connect(server)
-
-    def ping(number, rows):
-        client.call(ReportProgress(0, "x", number, NodeProgress(rows=rows, heard=0), 0, []))
-
-    ping(2, rows=20)
-    ping(1, rows=10)
-    assert server.nodes.progress()[0].rows == 20
-    client.call(ReportGone(0))
-    ping(3, rows=30)  # sent before, and overtaken
-    assert server.nodes.wait_gone(0)
-
-
 @each_fault
 def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     server = serve(1)
     for kind in ("ReportGone", "ReportFailure", "RequestStop", "GetOutcome"):
         server.plan(kind, fault)
     client = connect(server)
-    spark_task = PlainTask(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
-    spark_task.report_failure("the first failure")
+    placement = PlainTask(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
+    placement.report_failure("the first failure")
     assert server.nodes.failure() == "the first failure"
     assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
     ClusterAddress(**server.address).request_stop()
@@ -363,8 +262,8 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
     gathered = {}
 
     def node(rank):
-        spark_task = PlainTask(TaskInfo(rank, "127.0.0.1", 1, {}), server.address, 2)
-        gathered[rank] = [spark_task.allGather(f"{rank} in {number}") for number in range(6)]
+        placement = PlainTask(TaskInfo(rank, "127.0.0.1", 1, {}), server.address, 2)
+        gathered[rank] = [placement.allGather(f"{rank} in {number}") for number in range(6)]
 
     threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]
     for thread in threads:
@@ -374,21 +273,6 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
     expected = [[f"0 in {number}", f"1 in {number}"] for number in range(6)]
     assert gathered == {0: expected, 1: expected}
     assert server.all_gather.first() == {0: "0 in 0", 1: "1 in 0"}
-
-
-def test_a_call_that_nobody_answers_is_given_up_in_time(serve, connect):
-    server = serve(1)
-    server.plan("GetOutcome", *["lost"] * 1000)
-    with pytest.raises(flight.FlightUnavailableError, match="answer is lost"):
-        connect(server).call_reliably(GetOutcome(0), 1.0)
-    assert server.counts["GetOutcome"] > 1
-
-
-def test_a_call_that_is_refused_is_not_repeated(serve, connect):
-    server = serve(1)
-    with pytest.raises(pa.ArrowException, match="unknown action"):
-        connect(server).call_reliably(NoSuch(), DEADLINE)
-    assert server.counts["NoSuch"] == 1
 
 
 # Results and files
@@ -430,68 +314,3 @@ def test_a_file_that_comes_twice_is_taken_once(serve, connect, tmp_path, fault):
     (report,) = server.take_reports()
     assert Path(report["path"]).read_bytes() == b"content" * 1000
     assert server.counts["put"] == (2 if fault == "lost" else 1)
-
-
-def test_a_file_that_is_not_whole_is_refused(serve, connect, tmp_path):
-    server = serve()
-    descriptor = transport.command(SendFile({"name": "checkpoint-1"}, size=10, delivery="a"))
-    schema = pa.schema([("part", pa.binary())])
-    with transport.connect(**server.address) as client:
-        writer, _ = client.do_put(descriptor, schema, flight.FlightCallOptions(timeout=DEADLINE))
-        writer.write_batch(pa.record_batch([pa.array([b"12345"], pa.binary())], schema=schema))
-        with pytest.raises(pa.ArrowInvalid, match="ended after 5 of 10 bytes"):
-            writer.close()
-    assert server.take_reports() == []
-
-
-# Nothing grows
-
-
-def state_of(server):
-    """How much of calls that have ended a server keeps."""
-    calls = len(server.feeds._grants), len(server.feeds._assigner)
-    return *calls, len(server.nodes._announcements), len(server.nodes._reports), len(server.all_gather._rounds)
-
-
-def test_a_stream_leaves_no_state_behind(serve, connect):
-    server = serve(1)
-    client = connect(server)
-    claims = GrantClient(client, DEADLINE)
-    reports = [{"loss": 1.0, "step": i} for i in range(1000)]
-    for number in range(1, 21):
-        server.feeds.open(number, {0: "a"})
-        for partition in range(20):
-            client.call_reliably(AssignPartition(number, partition, "b"), DEADLINE)
-            claims.take(number, partition, f"{number}-{partition}")
-            claims.commit(number, partition, f"{number}-{partition}", 1)
-        assert sum(server.feeds.committed(number, 0).values()) == 20
-        server.feeds.close(number)
-        heard = server.nodes.announce(FeedSegment("input", number, 1, 1.0))
-        call = ReportProgress(0, "x", number, NodeProgress(heard=heard - 1), (number - 1) * 1000, reports)
-        answer = client.call_reliably(call, DEADLINE)
-        assert [a.serial for a in answer.announcements] == [heard]
-    assert state_of(server) == (0, 0, 1, 0, 0)
-    server.plan("ClaimPartition")
-    assert not claims.take(1, 0, "a task that has outlived its job")
-
-
-def test_reports_that_nobody_takes_are_bounded(monkeypatch, connect):
-    monkeypatch.setattr(driver_nodes, "KEPT_REPORTS", 100)
-    server = ControlServer("127.0.0.1", make_template(1))
-    try:
-        client = connect(server)
-        for i in range(5):
-            client.call(
-                ReportProgress(0, "x", i + 1, NodeProgress(), 50 * i, [{"step": 50 * i + j} for j in range(50)])
-            )
-        assert [report["step"] for report in server.take_reports()] == list(range(150, 250))
-    finally:
-        server.close()
-
-
-def test_rounds_that_all_have_had_are_forgotten(serve):
-    server = serve(1)
-    spark_task = PlainTask(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
-    for number in range(100):
-        assert spark_task.allGather(str(number)) == [str(number)]
-    assert sorted(server.all_gather._rounds) == [0, 99]

@@ -58,18 +58,3 @@ def test_a_line_that_breaks_it_is_named(check, module, line, broken):
     done = check(module, line)
     assert done.returncode == 1
     assert broken in " ".join(done.stdout.split()), done.stdout
-
-
-def test_ruff_names_a_module_that_imports_pyspark_and_may_not(check, tmp_path):
-    with open(tmp_path / "tfos_ml" / "protocol" / "artifacts.py", "a") as file:
-        file.write("\nfrom pyspark import SparkFiles\n")
-    ruff = [sys.executable, "-m", "ruff", "check", "--no-cache", "--select", "TID253", "tfos_ml"]
-    done = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
-    assert "artifacts.py" in done.stdout
-    assert "Found 1 error" in done.stdout
-
-
-def test_a_new_folder_must_have_its_place(check, tmp_path):
-    (tmp_path / "tfos_ml" / "helpers").mkdir()
-    (tmp_path / "tfos_ml" / "helpers" / "__init__.py").write_text("")
-    assert check().returncode == 1

@@ -87,39 +87,6 @@ def test_without_names_the_order_of_the_mapping_decides_and_is_told(read, elemen
     assert "Row(pixels=..., digit=...)" in message
 
 
-def test_an_order_that_is_that_of_the_names_too_is_told_without_the_difference(read):
-    _, (said,) = read(IN_ORDER, PAIRS)
-    assert "TensorFlowOnSpark" not in str(said.message)
-
-
-def test_it_is_told_once_and_again_when_the_types_are_others(read):
-    _, said = read(IN_ORDER, PAIRS * 100, PAIRS)
-    assert len(said) == 1
-    numbers = {"a": "x", "b": "y"}
-    _, said = read(numbers, [(1, 2)], [(1.5, 2)], [(1, 2)])
-    assert ["field 0 (int64)" in str(said[0].message), "field 0 (double)" in str(said[1].message)] == [True, True]
-    assert len(said) == 2
-
-
-def test_arrays_of_many_lengths_are_of_one_type(read):
-    _, said = read(IN_ORDER, *([(np.zeros(n), n)] for n in range(1, 5)))
-    assert len(said) == 1
-    assert "field 0 (array) is 'image'" in str(said[0].message)
-
-
-def test_one_column_has_no_order(read):
-    arrays, said = read({"image": "x"}, [(image,) for image in IMAGES])
-    assert arrays["x"].tolist() == IMAGES
-    assert not said
-
-
-def test_fields_that_are_not_read_are_told(read):
-    _, (said,) = read(IN_ORDER, [(image, label, "id") for image, label in PAIRS])
-    assert "field 2 (string) is not read" in str(said.message)
-    _, (said,) = read({"image": "x"}, PAIRS)
-    assert "field 1 (int64) is not read" in str(said.message)
-
-
 @pytest.mark.parametrize("elements", [[(1,), (2,)], [1, 2], [np.zeros(3)]], ids=["tuples", "numbers", "arrays"])
 def test_fewer_fields_than_columns_are_an_error(read, elements):
     with pytest.raises(errors.ColumnNotFoundError, match=r"names 2 columns, \['image', 'label'\].* have 1 field "):

@@ -1,15 +1,11 @@
 import importlib
-import os
 import subprocess
-import sys
 
 import cloudpickle
 import pytest
 from node_tasks import make_start
 
 from tfos_ml.agent.process import ChildProcess, child_environment
-from tfos_ml.agent.reaper import Reaper
-from tfos_ml.common import interpreter
 from tfos_ml.common.interpreter import module_command, search_path
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.settings import NodeSettings
@@ -54,33 +50,6 @@ def test_processes_of_ours_run_nothing_of_the_working_directory(here, module, ar
     assert b"ModuleNotFoundError" not in done.stderr
 
 
-def test_guardian_runs_nothing_of_the_working_directory(here):
-    assert Reaper("m-here", []).finish(report=False)
-    assert_nothing_ran(here)
-
-
-def test_command_of_python_3_10_is_as_safe(here):
-    (here / "tfos_ml" / "agent").mkdir()
-    (here / "tfos_ml" / "agent" / "reaper.py").write_text((here / "json.py").read_text())
-    command = [sys.executable, "-c", interpreter._SAFE_RUN, "tfos_ml.agent.reaper"]
-    done = subprocess.run(
-        command, env=child_environment("m", 1, {}), stdin=subprocess.DEVNULL, capture_output=True, timeout=DEADLINE
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert_nothing_ran(here)
-
-
-@pytest.mark.parametrize("start", [["-P", "-m"], ["-c", interpreter._SAFE_RUN]], ids=["3.11", "3.10"])
-def test_module_has_its_arguments(tmp_path, start):
-    if start[0] == "-P" and sys.version_info < (3, 11):
-        pytest.skip("Python 3.10 has no -P")
-    (tmp_path / "shows.py").write_text("import sys\nif __name__ == '__main__': print(sys.argv[1:])")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, *start, "shows", "-m", "a b", ""]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE)
-    assert done.stdout == "['-m', 'a b', '']\n"
-
-
 def test_child_imports_what_lies_in_the_working_directory_for_the_user(tmp_path, monkeypatch):
     """As a module beside the script of a local session."""
     (tmp_path / "beside_me.py").write_text("print('imported', flush=True)\ndef train_fn(args, ctx): pass")
@@ -103,11 +72,3 @@ def test_search_path_keeps_a_working_directory_that_pythonpath_names(tmp_path, m
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{tmp_path}")
     assert str(tmp_path) in search_path()
-
-
-def test_search_path_of_a_working_directory_that_is_gone(tmp_path, monkeypatch):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert search_path()

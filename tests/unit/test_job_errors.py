@@ -5,13 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.driver.job_errors import adapt_rows_error, node_error, typed_error
+from tfos_ml.driver.job_errors import node_error
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.template import make_template
 
 HOSTS = ["10.0.0.1", "10.0.0.2"]
 RUNNING = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=object()))
-STOPPED = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
 # As Spark 4.3 says it, shortened.
 BARRIER = "Job aborted due to stage failure: Could not recover from a failed barrier ResultStage. Most recent failure "
 FETCH_FAILED = BARRIER + "reason: Stage failed because barrier task ResultTask(3, {rank}) finished unsuccessfully.\n"
@@ -67,28 +66,6 @@ def test_spark_says(text, kind, message):
     assert isinstance(error, kind)
     with pytest.raises(kind, match=f"(?s){message}"):
         raise error
-
-
-def test_rows_to_adapt_on_that_are_too_large_name_adapt_rows():
-    error = adapt_rows_error(RuntimeError(TOO_LARGE), RUNNING)
-    assert isinstance(error, errors.ResultSizeError)
-    assert "adaptRows" in str(error)
-
-
-def test_what_is_not_ours_stays_as_it_is():
-    error = RuntimeError("[DIVIDE_BY_ZERO] Division by zero")
-    assert node_error(error, RUNNING, make_template(2).nodes, HOSTS, None) is error
-    assert typed_error(error, RUNNING) is error
-    written = RuntimeError(
-        "java.io.IOException: Broken pipe\n\tat org.apache.hadoop.hdfs.DataStreamer.run(DataStreamer)"
-    )
-    assert typed_error(written, RUNNING) is written
-
-
-def test_a_session_that_is_stopped_explains_any_error():
-    error = typed_error(AttributeError("'NoneType' object has no attribute 'setCallSite'"), STOPPED)
-    assert isinstance(error, errors.FitCancelledError)
-    assert "session was stopped" in str(error)
 
 
 def test_what_a_node_has_reported_goes_before_what_spark_says():

@@ -36,13 +36,6 @@ class Late(keras.Model):
         return self.dense(inputs)
 
 
-def behind_zeros():
-    """What is NaN becomes zero, and the loss does not show it; ReLU does that on some processors only."""
-    x = keras.layers.Input((4,), name="x")
-    hidden = keras.ops.nan_to_num(keras.layers.Dense(8, name="hidden")(x))
-    return keras.Model(x, keras.layers.Dense(3, activation="softmax")(hidden))
-
-
 @pytest.fixture
 def fit(tmp_path):
     def run(make, data, loss="sparse_categorical_crossentropy", callbacks=()):
@@ -57,29 +50,6 @@ def fit(tmp_path):
         return fit_model(task, ctx, WorkerGroup.start(0, [""], timeout=60.0)), ctx
 
     return run
-
-
-def with_nan():
-    data = rows()
-    data["x"][::3, 1] = np.nan
-    return data
-
-
-def test_nan_that_the_loss_does_not_show_is_found_in_the_weights(fit):
-    with pytest.raises(errors.NonFiniteTrainingError, match=r"after epoch 1: .*hidden/kernel has [0-9]+ of 32 values"):
-        fit(behind_zeros, with_nan())
-
-
-def test_terminate_on_nan_ends_the_training_instead(fit):
-    data = with_nan()
-    data["y"] = data["x"][:, 1].copy()  # the loss is NaN, too
-    model, ctx = fit(lambda: linear(4), data, "mse", [keras.callbacks.TerminateOnNaN()])
-    assert len(ctx.logs) == 1
-    assert np.isnan(model.get_weights()[0]).any()
-
-
-def linear(width):
-    return keras.Sequential([keras.layers.Input((width,), name="x"), keras.layers.Dense(1)])
 
 
 def test_labels_of_a_model_that_knows_its_classes_late(fit):

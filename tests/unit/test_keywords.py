@@ -5,21 +5,19 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import pydoc
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
+from tfos_ml import KerasEstimator, TFEstimator, TFModel
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.saved_model import SIGNATURE_FILE
 from tfos_ml.stages.summary import TrainingSummary
 
 ROOT = Path(__file__).parents[2]
 STAGES = [TFEstimator, KerasEstimator, TFModel]
-REFUSED = ["numPS", "driverPSNodes", "evalNode", "inputMode"]
 
 
 def test_what_is_generated_is_what_the_params_make_it(monkeypatch):
@@ -42,33 +40,6 @@ def test_each_param_is_a_keyword_with_its_type_and_default(stage, method):
         assert keyword.annotation
         if param.name != "seed":
             assert keyword.default == (made.getOrDefault(param) if made.hasDefault(param) else None)
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_help_tells_type_and_default_of_each_param(stage):
-    text = pydoc.plain(pydoc.render_doc(stage))
-    for param in stage().params:
-        assert f"{param.name} : " in text
-        assert param.doc in text
-    assert "predictBatchSize : int, default 100" in text
-
-
-def test_unknown_keywords_are_still_told_the_nearest():
-    with pytest.raises(errors.ParamError, match="'epoch' \\(did you mean epochs\\?"):
-        KerasEstimator(epoch=3)
-    with pytest.raises(errors.ParamError, match="'predictbatchsize' \\(did you mean predictBatchSize"):
-        TFModel().setParams(predictbatchsize=3)
-
-
-def test_params_that_keras_estimator_refuses_are_not_listed():
-    made = KerasEstimator(epochs=2)
-    assert not {param.name for param in made.params} & set(REFUSED)
-    for name in REFUSED:
-        assert f"{name}:" not in made.explainParams()
-        assert not hasattr(made, f"set{name[0].upper()}{name[1:]}")
-        assert name not in inspect.signature(KerasEstimator).parameters
-        assert TFEstimator().hasParam(name)
-    assert made.copy().getEpochs() == 2
 
 
 def test_a_model_tells_what_it_is():

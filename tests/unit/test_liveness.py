@@ -59,9 +59,3 @@ def test_a_process_that_stands_still_since_a_collective_broke_is_told_from_one_t
     assert liveness.all_live(0, {0, 1}, 6.0)
     liveness.heard(2, 0.0)
     assert liveness.all_live(0, {0, 1, 2}, 6.0)
-
-
-def test_a_process_that_has_ended_counts_as_alive(liveness, clock):
-    liveness.heard(1, None)
-    clock.now += 1
-    assert liveness.all_live(0, {0, 1}, 6.0)

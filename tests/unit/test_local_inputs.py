@@ -15,10 +15,6 @@ from tfos_ml.inference.saved_model import Signature
 
 FOUR = Signature({"x": TensorInfo("float32", (None, 4))}, {})
 SCALAR = Signature({"x": TensorInfo("float32", (None,))}, {})
-ONE = Signature({"x": TensorInfo("float32", (None, 1))}, {})
-IMAGE = Signature({"x": TensorInfo("float32", (None, 2, 2))}, {})
-TEXT = Signature({"x": TensorInfo("string", (None,))}, {})
-RAGGED = Signature({"x": TensorInfo("int64", (None, None), ragged=True)}, {})
 RAGGED_NUMBERS = Signature({"x": TensorInfo("float32", (None, None), ragged=True)}, {})
 TWO = Signature({"a": TensorInfo("float32", (None, 2)), "b": TensorInfo("int64", (None,))}, {})
 ROW = [1.0, 0.0, 0.0, 2.0]
@@ -78,40 +74,6 @@ def test_one_row_in_any_form_is_a_batch_of_one(row):
 )
 def test_a_batch_in_any_form(rows):
     np.testing.assert_array_equal(given(rows, FOUR)["x"], [ROW, ROW])
-
-
-@pytest.mark.parametrize(
-    ("rows", "signature", "expected"),
-    [
-        (3, SCALAR, [3]),
-        ([3, 4], SCALAR, [3, 4]),
-        (3.0, ONE, [[3]]),
-        ([3, 4], ONE, [[3], [4]]),
-        ([3], ONE, [[3]]),
-        (ROW, IMAGE, [[[1, 0], [0, 2]]]),
-        ([[1, 0], [0, 2]], IMAGE, [[[1, 0], [0, 2]]]),
-        ([ROW, ROW], IMAGE, [[[1, 0], [0, 2]]] * 2),
-        ("a", TEXT, ["a"]),
-        (["a", "b"], TEXT, ["a", "b"]),
-    ],
-)
-def test_what_is_one_row_follows_the_models_input(rows, signature, expected):
-    assert given(rows, signature)["x"].tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("rows", "lists"),
-    [([1, 2, 3], [[1, 2, 3]]), ([[1, 2], [3]], [[1, 2], [3]]), ([np.array([1])], [[1]]), (np.array([1, 2]), [[1, 2]])],
-)
-def test_rows_of_a_ragged_input(rows, lists):
-    assert given(rows, RAGGED)["x"] == lists
-
-
-def test_several_inputs_by_column():
-    found = given({"left": [[1, 2], [3, 4]], "right": [5, 6]}, TWO)
-    assert found["a"].tolist() == [[1, 2], [3, 4]]
-    assert found["b"].tolist() == [5, 6]
-    assert given({"left": [1, 2], "right": 5}, TWO)["a"].tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize(

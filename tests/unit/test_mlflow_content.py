@@ -9,15 +9,6 @@ from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import content
 
 
-def test_params_are_text_by_name():
-    estimator = TFEstimator(epochs=3, inputMapping={"a": "x"}, tfArgs={"rate": 0.1, "layers": [4, 2], "data": object()})
-    params = content.params_of(estimator)
-    assert (params["epochs"], params["inputMapping"]) == ("3", "{'a': 'x'}")
-    assert (params["tfArgs.rate"], params["tfArgs.layers"]) == ("0.1", "[4, 2]")
-    assert not [name for name in params if name in ("tfArgs.data", "exportDir")]
-    assert set(map(type, params.values())) == {str}
-
-
 def test_defaults_of_the_machinery_are_no_params():
     """Red before: 27 Params, feedTimeout among them."""
     assert content.params_of(KerasEstimator(shuffle=False)) == {
@@ -26,12 +17,6 @@ def test_defaults_of_the_machinery_are_no_params():
         "batchSize": "100",
         "shuffle": "False",
     }
-
-
-def test_model_arguments_are_params_each():
-    params = content.params_of(KerasEstimator(modelArgs={"units": 8}))
-    assert params["modelArgs.units"] == "8"
-    assert "modelArgs" not in params
 
 
 @pytest.mark.parametrize(
@@ -44,11 +29,6 @@ def test_secrets_are_not_logged(name):
     assert params[f"tfArgs.{name}"] == "(not logged)"
     assert params["nodeEnv"] == str(sorted(["HF_HOME", name]))
     assert "hunter2" not in str(params)
-
-
-@pytest.mark.parametrize(("name", "value"), [("max_tokens", 512), ("tokenizer", "words"), ("token", 3), ("keys", "a")])
-def test_what_only_sounds_like_a_secret_is_logged(name, value):
-    assert content.params_of(TFEstimator(tfArgs={name: value}))[f"tfArgs.{name}"] == str(value)
 
 
 @pytest.mark.parametrize("param", ["modelDir", "exportDir", "logDir", "initialWeights"])
@@ -69,31 +49,9 @@ def test_tracking_addresses_are_told_without_user_and_password(uri, shown):
     assert redact(uri, mark="") == shown
 
 
-def test_long_values_are_cut_to_what_mlflow_takes():
-    params = content.params_of(TFEstimator(tfArgs={"text": "x" * 10_000}))
-    assert len(params["tfArgs.text"]) == 6000
-
-
-def test_tags_tell_the_shape_of_the_cluster():
-    tags = content.tags_of(TFEstimator(clusterSize=5, numPS=1, masterNode="chief", evalNode=True))
-    assert tags["tfos_ml.cluster"] == "ps: 1, chief: 1, evaluator: 1, worker: 2"
-    assert tags["estimator_class"] == "tfos_ml.TFEstimator"
-
-
 @pytest.mark.parametrize(("given", "name"), [("loss", "loss"), ("top-5 @ 1", "top-5 _ 1"), ("f1/macro", "f1/macro")])
 def test_metric_names_are_in_the_characters_that_mlflow_takes(given, name):
     assert content.metric_name(given) == name
-
-
-def test_grid_points_tell_no_secret():
-    estimator = TFEstimator()
-    point = {
-        estimator.nodeEnv: {"HF_HOME": "hunter2", "MY_TOKEN": "hunter2"},
-        estimator.exportDir: "s3://key:hunter2@bucket/models",
-        estimator.epochs: 3,
-    }
-    told = content.grid_point(point)
-    assert told == {"nodeEnv": "['HF_HOME', 'MY_TOKEN']", "exportDir": "s3://bucket/models", "epochs": "3"}
 
 
 def raised(message):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import warnings
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import tensorflow as tf
-from elsewhere import interpreter_with, interpreter_without
+from elsewhere import interpreter_with
 
 from tfos_ml import TFModel, errors
 from tfos_ml.inference.saved_model import write_signature
@@ -134,18 +132,6 @@ def test_pyfunc_takes_lists_and_numpy_arrays(saved):
     assert_expected(loaded.predict(json_round_trip(loaded)))
 
 
-def test_pyfunc_keeps_the_index_of_a_dataframe(saved):
-    import mlflow
-    from mlflow.types import Schema
-    from mlflow.types.schema import Array, ColSpec, DataType
-
-    rows = pd.DataFrame({"array": [[1], [2]]}, index=[7, 8])
-    if len(mlflow.models.utils._enforce_schema(rows, Schema([ColSpec(Array(DataType.long), "array")])).index) == 4:
-        pytest.skip("this MLflow itself takes a DataFrame with an index of its own apart")
-    loaded = mlflow.pyfunc.load_model(saved)
-    assert loaded.predict(ROWS.set_index(pd.Index([7, 8, 9]))).index.tolist() == [7, 8, 9]
-
-
 def json_round_trip(loaded):
     """The rows as a client of the scoring server sends them."""
     from mlflow.models.utils import convert_input_example_to_serving_input
@@ -154,19 +140,6 @@ def json_round_trip(loaded):
     return infer_and_parse_data(
         json.loads(convert_input_example_to_serving_input(ROWS)), loaded.metadata.signature.inputs
     )
-
-
-def test_loaded_model_is_the_same_stage(saved_model, tmp_path):
-    import tfos_ml.mlflow
-
-    model = make_model(saved_model)
-    tfos_ml.mlflow.save_model(model, str(tmp_path / "model"))
-    loaded = tfos_ml.mlflow.load_model(str(tmp_path / "model"))
-    assert loaded.uid == model.uid
-    assert {p.name: v for p, v in loaded._paramMap.items()} == {p.name: v for p, v in model._paramMap.items()}
-    assert str(loaded.signature()) == str(model.signature())
-    inputs = {name: np.array(ROWS[name].tolist()) for name in INPUTS}
-    assert loaded.predict(inputs)["total"].tolist() == EXPECTED["total"]
 
 
 def test_password_of_the_export_dir_is_not_saved_with_the_model(saved_model, tmp_path):
@@ -183,91 +156,6 @@ def test_password_of_the_export_dir_is_not_saved_with_the_model(saved_model, tmp
     assert str(loaded.signature()) == str(make_model(saved_model).signature())
 
 
-def test_model_saved_without_an_example_knows_its_tensors_only(saved_model, tmp_path):
-    import mlflow
-
-    import tfos_ml.mlflow
-
-    tfos_ml.mlflow.save_model(make_model(saved_model), str(tmp_path / "model"))
-    signature = mlflow.models.Model.load(str(tmp_path / "model")).signature
-    assert (
-        str(dict(zip(signature.inputs.input_names(), signature.inputs.input_types(), strict=True))["blob"])
-        == "DataType.string"
-    )
-    requirements = (tmp_path / "model" / "requirements.txt").read_text()
-    assert f"tensorflow=={tf.__version__}" in requirements
-    assert "pyspark" not in requirements
-
-
-@pytest.fixture(scope="module")
-def doubles(doubling, tmp_path_factory):
-    """The same as an MLflow model, loaded as a pyfunc."""
-    import mlflow
-
-    import tfos_ml.mlflow
-
-    path = str(tmp_path_factory.mktemp("saved") / "doubles")
-    tfos_ml.mlflow.save_model(TFModel(exportDir=doubling), path)
-    return mlflow.pyfunc.load_model(path)
-
-
-TWO = np.array([[1.0, 2.0], [3.0, 4.0]])
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        TWO,
-        {"features": TWO},
-        pd.DataFrame({"features": TWO.tolist()}),
-        pd.DataFrame({"features": TWO.astype(int).tolist()}),
-        pd.DataFrame({"features": list(TWO)}),
-        pd.DataFrame({"features": list(TWO.astype("float32"))}),
-    ],
-    ids=["array", "dict of arrays", "lists", "lists of integers", "arrays in a column", "of float32"],
-)
-def test_arrays_of_known_width_come_in_every_form(given, doubles):
-    """Red before for "array", "dict of arrays" and "lists of integers": the signature was Array(double)."""
-    assert [(spec.name, spec.type, spec.shape) for spec in doubles.metadata.signature.inputs] == [
-        ("features", np.dtype("float64"), (-1, 2))
-    ]
-    assert doubles.predict(given).prediction.map(list).tolist() == [[2.0, 4.0], [6.0, 8.0]]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"instances": TWO.tolist()},
-        {"inputs": {"features": TWO.tolist()}},
-        {"dataframe_split": {"columns": ["features"], "data": [[row] for row in TWO.tolist()]}},
-        {"dataframe_records": [{"features": row} for row in TWO.tolist()]},
-    ],
-    ids=lambda body: next(iter(body)),
-)
-def test_a_scoring_server_takes_arrays_in_every_form(body, doubles):
-    """Red before for "instances" and "inputs"."""
-    from mlflow.pyfunc.scoring_server import infer_and_parse_data
-
-    given = infer_and_parse_data(body, doubles.metadata.signature.inputs)
-    assert doubles.predict(given).prediction.map(list).tolist() == [[2.0, 4.0], [6.0, 8.0]]
-
-
-def test_an_array_of_another_width_is_refused(doubles):
-    import mlflow
-
-    with pytest.raises(mlflow.exceptions.MlflowException, match=r"\(2, 3\) does not match expected shape \(-1, 2\)"):
-        doubles.predict({"features": np.ones((2, 3))})
-
-
-SAVE = """
-import importlib.metadata, sys
-import tfos_ml.mlflow
-from tfos_ml import TFModel
-
-assert ".zip" in tfos_ml.__file__
-assert not [d for d in importlib.metadata.distributions() if d.name == "tfos_ml"]
-tfos_ml.mlflow.save_model(TFModel(exportDir=sys.argv[1], outputMapping={"y": "y"}), sys.argv[2])
-"""
 PREDICT = """
 import importlib.util, sys
 import mlflow.pyfunc, numpy
@@ -285,22 +173,6 @@ def run(python, program, *arguments, path=""):
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=environment, cwd="/")
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.chaos
-def test_package_that_is_only_on_the_path_goes_along(doubling, tmp_path):
-    """Red before: PackageNotFoundError: No package metadata was found for tfos_ml."""
-    python = interpreter_without(tmp_path / "venv")
-    root = Path(__file__).parents[2]
-    with zipfile.ZipFile(tmp_path / "sent.zip", "w") as archive:  # as --py-files sends it
-        for file in (root / "tfos_ml").rglob("*.py"):
-            archive.write(file, file.relative_to(root))
-    run(python, SAVE, doubling, tmp_path / "model", path=tmp_path / "sent.zip")
-    requirements = (tmp_path / "model" / "requirements.txt").read_text()
-    assert f"tensorflow=={tf.__version__}" in requirements
-    assert "tfos_ml" not in requirements
-    assert run(python, PREDICT, tmp_path / "model", "tfos_ml").splitlines()[-1] == "[[2.0, 4.0], [6.0, 8.0]]"
 
 
 @pytest.mark.slow
@@ -331,41 +203,3 @@ def test_nulls_are_an_error_or_null(saved_model, tmp_path):
         else:
             with pytest.raises(errors.NullValueError, match="Column 'text' has 1 null"):
                 served.predict(with_null)
-
-
-def test_missing_columns_are_named(saved_model, saved, tmp_path):
-    import tfos_ml.mlflow
-    from tfos_ml.mlflow.pyfunc import _load_pyfunc
-
-    with pytest.raises(errors.ColumnNotFoundError, match="Feature column 'text' does not exist. Available columns"):
-        _load_pyfunc(f"{saved}/data/tf_model").predict(ROWS.drop(columns="text"))
-    with pytest.raises(errors.ColumnNotFoundError, match="input_example lacks the feature columns"):
-        tfos_ml.mlflow.save_model(make_model(saved_model), str(tmp_path / "other"), input_example=ROWS[["scalar"]])
-    assert not (tmp_path / "other").exists()
-
-
-def test_a_single_input_takes_an_array(doubling, tmp_path):
-    import tfos_ml.mlflow
-    from tfos_ml.mlflow.pyfunc import _load_pyfunc
-
-    model = TFModel(exportDir=doubling)
-    tfos_ml.mlflow.save_model(model, str(tmp_path / "model"), input_example=np.ones((1, 2)))
-    served = _load_pyfunc(str(tmp_path / "model" / "data" / "tf_model"))
-    scored = served.predict(np.array([[1.0, 2.0], [3.0, 4.0]]))
-    assert np.stack(scored.prediction).tolist() == [[2.0, 4.0], [6.0, 8.0]]
-
-
-def test_models_of_other_flavors_are_refused(tmp_path):
-    import mlflow
-
-    import tfos_ml.mlflow
-
-    class Nothing(mlflow.pyfunc.PythonModel):
-        def predict(self, context, model_input: list[str]) -> list[str]:
-            return model_input
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # that a pickle is not safe
-        mlflow.pyfunc.save_model(str(tmp_path / "model"), python_model=Nothing(), pip_requirements=[])
-    with pytest.raises(errors.ModelError, match=r"has no flavor 'tfos_ml', but \['python_function'\]"):
-        tfos_ml.mlflow.load_model(str(tmp_path / "model"))

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import tempfile
 
 import numpy as np
 import pyarrow as pa
@@ -64,15 +63,6 @@ def test_no_inodes_on_the_local_disk_is_a_typed_error(small, monkeypatch, free):
     assert len(os.listdir(small)) == 2 - free
 
 
-def test_no_inodes_for_temporary_files_is_a_typed_error(small, monkeypatch):
-    for number in range(2):
-        (small / str(number)).touch()
-    monkeypatch.setattr(tempfile, "tempdir", str(small))
-    with pytest.raises(NodeFailure, match=rf"{small}.* 0 inodes free.*TMPDIR") as caught:
-        list(supervise(make_node(), ()))
-    assert caught.value.failure.error is errors.SpoolFullError
-
-
 def wait_for_rows(args, ctx):
     ctx.dataset()
 
@@ -117,11 +107,3 @@ def test_what_a_node_returns_and_the_disk_has_no_room_for_is_a_typed_error(tmp_p
         assert caught.value.failure.error is errors.SpoolFullError
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-def test_a_full_disk_is_told_from_what_tensorflow_says(tmp_path):
-    match, room = rf"the model has no room on the node: .*{tmp_path}.* MiB", spool.room_for("the model", str(tmp_path))
-    with pytest.raises(errors.SpoolFullError, match=match), room:
-        raise RuntimeError("{{function_node __wrapped__SaveV2}} part-0; No space left on device [Op:SaveV2]")
-    with pytest.raises(RuntimeError, match="out of memory"), spool.room_for("the model", str(tmp_path)):
-        raise RuntimeError("out of memory")

@@ -1,6 +1,3 @@
-import getpass
-import os
-
 import pytest
 
 from tfos_ml.protocol.paths import absolute_path
@@ -65,8 +62,3 @@ def test_object_stores_have_no_homes(default_fs, path, place):
 )
 def test_local_paths_are_those_of_the_driver(default_fs, path, place):
     assert absolute_path(path, default_fs, **PLACES) == place
-
-
-def test_where_the_driver_is_not_known_they_are_those_of_this_process():
-    assert absolute_path("~", "file:///", "/work") == os.path.expanduser("~")
-    assert absolute_path("a", "hdfs:///", "/work") == f"hdfs:///user/{getpass.getuser()}/a"

@@ -55,19 +55,6 @@ def test_start_is_that_of_the_process():
     assert start_mark(NO_PID) is None
 
 
-def test_start_of_a_process_with_any_name(tmp_path):
-    program = tmp_path / "a) R 1 2 (b"
-    program.symlink_to("/bin/sleep")
-    with subprocess.Popen([str(program), "600"]) as child:
-        assert start_ticks(child.pid) >= start_ticks(os.getpid())
-        child.kill()
-
-
-def test_handle_of_a_pid_that_started_at_another_time_is_none(kernel):
-    assert ProcessHandle.open(NO_PID) is None
-    assert ProcessHandle.open(os.getpid(), start_ticks(os.getpid()) - 1) is None
-
-
 def test_signal_reaches_the_process_alone(kernel, group):
     leader, member = group
     with ProcessHandle.open(leader.pid, start_ticks(leader.pid)) as handle:
@@ -78,15 +65,6 @@ def test_signal_reaches_the_process_alone(kernel, group):
         handle.send_signal(signal.SIGKILL)  # again is fine
         assert handle.wait(DEADLINE)
     assert member.is_running()
-
-
-def test_group_ends(kernel, group):
-    leader, member = group
-    with ProcessHandle.open(leader.pid) as handle:
-        handle.kill_group()
-        assert leader.wait(DEADLINE) == -signal.SIGKILL
-        assert ended(member)
-        handle.kill_group()
 
 
 REUSED = """

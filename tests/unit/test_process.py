@@ -8,17 +8,13 @@ import pytest
 from conftest import ends, lives
 
 from tfos_ml.agent.process import (
-    LINES_A_SECOND,
-    TAIL_LINES,
     ChildProcess,
-    OutputRelay,
     child_environment,
     describe_exit,
     kill_tree,
-    new_marker,
 )
 from tfos_ml.common.pids import ProcessHandle
-from tfos_ml.worker.forkserver import MARKER, NO_MARKER
+from tfos_ml.worker.forkserver import MARKER
 
 DEADLINE = 10.0
 
@@ -48,14 +44,6 @@ def start():
 
 
 class TestKillTree:
-    def test_ends_a_child_and_its_group(self, start):
-        child = start(["sh", "-c", "sleep 600 & echo $!; wait"], start_new_session=True)
-        grandchild = int(child.stdout.readline())
-        kill_tree(ProcessHandle.open(child.pid), "no such marker")
-        assert ends(child.pid)
-        assert ends(grandchild)
-        assert child.wait(DEADLINE) == -signal.SIGKILL
-
     def test_finds_a_grandchild_in_a_session_of_its_own_by_the_marker(self, start):
         child = start(["sh", "-c", "setsid sleep 600 & echo $!; wait"], marker="m-1", start_new_session=True)
         grandchild = int(child.stdout.readline())
@@ -71,29 +59,10 @@ class TestKillTree:
         kill_tree(None, "m-2")
         assert ends(orphan)
 
-    def test_ends_a_process_that_was_stopped(self, start):
-        child = start(["sh", "-c", "echo ready; read line"], marker="m-3", start_new_session=True)
-        assert child.stdout.readline() == "ready\n"
-        child.send_signal(signal.SIGSTOP)
-        kill_tree(None, "m-3")
-        assert ends(child.pid)
-
     def test_spares_processes_of_other_nodes(self, start):
         other = start(["sleep", "600"], marker="m-40", start_new_session=True)
         kill_tree(None, "m-4")
         assert lives(other.pid)
-
-    def test_of_a_process_that_is_gone_does_nothing(self, start):
-        child = start(["true"], start_new_session=True)
-        handle = ProcessHandle.open(child.pid)
-        child.wait(DEADLINE)
-        kill_tree(handle, "m-5")
-
-
-def test_markers_of_two_attempts_differ():
-    first, second = new_marker(), new_marker()
-    assert first != second
-    assert len(first) == len(second) == len(NO_MARKER)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +81,6 @@ def test_exit_is_described(returncode, code, name, sentence):
     found = describe_exit(returncode)
     assert found[:2] == (code, name)
     assert found[2].startswith(sentence)
-
-
-@pytest.mark.parametrize("numbers", [range(1, 32), range(32, 65)], ids=["standard", "real-time"])
-def test_death_by_any_signal_is_described(numbers):
-    for number in numbers:
-        code, name, sentence = describe_exit(-number)
-        assert code is None, number
-        assert name in sentence, number
 
 
 @pytest.mark.parametrize("returncode", [-9, 137])
@@ -147,19 +108,11 @@ class TestChildEnvironment:
         assert name not in environment
         assert "s3cret" not in environment.values()
 
-    def test_keeps_everything_else(self, monkeypatch):
-        monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
-        assert child_environment("m", 1, {})["HADOOP_CONF_DIR"] == "/etc/hadoop"
-
     def test_sizes_thread_pools_by_the_cores_of_the_task(self, monkeypatch):
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         environment = child_environment("m", 4, {})
         for name in ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
             assert environment[name] == "4"
-
-    def test_user_wins_over_all_but_the_marker(self):
-        extra = {"OMP_NUM_THREADS": "7", "TF_CONFIG": "{}", MARKER: "mine"}
-        assert child_environment("m", 1, extra) == {**child_environment("m", 1, {}), **extra, MARKER: "m"}
 
     def test_child_imports_what_this_process_can(self, tmp_path, monkeypatch, start):
         (tmp_path / "only_here.py").write_text("print('found')")
@@ -169,14 +122,6 @@ class TestChildEnvironment:
         command = [sys.executable, "-m", "only_here"]
         output = subprocess.run(command, env=child_environment("m", 1, {}), capture_output=True, text=True)
         assert output.stdout == "found\n"
-
-    def test_archives_of_installed_packages_are_left_out(self, monkeypatch):
-        monkeypatch.syspath_prepend("/spark/python/lib/pyspark.zip")
-        monkeypatch.syspath_prepend("/spark/jars/spark-core_2.13-4.1.0.jar")
-        monkeypatch.syspath_prepend("/elsewhere/own.zip")
-        path = child_environment("m", 1, {})["PYTHONPATH"].split(os.pathsep)
-        assert path[0] == "/elsewhere/own.zip"
-        assert not [p for p in path if p.startswith("/spark/")]
 
 
 class TestChildProcess:
@@ -197,47 +142,3 @@ class TestChildProcess:
             child.wait(DEADLINE)
             child.log_tail()
             child.socket.close()
-
-    def test_has_the_other_end_of_the_socket_and_our_pid(self, run):
-        child = run("import socket, sys; socket.socket(fileno=0).sendall(sys.argv[1].encode())")
-        assert child.socket.makefile().read() == str(os.getpid())
-        assert child.wait(DEADLINE)
-        assert child.returncode == 0
-
-    def test_keeps_the_last_lines_of_both_outputs(self, run):
-        child = run("import sys\nfor i in range(100): print(i)\nsys.stderr.write('last words'); sys.exit(3)")
-        assert child.wait(DEADLINE)
-        assert child.returncode == 3
-        lines = child.log_tail().splitlines()
-        assert lines == [*map(str, range(101 - TAIL_LINES, 100)), "last words"]
-
-    def test_output_that_is_no_utf8_does_no_harm(self, run):
-        child = run(r"import sys; sys.stdout.buffer.write(b'\xff bad\n')")
-        assert child.wait(DEADLINE)
-        assert child.log_tail() == "\N{REPLACEMENT CHARACTER} bad\n"
-
-    def test_lines_are_relayed_with_the_label(self, run, capsys):
-        child = run("print('hello')")
-        assert child.wait(DEADLINE)
-        child.log_tail()
-        assert capsys.readouterr().err == "[worker:0] hello\n"
-
-    def test_is_a_session_of_its_own(self, run):
-        child = run("import sys; sys.stdin.read(); import select; select.select([], [], [])")
-        assert os.getsid(child.pid) == child.pid
-        assert child.returncode is None
-        assert not child.wait(0)
-
-
-def test_output_beyond_a_hundred_lines_a_second_is_counted(capsys):
-    program = "for number in range(5000): print(number, flush=False)"
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    relay = OutputRelay(child.stdout, "worker:0")
-    assert relay.tail(DEADLINE).split()[-1] == "4999"
-    child.wait(DEADLINE)
-    lines = capsys.readouterr().err.splitlines()
-    shown = [int(line.split()[1]) for line in lines if "left out" not in line]
-    left_out = sum(int(line.split()[1].strip("(").replace(",", "")) for line in lines if "left out" in line)
-    assert shown[:LINES_A_SECOND] == list(range(LINES_A_SECOND))
-    assert len(shown) + left_out == 5000
-    assert left_out >= 5000 - 10 * LINES_A_SECOND

@@ -1,12 +1,9 @@
 """What a process sends, and its end, as real processes that send real messages have them."""
 
-import time
-
 import pytest
 from conftest import wait_until
 
 from tfos_ml import errors
-from tfos_ml.agent import process_monitor
 from tfos_ml.agent.node_events import ProcessExited
 from tfos_ml.agent.process import ChildProcess, child_environment
 from tfos_ml.agent.process_monitor import ProcessMonitor
@@ -73,21 +70,7 @@ def test_an_exit_is_seen_although_a_process_that_was_left_behind_holds_the_conne
     assert events_until_exit(watch(lines)) == [m.SegmentRead(7), m.Returned(), ProcessExited(0)]
 
 
-def test_silence_is_counted_from_the_last_message(watch):
-    monitor, events = watch("channel.send(Heartbeat(True)); time.sleep(600)"), []
-    assert wait_until(lambda: events.extend(monitor.events(0)) or events, DEADLINE)
-    assert events == [m.Heartbeat(True)]
-    before = monitor.silent
-    time.sleep(0.05)
-    assert monitor.silent >= before + 0.05
-
-
 def test_a_process_that_sends_what_is_no_message_is_of_another_version(watch):
     monitor = watch("channel._sock.sendall(b'hello\\n'); time.sleep(600)")
     with pytest.raises(errors.VersionMismatchError, match="same version of tfos_ml"):
         wait_until(lambda: list(monitor.events(0.05)), DEADLINE)
-
-
-def test_a_process_that_closes_its_channel_has_to_exit(watch, monkeypatch):
-    monkeypatch.setattr(process_monitor, "EXIT_SECONDS", 0.2)
-    assert events_until_exit(watch("channel.close(); time.sleep(600)")) == [ProcessExited(None)]

@@ -3,9 +3,9 @@
 import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel
-from tfos_ml.common.redact import redact, secrets_of_environment, secrets_of_uri
+from tfos_ml.common.redact import redact
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.errors import DestinationError, ModelError, ParamError
+from tfos_ml.errors import DestinationError, ModelError
 from tfos_ml.inference.publishing import check_destination, fetch
 from tfos_ml.keras.model_dir import check_model_dir
 from tfos_ml.protocol.node_task import NodeTask
@@ -47,22 +47,6 @@ def test_what_is_no_password_is_shown(text):
     assert redact(text) == text
 
 
-def test_parts_of_a_uri_that_a_library_may_tell():
-    assert secrets_of_uri("s3://AKIA:sec%2Fret@bucket") == {
-        "AKIA",
-        "sec%2Fret",
-        "sec/ret",
-        "AKIA:sec%2Fret",
-        "AKIA:sec/ret",
-    }
-    assert secrets_of_uri("s3://bucket/a@b") == set()
-    assert redact("403 for AKIA", secrets=secrets_of_uri("s3://AKIA:secret@bucket")) == "403 for ***"
-
-
-def test_short_values_of_the_environment_are_not_searched_for():
-    assert secrets_of_environment({"DEBUG": "1", "PIN_PASSWORD": "1234", "HF_HOME": "/data/hf"}) == {"1234", "/data/hf"}
-
-
 URI = "ftp://user:hunter2@host/models"
 
 
@@ -76,19 +60,6 @@ def test_explanations_of_params_tell_no_password(stage):
     ]
     assert all("ftp://***@host/models" in text and "hunter2" not in text for text in explained)
     assert instance.getExportDir() == URI
-
-
-def test_explanations_of_params_tell_no_value_of_the_environment():
-    estimator = TFEstimator(nodeEnv={"MY_TOKEN": "hunter2"})
-    copied = estimator.copy({estimator.nodeEnv: {"OTHER": "hunter2"}})
-    for explained in (estimator.explainParams(), copied.explainParams(), repr(copied.getNodeEnv())):
-        assert "hunter2" not in explained
-
-
-def test_refused_params_tell_no_password():
-    with pytest.raises(ParamError, match=r"ftp://\*\*\*@host/models") as caught:
-        TFModel(exportDir=[URI])
-    assert "hunter2" not in str(caught.value)
 
 
 def test_a_task_is_shown_without_its_secrets():

@@ -5,13 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tfos_ml import errors
 from tfos_ml.agent import rendezvous
 from tfos_ml.agent.rendezvous import Rendezvous, leave_together
-from tfos_ml.agent.supervisor import log_failure
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.addresses import Endpoint
-from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.template import make_template
 
 NODES = 3
@@ -63,14 +60,3 @@ def test_a_task_that_cannot_reach_the_driver_may_not_end(server, monkeypatch):
     monkeypatch.setattr(rendezvous, "LEAVE_SECONDS", 0.3)
     server.close()
     assert not leave_together(Rendezvous(Stage()), server.address, 0, NODES)
-
-
-def test_a_lone_task_may_end(server):
-    assert leave_together(Rendezvous(Stage()), server.address, 0, 1)
-    assert server.nodes.failure() is None
-
-
-def test_the_executors_log_has_all(capsys):
-    failure = Failure(errors.TrainFnError, "it broke", "worker", 1, "h", traceback="\n".join(map(str, range(100))))
-    log_failure(failure)
-    assert capsys.readouterr().err == f"TrainFnError: {failure.to_error().details}\n"

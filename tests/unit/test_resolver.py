@@ -73,50 +73,12 @@ def test_master_is_what_tensorflow_says(three, spec, task, rpc_layer):
             assert ours == tf_config, call
 
 
-@pytest.mark.parametrize("rpc_layer", LAYERS, ids=repr)
-@pytest.mark.parametrize("task", TASKS, ids=str)
-@pytest.mark.parametrize("spec", SPECS, ids=SPEC_NAMES)
-def test_all_else_is_what_tensorflow_says(three, spec, task, rpc_layer):
-    def facts(resolver):
-        known = (resolver.task_type, resolver.task_id, resolver.rpc_layer, resolver.environment or "")
-        return resolver.cluster_spec().as_dict(), known
-
-    ours, simple, tf_config = three(spec, task, rpc_layer)
-    assert facts(ours) == facts(simple) == facts(tf_config)
-    assert ours.num_accelerators() == simple.num_accelerators() == {}
-    if answer(tf_config).startswith("ValueError"):  # it asks for its address first
-        return
-    assert ours.num_accelerators() == dict(tf_config.num_accelerators())
-
-
-def test_an_empty_rpc_layer_is_none(three):
-    assert {resolver.master("worker", 1) for resolver in three(WORKERS, ("worker", 0), "")} == {"b:2"}
-
-
-def test_an_rpc_layer_that_is_asked_for_as_empty_is_none(three):
-    ours, _, tf_config = three(WORKERS, ("worker", 1), "grpc")
-    assert ours.master(rpc_layer="") == tf_config.master(rpc_layer="") == "b:2"
-
-
-def test_task_and_layer_can_be_set(three):
-    resolvers = three(WORKERS, (None, None), None)
-    for resolver in resolvers:
-        resolver.task_type, resolver.task_id, resolver.rpc_layer = "worker", 1, "x"
-    ours, _, tf_config = (resolver.master() for resolver in resolvers)
-    assert ours == tf_config == "x://b:2"
-    assert {(r.task_type, r.task_id, r.rpc_layer) for r in resolvers} == {("worker", 1, "x")}
-
-
 @pytest.mark.parametrize("spec", SPECS, ids=SPEC_NAMES)
 @pytest.mark.parametrize("form", [dict, tf.train.ClusterSpec, lambda spec: tf.train.ClusterSpec(spec).as_cluster_def()])
 def test_a_cluster_comes_in_any_form_that_tensorflow_has(spec, form):
     found = SparkClusterResolver(form(spec), "worker", 0).cluster_spec()
     assert isinstance(found, tf.train.ClusterSpec)
     assert found.as_dict() == tf.train.ClusterSpec(spec).as_dict()
-
-
-def test_a_job_may_be_any_sequence():
-    assert SparkClusterResolver({"worker": ("a:1", "b:2")}).cluster_spec() == {"worker": {0: "a:1", 1: "b:2"}}
 
 
 @pytest.mark.parametrize(
@@ -133,15 +95,6 @@ def test_a_job_may_be_any_sequence():
 def test_what_is_no_cluster_is_said(spec, what):
     with pytest.raises(errors.InputTypeError, match=f"cluster_spec must be .*{what}"):
         SparkClusterResolver(spec, "worker", 0)
-
-
-def test_accelerators_and_environment_that_are_given():
-    given = {"num_accelerators": {"GPU": 8}, "environment": "lab", "task_type": "worker", "task_id": 0}
-    cluster = tf.train.ClusterSpec(WORKERS)
-    ours, simple = SparkClusterResolver(cluster, **given), SimpleClusterResolver(cluster, **given)
-    assert ours.num_accelerators() == simple.num_accelerators() == {"GPU": 8}
-    assert ours.num_accelerators("worker", 1) == simple.num_accelerators("worker", 1)
-    assert ours.environment == simple.environment == "lab"
 
 
 def test_accelerators_are_counted_as_tensorflow_will_see_them_and_without_starting_it(monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.driver.restarts import PORT_RETRIES, RestartPolicy
+from tfos_ml.driver.restarts import RestartPolicy
 
 PASSING = [errors.NodeLostError, errors.NodeExitError, errors.TrainFnError, errors.InputLostError]
 COMING_AGAIN = [
@@ -35,13 +35,6 @@ def test_what_would_come_again_is_not(error):
     policy = RestartPolicy(max_restarts=2)
     assert not policy.decide(error).restart
     assert policy.restarts == 0
-
-
-def test_a_port_taken_by_others_does_not_count():
-    policy = RestartPolicy(max_restarts=1)
-    taken = errors.PortTakenError("in use")
-    assert [policy.decide(taken).restart for _ in range(PORT_RETRIES + 2)] == [True] * (PORT_RETRIES + 1) + [False]
-    assert policy.restarts == 1
 
 
 def test_a_python_daemon_that_had_ended_does_not_count_until_nodes_should_have_started(monkeypatch):

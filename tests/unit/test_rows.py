@@ -4,7 +4,7 @@ import json
 import pickle
 import random
 import uuid
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import namedtuple
 from decimal import Decimal
 from fractions import Fraction
 from zoneinfo import ZoneInfo
@@ -17,13 +17,11 @@ from pyspark.ml.linalg import Matrices, Vectors
 from pyspark.mllib import linalg as mllib
 from pyspark.sql import Row
 
-from tfos_ml.data.arrow import plain, spec_of, to_numpy
 from tfos_ml.data.arrow_to_rdd import column_of, is_row_batch, to_elements
-from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, to_batches
-from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, InvalidInputError, ShapeError
+from tfos_ml.data.rdd_to_arrow import to_batches
+from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, InvalidInputError
 
 NAN, INF = float("nan"), float("inf")
-UTC = dt.timezone.utc
 Point = namedtuple("Point", "x y")
 
 
@@ -210,18 +208,6 @@ class TestRoundTrip:
         for name, elements in pool.items():
             assert same(there_and_back(elements, lists), elements), name
 
-    @pytest.mark.parametrize("pool", EXACT)
-    def test_values_of_fields_come_back_as_they_were(self, pool):
-        for name, values in pool.items():
-            for elements in ([(i, v) for i, v in enumerate(values)], [{"x": v, "y": (v,)} for v in values]):
-                assert same(there_and_back(elements), elements), name
-
-    @pytest.mark.parametrize("pool", [NUMBERS, NESTED])
-    def test_lists_come_back_as_lists_if_wanted(self, pool):
-        for name, values in pool.items():
-            for elements in (values, [(v, 1) for v in values], [{"x": {"y": v}} for v in values]):
-                assert same(there_and_back(elements, lists=True), elements), name
-
     @pytest.mark.parametrize("pool", POOLS)
     @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: (v, 1), lambda v: {"x": ({"y": v},)}])
     def test_slices_files_and_joined_batches(self, pool, wrap, tmp_path):
@@ -264,29 +250,12 @@ class TestWhatArrowLacks:
         assert (point.x, point.y, type(point).__name__) == (1, "a", "Point")
         assert column_of(one_batch([Point(1, "a")]), "y").to_pylist() == ["a"]
 
-    def test_elements_of_other_types_do_not_make_batches_of_their_own(self):
-        assert len(list(to_batches([(1,), ("a",)] * 32))) == 1
-
     def test_nothing_is_unpickled(self, monkeypatch):
         batches = [b for values in CODED.values() for b in to_batches([(v,) for v in values])]
         monkeypatch.setattr(pickle, "loads", lambda *_: pytest.fail("unpickled"))
         for batch in batches:
             to_elements(batch)
             assert b"\x80\x04" not in batch.serialize().to_pybytes() + json.dumps(str(batch.schema.metadata)).encode()
-
-    @pytest.mark.parametrize(
-        ("values", "message"),
-        [
-            ([1, BIG], "holds int of more than 64 bits, .* rdd.map[(][)]: float[(]x[)] in place of x"),
-            ([uuid.UUID(int=1)], r"holds UUID, .*: str\(x\) in place of x"),
-            ([1, "a"], r"holds values of several types, .*: one type for all rows, as float\(x\)"),
-            ([{1}], r"holds set, .*: sorted\(x\)"),
-            ([[1, BIG]], "holds int of more than 64 bits"),
-        ],
-    )
-    def test_a_tensor_of_it_is_an_error_with_column_and_cast(self, values, message):
-        with pytest.raises(ColumnTypeError, match=f"Field 'x' of the RDD {message}"):
-            column_of(one_batch([{"x": v} for v in values]), "x")
 
 
 DENSE, SPARSE = Vectors.dense(0.5, -0.0, NAN), Vectors.sparse(3, {2: 1.5})
@@ -307,25 +276,6 @@ class TestVectors:
     def test_come_back_as_arrays(self, name, wrap):
         values = VECTORS[name]
         assert same(there_and_back([wrap(v) for v in values]), [wrap(v.toArray()) for v in values])
-
-    def test_none_and_lists_of_them(self):
-        elements = [(None, [SPARSE]), (SPARSE, []), (DENSE, [DENSE, SPARSE])]
-        arrays = [
-            (None, [SPARSE.toArray()]),
-            (SPARSE.toArray(), []),
-            (DENSE.toArray(), [DENSE.toArray(), SPARSE.toArray()]),
-        ]
-        assert same(there_and_back(elements, lists=True), arrays)
-
-    def test_sparse_ones_travel_sparse(self):
-        assert one_batch(VECTORS["wide"]).nbytes < 1000
-
-    @pytest.mark.parametrize("values", [[DENSE, DENSE], [SPARSE, SPARSE], [SPARSE, None, DENSE]])
-    def test_are_columns_of_tensors(self, values):
-        column = plain(column_of(one_batch([Row(features=v, label=1) for v in values]), "features"))
-        assert column.type == pa.list_(pa.float64())
-        expected = [v if v is None else v.toArray().tolist() for v in values]
-        assert same(column.to_pylist(), expected)
 
 
 class Colour(enum.Enum):
@@ -360,70 +310,6 @@ class TestLists:
         for found in (there_and_back(elements), [e["x"] for e in there_and_back([{"x": e} for e in elements])]):
             assert same(found, [np.array(e, dtype) for e in elements])
 
-    def test_ragged_ones_too(self):
-        assert same(there_and_back([[1, 2], [], [3]]), [np.array([1, 2]), np.zeros(0, int), np.array([3])])
-
-    def test_rows_with_none_stay_lists_and_others_do_not(self):
-        assert same(there_and_back([[1.5, None], [2.5], []]), [[1.5, None], np.array([2.5]), np.zeros(0)])
-
-    def test_nested_ones_have_more_dimensions_or_are_lists_of_arrays(self):
-        elements = [([[1, 2], [3, 4]], 0), ([[5], [6, 7]], 0), ([[8]], 0)]
-        jagged = [np.array([5]), np.array([6, 7])]
-        expected = [(np.array([[1, 2], [3, 4]]), 0), (jagged, 0), (np.array([[8]]), 0)]
-        assert same(there_and_back(elements), expected)
-        assert same(there_and_back(elements[:1] * 3), expected[:1] * 3)
-        assert same(there_and_back([([[1, None]], 0), ([[2]], 0)]), [([[1, None]], 0), (np.array([[2]]), 0)])
-
-    def test_a_list_of_lists_is_a_list_of_fields(self):
-        elements = [[[0.5, 1.5], [1]], [[2.5, 3.5], [0]]]
-        assert same(there_and_back(elements), [[np.array(a), np.array(b)] for a, b in elements])
-        assert column_of(one_batch(elements), 1).to_pylist() == [[1], [0]]
-
-    @pytest.mark.parametrize("top", [False, True])
-    def test_a_long_tuple_of_numbers_is_an_array(self, top):
-        numbers = tuple(range(MAX_FIELDS + 1))
-        elements = [numbers, numbers[:-1]] if top else [(numbers,), (numbers[:-1],)]
-        assert same(there_and_back(elements, lists=True), elements)
-        long, short = there_and_back(elements)
-        assert same(long if top else long[0], np.array(numbers))
-        assert same(short, elements[1])
-        assert one_batch([numbers] * 3).num_columns == 1
-
-    def test_numbers_are_equal_where_their_type_is_not_kept(self):
-        elements = [[1, 0.5], [2**53, -1.0], [True] * 3, [0.5] * 70 + [True], [7] * 70 + [False]]
-        assert there_and_back(elements, lists=True) == elements
-        assert there_and_back([1, 0.5, None, 2**53]) == [1, 0.5, None, 2**53]
-        assert same(there_and_back([1, np.int8(2)]), [1, 2])
-        assert same(there_and_back([(0.5,), (np.float32(1.5),)]), [(0.5,), (1.5,)])
-
-
-class TestEqualButOfAnotherType:
-    def test_subclasses_come_back_as_their_base(self):
-        assert same(there_and_back([OrderedDict(a=1), defaultdict(int, a=2)]), [{"a": 1}, {"a": 2}])
-        assert same(there_and_back([Row(1, "a")]), [(1, "a")])
-
-    def test_text(self):
-        assert same(there_and_back([bytearray(b"a"), b"b", np.bytes_(b"c")]), [b"a", b"b", b"c"])
-        assert same(there_and_back([np.str_("a"), "b"]), ["a", "b"])
-
-    def test_order_of_keys_is_that_of_the_first(self):
-        assert [list(e) for e in there_and_back([{"b": 1, "a": 2}, {"a": 3, "b": 4}])] == [["b", "a"]] * 2
-
-    def test_datetimes_with_a_zone_are_the_same_moments(self):
-        zone = ZoneInfo("America/New_York")
-        moments = [dt.datetime(2020, 7, 1, 12, 0, 0, 5, zone), dt.datetime(2020, 7, 1, tzinfo=UTC), None]
-        found = there_and_back(moments)
-        assert found == moments
-        assert all(m.tzinfo for m in found[:2])
-
-    def test_datetimes_with_and_without_zone(self):
-        values = [dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=UTC), None]
-        assert there_and_back(values) == values
-
-    def test_decimals_of_several_scales(self):
-        values = [Decimal("1.5"), Decimal("1E+3"), Decimal("0.00001")]
-        assert there_and_back(values) == values
-
 
 class TestArrays:
     def test_arrays_of_one_shape_are_views(self):
@@ -434,60 +320,8 @@ class TestArrays:
         assert [e[0].__array_interface__["data"][0] - start for e in elements] == [24 * i for i in range(10)]
         assert not elements[0][0].flags.writeable
 
-    def test_they_do_not_change_with_the_originals(self):
-        array = np.zeros(3)
-        batch = one_batch([array])
-        array[:] = 1
-        assert same(to_elements(batch), [np.zeros(3)])
-
-    def test_dtypes_may_change_in_the_stream(self):
-        elements = [np.zeros(3, "f4")] * 40 + [np.zeros(3, "f8")] * 40 + [np.zeros(3, "u1")]
-        assert same(there_and_back(elements), elements)
-        assert same(there_and_back([(e, 1) for e in elements]), [(e, 1) for e in elements])
-
 
 class TestBatches:
-    def test_no_elements(self):
-        assert list(to_batches([])) == []
-        assert list(to_batches(iter(()))) == []
-
-    def test_a_new_batch_begins_where_the_form_changes(self):
-        row = Row(a=1)
-        elements = [(1, 2), (3, 4), (5, 6, 7), {"a": 1}, {"a": 2}, {"b": 1}, [1, 2], ["a"], "a", None, row, np.ones(2)]
-        elements += [(None, 8), None, (9, 7), [0.5, "a"], [1.5, 2.5]]
-        found = there_and_back(elements, lists=True)
-        assert same(found, elements)
-        assert same(there_and_back(elements * 30, lists=True), elements * 30)
-
-    def test_few_batches_where_it_changes_once(self):
-        elements = [(1, 2)] * 1000 + [(1, 2, 3)] * 1000
-        assert same(there_and_back(elements), elements)
-        assert len(list(to_batches(elements))) < 30
-
-    def test_sizes_adapt(self):
-        narrow = [len(b) for b in to_batches([(1, 2)] * 30000)]
-        assert narrow[:3] == [64, 8192, 8192]
-        assert [len(b) for b in to_batches([(1, 2)] * 1000, max_rows=100)][:3] == [64, 100, 100]
-        assert [len(b) for b in to_batches([(1, 2)] * 25, max_rows=10)] == [10, 10, 5]
-        wide = [b.nbytes for b in to_batches([np.zeros(1000)] * 5000, target_bytes=1 << 20)]
-        assert len(wide) > 30
-        assert all(0.9 < n / (1 << 20) < 1.1 for n in wide[1:-1])
-        assert [len(b) for b in to_batches([np.zeros(100)] * 70, target_bytes=10)][1:] == [1] * 6
-
-    def test_elements_are_read_as_batches_are_asked_for(self):
-        read = []
-        batches = to_batches(read.append(i) or i for i in range(10**6))
-        assert read == []
-        next(batches)
-        assert len(read) == 64
-        next(batches)
-        assert len(read) == 64 + 8192
-
-    def test_batches_of_one_kind_have_one_schema(self):
-        schemas = [b.schema for b in to_batches([([0.5] * i, np.float32(i), "a") for i in range(1000)])]
-        assert all(s.equals(schemas[0], check_metadata=True) for s in schemas)
-        assert FORM_KEY in schemas[0].metadata
-
     def test_batches_of_a_dataframe_are_tuples_of_columns(self):
         batch = pa.RecordBatch.from_pydict(
             {
@@ -542,42 +376,6 @@ class TestColumnOf:
         with pytest.raises(ColumnNotFoundError) as error:
             column_of(one_batch(elements), key)
         assert message in str(error.value)
-
-    @pytest.mark.parametrize(
-        ("values", "expected"),
-        [
-            ([[1, 2], [3, 4]], np.array([[1, 2], [3, 4]])),
-            ([np.ones((2, 3), "f4")] * 2, np.ones((2, 2, 3), "f4")),
-            ([np.array([1, 2], ">i2")] * 2, np.array([[1, 2]] * 2, "i2")),
-            ([np.array(["a", "b"])], np.array([["a", "b"]], object)),
-            ([np.array(1.5), np.array(2.5)], np.array([1.5, 2.5])),
-            ([np.arange(1), np.arange(3)], np.array([[0, 9, 9], [0, 1, 2]])),
-            ([np.ones((1, 2)), np.ones((2, 1))], np.array([[[1, 1], [9, 9]], [[1, 9], [1, 9.0]]])),
-            ([[[1], [2, 3]], [[4]]], np.array([[[1, 9], [2, 3]], [[4, 9], [9, 9]]])),
-        ],
-    )
-    def test_is_what_tensors_are_made_of(self, values, expected):
-        column = plain(column_of(one_batch([(0, v) for v in values]), 1))
-        assert same(to_numpy(column, spec_of(column.type, "x", "x"), pad_value=9), expected)
-
-    @pytest.mark.parametrize("value", [1.5, [0.5, 1.5], np.ones((2, 3)), np.zeros((0, 3))])
-    def test_an_element_of_one_value_is_its_own_field(self, value):
-        assert column_of(one_batch([value] * 2), 0).to_pylist() == [np.asarray(value).tolist()] * 2
-
-    @pytest.mark.parametrize(
-        "shapes", [[(2, 3), (2, 3)], [(2, 3), (1, 4), (0, 2)], [(2,), (3,), (0,)], [(1, 2, 3), (3, 2, 1)]]
-    )
-    def test_arrays_of_any_shape_are_lists_also_with_nulls_and_in_slices(self, shapes):
-        arrays = [np.random.default_rng(0).random(s) for s in shapes]
-        values = [None, *arrays, None, *arrays]
-        batch = one_batch([(v,) for v in values])
-        expected = [v if v is None else v.tolist() for v in values]
-        assert column_of(batch, 0).to_pylist() == expected
-        assert column_of(batch.slice(1, 3), 0).to_pylist() == expected[1:4]
-
-    def test_arrays_of_several_dimensions_are_no_column(self):
-        with pytest.raises(ShapeError, match=r"\[1, 2\] dimensions"):
-            column_of(one_batch([(np.ones(2),), (np.ones((2, 2)),)]), 0)
 
 
 class TestErrors:

@@ -1,6 +1,3 @@
-from decimal import Decimal
-
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.ml.linalg import VectorUDT
@@ -12,12 +9,10 @@ from tfos_ml.data.arrow import (
     count_nulls,
     fixed_shape,
     list_extents,
-    merge_extents,
     to_numpy,
 )
-from tfos_ml.data.schema import VECTOR, ColumnSpec, FeedSchema, column_spec
+from tfos_ml.data.schema import ColumnSpec, column_spec
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, NullValueError
-from tfos_ml.protocol.codec import decode, encode
 
 NUMBERS = ["int8", "int16", "int32", "int64", "float32", "float64"]
 ARROW = {**{name: getattr(pa, name)() for name in NUMBERS}, "bool": pa.bool_(), "string": pa.string()}
@@ -43,11 +38,6 @@ def lists(values, dtype, ndim):
 
 @pytest.mark.parametrize("dtype", SAMPLES)
 class TestEveryDtype:
-    def test_scalars_keep_value_and_dtype(self, dtype):
-        values = to_numpy(lists(SAMPLES[dtype], dtype, 0), spec(dtype))
-        assert values.tolist() == SAMPLES[dtype]
-        assert values.dtype == (object if spec(dtype).is_text else dtype)
-
     @pytest.mark.parametrize("ndim", [1, 2, 3])
     def test_nested_arrays_gain_a_dimension_a_level(self, dtype, ndim):
         row = SAMPLES[dtype]
@@ -57,35 +47,11 @@ class TestEveryDtype:
         assert values.shape == (4, *[2] * (ndim - 1), 3)
         assert values.tolist() == [row] * 4
 
-    def test_sliced_arrays_have_only_their_rows(self, dtype):
-        a, b, c = SAMPLES[dtype]
-        scalars = lists([a, b, c, a], dtype, 0).slice(1, 2)
-        assert to_numpy(scalars, spec(dtype)).tolist() == [b, c]
-        nested = lists([[[a]], [[b], [c]], [[c], [a]], []], dtype, 2).slice(1, 2)
-        assert to_numpy(nested, spec(dtype, 2)).tolist() == [[[b], [c]], [[c], [a]]]
-
-    @pytest.mark.parametrize("ndim", [0, 1, 2])
-    def test_zero_rows_keep_dtype_and_dimensions(self, dtype, ndim):
-        values = to_numpy(lists([], dtype, ndim), spec(dtype, ndim))
-        assert values.shape == (0,) * (ndim + 1)
-        assert values.dtype == (object if spec(dtype).is_text else dtype)
-
-    @pytest.mark.parametrize("ndim", [1, 2])
-    def test_lists_of_no_elements_have_length_0(self, dtype, ndim):
-        values = to_numpy(lists([[], [], []], dtype, ndim), spec(dtype, ndim))
-        assert values.shape == (3, *[0] * ndim)
-
     def test_ragged_rows_are_padded_to_the_longest(self, dtype):
         a, b, c = SAMPLES[dtype]
         fill = {"string": "", "binary": b""}.get(dtype, 0)
         values = to_numpy(lists([[a], [], [a, b, c]], dtype, 1), spec(dtype, 1))
         assert values.tolist() == [[a, fill, fill], [fill] * 3, [a, b, c]]
-
-
-def test_rows_of_one_length_are_not_copied():
-    array = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float64()))
-    values = to_numpy(array, spec(ndim=1))
-    assert values.ctypes.data == array.values.buffers()[1].address
 
 
 def test_raggedness_at_every_level_is_padded_with_the_pad_value():
@@ -96,16 +62,6 @@ def test_raggedness_at_every_level_is_padded_with_the_pad_value():
         [[-1, -1, -1]] * 3,
         [[-1, -1, -1], [4, -1, -1], [5, 6, 7]],
     ]
-
-
-def test_sliced_ragged_array_is_padded_to_the_longest_of_the_slice():
-    array = lists([[1, 2, 3, 4], [1], [2, 3], [1, 2, 3]], "int64", 1).slice(1, 2)
-    assert to_numpy(array, spec("int64", 1)).tolist() == [[1, 0], [2, 3]]
-
-
-def test_floats_may_be_padded_with_nan():
-    values = to_numpy(lists([[1.0], []], "float32", 1), spec("float32", 1), pad_value=float("nan"))
-    np.testing.assert_array_equal(values, [[1.0], [np.nan]])
 
 
 NULLS = [
@@ -123,18 +79,9 @@ def test_nulls_are_counted_at_every_level(ndim, rows, nulls):
     assert count_nulls(lists(rows, "int64", ndim), ndim) == nulls
 
 
-@pytest.mark.parametrize(("ndim", "rows", "nulls"), [(n, [99 if n == 0 else None, *r], k) for n, r, k in NULLS])
-def test_nulls_outside_of_a_slice_are_not_counted(ndim, rows, nulls):
-    assert count_nulls(lists(rows, "int64", ndim).slice(1), ndim) == nulls
-
-
 def test_null_error_names_the_column_and_the_count():
     with pytest.raises(NullValueError, match=r"Column 'c' has 2 null value\(s\) among 3 rows"):
         check_no_nulls(lists([[1, None], None, [3]], "int64", 1), spec("int64", 1))
-
-
-def test_nan_is_not_null():
-    check_no_nulls(pa.array([float("nan")]), spec())
 
 
 @pytest.mark.parametrize(
@@ -157,38 +104,7 @@ def test_extents_tell_which_dimensions_are_fixed(ndim, rows, extents, shape):
     assert fixed_shape(found, ndim) == shape
 
 
-@pytest.mark.parametrize(
-    ("many", "merged"),
-    [
-        ([], []),
-        ([[], []], []),
-        ([[(2, 2)], [(2, 2)]], [(2, 2)]),
-        ([[(2, 2)], [(1, 3)]], [(1, 3)]),
-        ([[], [(2, 2), (1, 4)], [(0, 0)]], [(0, 2), (1, 4)]),
-    ],
-)
-def test_extents_of_several_arrays_merge(many, merged):
-    assert merge_extents(many) == merged
-
-
 class TestConcatPadded:
-    def test_scalars_are_joined(self):
-        assert concat_padded([np.array([1, 2]), np.array([3])], spec("int64")).tolist() == [1, 2, 3]
-
-    def test_shorter_parts_are_padded(self):
-        parts = [np.array([[1, 2, 3]]), np.array([[4], [5]])]
-        assert concat_padded(parts, spec("int64", 1), -1).tolist() == [[1, 2, 3], [4, -1, -1], [5, -1, -1]]
-
-    def test_every_level_is_padded(self):
-        parts = [np.ones((1, 1, 3)), np.ones((1, 2, 1))]
-        joined = concat_padded(parts, spec("float64", 2), 7)
-        assert joined.tolist() == [[[1, 1, 1], [7, 7, 7]], [[1, 7, 7], [1, 7, 7]]]
-
-    @pytest.mark.parametrize(("dtype", "values", "fill"), [("string", ["é", "b"], ""), ("binary", [b"\0", b"b"], b"")])
-    def test_text_is_padded_with_nothing(self, dtype, values, fill):
-        parts = [np.array([values], dtype=object), np.array([values[:1]], dtype=object)]
-        assert concat_padded(parts, spec(dtype, 1)).tolist() == [values, [values[0], fill]]
-
     def test_equals_conversion_in_one_go(self):
         rows = [[[1, 2], [3]], [], [[], [4], [5, 6, 7]], [[1]]]
         two = spec("int32", 2)
@@ -225,11 +141,6 @@ def test_column_type_is_looked_up(spark_type, dtype, ndim):
     assert column_spec(schema, "c", "tensor", "label") == ColumnSpec("tensor", "c", "label", dtype, ndim)
 
 
-def test_vectors_are_float64_arrays():
-    schema = t.StructType([t.StructField("v", VectorUDT())])
-    assert column_spec(schema, "v", "x", "feature") == ColumnSpec("x", "v", "feature", "float64", 1, VECTOR)
-
-
 @pytest.mark.parametrize(
     "spark_type",
     [
@@ -260,25 +171,3 @@ def test_missing_column_comes_with_a_suggestion_and_the_columns_there_are():
         "Feature column 'pixel' does not exist. Did you mean 'pixels'? "
         "Available columns: ['pixels', 'label', 'twice', 'twice']"
     )
-
-
-def test_missing_column_unlike_any_other_gets_no_suggestion():
-    with pytest.raises(ColumnNotFoundError) as caught:
-        column_spec(SCHEMA, "zzz", "x", "label")
-    assert "Did you mean" not in str(caught.value)
-
-
-def test_duplicate_column_is_ambiguous():
-    with pytest.raises(ColumnNotFoundError, match="'twice' is ambiguous: 2 columns"):
-        column_spec(SCHEMA, "twice", "x", "feature")
-
-
-def test_feed_schema_survives_a_trip_through_json():
-    columns = (spec("int64"), ColumnSpec("v", "w", "weight", "float64", 1, VECTOR))
-    schema = FeedSchema(columns, named_features=True)
-    assert decode(FeedSchema, encode(schema)) == schema
-
-
-def test_decimal_reaches_the_nearest_float():
-    values = pa.array([Decimal("0.10"), Decimal("-3.33")]).cast(pa.float64())
-    assert to_numpy(values, spec()).tolist() == [0.1, -3.33]

@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,34 +51,6 @@ def test_rows_come_back_as_they_were_written(writer, published):
     assert (chunk.rows, chunk.size, chunk.on_disk) == (3, Path(chunk.path).stat().st_size, False)
 
 
-def test_sliced_batches_are_written_without_the_rest(writer, published):
-    writer.write(batch(*range(1000)).slice(500, 3))
-    writer.flush()
-    assert numbers_in(published) == [500, 501, 502]
-    assert published[0].size < 4000
-
-
-def test_nothing_is_published_before_there_is_a_chunk(writer, published):
-    writer.write(batch(1, 2))
-    assert published == []
-
-
-@pytest.mark.parametrize("batches", [[], [batch()], [batch(), batch()]], ids=["none", "empty", "two empty"])
-def test_no_rows_make_no_chunk(writer, published, directories, batches):
-    for one in batches:
-        writer.write(one)
-    writer.flush()
-    assert published == []
-    assert list(directories.memory.iterdir()) == []
-
-
-def test_empty_batches_among_others_do_no_harm(writer, published):
-    for one in (batch(), batch(1), batch(), batch(2)):
-        writer.write(one)
-    writer.flush()
-    assert numbers_in(published) == [1, 2]
-
-
 def test_a_chunk_is_published_as_soon_as_it_is_large_enough(writer, published, monkeypatch):
     monkeypatch.setattr(spool, "CHUNK_BYTES", 3 * batch(0).nbytes)
     for number in range(7):
@@ -91,23 +62,6 @@ def test_a_chunk_is_published_as_soon_as_it_is_large_enough(writer, published, m
     assert len({c.path for c in published}) == 3
 
 
-def test_two_writers_share_a_spool(directories):
-    train, validation = [], []
-    writers = [SpoolWriter(directories, "train", train.append), SpoolWriter(directories, "test", validation.append)]
-    for number, one in enumerate(writers):
-        one.write(batch(number))
-        one.flush()
-    assert (numbers_in(train), numbers_in(validation)) == ([0], [1])
-
-
-def test_batches_outlive_the_deletion_of_their_chunk(writer, published):
-    writer.write(batch(1, 2))
-    writer.flush()
-    batches = list(read_chunk(published[0].path))
-    Path(published[0].path).unlink()
-    assert batches[0].column("n").to_pylist() == [1, 2]
-
-
 def test_chunks_go_to_disk_when_memory_is_full(writer, published, directories, monkeypatch):
     writer.write(batch(1))
     writer.flush()
@@ -117,45 +71,6 @@ def test_chunks_go_to_disk_when_memory_is_full(writer, published, directories, m
     assert [c.on_disk for c in published] == [False, True]
     assert [Path(c.path).parent for c in published] == [directories.memory, directories.disk]
     assert numbers_in(published) == [1, 2]
-
-
-def test_without_shared_memory_all_chunks_go_to_disk(directories, published):
-    writer = SpoolWriter(SpoolDirectories(None, directories.disk), "train", published.append)
-    writer.write(batch(1))
-    writer.flush()
-    assert published[0].on_disk
-    assert SpoolDirectories(None, directories.disk).all() == [str(directories.disk)]
-
-
-def test_no_room_anywhere_is_an_error_that_says_how_much(writer, published, directories, monkeypatch):
-    monkeypatch.setattr(spool, "free_memory", lambda: 0)
-    monkeypatch.setattr(spool, "DISK_RESERVE", PLENTY)
-    writer.write(batch(1))
-    with pytest.raises(NoRoomError, match=rf"{directories.disk} has .* MiB free .* spark\.local\.dir"):
-        writer.flush()
-    assert published == []
-
-
-def test_free_memory_counts_bytes():
-    assert 0 <= spool.free_memory() < 1 << 50
-
-
-def test_spool_is_created_and_removed(tmp_path):
-    made = spool.create(tmp_path)
-    assert made.disk.parent == tmp_path
-    assert all(Path(d).is_dir() for d in made.all())
-    spool.remove(made.all())
-    assert not any(Path(d).exists() for d in made.all())
-    spool.remove(made.all())  # again is fine
-
-
-def test_spark_local_dirs_say_where_the_disk_is(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
-    made = spool.create()
-    try:
-        assert made.disk.parent == tmp_path
-    finally:
-        spool.remove(made.all())
 
 
 OWNER = """
@@ -209,49 +124,6 @@ def test_sweep_knows_a_dead_owner_whose_pid_was_used_again(tmp_path):
         assert not older.exists()
     finally:
         spool.remove(mine.all())
-
-
-def test_sweep_removes_scratch_of_dead_owners(tmp_path, monkeypatch):
-    program = "from tfos_ml.data import spool; print(spool.create_scratch())"
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
-    mine = spool.create_scratch()
-    assert Path(left).is_dir()
-    assert left in spool.sweep(tmp_path)
-    assert not Path(left).exists()
-    assert Path(mine).is_dir()
-    spool.remove([mine])
-
-
-AFTER_A_CLOCK_STEP = """
-import subprocess, sys, pathlib
-text = pathlib.Path("/proc/stat").read_text().splitlines()
-stepped = [f"btime {int(line.split()[1]) + 5}" if line.startswith("btime") else line for line in text]
-file = pathlib.Path(sys.argv[1]) / "stat"
-file.write_text("\\n".join(stepped) + "\\n")
-subprocess.run(["mount", "--bind", str(file), "/proc/stat"], check=True)
-from tfos_ml.data import spool
-print(*spool.sweep(pathlib.Path(sys.argv[1])), sep="\\n")
-"""
-
-
-def in_namespace(program, *arguments, option="--mount"):
-    """The output of a program that has, say, mounts of its own."""
-    command = ["unshare", option, sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if "Operation not permitted" in done.stderr:
-        pytest.skip(f"no namespaces here: {done.stderr}")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_sweep_spares_a_live_spool_after_the_clock_was_set(tmp_path, owner):
-    """The kernel then says that the machine was booted at another time; here a mount says so, to one process."""
-    _, theirs = owner
-    swept = in_namespace(AFTER_A_CLOCK_STEP, str(tmp_path))
-    assert all(str(d) not in swept for d in theirs)
-    assert all(d.is_dir() for d in theirs)
 
 
 @pytest.mark.parametrize("name", ["tfos_ml-spool-{host}-x", "tfos_ml-spool-{host}-1-2-3", "tfos_ml-spool-", "{dead}"])
@@ -309,22 +181,6 @@ class TestFullFilesystems:
             spool.create(disk)
         assert not list(spool.SHARED_MEMORY.glob(f"tfos_ml-spool-*-{os.getpid()}-*"))
 
-    def test_no_inodes_for_scratch_name_the_directory_and_the_setting(self, small, monkeypatch):
-        directory = small("size=1m,nr_inodes=4")
-        self.use_up_inodes(directory)
-        monkeypatch.setattr(tempfile, "tempdir", str(directory))
-        with pytest.raises(NoRoomError, match=rf"{directory}.* 0 inodes free.*TMPDIR"):
-            spool.create_scratch()
-
-    def test_a_disk_that_is_read_only_is_named(self, small):
-        disk = small("size=1m,ro")
-        with pytest.raises(NoRoomError, match=rf"{disk}.*Read-only.*spark\.local\.dir"):
-            spool.create(disk)
-
-    def test_a_directory_that_is_not_there_is_named(self, tmp_path):
-        with pytest.raises(NoRoomError, match=r"not there \(No such file.*spark\.local\.dir"):
-            spool.create(tmp_path / "not there")
-
     def test_without_inodes_for_a_spool_in_shared_memory_there_is_the_disk(self, small, tmp_path, monkeypatch):
         memory = small("size=64m,nr_inodes=4")
         self.use_up_inodes(memory)
@@ -345,14 +201,6 @@ class TestFullFilesystems:
 
         return make
 
-    def test_out_of_inodes_of_shared_memory_the_disk_is_used(self, in_small_memory, published):
-        writer = in_small_memory("size=64m,nr_inodes=3")
-        for number in range(4):
-            writer.write(batch(number))
-            writer.flush()
-        assert [c.on_disk for c in published] == [False, False, True, True]
-        assert numbers_in(published) == [0, 1, 2, 3]
-
     def test_shared_memory_that_fills_up_in_mid_write_leaves_no_part_of_a_chunk(self, in_small_memory, published):
         writer = in_small_memory("size=1m")
         rows = batch(*range(100_000))
@@ -361,13 +209,6 @@ class TestFullFilesystems:
         writer.flush()
         assert [c.on_disk for c in published] == [True]
         assert numbers_in(published) == list(range(100_000))
-        assert list(self.directories.memory.iterdir()) == []
-
-    def test_blocks_go_to_disk_too(self, in_small_memory):
-        in_small_memory("size=1m")
-        block = pa.py_buffer(bytes(2 << 20))
-        chunk = spool.write_block(self.directories, "block-0", block, 7)
-        assert (chunk.on_disk, Path(chunk.path).read_bytes()) == (True, bytes(2 << 20))
         assert list(self.directories.memory.iterdir()) == []
 
     def test_a_disk_that_fills_up_in_mid_write_is_named(self, small, published, monkeypatch):

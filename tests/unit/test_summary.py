@@ -27,16 +27,6 @@ def test_a_model_that_no_fit_has_made_has_none():
     assert issubclass(errors.NoSummaryError, RuntimeError)  # as Spark ML's
 
 
-def test_a_copy_has_its_own(summary):
-    model = TFModel()
-    model._summary = summary
-    copied = model.copy()
-    assert copied.summary == summary
-    copied.summary.history["loss"].clear()
-    assert model.hasSummary
-    assert len(summary.history["loss"]) == 3
-
-
 def test_text_has_the_last_values(summary):
     assert repr(summary) == (
         "TrainingSummary(rows=1,500, validationRows=100, skippedRows=3, seconds=12.3, nodes=2, epochs=3, steps=45, "
@@ -51,19 +41,6 @@ def test_notebooks_show_a_table_and_a_chart_for_each_metric(summary):
     charts = root.findall("{http://www.w3.org/2000/svg}svg")
     points = [[len(line.get("points").split()) for line in chart if line.tag.endswith("polyline")] for chart in charts]
     assert points == [[2, 3], [3]]  # NaN is left out
-
-
-def test_no_chart_of_one_epoch():
-    once = TrainingSummary({"loss": [0.5]}, 1, 0, 0, 1.0, [{}])
-    assert "svg" not in once._repr_html_()
-    assert "svg" not in TrainingSummary({}, 1, 0, 0, 1.0, [{}])._repr_html_()
-
-
-def test_plot_draws_training_beside_validation(summary):
-    pytest.importorskip("matplotlib")
-    figure = summary.plot()
-    assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
-    assert [line.get_label() for line in figure.axes[0].lines] == ["loss", "val_loss"]
 
 
 def test_plot_says_what_to_install(summary, monkeypatch):

@@ -39,14 +39,6 @@ class TestEveryValidCluster:
             assert [n.job_name for n in template.nodes] == expected_jobs(*case), case
             assert template.size == case[0], case
 
-    def test_ranks_and_task_indices_are_contiguous(self):
-        for case in VALID:
-            template = make_template(*case)
-            assert [n.rank for n in template.nodes] == list(range(template.size)), case
-            for job in {n.job_name for n in template.nodes}:
-                indices = [n.task_index for n in template.nodes if n.job_name == job]
-                assert indices == list(range(len(indices))), case
-
     def test_chief_is_the_named_one_or_else_worker_0(self):
         for case in VALID:
             template = make_template(*case)
@@ -101,24 +93,3 @@ class TestEveryInvalidCluster:
             recommended = int(refusal(case).rstrip(".").rsplit(" ", 1)[1])
             make_template(recommended, *case[1:])
             refusal((recommended - 1, *case[1:]))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"cluster_size": 0}, "clusterSize .* 0"),
-        ({"cluster_size": -3}, "clusterSize .* -3"),
-        ({"cluster_size": 2, "num_ps": -1}, "numPS .* -1"),
-        ({"cluster_size": 2, "master_node": "boss"}, "masterNode .* 'boss'"),
-        ({"cluster_size": 2, "master_node": ""}, "masterNode .* ''"),
-    ],
-)
-def test_value_out_of_range_is_named(arguments, message):
-    with pytest.raises(ParamError, match=message):
-        make_template(**arguments)
-
-
-def test_workers_help_beside_a_chief_and_parameter_servers_alone():
-    assert make_template(4, num_ps=1, master_node="chief").auxiliary_ranks == (2, 3)
-    assert make_template(4, num_ps=1).auxiliary_ranks == ()
-    assert make_template(4, master_node="chief", eval_node=True).auxiliary_ranks == ()

@@ -44,12 +44,9 @@ from tfos_ml.protocol.control_messages import (
 from tfos_ml.protocol.template import make_template
 
 DEADLINE = 30.0
-MIB = 1 << 20
 GROWTH_MIB = 64
 CALLS, CALL_BYTES = 8, 1 << 30
 TLS_ALERT = 0x15
-HANDSHAKE_SECONDS = 120.0  # gRPC's own; Flight gives no way to change it
-
 # A driver and a node in a process of its own. When its input ends it says what has come in.
 SERVERS = """
 import json, sys
@@ -393,8 +390,7 @@ def fuzz_as_member(driver: flight.FlightClient, node: flight.FlightClient, rng: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.chaos)])
-def test_thousands_of_malformed_messages_are_refused_and_change_nothing(servers, tmp_path, count):
+def test_thousands_of_malformed_messages_are_refused_and_change_nothing(servers, tmp_path):
     rng = random.Random(12)
     contexts = [*[None] * 18, tls(None, tmp_path), tls("other", tmp_path)]
     before = servers.peak_mib()
@@ -402,7 +398,7 @@ def test_thousands_of_malformed_messages_are_refused_and_change_nothing(servers,
         transport.connect(servers.driver, servers.token) as driver,
         transport.connect(servers.node, servers.token) as node,
     ):
-        for number in range(count):
+        for number in range(2_000):
             if number % 10 < 3:
                 fuzz_as_member(driver, node, rng)
             else:
@@ -421,17 +417,6 @@ def test_a_message_above_the_limit_is_refused_and_one_below_is_not(server):
     finally:
         client.close()
     assert server.nodes.failure() is None
-
-
-def test_a_wrong_token_is_an_error_at_once_however_patient_the_caller(server):
-    client = ControlClient(server.location, "wrong")
-    begin = time.monotonic()
-    try:
-        with pytest.raises(flight.FlightUnauthenticatedError, match="not of the same run"):
-            client.call_reliably(ReportGone(0), 60)
-    finally:
-        client.close()
-    assert time.monotonic() - begin < 5
 
 
 @pytest.mark.parametrize("token", ["wrong", "", "x" * 4000])
@@ -454,12 +439,6 @@ def test_a_client_says_nothing_to_a_server_that_has_not_the_token():
         impostor.close()
 
 
-def test_each_run_has_credentials_of_its_own():
-    first, second = transport.make_credentials("a"), transport.make_credentials("b")
-    assert transport.make_credentials("a") is first
-    assert len({first.authority, second.authority, first.key, second.key, first.certificate, second.certificate}) == 6
-
-
 def test_a_closed_server_is_freed_with_all_that_it_holds():
     server = ControlServer("127.0.0.1", make_template(2))
     gone = weakref.ref(server)
@@ -476,12 +455,6 @@ def test_a_process_that_had_a_server_exits_at_once(servers):
     assert time.monotonic() - begin < 2  # gRPC waits so long for a server that was not freed
 
 
-def test_a_server_that_nobody_holds_stops_listening():
-    port = ControlServer("127.0.0.1", make_template(2)).port
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), DEADLINE)
-
-
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a handshake"])
 def test_strangers_that_do_not_finish_the_handshake_do_not_hold_up_the_close(said):
     server = ControlServer("127.0.0.1", make_template(2))
@@ -495,12 +468,3 @@ def test_strangers_that_do_not_finish_the_handshake_do_not_hold_up_the_close(sai
     finally:
         for stranger in strangers:
             stranger.close()
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a handshake"])
-def test_strangers_that_do_not_finish_the_handshake_are_sent_away(servers, said):
-    with socket.create_connection(("127.0.0.1", servers.port(servers.driver)), DEADLINE) as stranger:
-        stranger.sendall(said)
-        stranger.settimeout(HANDSHAKE_SECONDS + DEADLINE)
-        assert stranger.recv(1) == b""

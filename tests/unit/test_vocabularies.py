@@ -50,15 +50,3 @@ def test_in_the_file_of_an_instance(kind):
     built = ModelSource(archive=save_instance(model)).build()
     np.testing.assert_array_equal(outputs(built, kind), outputs(model, kind))
     assert model.get_layer("lookup").get_config() == before
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_adapted_for_a_model_function(kind):
-    from tfos_ml.keras import adapt
-
-    adapted = model_of(kind, adapts=True)
-    state = adapt.pack_state(adapted, ["lookup"])
-    model = model_of(kind, adapts=False)
-    adapt.load_assets(model, state)
-    adapt.load_variables(model, state)
-    np.testing.assert_array_equal(outputs(model, kind), outputs(adapted, kind))

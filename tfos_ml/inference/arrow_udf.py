@@ -50,25 +50,15 @@ def apply(df: DataFrame, function: Function, result: DataType, inputs: Sequence[
     return _pandas_udf(_Converted(function, arrived), result)(*(column for columns, _ in sent for column in columns))
 
 
-@dataclass(frozen=True)
-class Argument:
-    """What a model makes of an argument of a SQL function, where the types of columns are not known."""
+def register(spark: SparkSession, name: str, function: Function, result: DataType, integers: Sequence[bool]) -> Any:
+    """Register a function for SQL, as ``spark.udf.register`` does; `integers` says which arguments are integers.
 
-    is_integer: bool
-    keeps_nan: bool  # or else NaN is null, as pandas does not tell them apart
-
-
-def register(
-    spark: SparkSession, name: str, function: Function, result: DataType, arguments: Sequence[Argument]
-) -> Any:
-    """Register a function for SQL, as ``spark.udf.register`` does.
-
-    Before Spark 4.1 nulls and NaN among floats are one to it, and integers of 2 ** 53 or more beside nulls are an
-    error.
+    Before Spark 4.1 NaN among floats becomes null, because pandas cannot tell them apart, and integers of 2 ** 53 or
+    more beside nulls are an error.
     """
     if hasattr(F, "arrow_udf"):
         return spark.udf.register(name, F.arrow_udf(function, result))
-    return spark.udf.register(name, _pandas_udf(_Guessed(function, tuple(arguments)), result))
+    return spark.udf.register(name, _pandas_udf(_Guessed(function, tuple(integers)), result))
 
 
 def _pandas_udf(function: Callable[[Iterator[Any]], Iterator[Any]], result: DataType) -> Any:
@@ -115,14 +105,14 @@ class _Guessed:
     """The same of columns whose types only their values tell."""
 
     function: Function
-    arguments: tuple[Argument, ...]
+    integers: tuple[bool, ...]  # whether an argument is one, by argument
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         return map(_to_pandas, self.function(map(self._arrays, batches)))
 
     def _arrays(self, batch: Any) -> tuple[pa.Array, ...]:
         series = batch if isinstance(batch, tuple) else (batch,)
-        return tuple(map(_guessed, series, self.arguments))
+        return tuple(map(_guessed, series, self.integers))
 
 
 def _to_pandas(array: pa.Array) -> Any:
@@ -137,15 +127,15 @@ def _to_pandas(array: pa.Array) -> Any:
     return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([array])))
 
 
-def _guessed(series: Any, argument: Argument) -> pa.Array:
+def _guessed(series: Any, is_integer: bool) -> pa.Array:
     if hasattr(series, "columns"):
-        return pa.StructArray.from_arrays([_guessed(series[name], argument) for name in series], list(series))
+        return pa.StructArray.from_arrays([_guessed(series[name], is_integer) for name in series], list(series))
     values = series.to_numpy()
-    if argument.is_integer and values.dtype.kind == "f":
+    if is_integer and values.dtype.kind == "f":
         return _integers(values, str(series.name))
     if values.dtype == object:
         values = [_listed(value) if isinstance(value, np.ndarray) else value for value in values]
-    return pa.array(values, from_pandas=not argument.keeps_nan)
+    return pa.array(values, from_pandas=True)
 
 
 def _integers(values: np.ndarray[Any, Any], column: str) -> pa.Array:

@@ -322,18 +322,17 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             raise adapt_rows_error(error, df.sparkSession) from None
         if not table.num_rows:
             raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
-        checked = schema.FeedSchema(
-            tuple(columns.columns[i] for i in columns.of("feature")), handle_invalid=columns.handle_invalid
-        )
+        features = tuple(columns.columns[i] for i in columns.of("feature"))
+        checked = schema.FeedSchema(features, handle_invalid="keep" if columns.handle_invalid == "keep" else "error")
         RowChecks(checked).kept([plain(array.chunk(0)) for array in table.combine_chunks().columns])
         return table
 
     def _without_skipped(self, rows: DataFrame, columns: schema.FeedSchema) -> DataFrame:
         """Numbered rows without those that the nodes will leave out."""
-        kinds = [schema.PLAIN if spec.is_vector else spec.kind for spec in columns.columns]
-        specs = [dataclasses.replace(c, column=f"c{i}", kind=kinds[i]) for i, c in enumerate(columns.columns)]
         if columns.handle_invalid != "skip":
             return rows
+        kinds = [schema.PLAIN if spec.is_vector else spec.kind for spec in columns.columns]
+        specs = [dataclasses.replace(c, column=f"c{i}", kind=kinds[i]) for i, c in enumerate(columns.columns)]
         return rows.where(schema.no_nulls(rows, specs) & schema.all_finite(rows, specs))
 
     def _validation_rule(self) -> str | ValidationDraw | None:

@@ -301,7 +301,8 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
 
         Its arguments are columns in the order of ``inputMapping`` (one for a single input); it returns
         what ``predictionCol`` would hold, or with ``outputMapping`` a struct of the output columns. Rows
-        with a null give null unless ``handleInvalid`` is "error".
+        with a null give null unless ``handleInvalid`` is "error". Before Spark 4.1 the function cannot tell NaN
+        from null: NaN counts as null.
 
         Parameters
         ----------
@@ -327,9 +328,8 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
             publish(spark, archive.content, inline_up_to=0, digest=archive.digest), signature, bindings, outputs
         )
         function = make_udf_function(scoring, scoring_process(spark, len(archive.content)))
-        keeps_nan = self._get("handleInvalid") == "keep"
-        arguments = [arrow_udf.Argument("int" in binding.tensor.dtype, keeps_nan) for binding in bindings]
-        return arrow_udf.register(spark, name, function, outputs.result_type(), arguments)
+        integers = ["int" in binding.tensor.dtype for binding in bindings]
+        return arrow_udf.register(spark, name, function, outputs.result_type(), integers)
 
     def _unbound(self) -> tuple[Archive, Signature, list[InputBinding], OutputColumns]:
         """The packed SavedModel, its signature, and its columns as the Params alone name them."""
