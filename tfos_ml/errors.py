@@ -5,12 +5,12 @@
     TfosMlError
     ├── InvalidInputError            found on the driver, before any job starts
     │   ├── ParamError               a Param's type or range
-    │   ├── InputTypeError           no Spark DataFrame, or no cluster, where one is needed
+    │   ├── InputTypeError           an argument is not a Spark DataFrame, or not a cluster
     │   ├── ColumnNotFoundError      a column the DataFrame does not have
     │   ├── ColumnTypeError          a column whose type no tensor can hold
     │   ├── TrainFnPickleError       a train function that cannot be sent to the nodes
     │   ├── ClusterConfigError       a Spark setting that would break the run
-    │   ├── RemovedError             a function of TensorFlowOnSpark that has no counterpart
+    │   ├── RemovedError             a function of TensorFlowOnSpark that tfos_ml does not have
     │   ├── NotEnoughSlotsError      more nodes than Spark has task slots
     │   ├── SnapshotError            a cacheDir that cannot be used, or has other rows
     │   └── DestinationError         a directory that cannot be written or is in use
@@ -41,11 +41,11 @@
         ├── InputLostError           Spark could not read all of the node's rows
         ├── FileReadError            a node could not read a file of its input
         ├── SupersededError          a later attempt writes to the same modelDir
-        ├── FeedTimeoutError         rows or room for rows did not come in time
+        ├── FeedTimeoutError         a node waited too long for rows, or for space for rows
         ├── NonFiniteTrainingError   the loss or weights became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
         ├── ModelDirError            a node could not read or write modelDir
-        ├── SpoolFullError           no room left for the rows or the model of a node
+        ├── SpoolFullError           no space left for the rows or the model of a node
         ├── VersionMismatchError     nodes run different versions of Python or TensorFlow
         └── PortTakenError           the reserved port was taken before TensorFlow bound it
 
@@ -74,7 +74,7 @@ try:
 except ImportError:  # where a model is served there may be no Spark
 
     class IllegalArgumentException(Exception):  # type: ignore[no-redef]  # noqa: N818
-        """Stands in for Spark's."""
+        """Replaces Spark's class."""
 
         def __init__(self, message: str):
             self._message = message
@@ -136,7 +136,7 @@ class DestinationError(InvalidInputError):
 
 
 class DataError(TfosMlError, ValueError):
-    """The rows have an error."""
+    """The rows of a DataFrame are not valid."""
 
 
 class EmptyDataError(DataError):
@@ -144,11 +144,11 @@ class EmptyDataError(DataError):
 
 
 class NullValueError(DataError):
-    """A null, and ``handleInvalid`` allows none."""
+    """A column has a null, and ``handleInvalid`` allows none."""
 
 
 class NonFiniteValueError(DataError):
-    """NaN or infinity, and ``handleInvalid`` allows none."""
+    """A column has NaN or infinity, and ``handleInvalid`` allows none."""
 
 
 class LabelRangeError(DataError):
@@ -163,7 +163,7 @@ class CorruptRecordError(DataError):
     file : str
         Path or URI of the file.
     offset : int
-        Byte of the uncompressed file at which the record begins; -1 if not known.
+        Byte of the uncompressed file at which the record begins; -1 if unknown.
     """
 
     def __init__(self, message: str, file: str = "", offset: int = -1):
@@ -241,7 +241,7 @@ class NodeError(TfosMlError):
     traceback : str
         Traceback of the node's Python code; empty if there is none.
     details : str
-        All of the message, the traceback and the output; ``str()`` has what a person needs of it.
+        The complete message, traceback and output; ``str()`` has the important part of it.
     log_tail : str
         The last lines the node's process wrote to stdout and stderr.
     exit_code : int or None
@@ -273,7 +273,7 @@ class NodeError(TfosMlError):
         self.signal = signal
 
     def __str__(self) -> str:
-        """What a person needs to see, in a few lines; :attr:`details` has all of it."""
+        """The important part, in a few lines; :attr:`details` has everything."""
         message = self._told(
             message_excerpt(self.message),
             traceback_excerpt(self.traceback, self.message),
@@ -284,7 +284,7 @@ class NodeError(TfosMlError):
 
     @property
     def details(self) -> str:
-        """The whole message, the whole traceback, and all that is known of the node's output."""
+        """The complete message and traceback, and the known part of the node's output."""
         return self._told(self.message, self.traceback.rstrip(), self.log_tail.rstrip())
 
     def _told(self, message: str, traceback: str, output: str) -> str:
@@ -318,7 +318,7 @@ class PythonDaemonError(NodeLostError):
 
 
 class InputLostError(NodeError):
-    """Spark could not read all of a node's rows, so none of what was trained on them counts."""
+    """Spark could not read all rows of a node, so the training does not count."""
 
 
 class FileReadError(NodeError):
@@ -326,11 +326,11 @@ class FileReadError(NodeError):
 
 
 class SupersededError(NodeError):
-    """A later attempt has taken over the ``modelDir`` that a node was to write to."""
+    """A later attempt or fit has taken over the ``modelDir`` of this fit."""
 
 
 class FeedTimeoutError(NodeError):
-    """A node waited longer than ``feedTimeout`` for rows, or for room for rows."""
+    """A node waited longer than ``feedTimeout`` for rows, or for space for rows."""
 
 
 class CollectiveCallError(NodeError):
@@ -346,7 +346,7 @@ class ModelDirError(NodeError):
 
 
 class SpoolFullError(NodeError):
-    """Neither shared memory nor the local disk has room for the rows of a node, or the disk none for its model."""
+    """Neither shared memory nor the local disk has space for a node's rows, or the disk has none for its model."""
 
 
 class VersionMismatchError(NodeError):
@@ -358,7 +358,7 @@ class PortTakenError(NodeError):
 
 
 class TfosMlWarning(UserWarning):
-    """Base class of the warnings of tfos_ml that may be worth a filter of their own."""
+    """Base class of the warnings of tfos_ml that programs may want to filter."""
 
 
 class IndependentWorkersWarning(TfosMlWarning):
@@ -366,7 +366,7 @@ class IndependentWorkersWarning(TfosMlWarning):
 
 
 class NodeEndedWarning(TfosMlWarning):
-    """A worker or evaluator had not returned when its time was over, and was ended."""
+    """A worker or evaluator had not returned within its timeout, and was ended."""
 
 
 class NothingExportedWarning(TfosMlWarning):
@@ -374,4 +374,4 @@ class NothingExportedWarning(TfosMlWarning):
 
 
 class UnnamedFieldsWarning(TfosMlWarning):
-    """Rows have no column names, so which field goes to which tensor is a matter of their order."""
+    """Rows have no column names, so fields are assigned to tensors by position."""

@@ -251,7 +251,7 @@ def test_a_file_of_another_version_loads_with_a_warning(spark, tmp_path):
     for stale in (tmp_path / "estimator" / "metadata").iterdir():
         stale.unlink()
     (tmp_path / "estimator" / "metadata" / "part-0").write_text(json.dumps(metadata) + "\n")
-    with pytest.warns(UserWarning, match=r"saved by tfos_ml 0.0.1; this is .*Params that are no more: \['gone'\]"):
+    with pytest.warns(UserWarning, match=r"saved by tfos_ml 0.0.1; this is .*Params that no longer exist: \['gone'\]"):
         loaded = TFEstimator.load(path)
     assert (loaded.getEpochs(), loaded.getVerbose()) == (3, 1)
 

@@ -1,1 +1,1 @@
-"""Columns, Arrow, NumPy, the order of rows, and the spool."""
+"""Conversion of columns to Arrow and NumPy, the order of rows, and the spool."""

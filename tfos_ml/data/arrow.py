@@ -14,11 +14,11 @@ from tfos_ml.errors import NullValueError, ShapeError
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """A column as Spark sends it, as numbers or text, or nested lists of them.
+    """Convert a column from Spark to numbers or text, or nested lists of them.
 
-    Dates become days, timestamps microseconds, decimals float64; vectors lists of float64, sparse ones filled with
-    zeros; images lists of shape (height, width, channels). Raises ``ShapeError`` if the data of an image is not of its
-    declared size, or a struct is neither vector nor image.
+    Dates become days, timestamps microseconds, and decimals float64. Vectors become lists of float64, with zeros in
+    sparse ones. Images become lists of shape (height, width, channels). Raises ``ShapeError`` if the data of an image
+    does not have its declared size, or a struct is neither a vector nor an image.
     """
     arrow_type = array.type
     if pa.types.is_struct(arrow_type):
@@ -33,7 +33,7 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def spec_of(arrow_type: pa.DataType, name: str, column: str) -> ColumnSpec:
-    """The spec of a feature column, as the Arrow type of its :func:`plain` form implies."""
+    """The spec of a feature column, derived from the Arrow type of its :func:`plain` form."""
     ndim = 0
     while pa.types.is_list(arrow_type):
         arrow_type, ndim = arrow_type.value_type, ndim + 1
@@ -107,7 +107,7 @@ _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.t
 def value_bytes(array: pa.Array) -> int:
     """Bytes of the values of a column in plain form, and 4 for the length of each list or text.
 
-    Unlike ``nbytes`` it is a sum over the rows, whatever batches they come in.
+    Unlike ``nbytes``, the result is a sum over rows, for any division into batches.
     """
     arrow_type = array.type
     if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
@@ -165,7 +165,7 @@ def list_extents(array: pa.Array, ndim: int) -> Extents:
 
 
 def merge_extents(many: Iterable[Extents]) -> Extents:
-    """Extents of several arrays taken together."""
+    """The combined extents of several arrays."""
     merged: Extents = []
     for extents in many:
         for level, (low, high) in enumerate(extents):
@@ -183,17 +183,16 @@ def fixed_shape(extents: Extents, ndim: int) -> tuple[int | None, ...]:
 
 
 def check_extents(extents: Extents, shape: RowShape, column: str, expected: str) -> None:
-    """Raise ``ShapeError`` unless rows have the `shape` that the model fixes, None for any length of a level.
+    """Raise ``ShapeError`` unless rows have the `shape` of the model, None for any length of a level.
 
-    For the message, `expected` says what the column is to become.
+    The message uses `expected`, a description of the tensor.
     """
     if all(length is None or low == high == length for length, (low, high) in zip(shape, extents, strict=False)):
         return
     wanted = " x ".join("any number" if n is None else str(n) for n in shape)
     raise ShapeError(
         f"Column '{column}' has rows of {shown_extents(extents)}, but {expected.rstrip(',')}: {wanted} in each row. "
-        "Bring all rows to that length before, or change the model; only dimensions that are None in it take rows of "
-        "different lengths."
+        "Make all rows that long, or change the model: only its dimensions of None accept rows of different lengths."
     )
 
 
@@ -209,7 +208,7 @@ def check_vector_size(extents: Extents, spec: ColumnSpec) -> None:
 
 
 def shown_extents(extents: Extents) -> str:
-    """How long rows are, for messages."""
+    """The lengths of rows, as text for messages."""
     lengths = " x ".join(str(low) if low == high else f"{low} to {high}" for low, high in extents)
     return f"{lengths} element{'' if lengths == '1' else 's'}"
 
@@ -227,7 +226,7 @@ def longest_by_row(array: pa.Array, ndim: int) -> Array:
 
 
 def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0, shape: RowShape | None = None) -> Array:
-    """An array of *n* rows without nulls as one NumPy array, without a copy where the rows have one length.
+    """An array of *n* rows without nulls as one NumPy array, without a copy if all rows have the same length.
 
     Its shape is ``(n,)`` plus one dimension for each level of nesting, its dtype as in the table of
     :mod:`tfos_ml.data.schema`. Rows are padded with `pad_value` (text with the empty string) to the longest, and at
@@ -265,7 +264,7 @@ def checked_fill(fill: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def concat_padded(parts: Sequence[Array], spec: ColumnSpec, pad_value: float = 0) -> Array:
-    """Batches of one column joined, each first padded to the longest of them."""
+    """Concatenate batches of one column, padded to the longest."""
     if len(parts) == 1:
         return parts[0]
     shape = tuple(np.max([p.shape[1:] for p in parts], axis=0)) if spec.ndim else ()

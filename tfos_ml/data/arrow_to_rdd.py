@@ -1,6 +1,6 @@
-"""The way back from Arrow record batches to the elements of an RDD, or to one field of them.
+"""Converts Arrow record batches back to the elements of an RDD, or to one field of them.
 
-The inverse of :mod:`tfos_ml.data.rdd_to_arrow`, which documents the types.
+This is the inverse of :mod:`tfos_ml.data.rdd_to_arrow`, which documents the types.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, ShapeError
 
 
 def is_row_batch(batch: pa.RecordBatch) -> bool:
-    """Whether :mod:`tfos_ml.data.rdd_to_arrow` made a batch; others, of a DataFrame, hold tuples of their columns."""
+    """Whether :mod:`tfos_ml.data.rdd_to_arrow` made a batch; other batches are rows of a DataFrame."""
     return FORM_KEY in (batch.schema.metadata or {})
 
 
 def form_of(batch: pa.RecordBatch) -> Kind:
-    """What the elements of a batch are; those of a DataFrame are tuples."""
+    """The form of the elements of a batch; those of a DataFrame are tuples."""
     if is_row_batch(batch):
         form: Kind = json.loads(batch.schema.metadata[FORM_KEY])
         return form
@@ -41,7 +41,7 @@ def _kind_of(arrow_type: pa.DataType) -> Kind:
 
 
 def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
-    """A field of the elements of a batch; arrays are nested lists, which :mod:`tfos_ml.data.arrow` knows.
+    """A field of the elements of a batch; arrays become nested lists, which :mod:`tfos_ml.data.arrow` converts.
 
     `key` is the name in a dict, a Row or a DataFrame, or the position in a tuple, a list, a Row or a DataFrame. An
     element that is one value is its own field 0.
@@ -68,7 +68,7 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
 
 
 def _check_tensor(form: Kind, key: str | int) -> None:
-    """Raise ``ColumnTypeError`` if values of a kind, or items of theirs, travel as what they are not."""
+    """Raise ``ColumnTypeError`` if values of a form, or their items, are encoded as another type."""
     while form[0] in ("list", "tuple"):
         form = form[1]
     if form[0] in ("coded", "mixed"):
@@ -99,9 +99,9 @@ def _nested_lists(arrays: pa.Array, shape: list[int] | None) -> pa.Array:
 
 
 def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
-    """The elements of a batch, or of a slice of one, as they were.
+    """The original elements of a batch, or of a slice of one.
 
-    With `lists` lists of numbers come as lists, rather than as arrays, which are much faster.
+    With `lists`, lists of numbers stay lists; the default, arrays, is much faster.
     """
     form = form_of(batch)
     array = batch.to_struct_array() if form[0] == "fields" else batch.column(0)
@@ -216,7 +216,7 @@ def _holds_numbers(form: Kind, type_: pa.DataType) -> bool:
 
 
 def _dense(array: pa.Array) -> Array | None:
-    """Numbers as one array, a view but for booleans; None if there are nulls or lists of several lengths."""
+    """Numbers as one array, a view except for booleans; None if there are nulls or lists of several lengths."""
     if array.null_count:
         return None
     if not pa.types.is_list(array.type):

@@ -1,4 +1,4 @@
-"""Spark ML's attribute metadata of a column, known before any job: width of vectors, number of classes."""
+"""Reads Spark ML's attribute metadata of a column, known before any job: width of vectors, number of classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfos_ml.errors import ShapeError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_UNKNOWN_LABEL = "__unknown"  # what StringIndexer(handleInvalid="keep") calls the class of all other labels
+_UNKNOWN_LABEL = "__unknown"  # class of all other labels with StringIndexer(handleInvalid="keep")
 _SHOWN_NAMES = 8
 
 
@@ -22,7 +22,7 @@ def _attributes(given: StructType, column: str) -> dict[str, Any]:
 
 
 def vector_names(given: StructType, column: str) -> list[str] | None:
-    """Names of the elements of a vector column, as VectorAssembler knows them; None if nothing is known."""
+    """Names of the elements of a vector column from VectorAssembler; None if unknown."""
     about = _attributes(given, column)
     named = {a["idx"]: a.get("name", "?") for group in about.get("attrs", {}).values() for a in group if "idx" in a}
     size = about.get("num_attrs", len(named))
@@ -30,7 +30,7 @@ def vector_names(given: StructType, column: str) -> list[str] | None:
 
 
 def class_count(given: StructType, column: str) -> int | None:
-    """Number of classes of a label column, as StringIndexer knows it; None if nothing is known."""
+    """Number of classes of a label column from StringIndexer; None if unknown."""
     about = _attributes(given, column)
     if about.get("type") not in ("nominal", "binary"):
         return None

@@ -1,8 +1,8 @@
-"""Blocks: record batches on the wire and in the spool, in one and the same form.
+"""Blocks: record batches in the same form on the wire and in the spool.
 
-A block is a whole Arrow IPC file in memory. A feed task packs its rows into blocks; the node
-that receives one writes the bytes to its spool as they are, where the TensorFlow process maps
-them. Blocks of one stream may have different schemas, since each carries its own.
+A block is a complete Arrow IPC file in memory. A feed task packs its rows into blocks. The receiving node writes the
+bytes to its spool, where the TensorFlow process maps them. Blocks of one stream may have different schemas, since each
+contains its own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pyarrow as pa
 MESSAGE_SCHEMA = pa.schema([("rows", pa.int64()), ("block", pa.large_binary())])
 
 END = pa.RecordBatch.from_pylist([{"rows": 0, "block": None}], MESSAGE_SCHEMA)
-"""The last message of a stream that is whole; one whose sender has failed ends without it."""
+"""The last message of a complete stream; without it, the sender has failed."""
 
 
 def pack(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches of one schema as a block, in the message that carries it."""
+    """Pack batches of one schema into a block, in a message."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batches[0].schema) as writer:
         for batch in batches:
@@ -27,7 +27,7 @@ def pack(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def message(block: pa.Buffer, rows: int) -> pa.RecordBatch:
-    """The message that carries a block of so many rows; without a copy."""
+    """The message with a block of `rows` rows; without a copy."""
     offsets = pa.array([0, block.size], pa.int64()).buffers()[1]
     column = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, block])
     return pa.RecordBatch.from_arrays([pa.array([rows], pa.int64()), column], schema=MESSAGE_SCHEMA)
@@ -40,9 +40,9 @@ def unpack(message: pa.RecordBatch) -> tuple[int, pa.Buffer]:
 
 
 def check(message: pa.RecordBatch | None) -> None:
-    """Refuse a message that is not what :func:`pack` makes, before anything of it reaches the train function.
+    """Refuse a message that :func:`pack` has not made, before the train function sees it.
 
-    Flight passes the message of the ``ArrowInvalid`` on to the sender.
+    Flight sends the text of the ``ArrowInvalid`` to the sender.
     """
     if message is None or message.schema != MESSAGE_SCHEMA or message.num_rows != 1:
         content = "no record batch" if message is None else f"{message.num_rows} rows of {message.schema.to_string()!r}"

@@ -24,7 +24,7 @@ class TensorInfo:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorInfo:
-        """The one that ``dataclasses.asdict`` made a dict of."""
+        """The inverse of ``dataclasses.asdict``."""
         shape, padded = data["shape"], data.get("padded")
         return cls(
             data["dtype"],
@@ -48,9 +48,9 @@ class TensorInfo:
 
 
 def row_shape(ndim: int, tensor: TensorInfo) -> tuple[int | None, ...] | None:
-    """What the rows of a column with `ndim` levels of arrays must be for them to become a tensor.
+    """The shape that rows of a column with `ndim` levels of arrays need for a tensor.
 
-    The length of each level, None for any; or None alone if no such rows fit.
+    Has the length of each level, None for any length; or is None if no such rows fit.
 
     >>> row_shape(1, TensorInfo("float32", (None, 2, 3)))
     (6,)

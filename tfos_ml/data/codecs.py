@@ -1,6 +1,6 @@
-"""Values that Arrow has no type for, by way of values that it has.
+"""Encodes values without an Arrow type as values with one.
 
-What comes over a connection only ever names one of these codecs; nothing of it is unpickled.
+Messages only name one of these codecs; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Codec:
-    """How values of a type travel."""
+    """How values of a type are encoded."""
 
     type: type
-    encode: Callable[[Any], Any]  # from a value to one that Arrow has
+    encode: Callable[[Any], Any]  # from a value to one with an Arrow type
     decode: Callable[[Any], Any]  # and back
-    cast: str  # what makes a tensor's value of a value ``x``, for errors
+    cast: str  # expression that converts a value ``x`` for a tensor, for errors
 
 
 def _from_duration(value: datetime.timedelta) -> str:
@@ -79,7 +79,7 @@ def codec_for(value_class: type) -> str | None:
 
 
 def cast_for(value_class: type) -> str | None:
-    """What a user may write to make a value of a type that travels of a value ``x``; None if that is not known."""
+    """An expression that converts a value ``x`` to a supported type; None if unknown."""
     if issubclass(value_class, np.generic):
         return "float(x)"
     known = next((cast for attribute, cast in _CASTS if hasattr(value_class, attribute)), None)

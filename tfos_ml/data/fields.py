@@ -1,4 +1,4 @@
-"""Which field of a row a column name means."""
+"""Finds the field of a row for a column name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def field_of(batch: pa.RecordBatch, name: str, position: int) -> pa.Array:
 
 
 class UnnamedFields:
-    """Warns, once for each shape of rows, which field is taken for which name where rows have no names.
+    """Warns, once for each form of rows, which field is used for which name if rows have no names.
 
     `mapping` has tensor names by column.
     """
@@ -77,7 +77,7 @@ def _kinds(batch: pa.RecordBatch) -> list[Kind]:
 
 
 def _type_name(form: Kind, type_: pa.DataType) -> str:
-    """The same for all batches of one kind, however long their lists are."""
+    """A key that is the same for all batches of one form, for any length of lists."""
     if form == VALUE:
         return str(type_)
     names = {"numpy": form[1], "ndarray": "array", "fields": form[1]}

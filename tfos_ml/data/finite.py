@@ -1,4 +1,4 @@
-"""NaN and infinity among the values of a column."""
+"""Finds NaN and infinity in the values of a column."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tfos_ml.errors import NonFiniteValueError
 
 
 def is_finite(array: pa.Array) -> bool:
-    """Whether a plain column, or one of vectors, holds neither NaN nor infinity; nulls do not count.
+    """Whether a plain column, or one of vectors, has neither NaN nor infinity; nulls do not count.
 
-    Decided by the sum of the values, which takes one pass and no memory; only if it is not finite, the values are
-    examined.
+    Computes the sum of the values first, in one pass and without memory. Only if the sum is not finite, it examines the
+    values.
     """
     values = _values(array)
     if values is None:

@@ -1,4 +1,4 @@
-"""Which row is trained when: pure functions that every node computes alike.
+"""Determines which row is trained when, with pure functions that have the same result on every node.
 
 Before the shuffle each row gets an id, ``source partition << 33 | position in it``
 (``monotonically_increasing_id``). When all rows have arrived, the nodes exchange how many
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SHUFFLE_SETTING = "spark.tfos_ml.shuffleMemory"
 SHUFFLE_BYTES = 16 << 30
-"""Of all rows of all nodes: up to it a shuffle permutes all of them, by default."""
+"""Default size of all rows of all nodes up to which a shuffle permutes all of them."""
 
 SHUFFLE_BLOCK_BYTES = 2 << 20
 SHUFFLE_WINDOW_BLOCKS = 24
@@ -36,7 +36,7 @@ PARTITION_SHIFT = 33  # of Spark's monotonically_increasing_id
 def round_robin_number(row: Column) -> Column:
     """The number that decides, modulo their count, which node or snapshot bucket gets a row.
 
-    Dealing from a source partition's own number on spreads the rows of many small partitions, too.
+    It starts at the number of the source partition, so that the rows of many small partitions are spread too.
     """
     from pyspark.sql import functions as F
 
@@ -49,7 +49,7 @@ def partition_counts(row_ids: Int64s) -> Int64s:
 
 
 def pack_counts(counts: Int64s) -> str:
-    """Counts as short text that can travel in JSON."""
+    """Counts as short text, for JSON."""
     return base64.b64encode(zlib.compress(counts.astype("<i8").tobytes())).decode()
 
 
@@ -74,9 +74,9 @@ def global_indices(row_ids: Int64s, totals: Int64s) -> Int64s:
 
 
 def shuffle_block(rows: int, size: int, limit: int = SHUFFLE_BYTES) -> int | None:
-    """Rows of one block of a block shuffle; None if rows of `size` bytes are within the `limit`, and all are permuted.
+    """Rows of one block of a block shuffle; None if rows of `size` bytes are within the `limit`: all are permuted.
 
-    Rows, bytes and limit are those of all nodes, so that all of them, and any number of them, say the same.
+    Rows, bytes and limit are those of all nodes, so that the result is the same on all of them, for any number.
 
     >>> shuffle_block(rows=100, size=800, limit=1000) is None
     True
@@ -89,9 +89,9 @@ def shuffle_block(rows: int, size: int, limit: int = SHUFFLE_BYTES) -> int | Non
 def shuffled(indices: Int64s, total: int, seed: int, epoch: int, block: int | None = None) -> Int64s:
     """The place of each of some distinct indices in the shuffled order of ``range(total)``.
 
-    Without `block` that is a permutation of all. Else blocks of so many consecutive indices are permuted, and then
-    the rows of each window of ``SHUFFLE_WINDOW_BLOCKS`` blocks. Only seed, epoch, total and block decide, not which
-    other indices are given.
+    Without `block`, that is a permutation of all. Otherwise blocks of that many consecutive indices are permuted, then
+    the rows of each window of ``SHUFFLE_WINDOW_BLOCKS`` blocks. The place of an index depends only on seed, epoch,
+    total and block, not on the other given indices.
     """
     if block is None or not len(indices):
         return permute(indices, total, seed, epoch)
@@ -148,7 +148,7 @@ def _feistel(values: UInt64s, half_bits: int, keys: UInt64s) -> UInt64s:
 
 
 def _mix(values: UInt64s) -> UInt64s:
-    """The finaliser of splitmix64 (https://prng.di.unimi.it/splitmix64.c)."""
+    """The finalizer of splitmix64 (https://prng.di.unimi.it/splitmix64.c)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -157,7 +157,7 @@ def _mix(values: UInt64s) -> UInt64s:
 def agree_steps(rows: dict[str, int], batch_size: int, drop_remainder: bool) -> int:
     """Number of batches of `batch_size` rows that every worker makes, given the rows of each.
 
-    With `drop_remainder` what does not fill a batch on every worker is left out. Raises ``UnevenDataError`` if some
+    With `drop_remainder`, rows that do not fill a batch on every worker are dropped. Raises ``UnevenDataError`` if a
     worker would have no row in some step.
 
     >>> agree_steps({"worker:0": 9, "worker:1": 8}, 4, drop_remainder=False)

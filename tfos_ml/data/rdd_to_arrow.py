@@ -1,6 +1,6 @@
-"""Elements of an RDD as Arrow record batches: batched before they cross a process, as they were after it.
+"""Converts elements of an RDD to Arrow record batches, to send them to another process.
 
-The way back is in :mod:`tfos_ml.data.arrow_to_rdd`.
+The inverse is in :mod:`tfos_ml.data.arrow_to_rdd`.
 
 =====================================  ================================  ===========================
 Element, or a field of it              Arrow                             Comes back as
@@ -22,13 +22,13 @@ what :mod:`tfos_ml.data.codecs` names  text, bytes or lists              the sam
 values of several types in one field   a struct with a column per type   the same
 =====================================  ================================  ===========================
 
-Arrays are read-only, mostly views of the batch. An element that is a list of lists is a list of fields; a list
-with None in it stays a list. Integers among floats become floats, booleans among more than ``MAX_FIELDS`` numbers
-numbers, NumPy numbers in lists or among Python's Python's, ``bytearray`` ``bytes``, and other subclasses of tuple,
-list and dict their base. A namedtuple comes back with its fields, as a class of that name. Big integers, times, UUIDs,
-complex numbers, sets, dicts of other keys and fields of several types travel value by value, which is slower. The
-metadata of a schema says in JSON which of these its batches hold, and nothing about single rows: batches of one schema
-can be cut and joined.
+Arrays are read-only, and mostly views of the batch. An element that is a list of lists is a list of fields; a list that
+contains None stays a list. Some values change their type: integers among floats become floats, booleans among more than
+``MAX_FIELDS`` numbers become numbers, NumPy numbers in lists or among Python numbers become Python numbers,
+``bytearray`` becomes ``bytes``, and other subclasses of tuple, list and dict become their base class. A namedtuple
+becomes an instance of a new class with the same name and fields. Big integers, times, UUIDs, complex numbers, sets,
+dicts with other keys and fields of several types are encoded value by value, which is slower. The schema's metadata
+describes the form of all its rows in JSON, so batches of one schema can be cut and joined.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FORM_KEY = b"tfos_ml.form"
 FIRST_ROWS = 64
 MAX_FIELDS = 64  # a longer tuple of numbers is one column
 
-Kind = list[Any]  # what of the table above an array holds, with the kinds of its items or fields
+Kind = list[Any]  # the form of an array, from the table above, with the forms of its items or fields
 Encoded = tuple[pa.Array, Kind]
 VALUE: Kind = ["value"]
 _ELEMENT, _FIELD, _ITEM = "element", "field", "item of a set or dict"  # where values stand
@@ -77,14 +77,14 @@ _SPARK_LINALG = ("pyspark.ml.linalg", "pyspark.mllib.linalg")
 
 
 class _ChangedError(ColumnTypeError):
-    """Values have no form in common, but parts of them may."""
+    """Values have no common form, but parts of them may."""
 
 
 def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: int = 8192) -> Iterator[pa.RecordBatch]:
-    """Batch elements of any forms, read lazily, in order; where the form changes, a new batch begins.
+    """Batch elements of any forms, read lazily, in order; a new batch begins where the form changes.
 
-    Batches of `target_bytes` are aimed at; the first has ``FIRST_ROWS`` rows. Raises ``ColumnTypeError`` if an element
-    holds what Arrow cannot, or a field holds values of several types.
+    Batches have about `target_bytes`; the first one has ``FIRST_ROWS`` rows. Raises ``ColumnTypeError`` if an element
+    has a value that cannot be encoded.
     """
     stream, rows = iter(elements), min(FIRST_ROWS, max_rows)
     while held := list(islice(stream, rows)):
@@ -110,7 +110,7 @@ def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
 
 
 def _encode(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
-    """Values of a place as one array."""
+    """The values at a place as one array."""
     types = set(map(type, values))
     known = types - {_NONE}
     families = set(map(_family, known))
@@ -129,7 +129,7 @@ def _encode(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
 
 
 def _below(place: str) -> str:
-    """Where what is in values of a place stands."""
+    """The place of the items of values at a place."""
     return _ITEM if place == _ITEM else _FIELD
 
 
@@ -174,7 +174,7 @@ def _message(where: str, types: Iterable[type], reason: object = "a mixture, or 
 
 
 def _encode_scalars(values: list[Any], types: set[type], where: str) -> Encoded:
-    """Scalars as Arrow has them; else by way of what it has, or each type in a column of its own."""
+    """Scalars as an Arrow array; if there is none, encoded by a codec, or with a column for each type."""
     try:
         return _scalars(values, types, where), VALUE
     except _ChangedError:
@@ -188,14 +188,14 @@ def _encode_scalars(values: list[Any], types: set[type], where: str) -> Encoded:
 
 
 def _group(value: Any) -> tuple[type, bool] | None:
-    """What values share that can be in one column."""
+    """A key that is the same for values that fit into one column."""
     if value is None:
         return None
     return type(value), type(value) is datetime.datetime and value.tzinfo is not None
 
 
 def _encode_mixed(values: list[Any], where: str) -> Encoded:
-    """Values of several types: a column each, and which of them a value is in; -1 for None."""
+    """Values of several types: a column for each type, and the number of the column of each value; -1 for None."""
     groups = list(map(_group, values))
     known = list(dict.fromkeys(group for group in groups if group is not None))
     arrays, kinds = [], []
@@ -209,7 +209,7 @@ def _encode_mixed(values: list[Any], where: str) -> Encoded:
 
 
 def _encode_coded(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
-    """Values of one type, or None, by way of values that Arrow has."""
+    """Values of one type, or None, encoded by a codec."""
     known = [v for v in values if v is not None]
     name = codec_for(type(known[0])) or "dict"
     codec = CODECS[name]
@@ -221,7 +221,7 @@ def _encode_coded(values: list[Any], where: str, place: str = _FIELD) -> Encoded
 
 
 def _item_lists(values: list[Any], where: str, place: str) -> Encoded:
-    """Lists, and what kind their items are of."""
+    """Lists, and the form of their items."""
     items, form = _encode(list(chain.from_iterable(values)), f"{where}[*]", place)
     return list_array(list(map(len, values)), items), ["list", form]
 
@@ -334,7 +334,7 @@ def _encode_lists(values: list[Any], where: str, place: str, how: str = "list") 
 
 
 def _long_lists(values: list[Any]) -> pa.Array | None:
-    """Long rows of numbers by converters that check types as they go; None if there is anything else."""
+    """Long rows of numbers, converted quickly; None if there is anything else."""
     try:
         if type(values[0][0]) is float:
             return pa.array(values, pa.list_(pa.float64()))

@@ -1,4 +1,4 @@
-"""What rows must be before they go to a node's TensorFlow process: one look at each Arrow batch as a whole."""
+"""Checks each Arrow batch of rows before it goes to a node's TensorFlow process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfos_ml.errors import LabelRangeError
 
 
 class RowChecks:
-    """Finds nulls, NaN, infinity, and labels that a loss cannot take, and which rows are left out for them."""
+    """Finds nulls, NaN, infinity, and labels that a loss cannot take; and the rows to skip because of them."""
 
     def __init__(self, schema: FeedSchema):
         self._schema = schema
@@ -25,7 +25,7 @@ class RowChecks:
         ]
 
     def kept(self, columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
-        """Which rows of a batch of plain columns go on; None if all do.
+        """Which rows of a batch of plain columns to keep; None for all.
 
         Raises ``NullValueError`` for a null unless ``handleInvalid`` is "skip", ``NonFiniteValueError`` for NaN or
         infinity if it is "error", and ``LabelRangeError`` for a label that the model's loss does not take.
@@ -43,7 +43,7 @@ class RowChecks:
         return kept
 
     def _skipped(self, spec: ColumnSpec, column: pa.Array) -> list[Array]:
-        """Places of rows that are left out for the sake of one column."""
+        """Places of the rows to skip because of one column."""
         skipped_rows = []
         if self._schema.handle_invalid != "skip":
             check_no_nulls(column, spec)
@@ -66,7 +66,7 @@ class LabelRange:
         self._rows = 0
 
     def check(self, column: pa.Array) -> None:
-        """Look at the rows of a batch, all of them finite; ``LabelRangeError`` if one is none of those expected."""
+        """Check the rows of a batch, all of them finite; ``LabelRangeError`` if a value is not allowed."""
         self._rows += len(column)
         column = leaves(column)
         values = (column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column).to_numpy(zero_copy_only=False)

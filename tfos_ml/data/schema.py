@@ -70,7 +70,7 @@ IMAGE_FIELDS = ["origin", "height", "width", "nChannels", "mode", "data"]
 
 @dataclass(frozen=True)
 class ColumnConstraint:
-    """Constraints that a model puts on the rows of a column."""
+    """Constraints of a model on the rows of a column."""
 
     tensor: str = ""  # the input or output it belongs to, for messages
     shape: tuple[int | None, ...] | None = None  # length of each level of arrays, None for any; None alone: not known
@@ -118,7 +118,7 @@ class FeedSchema:
 
 
 def column_spec(schema: StructType, column: str, name: str, role: str) -> ColumnSpec:
-    """Look a column up in the conversion table.
+    """Look up a column in the conversion table.
 
     Raises ``ColumnNotFoundError`` if the DataFrame has no such column, ``ColumnTypeError`` if no tensor can hold its
     type.
@@ -129,7 +129,7 @@ def column_spec(schema: StructType, column: str, name: str, role: str) -> Column
 
 
 def _find(schema: StructType, column: str, role: str) -> tuple[DataType, str]:
-    """Type of a column, or of a field of a struct by its path, and the expression for it."""
+    """The type of a column, or of a field of a struct by its path, and the expression for it."""
     from pyspark.sql.types import StructType
 
     matches = [f.dataType for f in schema.fields if f.name == column]
@@ -157,7 +157,7 @@ def column_of(df: DataFrame, column: str, role: str) -> Column:
 
 
 def quoted(name: str) -> str:
-    """A column's name, whatever is in it, as an expression of Spark's."""
+    """A column's name, with any characters, as a Spark expression."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -182,9 +182,9 @@ def _element_type(spark_type: DataType, column: str) -> tuple[str, int, str]:
 
 
 def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str | None = None) -> Column:
-    """The expression that converts a column of `df` to a type that Arrow carries and ``arrow.plain`` reads.
+    """The expression that converts a column of `df` to an Arrow type that ``arrow.plain`` reads.
 
-    With `vector_dtype` vectors become arrays of that dtype in the JVM.
+    With `vector_dtype`, vectors become arrays of that dtype in the JVM.
     """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F

@@ -1,7 +1,8 @@
-"""Rows that Spark has written to Parquet files once, for nodes to read in any number of fits.
+"""The layout of a snapshot: rows that Spark writes to Parquet files once, and that nodes read in any number of fits.
 
-A row of position *p* in source partition *s* is in bucket ``(s + p) mod buckets``. Feed sends it to node
-``(s + p) mod nodes``, so any number of nodes that divides the buckets reads from whole buckets what it would be fed.
+The row at position *p* of source partition *s* is in bucket ``(s + p) mod buckets``. Spark would feed it to node
+``(s + p) mod nodes``. So if the number of nodes divides the number of buckets, each node reads whole buckets, and gets
+the rows that it would be fed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class StoredColumn:
 
     @classmethod
     def of(cls, spec: ColumnSpec) -> StoredColumn:
-        """The column of a spec as it is written."""
+        """The stored column for a spec."""
         return cls(spec.column, "float64" if spec.is_vector else spec.dtype, spec.ndim, spec.kind)
 
     def __str__(self) -> str:
@@ -69,7 +70,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class SnapshotRows:
-    """What a fit takes of a snapshot."""
+    """The part of a snapshot that a fit reads."""
 
     snapshot: Snapshot
     columns: Sequence[int]  # positions of the columns to feed

@@ -1,11 +1,10 @@
 """The spool: an append-only log of Arrow IPC files, both the queue and the epoch cache.
 
-The node's supervisor writes chunks of about 32 MiB. They live in shared memory (``/dev/shm``) within
-the node's budget (:mod:`tfos_ml.data.memory_budget`) and as long as the host and the container have
-room; there the TensorFlow process maps them, so rows are neither copied nor pickled on the way. Beyond
-that they go to Spark's local disk, compressed, in small record batches that are read one by one. A
-spool is a pair of directories that belong to a process (:mod:`tfos_ml.common.directories`), so that
-any process may remove one whose owner has died.
+The node's supervisor writes chunks of about 32 MiB to shared memory (``/dev/shm``), within the node's budget
+(:mod:`tfos_ml.data.memory_budget`) and as long as the host and the container have space. The TensorFlow process maps
+them, so rows are neither copied nor pickled. Further chunks go to Spark's local disk, compressed, in small record
+batches that are read one by one. A spool is a pair of directories that belong to a process
+(:mod:`tfos_ml.common.directories`); any process may remove one whose owner has died.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class NoRoomError(OSError):
-    """Neither shared memory nor the disk has room."""
+    """Neither shared memory nor the disk has space."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class SpoolDirectories:
         return [str(d) for d in (self.memory, self.disk) if d is not None]
 
     def memory_for(self, size: int) -> Path | None:
-        """The directory in shared memory if it has room for `size` more bytes."""
+        """The directory in shared memory if it has space for `size` more bytes."""
         if self.memory is None or not _has_inodes(self.memory) or free_memory() <= size + MEMORY_RESERVE:
             return None
         if self.budget is not None and _held(self.memory) + size > self.budget:
@@ -77,7 +76,7 @@ class SpoolDirectories:
         return self.memory
 
     def disk_for(self, size: int) -> Path:
-        """The directory on disk; ``NoRoomError`` if it has no room for `size` more bytes."""
+        """The directory on disk; ``NoRoomError`` if it has no space for `size` more bytes."""
         free = shutil.disk_usage(self.disk).free
         if free <= size + DISK_RESERVE:
             raise NoRoomError(
@@ -97,7 +96,7 @@ def free_memory() -> int:
 
 
 def _held(directory: Path) -> int:
-    """Bytes of the files of a directory; those that are deleted meanwhile are not counted."""
+    """Bytes of the files of a directory, without files that are deleted meanwhile."""
     held = 0
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -107,7 +106,7 @@ def _held(directory: Path) -> int:
 
 
 def _has_inodes(directory: Path) -> bool:
-    """Whether files can still be made; some filesystems do not count them, and say that there are none."""
+    """Whether the filesystem has free inodes; some filesystems do not count them, and report 0."""
     status = os.statvfs(directory)
     return status.f_files == 0 or status.f_favail > 0
 
@@ -128,7 +127,7 @@ def room_in(directory: Path, setting: str = "spark.local.dir") -> Iterator[None]
 
 @contextlib.contextmanager
 def room_for(what: str, directory: str) -> Iterator[None]:
-    """Turn the errors of a full disk in the block, which TensorFlow says in words only, into ``SpoolFullError``."""
+    """Turn TensorFlow's errors about a full disk in the block, recognized by their text, into ``SpoolFullError``."""
     try:
         with room_in(Path(directory)):
             try:
@@ -160,7 +159,7 @@ def disk_root() -> Path:
 
 
 def create(disk: Path | None = None, budget: int | None = None) -> SpoolDirectories:
-    """Make the directories of a new spool, owned by this process; ``NoRoomError`` if none can be made on the disk.
+    """Create the directories of a new spool, owned by this process; ``NoRoomError`` if the disk allows none.
 
     `budget` bounds the bytes in shared memory.
     """
@@ -176,9 +175,9 @@ def _create_in_memory() -> Path | None:
 
 
 def create_scratch() -> str:
-    """Make a directory for temporary files of a node, owned by this process; raises as :func:`create`.
+    """Create a directory for temporary files of a node, owned by this process; raises as :func:`create`.
 
-    Its path is short: sockets are made in there.
+    Its path is short, because sockets are created in it.
     """
     return str(_create("tmp", Path(tempfile.gettempdir()), "TMPDIR"))
 
@@ -191,7 +190,7 @@ def _create(kind: str, root: Path, setting: str) -> Path:
 
 
 def remove(directories: Iterable[str]) -> None:
-    """Delete the directories of a spool; those that are gone already are fine."""
+    """Delete the directories of a spool; ignores missing ones."""
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -202,7 +201,7 @@ def sweep(disk: Path | None = None) -> list[str]:
 
 
 class SpoolWriter:
-    """Gathers record batches into chunks, whose file names begin with `name`, and publishes each once it is whole."""
+    """Gathers record batches into chunks, whose file names begin with `name`, and publishes each complete chunk."""
 
     def __init__(self, directories: SpoolDirectories, name: str, publish: Callable[[Chunk], None]):
         self._directories = directories
@@ -247,12 +246,12 @@ def _write_table(sink: Any, table: pa.Table, rows: int | None = None, codec: str
 
 
 def _rows_in(table: pa.Table, size: int) -> int:
-    """How many of a table's rows have about so many bytes."""
+    """The number of a table's rows that have about `size` bytes."""
     return max(1, size * table.num_rows // max(1, table.nbytes))
 
 
 def write_block(directories: SpoolDirectories, name: str, block: pa.Buffer, rows: int) -> Chunk:
-    """Write an Arrow IPC file that is whole already as a chunk."""
+    """Write a complete Arrow IPC file as a chunk."""
 
     def write(sink: Any) -> None:
         sink.write(block)
@@ -268,7 +267,7 @@ def _store(
     in_memory: Callable[[Any], object],
     on_disk: Callable[[Any], object],
 ) -> Path:
-    """Have a file written where there is room, and return its path; raises :class:`NoRoomError`."""
+    """Write a file where there is space, and return its path; raises :class:`NoRoomError`."""
     memory = directories.memory_for(size)
     if memory is not None:
         with contextlib.suppress(OSError):  # others may have been faster; the disk will do

@@ -1,4 +1,4 @@
-"""Which rows ``validationSplit`` has for validation: drawn by row id and seed, alike in Spark and on the nodes."""
+"""Draws the validation rows of ``validationSplit`` by row id and seed, with the same result in Spark and on nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ValidationDraw:
         return math.ceil(self.fraction * 2**_BITS)
 
     def column(self) -> Column:
-        """Whether Spark's present row is drawn."""
+        """An expression: whether a row is drawn, in Spark."""
         from pyspark.sql import functions as F
 
         draw = F.xxhash64(F.monotonically_increasing_id(), F.lit(self.seed))

@@ -1,1 +1,1 @@
-"""Keras training: in the worker, and what the driver has to know of a model before."""
+"""Keras training: the workers' part, and the driver's inspection of a model before it."""

@@ -1,4 +1,4 @@
-"""The activation that makes an output of a Keras model, where it can be determined for certain."""
+"""Finds the activation behind an output of a Keras model, if it can be determined for certain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEEP_VALUES = ("Reshape", "Flatten", "Identity", "Permute")
 def output_activations(model: Any) -> dict[str, str]:
     """Names of activations by output of a functional or sequential model.
 
-    ``"linear"`` stands for any number; an output whose values are bounded otherwise, or not known, is left out.
+    ``"linear"`` means that the output may be any number. Outputs with other bounds, or unknown ones, are left out.
     """
     from tfos_ml.worker.export import declared_tensors, named_outputs
 

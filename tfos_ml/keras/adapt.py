@@ -1,4 +1,4 @@
-"""Preprocessing layers (TextVectorization, StringLookup, Normalization...) adapted on training rows."""
+"""Adapts preprocessing layers (TextVectorization, StringLookup, Normalization...) to training rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def adapt_layers(model: keras.Model, names: Sequence[str], inputs: Mapping[str, 
         return
     if not model.inputs:
         raise ModelError(
-            "adaptLayers needs a functional or sequential model, in which it can be seen what feeds a layer. Adapt the "
+            "adaptLayers needs a functional or sequential model, where the inputs of each layer are known. Adapt the "
             "layers of a subclassed model yourself."
         )
     for layer in wanted:
@@ -56,7 +56,7 @@ def _adapt_in_sequence(model: keras.Sequential, wanted: list[Any], values: Any) 
 
 
 def _apply(before: keras.Model, inputs: Mapping[str, Any], model: keras.Model) -> Any:
-    """What reaches a layer, for all rows."""
+    """The input of a layer, for all rows."""
     rows = len(next(iter(inputs.values())))
     outputs = []
     for start in range(0, rows, _BATCH):

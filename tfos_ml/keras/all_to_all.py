@@ -1,12 +1,13 @@
-"""Sums over workers, through a TCP connection between each two of them.
+"""Sums over workers, over a TCP connection between each pair of them.
 
-TensorFlow's own operation passes a small tensor through several threads and remote calls on each side, 2 to 9 ms where
-bare sockets need 0.5 (``benchmarks/all_reduce.py``): as long as the rest of a small model's step. Here every worker
-sends its share to all others and adds up what it gets. Small arrays go whole, in one exchange; of large ones each
-worker sums a part, and sends the others that sum (Rabenseifner, "Optimization of Collective Reduction Operations",
-ICCS 2004). Shares are added in the order of ranks, so that all workers, and all runs, have the same bits.
+TensorFlow's own operation passes a small tensor through several threads and remote calls on each side. This takes 2 to
+9 ms, as long as the rest of a small model's step, where sockets need 0.5 ms (``benchmarks/all_reduce.py``). Here every
+worker sends its share to all others and adds up the shares that it receives. Small arrays are sent whole, in one
+exchange. Of a large array, each worker sums a part, and sends that sum to the others (Rabenseifner, "Optimization of
+Collective Reduction Operations", ICCS 2004). Shares are added in the order of ranks, so that all workers, and all runs,
+get the same bits.
 
-Connections are as of :mod:`tfos_ml.keras.connections`: nobody but the workers can say, or change, anything there.
+Only the workers can send or change anything on these connections (:mod:`tfos_ml.keras.connections`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from tfos_ml.keras.connections import Link
 Array = np.ndarray[Any, Any]
 Buffers = Mapping[int, memoryview]  # by rank of the other worker
 
-WHOLE_BYTES = 1 << 20  # up to which what a worker sends goes in one exchange
-# That a worker looks for what others send before it sleeps. Two on two cores that slept at once trained a small network
-# at 7.6k rows/s, beside 8.2k.
+WHOLE_BYTES = 1 << 20  # arrays up to this size are sent whole, in one exchange
+# A worker polls so long before it sleeps. Without polling, two workers on two cores trained a small network at 7.6k
+# instead of 8.2k rows/s.
 AWAKE_SECONDS = 0.005
 OPERATIONS: dict[str, Callable[..., Any]] = {"Add": np.add, "Max": np.maximum}
 
@@ -49,9 +50,9 @@ class AllToAll:
     Parameters
     ----------
     rank : int
-        Of this worker.
+        The rank of this worker.
     links : mapping of int to Link
-        With all others, by rank.
+        Connections with all other workers, by rank.
     timeout : float
         Seconds that a call waits for the others.
     """
@@ -69,9 +70,9 @@ class AllToAll:
     def connect(
         cls, rank: int, addresses: Sequence[str], secret: bytes, timeout: float, encrypts: bool = False
     ) -> AllToAll:
-        """Connect to all other workers, whose addresses are given by rank as "host:port"; once all have called it.
+        """Connect to all other workers, whose `addresses` are "host:port" by rank. Returns once all have called this.
 
-        With `encrypts`, which all must have alike, nobody else can read what they send.
+        With `encrypts`, which must be the same on all workers, nobody else can read their messages.
 
         Raises
         ------
@@ -107,7 +108,7 @@ class AllToAll:
             return self._reduce_by_parts(flat, combine).reshape(values.shape)
 
     def all_gather(self, values: Array) -> Array:
-        """Arrays of all workers, which differ in their first dimension at most, one after another.
+        """The concatenation of the arrays of all workers, which may differ only in their first dimension.
 
         Raises
         ------
@@ -133,7 +134,7 @@ class AllToAll:
                 raise
 
     def _reduce(self, flat: Array, own: Array, combine: Callable[..., Any]) -> Array:
-        """`own` combined with what all others send of it, where `flat` is sent to each of them."""
+        """`own` combined with the arrays that all others send, while `flat` is sent to each of them."""
         received = self._room(own)
         sent = dict.fromkeys(self._links, _bytes(flat))
         self._exchange(sent, {other: _bytes(array) for other, array in received.items()})
@@ -167,7 +168,7 @@ class AllToAll:
         return result
 
     def _room(self, like: Array) -> dict[int, Array]:
-        """An array of the same length for each other worker, in memory that is used again."""
+        """An array of the same length for each other worker, in memory that is reused."""
         needed = like.nbytes * len(self._links)
         if needed > self._received.nbytes:
             self._received = np.empty(needed, np.uint8)
@@ -175,7 +176,7 @@ class AllToAll:
         return dict(zip(self._links, arrays, strict=True))
 
     def _exchange(self, sent: Buffers, received: Buffers) -> None:
-        """Send and fill the buffers, both ways at once: two that only sent would wait for each other."""
+        """Send and receive at the same time: if two workers only sent, they would wait for each other."""
         began = time.monotonic()
         awake, deadline = began + AWAKE_SECONDS, began + self._timeout
         with selectors.DefaultSelector() as selector:
@@ -201,7 +202,7 @@ class AllToAll:
         try:
             return self._links[other].progress()
         except connections.AlteredMessageError as error:
-            raise PeerLostError(f"worker {other} is not heard right: {error}") from None
+            raise PeerLostError(f"the message of worker {other} is invalid: {error}") from None
         except OSError as error:
             raise PeerLostError(f"worker {other} has ended ({error})") from None
 

@@ -1,8 +1,8 @@
 """BatchNormalization over the rows of all workers: mean and variance of the whole step, forward and backward.
 
-Each worker computes the moments of its own rows. Their sums over workers, weighted by the number of values behind each,
-are the moments of all rows (in float64, for a variance is a difference of two sums). What the step's loss makes of the
-global moments is summed over workers on the way back.
+Each worker computes the moments of its own rows. Their sums over workers, weighted by the number of values, are the
+moments of all rows (in float64, because a variance is a difference of two sums). In the backward pass, the gradients
+with respect to the global moments are summed over workers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tfos_ml.keras.collectives import WorkerGroup
 
 
 class StepWeights:
-    """Of one worker in one step, for one call of a layer.
+    """The weights of one worker in one step, for one call of a layer.
 
-    `rows` is 1.0 if the worker has rows in the step, else 0.0; `loss` the factor of its loss in the step's loss; `name`
-    is that of the call, the same on all workers.
+    `rows` is 1.0 if the worker has rows in the step, else 0.0. `loss` is the factor of its loss in the step's loss.
+    `name` names the call, and is the same on all workers.
     """
 
     def __init__(self, rows: tf.Tensor, loss: tf.Tensor, name: str):
@@ -43,7 +43,7 @@ def global_moments(
 
 
 def _count(layer: Any, inputs: Any, mask: Any) -> tf.Tensor:
-    """How many values of each channel the moments are of."""
+    """The number of values per channel."""
     if mask is not None:
         return tf.reduce_sum(tf.cast(mask, tf.float64))
     channels = tf.shape(inputs, out_type=tf.int64)[layer.axis]
@@ -76,7 +76,7 @@ def _over_workers(mean: Any, variance: Any, count: tf.Tensor, step: StepWeights,
 
 
 def _finite(values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Zeros where a worker has no rows, whatever was computed for it."""
+    """The value, or zeros if the worker has no rows."""
     return tf.where(count > 0, values, tf.zeros_like(values))
 
 

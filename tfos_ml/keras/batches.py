@@ -1,4 +1,4 @@
-"""The rows of a worker as Keras wants them: inputs, labels and weights of each global-batch step."""
+"""The rows of a worker in the form that Keras expects: inputs, labels and weights of each global-batch step."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _VALUES, _LENGTHS = "tfos_ml_values", "tfos_ml_lengths"
 class TrainingData:
     """Training and validation rows of one worker.
 
-    ``train`` and ``validation`` say which rows are in which step. ``current_epoch``, set before each epoch, decides the
-    order of its rows. `class_weight` holds weights of rows by class of their label; empty for none.
+    ``train`` and ``validation`` know which rows are in which step. ``current_epoch``, set before each epoch, determines
+    the order of rows. `class_weight` has the weights of rows by the class of their label; empty for none.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class TrainingData:
             check_label(spec, self._rows.shapes[i], name, self._description)
 
     def label_error(self, error: Exception) -> LabelRangeError | None:
-        """The error for labels that TensorFlow rejected as no class; None if its message is another.
+        """The error for labels that TensorFlow rejects as classes; None if its message is about something else.
 
-        It is the only one to know the outputs of a model that is not built before it sees rows.
+        For a model that is built only when it sees rows, only TensorFlow knows the outputs.
         """
         match = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
         if match is None:
@@ -157,16 +157,16 @@ class TrainingData:
         return dataset.map(lambda *parts: _with_ragged(parts if isinstance(spec, tuple) else parts[0]))
 
     def names_inputs(self) -> bool:
-        """Pass the only input by its name from now on, as a subclassed model may want; False if that is no way."""
+        """Pass the only input by name from now on, for subclassed models; returns whether that is possible."""
         self._names_inputs = declared_inputs(self._model) is None and self._schema.named_features
         return self._names_inputs
 
     def first_element(self, rows: int) -> Any:
-        """At most so many of this worker's first training rows, as a batch."""
+        """This worker's first training rows, at most `count`, as a batch."""
         return _with_ragged(tf.nest.map_structure(tf.constant, self._gather(*self._rows.first(rows))))
 
     def stand_in(self, train: bool) -> Any:
-        """One row to compute on where this worker has none: its first; of zeros if it has none at all."""
+        """A row to compute on in steps without rows of this worker: its first row, or zeros if it has none at all."""
         values = self._gather(*self._rows.first(1), train=train)
         if not len(tf.nest.flatten(values)[0]):
             values = tf.nest.map_structure(_row_of_zeros, values)
@@ -174,17 +174,17 @@ class TrainingData:
             return _with_ragged(tf.nest.map_structure(tf.constant, values))
 
     def seed(self, stream: str) -> int | None:
-        """That of the order of a stream's rows; None for the order of the DataFrame."""
+        """The seed for the order of a stream's rows; None: the order of the DataFrame."""
         return self._ctx.settings.seed if stream == "train" and self._ctx.settings.shuffle else None
 
     def first_inputs(self) -> Any:
-        """What the model takes, of this worker's first rows, at most a batch of them."""
+        """The inputs of the model for this worker's first rows, at most one batch."""
         element = self.first_element(self._ctx.batch_size)
         return element[0] if isinstance(element, tuple) else element
 
     @property
     def shuffle_notice(self) -> str:
-        """What to say of the shuffle, if anything."""
+        """A warning about the shuffle, if there is one."""
         return self._ctx.shuffle_notice() if self._ctx.settings.shuffle else ""
 
     def _padded(self, column: int, values: Array) -> Array:
@@ -194,10 +194,10 @@ class TrainingData:
         return pad_rows(values, longest[column], self._schema.columns[column], self._pad_value)
 
     def _gather(self, rows: Rows, at: Int64s, train: bool = True) -> Any:
-        """The rows at some positions of some rows as one element.
+        """One dataset element, from rows and positions in them.
 
-        Ragged rows are padded to the longest of all nodes: what a model without a mask, or a metric, which
-        Keras does not mask, makes of the padding must not depend on how rows are shared out.
+        Ragged rows are padded to the longest row of all nodes. Metrics, and models without a mask, may see the padding,
+        and their results must not depend on which worker has a row.
         """
         columns = [self._padded(i, values) for i, values in enumerate(rows.gather(at, self._pad_value))]
         features, labels, weights = (
@@ -253,7 +253,7 @@ def _row_of_zeros(values: Array) -> Array:
 
 
 def _padded_spec(x: Any) -> Any:
-    """The spec of inputs whose ragged ones are padded rows and their lengths."""
+    """The spec of inputs in which each ragged one is given as padded rows and their lengths."""
     if isinstance(x, tf.RaggedTensorSpec):
         return {_VALUES: tf.TensorSpec(x.shape, x.dtype), _LENGTHS: tf.TensorSpec([None], tf.int64)}
     if isinstance(x, dict):
@@ -271,7 +271,7 @@ def _with_ragged(x: Any) -> Any:
 
 
 def padded_lengths(model: Any, schema: FeedSchema, store: RowStore) -> dict[str, tuple[int, ...]]:
-    """Lengths, by input of the model, to which rows were padded; of columns whose rows differ in length."""
+    """The lengths to which rows were padded, by input of the model, for columns whose rows differ in length."""
     if store.longest is None:
         return {}
     features = schema.of("feature")

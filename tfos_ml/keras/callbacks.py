@@ -1,4 +1,4 @@
-"""Callbacks of our own around the user's: the workers' epochs begin, end and decide together."""
+"""The callbacks before and after the user's: they begin and end epochs, and make decisions, on all workers together."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _QUIET = (*CHIEF_ONLY, keras.callbacks.History, keras.callbacks.ProgbarLogger, k
 
 
 def of_this_worker(callbacks: Sequence[Any], is_chief: bool) -> list[Any]:
-    """The user's callbacks that act on this worker: those that write files only on the chief.
+    """The user's callbacks for this worker: those that write files run only on the chief.
 
-    A callback of the user's own may say so with an attribute ``chief_only = True``.
+    Other callbacks can request this with an attribute ``chief_only = True``.
     """
     return [c for c in callbacks if is_chief or not getattr(c, "chief_only", isinstance(c, CHIEF_ONLY))]
 
 
 def acts_on_batches(callbacks: Sequence[Any]) -> bool:
-    """Whether some callback may decide something at the end of a batch."""
+    """Whether a callback may make decisions at the end of a batch."""
     base = keras.callbacks.Callback
     hooks = ("on_batch_end", "on_train_batch_end", "on_batch_begin", "on_train_batch_begin")
     return any(
@@ -51,7 +51,7 @@ def acts_on_batches(callbacks: Sequence[Any]) -> bool:
 
 
 class EpochState:
-    """What our first and last callback share."""
+    """The state that the first and the last callback share."""
 
     def __init__(
         self, group: WorkerGroup, data: TrainingData, parallel: DataParallel, train: PassCounter, test: PassCounter
@@ -64,7 +64,7 @@ class EpochState:
         self.replaced_in_test: dict[str, float] = {}
 
     def begin_pass(self, stream: str, epoch: int) -> None:
-        """Have the next steps begin with the first of a pass."""
+        """Start a new pass with the next step."""
         pass_counter, batches = (
             (self.train, self.data.train) if stream == "train" else (self.test, self.data.validation)
         )
@@ -104,7 +104,7 @@ class EpochEndSync(keras.callbacks.Callback):
     """The last callback: synchronizes the workers at the end of each pass.
 
     ``epoch_done(epoch, logs, seconds, stopped)`` is called when an epoch has ended on all workers. `agree_on_batches`
-    is whether callbacks may stop the training within an epoch, `seed` that of the shuffle.
+    is whether callbacks may stop the training within an epoch; `seed` is the seed of the shuffle.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class EpochEndSync(keras.callbacks.Callback):
         """Metrics of all workers; returns the logs that have to be replaced."""
         results, own = self.model.get_metrics_result(), {}
         if self._state.group.size > 1 and set(logs) != set(results):
-            # Of a step with logs of its own: those of the last step, by its rows. The others are metrics.
+            # A train_step with its own logs: take those of the last step, by its rows. The others are metrics.
             own = {k: v for k, v in numbers(logs).items() if k not in results or k in metrics.own_logs}
         mine = batches.sizes(seed, self._epoch)[-1] / (batches.total - (batches.steps - 1) * batches.batch_size)
         sums = {k: v for k, v in own.items() if k in metrics.summed_logs}
@@ -170,7 +170,7 @@ class EpochEndSync(keras.callbacks.Callback):
         return {**replaced, **averages}
 
     def _check_finite(self) -> None:
-        """Raise, on the worker where it began, if a loss was not finite; the others follow its end."""
+        """Raise if a loss was not finite, on the worker where it happened first; the others end because of it."""
         group, own = self._state.group, int(self._state.parallel.bad_step)
         place = own * group.size + group.rank if own > NO_STEP else math.inf
         first = -group.largest(-place)

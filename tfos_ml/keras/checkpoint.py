@@ -1,11 +1,11 @@
-"""Training state after each epoch, written so that it is there whole or not at all.
+"""The training state after each epoch, written atomically.
 
-``modelDir/tfos_ml/epoch-00003-<run>/`` holds the variables that all workers share (written by
-the chief), one file for each worker (state of random generators and callbacks), and, written
-last, ``COMPLETE.json`` with the checksums of the others. A directory without it, or whose files do
-not agree with it, does not count; the one before is then used. The last two complete ones are kept.
+``modelDir/tfos_ml/epoch-00003-<run>/`` contains the variables that all workers share (written by the chief), one file
+for each worker (state of random generators and callbacks), and ``COMPLETE.json`` with the checksums of the other files,
+which is written last. A directory without it, or with files that do not match it, does not count; then the one before
+is used. The last two complete directories are kept.
 
-``.keras`` files are no checkpoints: they leave out the state of seed generators.
+``.keras`` files cannot serve as checkpoints, since they lack the state of seed generators.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _SHARED = "shared.npz"
 
 @dataclass
 class TrainingState:
-    """All that the rest of a training depends on."""
+    """Everything that the rest of a training depends on."""
 
-    epoch: int  # how many are done
+    epoch: int  # number of completed epochs
     stopped: bool  # whether a callback has ended the training
     history: list[dict[str, float]]  # logs of each epoch
     identity: str  # fingerprint of the model and its settings
@@ -103,7 +103,7 @@ class Checkpoints:
         return _checksum(data)
 
     def _taken(self) -> Fence:
-        """The claim of this attempt to the directory; it goes on from the checkpoints that count by now."""
+        """The claim of this attempt to the directory; it continues from the checkpoints that count now."""
         if self._fence is None:
             fence = Fence(self._fs, self._root, self._run_id)
             accepted = [name for name in self._names() if fence.counts(name)]
@@ -210,7 +210,7 @@ def _pack(arrays: list[Array]) -> bytes:
 
 
 def _plain(array: Array) -> Array:
-    """An array of a dtype that ``npz`` knows; bfloat16 is widened, which loses nothing."""
+    """An array of a dtype that ``npz`` supports; bfloat16 is widened without loss."""
     return array if array.dtype.kind in "fiub" else array.astype(np.float32)
 
 
@@ -255,13 +255,13 @@ def callback_state(callbacks: list[Any]) -> list[bytes | None]:
         kept = {k: v for k, v in vars(callback).items() if k not in ("_model", "model", "params") and _is_state(v)}
         try:
             states.append(cloudpickle.dumps(kept))
-        except Exception:  # open files, threads: such a callback begins anew
+        except Exception:  # open files, threads: such a callback starts over
             states.append(None)
     return states
 
 
 def _is_state(value: Any) -> bool:
-    """Whether a value is data, or a function that is known by its name; not a closure with state of its own."""
+    """Whether a value is data, or a function that can be found by name; not a closure with its own state."""
     if not callable(value):
         return True
     try:
@@ -278,5 +278,5 @@ def set_callback_state(callbacks: list[Any], states: list[bytes | None]) -> None
 
 
 def _unpickle(data: bytes) -> Any:
-    """What this package pickled into ``modelDir``, which has to be as trustworthy as the program itself."""
+    """Unpickle what this package has written to ``modelDir``, which must be as trustworthy as the program itself."""
     return pickle.loads(data)  # noqa: S301

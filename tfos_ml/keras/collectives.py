@@ -32,8 +32,8 @@ _GROUP_KEY = 7077
 class WorkerGroup:
     """The workers, one of which is this process.
 
-    Operations that others have not joined are an error after `timeout` seconds; `communication` ("auto", "ring",
-    "nccl") is how TensorFlow carries them out, if `peers` is None.
+    An operation fails if others do not join it within `timeout` seconds. `communication` ("auto", "ring", "nccl") is
+    TensorFlow's implementation, used if `peers` is None.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class WorkerGroup:
     ) -> WorkerGroup:
         """Connect with the others, whose `addresses` are "host:port" by rank, and who know the same `secret`.
 
-        Without a secret, with GPUs and with any `communication` but "auto" this starts the collective runtime of
-        TensorFlow, which is possible once a process, before any other use of TensorFlow.
+        Without a secret, with GPUs, and with any `communication` but "auto", this starts TensorFlow's collective
+        runtime. That is possible once per process, before any other use of TensorFlow.
 
         Raises
         ------
         ClusterConfigError
-            If NCCL is requested where there is no GPU.
+            If NCCL is requested and there is no GPU.
         PortTakenError
-            If this worker's port is another's now.
+            If another process has taken this worker's port.
         """
         size = len(addresses)
         if size == 1:
@@ -157,11 +157,11 @@ class WorkerGroup:
     ) -> list[Any]:
         """``weight``, a float32 scalar, times each gradient, summed over all workers; the same on every worker.
 
-        Gradients are tensors, ``IndexedSlices`` or None, each in the same places on all. Dense ones travel in flat
-        buckets of at most 32 MiB, slices as slices: those of all workers, one after another, as one worker would have
-        them for all rows. Slices at positions in `whole` are of the same entries on all workers that have rows, and are
-        summed. `shapes` are those of the variables. The last variables go first, whose gradients are there while
-        backpropagation goes on.
+        Gradients are tensors, ``IndexedSlices`` or None, of the same type on all workers. Dense ones are sent in flat
+        buckets of at most 32 MiB. Slices of all workers are concatenated, as one worker would have them for all rows;
+        slices at positions in `whole` have the same entries on all workers with rows, and are summed. `shapes` are
+        those of the variables. The last variables are sent first, since backpropagation computes their gradients
+        first.
         """
         summed: list[Any] = [None] * len(gradients)
         dense = {}
@@ -192,7 +192,7 @@ class WorkerGroup:
     def _joined_slices(
         self, slices: dict[int, tf.IndexedSlices], weight: tf.Tensor, shapes: Sequence[tf.TensorShape]
     ) -> dict[int, tuple[tf.IndexedSlices, tf.Tensor]]:
-        """The slices of all workers, in one exchange; and how many are those of the worker that has most."""
+        """The slices of all workers, in one exchange; and the largest number that a worker has."""
         peers = self._peers
         assert peers is not None
         arrays = [part.indices for part in slices.values()]
@@ -217,10 +217,10 @@ class WorkerGroup:
     def _gather_slices(
         self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, longest: tf.Tensor, name: str
     ) -> tf.IndexedSlices:
-        """The slices of all workers, given the largest number any worker has."""
+        """The slices of all workers, given the largest number that a worker has."""
         indices = tf.cast(gradient.indices, tf.int64)
         values = tf.ensure_shape(gradient.values, [None, *shape[1:]]) * tf.cast(weight, gradient.values.dtype)
-        # Padded to a power of two: the runtime wants one instance key a shape, and keeps them for good.
+        # Padded to a power of two: the runtime needs an instance key per shape, and keeps all of them.
         exponent = tf.cast(tf.math.ceil(tf.math.log(tf.cast(tf.maximum(longest, 1), tf.float64)) / np.log(2)), tf.int32)
         missing = tf.bitwise.left_shift(1, exponent) - tf.shape(indices)[0]
         key = _key(name, values.dtype, values.shape) & ~0xFF  # and one for each power of two
@@ -254,11 +254,11 @@ class WorkerGroup:
         return np.asarray(self.all_reduce(tf.constant(wide), "arrays").numpy().astype(part.dtype))
 
     def broadcast_arrays(self, arrays: Sequence[Array], is_source: bool) -> list[Array]:
-        """The arrays of the one worker that is the source."""
+        """The arrays of the worker with `is_source`, on all workers."""
         return self.sum_arrays([a if is_source else np.zeros_like(a) for a in arrays])
 
     def broadcast_text(self, text: str, is_source: bool) -> str:
-        """The text of the one worker that is the source."""
+        """The text of the worker with `is_source`, on all workers."""
         data = np.frombuffer(text.encode() if is_source else b"", dtype=np.uint8).astype(np.int32)
         (length,) = self.broadcast_arrays([np.array([len(data)], np.int64)], is_source)
         if not length[0]:
@@ -267,7 +267,7 @@ class WorkerGroup:
         return bytes(codes.astype(np.uint8)).decode()
 
     def largest(self, value: float) -> float:
-        """The largest of one number from each worker."""
+        """The maximum over workers of a number."""
         return float(self.all_reduce(tf.constant([value], tf.float64), "largest", "Max")[0])
 
 
@@ -279,19 +279,19 @@ def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float,
     except OSError as error:
         raise PortTakenError(
             f"The port of {addresses[rank]}, which was reserved for this worker, cannot be used: {error}. Another "
-            "program took it meanwhile; run again, or keep a range free with spark.tfos_ml.nodePorts."
+            "program has taken it. Run again, or keep a range of ports free with spark.tfos_ml.nodePorts."
         ) from None
 
 
 def _key(name: str, dtype: Any, shape: Any) -> int:
-    """The same number, of 30 bits, on every worker for the same operation."""
+    """A number of 30 bits that is the same on every worker for the same operation."""
     return zlib.crc32(f"{name}:{dtype.name}:{shape}".encode()) & 0x3FFFFFFF
 
 
 def joined_arrays(own: Sequence[Array], all_gather: Callable[[Array], Array]) -> list[Array]:
-    """Each array, whose first dimension may differ, of all workers one after another; and the longest of each.
+    """Concatenate each array over all workers (first dimensions may differ); also returns the longest of each.
 
-    All travel as one: first how long each is, then their bytes.
+    All arrays are sent together: first their lengths, then their bytes.
     """
     counts = np.array([len(array) for array in own], np.int64)
     gathered = all_gather(np.concatenate([np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (counts, *own)]))

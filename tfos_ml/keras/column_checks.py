@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
-    """Raise if some column can never be what the model's input, label or weight is.
+    """Raise if a column can never become its input, label or weight of the model.
 
-    ``SignatureError`` if names do not match, or text meets numbers; ``ColumnNotFoundError`` if there is a loss but no
-    label; ``ColumnTypeError`` or ``ShapeError`` if a label does not fit its output.
+    ``SignatureError`` if names do not match, or a column of text is bound to numbers; ``ColumnNotFoundError`` if there
+    is a loss but no label; ``ColumnTypeError`` or ``ShapeError`` if a label does not fit its output.
     """
     _check_features([columns.columns[i] for i in columns.of("feature")], description, columns.named_features)
     labels = [columns.columns[i] for i in columns.of("label")]
@@ -51,8 +51,8 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
     _check_names("weight", weights if columns.named_weights else [], description.outputs)
     if len(description.outputs) > 1 and labels and not columns.named_labels:
         raise errors.SignatureError(
-            f"The model has several outputs, {shown_tensors(description.outputs)}. Say which column is whose label "
-            "with labelMapping."
+            f"The model has several outputs, {shown_tensors(description.outputs)}. Name the label column of each with "
+            "labelMapping."
         )
     for spec in labels:
         name = spec.name if columns.named_labels else next(iter(description.outputs))
@@ -60,7 +60,7 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
 
 
 def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, description: ModelDescription) -> None:
-    """Raise ``ShapeError`` if label rows of a shape do not fit an output under its loss."""
+    """Raise ``ShapeError`` if label rows of this shape do not fit an output and its loss."""
     assert description.outputs is not None
     loss = description.loss_of(output)
     problem = loss and label_problem(loss, row, description.outputs[output])
@@ -72,7 +72,7 @@ def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, desc
 
 
 def check_class_weight(spec: ColumnSpec, row: tuple[int | None, ...], description: ModelDescription) -> None:
-    """Raise ``ParamError`` if label rows of a shape are not of one class each, so that they have no weight of one."""
+    """Raise ``ParamError`` if label rows of this shape do not have one class each, and so no weight of a class."""
     name = spec.name if spec.name in (description.outputs or {}) else next(iter(description.outputs or {}), spec.name)
     loss, output = description.loss_of(name), (description.outputs or {}).get(name)
     if not row or row == (1,):
@@ -83,13 +83,13 @@ def check_class_weight(spec: ColumnSpec, row: tuple[int | None, ...], descriptio
         return
     raise errors.ParamError(
         f"classWeight gives rows the weight of their class, but rows of label column '{spec.column}' have the shape "
-        f"{shown_shape(row)}, with a label at each position. Expected is a class a row: a number, or one-hot with a "
+        f"{shown_shape(row)}, with a label at each position. Expected one class per row: a number, or one-hot with a "
         "categorical cross-entropy. Set weightCol to a column of weights, and unset classWeight."
     )
 
 
 def constrain(columns: FeedSchema, description: ModelDescription) -> FeedSchema:
-    """The columns with the constraints that the model puts on their rows; supervisors check them."""
+    """The columns with the constraints of the model on their rows; supervisors check them."""
     constrained = tuple(
         dataclasses.replace(c, constraint=_constraint(c, columns, description)) for c in columns.columns
     )
@@ -121,7 +121,7 @@ def check_attributes(given: StructType, columns: FeedSchema, description: ModelD
     """Raise if Spark ML's attribute metadata of the columns does not fit the model.
 
     ``ShapeError`` if vectors have another width than the model's input, ``LabelRangeError`` if there are more classes
-    than it distinguishes.
+    than the model has.
     """
     for spec in columns.columns:
         if spec.role == "feature":
@@ -164,8 +164,8 @@ def check_is_single_input(description: ModelDescription) -> None:
     if inputs is not None and len(inputs) > 1:
         example = {f"column {i}": name for i, name in enumerate(inputs, 1)}
         raise errors.SignatureError(
-            f"The model has several inputs, {shown_tensors(inputs)}. Say which column is which with inputMapping, "
-            f"for instance inputMapping={example}."
+            f"The model has several inputs, {shown_tensors(inputs)}. Name the column of each with inputMapping, for "
+            f"instance inputMapping={example}."
         )
 
 

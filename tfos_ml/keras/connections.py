@@ -1,9 +1,9 @@
-"""Connections between two workers that know the run's secret, over which only they can say something.
+"""Authenticated connections between two workers that know the run's secret.
 
-Both prove in a greeting that they know it, and derive a key for each way of the connection. Every message carries a
-tag (AES-GCM) that only they can make, and that counts the messages: what is changed, left out or sent again on its way
-is found before it is used. Where Spark's own traffic is encrypted, what is sent is, too. Only numbers of a known size
-pass, nothing that would be parsed.
+Both prove in a handshake that they know it, and derive a key for each direction. Every message carries a tag (AES-GCM)
+that only they can compute and that includes the message's number: changed, missing or repeated messages are detected
+before they are used. If Spark's own traffic is encrypted, the messages are too. Messages are numbers of a known size;
+nothing is parsed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tfos_ml.protocol.addresses import is_loopback
 
-_GREETING_SECONDS = 20.0  # for the proof of who was called
+_GREETING_SECONDS = 20.0  # for the other side to prove its identity
 _RETRY_SECONDS = 0.05  # until the other side listens
-_GUESTS = 256  # that may be silent at the same time; the longest one goes
+_GUESTS = 256  # unproven connections at the same time; the oldest is closed for a new one
 _BACKLOG = 128
 _RANK = struct.Struct("!I")
 _HASH_BYTES, _TAG_BYTES = 32, 16
@@ -39,11 +39,11 @@ Greeting: TypeAlias = Generator[bytes, bytes, tuple[int, Keys]]
 
 
 class AlteredMessageError(OSError):
-    """What came is not what the other worker has sent."""
+    """A received message differs from what the other worker has sent."""
 
 
 class Link:
-    """A connection with another worker; messages go both ways at once, one each way at a time."""
+    """A connection with another worker; sends and receives at the same time, one message in each direction."""
 
     def __init__(self, connection: socket.socket, keys: Keys, encrypts: bool):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -55,10 +55,10 @@ class Link:
         self._messages = 0
         self._sent: list[memoryview] = []
         self._missing: list[memoryview] = []
-        self._sealed: list[tuple[memoryview, bytearray]] = []  # pieces, with what proves (encrypted: holds) each
+        self._sealed: list[tuple[memoryview, bytearray]] = []  # pieces, each with its tag (encrypted: and content)
 
     def begin(self, sent: memoryview, received: memoryview) -> None:
-        """Send a message, and take one that fills a buffer, with :meth:`progress`; both stay as they are until then."""
+        """Begin to send one message and to receive another; :meth:`progress` continues. Do not change the buffers."""
         self._messages += 1
         self._sent, self._missing, self._sealed = [], [], []
         for number, piece in enumerate(_pieces(sent)):
@@ -73,7 +73,7 @@ class Link:
             self._missing += [memoryview(sealed)] if self._encrypts else [piece, memoryview(sealed)]
 
     def progress(self) -> bool:
-        """Send and receive what goes at once; whether something is left. Raises ``OSError``."""
+        """Send and receive without waiting; returns whether something is left. Raises ``OSError``."""
         with contextlib.suppress(BlockingIOError):
             while self._sent:
                 self._sent = _after(self._sent, self.connection.sendmsg(self._sent))
@@ -101,7 +101,7 @@ class Link:
                 else:
                     self._theirs.decrypt(nonce, sealed, piece)
         except InvalidTag:
-            raise AlteredMessageError("what it sent was altered on its way") from None
+            raise AlteredMessageError("it was altered on its way") from None
         self._sealed = []
 
 
@@ -110,7 +110,7 @@ def _pieces(buffer: memoryview) -> list[memoryview]:
 
 
 def _after(buffers: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of buffers after so many bytes."""
+    """The rest of some buffers after `count` bytes."""
     while buffers and count >= len(buffers[0]):
         count -= len(buffers[0])
         buffers = buffers[1:]
@@ -118,12 +118,12 @@ def _after(buffers: list[memoryview], count: int) -> list[memoryview]:
 
 
 def connect(rank: int, addresses: Sequence[str], secret: bytes, deadline: float, encrypts: bool) -> dict[int, Link]:
-    """Links with all other workers, by rank: those of lower ranks are called, those of higher ranks call.
+    """Links with all other workers, by rank. Connects to workers of lower ranks; those of higher ranks connect to this.
 
     Raises
     ------
     TimeoutError
-        If not all are there at the deadline; it has the addresses of those that are not.
+        If not all are connected at the deadline; it has the addresses of the missing ones.
     OSError
         If this worker's own port is taken.
     """
@@ -155,11 +155,11 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:
-    """Where the node's address is; on all addresses if that is none of this host's own, as behind NAT."""
+    """Listen on the node's address; on all addresses if it is not this host's own, for instance behind NAT."""
     host, port = address
     try:
         family, *_, own = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        if is_loopback(str(own[0])) and not is_loopback(host):  # others know this host's name in another way
+        if is_loopback(str(own[0])) and not is_loopback(host):  # others resolve this host's name differently
             raise OSError(errno.EADDRNOTAVAIL, host)
         return socket.create_server(own[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
@@ -171,7 +171,7 @@ def _listen(address: tuple[str, int]) -> socket.socket:
 
 
 class _Guest:
-    """Who has called, and has not proven anything yet."""
+    """A client that has not proven its identity yet."""
 
     def __init__(self, connection: socket.socket, greeting: Greeting):
         connection.setblocking(False)
@@ -184,7 +184,7 @@ class _Guest:
         self._connection.sendall(message)
 
     def take(self) -> tuple[int, Keys] | None:
-        """What has come; the rank and the keys once it has proven who it is. Raises ``OSError`` if it cannot."""
+        """Receive; returns the rank and the keys once the client has proven its identity. Raises ``OSError`` if not."""
         more = self._connection.recv(self._expected - len(self._received))
         if not more:
             raise ConnectionError("end of the stream")
@@ -199,7 +199,7 @@ class _Guest:
 
 
 class _Reception:
-    """Greets all that call, side by side; a context manager, which sends away who has not proven anything."""
+    """Shakes hands with all clients at the same time; a context manager, which closes unproven connections."""
 
     def __init__(self, listener: socket.socket, rank: int, secret: bytes):
         self._listener, self._rank, self._secret = listener, rank, secret
@@ -223,7 +223,7 @@ class _Reception:
                 connection = key.fileobj
                 if connection is self._listener:
                     self._welcome()
-                elif connection in self._guests:  # else it has just been sent away
+                elif connection in self._guests:  # else it has just been closed
                     assert isinstance(connection, socket.socket)
                     try:
                         proven = self._guests[connection].take()
@@ -263,7 +263,7 @@ def _call(rank: int, address: tuple[str, int], secret: bytes, deadline: float, e
 
 
 def _greet(connection: socket.socket, greeting: Greeting, deadline: float) -> Keys:
-    """Greet a worker that was called; raises ``OSError`` if it does not prove in time that it is one."""
+    """Shake hands with a worker; raises ``OSError`` if it does not prove its identity in time."""
     message = next(greeting)
     while True:
         connection.settimeout(_left(deadline))
@@ -283,7 +283,7 @@ def _greet(connection: socket.socket, greeting: Greeting, deadline: float) -> Ke
 
 
 def _greeting(rank: int, secret: bytes, roles: tuple[bytes, bytes]) -> Greeting:
-    """Yields what to send, and is sent what came, of the same length; returns the other's rank, and the keys.
+    """The handshake: yields what to send, is sent the received answer of the same length; returns rank and keys.
 
     Each side sends its rank with a random number, and then a keyed hash of its role and of both messages. Raises
     ``PermissionError`` if the other side does not know the secret.

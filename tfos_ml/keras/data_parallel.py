@@ -1,17 +1,16 @@
 """Exact data parallelism: each worker's Keras model takes its share of a global-batch step.
 
-Every worker runs ``Model.fit`` on its own rows of each step. What makes the result the same
-for any number of workers:
+Every worker runs ``Model.fit`` on its own rows of each step. The result is the same for any number of workers, because:
 
-- ``train_step`` and ``test_step`` are wrapped: the wrapper counts the rows, works out this
-  worker's *share* of the global batch, and leaves the pass out where there is no row.
-- ``optimizer.apply`` first sums share-weighted gradients over the workers, so that clipping,
-  accumulation, loss scaling and weight averaging see the gradient of the global batch.
+- ``train_step`` and ``test_step`` are wrapped: the wrapper counts the rows, computes this worker's *share* of the
+  global batch, and skips the computation in steps without rows.
+- ``optimizer.apply`` first sums share-weighted gradients over the workers, so that clipping, accumulation, loss scaling
+  and weight averaging see the gradient of the global batch.
 - Losses are those of the global batch (:mod:`tfos_ml.keras.loss_terms`).
-- :class:`Rules` say what else is put together otherwise than by rows.
+- :class:`Rules` describe everything else that is not combined by rows.
 
-All wrappers are attributes of instances; :meth:`DataParallel.close` takes them off again, and
-no class is changed, so what the model saves meanwhile is plain Keras.
+All wrappers are attributes of instances, and :meth:`DataParallel.close` removes them. No class is changed, so a model
+saved meanwhile is plain Keras.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ NO_STEP = -1
 
 @dataclass(frozen=True)
 class PassRules:
-    """Of a pass of training or validation: how its metrics and logs are put together.
+    """How metrics and logs of a training or validation pass are combined.
 
     Attributes
     ----------
     by_step : tuple of int
-        Positions, in :func:`metric_variables`, of state that grows by a number a step, not by one a row.
+        Positions, in :func:`metric_variables`, of state that is updated once per step, not once per row.
     own_logs, summed_logs : tuple of str
-        Logs that are no results of metrics, and those of them that are sums over rows.
+        Logs that are not results of metrics, and those of them that are sums over rows.
     inexact : tuple of str, or None
         Metrics whose states cannot be added up; None if that was not tried.
     """
@@ -58,24 +57,24 @@ class PassRules:
 
 @dataclass(frozen=True)
 class Rules:
-    """How what workers compute from their rows is put together, where Keras's own models do it otherwise.
+    """How the workers' results are combined where this differs from Keras's own models.
 
     Attributes
     ----------
     sums : tuple of str
         Terms of the loss, by their names in :class:`LossTerms`, that are sums over rows, not means.
     together : tuple of str
-        Terms that are losses of all rows of a step together.
+        Terms that need all rows of a step together.
     gradient_is_sum : bool
-        Whether the gradients of a ``train_step`` of the user's own are sums over rows.
+        Whether the gradients of a custom ``train_step`` are sums over rows.
     whole_slices : tuple of int
-        Positions of gradients, slices of a table, that are of the same entries whatever the rows.
+        Positions of gradients, slices of a table, that have the same entries for any rows.
     assigned : tuple of int
-        Positions, in the model's variables, of those that a step assigns by itself.
+        Positions, in the model's variables, of those that a step assigns itself.
     train, test : PassRules
-        Those of each pass.
+        Rules for each pass.
     notices : tuple of str
-        What to tell the user.
+        Messages for the user.
     """
 
     sums: tuple[str, ...] = ()
@@ -94,9 +93,9 @@ def metric_variables(model: keras.Model) -> list[Any]:
 
 
 class PassCounter:
-    """Counts the steps of one pass, and knows how many rows all workers have in each, and where this worker's are.
+    """Counts the steps of one pass; knows the number of rows in each, and the places of this worker's rows.
 
-    `stand_in` returns a row to compute on in a step in which this worker has none, as a batch; it counts for nothing.
+    `stand_in` returns a batch of one row, to compute on in steps without rows of this worker; it has no weight.
     """
 
     def __init__(self, name: str, total: int, batch_size: int, stand_in: Callable[[], Any]):
@@ -109,29 +108,29 @@ class PassCounter:
         self._ends = tf.Variable(np.zeros(-(-total // batch_size) + 1, np.int64), trainable=False)
 
     def rewind(self, places: Int64s, sizes: Int64s) -> None:
-        """Begin a new pass: `places` of this worker's rows among all, ascending, and how many each step has of them."""
+        """Begin a new pass: `places` of this worker's rows among all, ascending, and how many of them each step has."""
         self.next_step.assign(0)
         self._places.assign((places % self.batch_size).astype(np.int32))
         self._ends.assign(np.concatenate([[0], np.cumsum(sizes)]))
 
     def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
-        """Where the rows of this worker are in a step of `total` rows; if it has none, where the stand-in is."""
+        """The places of this worker's rows in a step of `total` rows; without rows, the place of the stand-in."""
         places = self._places[self._ends[step] : self._ends[step + 1]]
         places = tf.cond(tf.size(places) > 0, lambda: places, lambda: tf.constant([0], tf.int32))
         return RowsOfStep(tf.cast(places, tf.int64), total)
 
     def advance(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Number of the step that begins, and the rows all workers have in it."""
+        """The number of the step that begins, and the number of rows of all workers in it."""
         step = self.next_step.assign_add(1) - 1
         return step, tf.minimum(tf.constant(self.batch_size, tf.int64), self.total - step * self.batch_size)
 
 
 class DataParallel:
-    """Makes a built, compiled model train in step with those of the other workers; it is wrapped until :meth:`close`.
+    """Makes a built, compiled model train in step with those of the other workers; wraps it until :meth:`close`.
 
-    A step may update variables several times, by several optimizers. ``bad_step`` is the first step of the pass in
-    which this worker's own loss was not finite; -1 if none.
-    ``tracing_seconds`` is how long TensorFlow has traced training steps.
+    A step may update variables several times, with several optimizers. ``bad_step`` is the first step of the pass in
+    which this worker's own loss was not finite; -1 if there is none. ``tracing_seconds`` is the time that TensorFlow
+    has spent tracing training steps.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup, train: PassCounter, test: PassCounter, rules: Rules):
@@ -173,20 +172,20 @@ class DataParallel:
         self._wrapped.append((owner, name))
 
     def _by_step(self, rules: PassRules) -> list[Any]:
-        """State of metrics that is told of one number a step; so are those of the losses of several outputs."""
+        """State of metrics that are updated with one number per step, as those of the losses of several outputs."""
         compiled = keras_privates.compiled_loss(self._model)
         of_losses = {id(v) for metric in getattr(compiled, "metrics", ()) for v in metric.variables}
         variables = enumerate(metric_variables(self._model))
         return [v for i, v in variables if i in rules.by_step or id(v) in of_losses]
 
     def close(self) -> None:
-        """Give the model back as it was."""
+        """Restore the model."""
         for owner, name in self._wrapped:
             delattr(owner, name)
         self._wrapped.clear()
         if self.terms is not None:
             self.terms.close()
-        self._model.train_function = self._model.test_function = None  # Keras makes them anew
+        self._model.train_function = self._model.test_function = None  # Keras makes them again
 
     # Steps
 
@@ -221,7 +220,7 @@ class DataParallel:
         return step
 
     def _shared_step(self, original: Callable[[Any], Any], data: Any, pass_counter: PassCounter) -> Any:
-        """A step on the rows of this worker; on the row that stands in, which counts for nothing, if it has none."""
+        """A step on the rows of this worker; if it has none, on the stand-in, which has no weight."""
         assert self._share is not None
         trains, has_rows, stand_in = pass_counter is self._train, self._share > 0, pass_counter.stand_in()
         if stand_in is not None:
@@ -241,7 +240,7 @@ class DataParallel:
         return result
 
     def _weights(self) -> StepWeights | None:
-        """Of this worker in the step that is being traced; None outside of one."""
+        """The share of this worker in the step that is being traced; None outside of steps."""
         if self._share is None:
             return None
         loss = tf.cast(self._share > 0, tf.float32) if self._rules.gradient_is_sum else self._share
@@ -254,7 +253,7 @@ class DataParallel:
         return self.terms
 
     def _share_assigned(self) -> None:
-        """Give all workers the mean, by rows, of what the step has assigned; one without rows has assigned nothing."""
+        """Give all workers the row-weighted mean of the values that the step has assigned."""
         assert self._share is not None
         values = [_counting(tf.convert_to_tensor(v), self._share) for v in self._assigned]
         shapes = [tf.TensorShape(v.shape) for v in self._assigned]
@@ -285,7 +284,7 @@ class DataParallel:
     # What the user calls in between
 
     def _evaluating(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``evaluate`` which, called by a callback of the user's, is that of Keras alone."""
+        """An ``evaluate`` that is plain Keras when the user's callbacks call it."""
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             if keras_privates.is_validation_of_fit(kwargs):
@@ -302,7 +301,7 @@ class DataParallel:
         return evaluate
 
     def _watching_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Notes the step in which the loss of this worker is not a finite number."""
+        """Records the step in which the loss of this worker is not finite."""
         is_keras = getattr(original, "__func__", None) is keras.Model.compute_loss
 
         def compute_loss(*args: Any, **kwargs: Any) -> Any:
@@ -327,7 +326,7 @@ def _row_count(tensor: Any) -> tf.Tensor:
 
 
 def _counting(value: Any, share: tf.Tensor) -> Any:
-    """A gradient, or a value, as it is; zeros, or no slices, of a worker that has no rows in the step."""
+    """A gradient or value unchanged; zeros, or no slices, if the worker has no rows in the step."""
     if value is None:
         return None
     if isinstance(value, tf.IndexedSlices):

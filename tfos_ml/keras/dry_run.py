@@ -1,9 +1,9 @@
-"""One step on a few rows, whole and in two shares, before the first step of a training.
+"""Tries one step on a few rows, whole and in two shares, before the training begins.
 
-What a layer, a loss or a ``train_step`` of the user's own does across rows cannot be read off its class. So the program
-itself is tried: the gradients, metrics and assigned state of a step on all rows, beside those that two workers would
-put together from 5/8 and 3/8 of them. From what agrees follow the :class:`Rules` of the training; where nothing does,
-it is an error. Nothing of it stays in the model.
+What a custom layer, loss or ``train_step`` does across rows cannot be derived from its class. So the program itself is
+tried: the gradients, metrics and assigned state of a step on all rows are compared with those that two workers would
+combine from 5/8 and 3/8 of them. The :class:`Rules` of the training follow from what agrees; if nothing agrees, it is
+an error. Afterwards the model is as before.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 ROWS = 8
 _TOLERANCE = 1e-3
 _HALF_TOLERANCE = 5e-2  # of models that compute in 16 bits
-_NOISE = 0.05  # standard deviation of what is added to weights: at zero too much agrees
+_NOISE = 0.05  # standard deviation of noise added to weights: too much agrees at zero
 _DRAWS = (
-    "A training step draws random numbers of each worker's own: two steps on the same rows differed. Several workers "
-    "do not train exactly what one does. Draw them with keras.random and a keras.random.SeedGenerator of the layer."
+    "A training step draws random numbers that differ between workers: two steps on the same rows differed. Several "
+    "workers do not train exactly what one does. Use keras.random with a keras.random.SeedGenerator of the layer."
 )
 _ALL, _FIRST, _SECOND = range(3)
 
 
 def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Rules:
-    """The rules of a training, tried on rows of the first worker and the same on all.
+    """The rules of a training, found with rows of the first worker, and the same on all workers.
 
-    Raises ``ModelError`` on that worker if the shares of several workers cannot be put together.
+    Raises ``ModelError`` on that worker if the results of several workers cannot be combined.
     """
     if group.size == 1 or _is_of_keras_alone(model):
         return Rules()
@@ -56,8 +56,8 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Ru
     fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
     if fields["together"] and not group.takes_any_shape:
         raise ModelError(
-            "The loss computes over the rows of a batch together, which KerasEstimator trains on CPUs with "
-            "communication='auto' only. Use that, or clusterSize=1."
+            "The loss computes over the rows of a batch together. KerasEstimator supports that only on CPUs with "
+            "communication='auto'. Use that, or clusterSize=1."
         )
     return Rules(**{**fields, "train": PassRules(**fields["train"]), "test": PassRules(**fields["test"])})
 
@@ -69,7 +69,7 @@ def _with_tuples(value: Any) -> Any:
 
 
 def _is_of_keras_alone(model: keras.Model) -> bool:
-    """Whether all that a step computes is Keras's own, and does with each row what it does with it alone."""
+    """Whether a step uses only parts of Keras that treat each row independently of the others."""
     layers = keras_privates.all_layers(model)
     if any(isinstance(layer, (keras.layers.Lambda, keras.layers.SpectralNormalization)) for layer in layers):
         return False
@@ -89,7 +89,7 @@ def _losses(model: keras.Model) -> list[Any]:
 
 
 def _coupling_losses() -> tuple[type, ...]:
-    """Losses of Keras over all rows of a batch together, as far as this version has them."""
+    """Keras's losses over all rows of a batch together, if this version has them."""
     names = ("Dice", "Tversky", "Circle")
     return tuple(getattr(keras.losses, name) for name in names if hasattr(keras.losses, name))
 
@@ -110,12 +110,12 @@ def _try(model: keras.Model, data: TrainingData) -> Rules:
     except ModelError:
         raise
     except Exception as error:
-        return Rules(notices=(f"No step could be tried before the first, in shares of {rows} rows: {error}",))
+        return Rules(notices=(f"No step could be tried in shares of {rows} rows before the training: {error}",))
 
 
 @contextlib.contextmanager
 def _kept(model: keras.Model) -> Iterator[None]:
-    """Afterwards the model is as before, though its weights are others meanwhile."""
+    """Change the weights within the context, and restore the model afterwards."""
     optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
     everything = [*model.variables, *optimizers, *metric_variables(model)]
     everything.append(keras_privates.global_seed_state())
@@ -133,7 +133,7 @@ def _kept(model: keras.Model) -> Iterator[None]:
 
 
 class _Shares:
-    """Stands for the group of workers: a share is told the sums that the step on all rows had."""
+    """Stands in for the group of workers: gives a share the sums of the step on all rows."""
 
     size = 2
 
@@ -161,7 +161,7 @@ class _Shares:
 class _TriedPassCounter(PassCounter):
     """A pass of one step, run outside of TensorFlow's graphs, where all shapes are known.
 
-    What is drawn for rows has another first dimension for a share than for all rows; the step is run on these first.
+    Random numbers for rows have another first dimension in a share than in the whole; the whole runs first.
     """
 
     def __init__(self, name: str, rows: int):
@@ -196,7 +196,7 @@ class _TriedRows(RowsOfStep):
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a step on some rows made, before any rule."""
+    """The results of a step on some rows, before any rule."""
 
     terms: dict[str, Any]
     gradients: list[Any]
@@ -212,7 +212,7 @@ class _DryRun:
     def __init__(self, model: keras.Model, element: Any, rows: int):
         self._model, self._rows = model, rows
         self._updated: list[str] = []  # variables, as of DataParallel
-        self._is_uncertain = False  # what is nearest is taken, then
+        self._is_uncertain = False  # if so, the nearest rule is taken
         first = math.ceil(rows * 5 / 8) if rows > 2 else 1
         bounds = ((0, rows), (0, first), (first, rows))
         self._parts = [tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element) for a, b in bounds]
@@ -254,7 +254,7 @@ class _DryRun:
         )
 
     def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
-        """The outcomes of all rows, and of both shares."""
+        """The outcomes for all rows, and for both shares."""
         shares, model = _Shares(), self._model
         train, test = (_TriedPassCounter(name, self._rows) for name in ("train", "test"))
         for optimizer in keras_privates.optimizers(model):
@@ -291,7 +291,7 @@ class _DryRun:
         )
 
     def _kind(self, whole: Any, first: Any, second: Any) -> str:
-        """How the values of both shares make that of all rows: "mean", "sum", or "" for neither."""
+        """How the values of both shares combine to that of all rows: "mean", "sum", or "" for neither."""
         a, b = self._weights
         far = {"mean": a * first + b * second - whole, "sum": first + second - whole}
         distances = {kind: float(np.max(np.abs(off), initial=0.0)) for kind, off in far.items()}
@@ -331,10 +331,10 @@ class _DryRun:
             elif len(whole) != len(first) + len(second):
                 name = self._updated[i]
                 raise ModelError(
-                    f"A step reads the table {name!r} both by values of rows and by others: {len(whole)} entries for "
-                    f"{self._rows} rows, {len(first)} and {len(second)} for two shares of them. Several workers cannot "
-                    "put such gradients together as one would have them. Use a table of its own for what does not "
-                    "depend on rows, or clusterSize=1."
+                    f"A step reads the table {name!r} both at indices from rows and at other indices: {len(whole)} "
+                    f"entries for {self._rows} rows, {len(first)} and {len(second)} for two shares of them. "
+                    "Several workers cannot combine such gradients exactly. Use a separate table for lookups "
+                    "that do not depend on rows, or clusterSize=1."
                 )
 
     # Metrics and state
@@ -358,14 +358,14 @@ class _DryRun:
         return PassRules(tuple(by_step), own, summed, tuple(inexact))
 
     def _adds(self, place: int, outcomes: Sequence[_Outcome]) -> str:
-        """Like :meth:`_kind`; "sum" where both would do."""
+        """Like :meth:`_kind`, but "sum" if both are possible."""
         whole, first, second = (o.metrics[place] for o in outcomes)
         if np.allclose(first + second, whole, rtol=self._tolerance, atol=1e-7):
             return "sum"
         return self._kind(whole, first, second)
 
     def _assigned(self, outcomes: Sequence[_Outcome]) -> tuple[list[int], list[str]]:
-        """Which variables the step assigns, without BatchNormalization's; a notice if their mean is not right."""
+        """Which variables the step assigns, without BatchNormalization's; a notice if their mean is not exact."""
         known = {id(v) for layer in keras_privates.all_layers(self._model) for v in _statistics(layer)}
         known |= {id(v) for v in metric_variables(self._model)}
         assigned, wrong = [], []
@@ -378,7 +378,9 @@ class _DryRun:
                 wrong.append(variable.path)
         if not wrong or self._is_uncertain:
             return assigned, []
-        what = "what several workers assign is not what one would: their mean, weighted by rows, is taken."
+        what = (
+            "several workers do not assign the same as one would: the mean of their values, weighted by rows, is used."
+        )
         return assigned, [f"A training step assigns {wrong}, and {what}"]
 
 
@@ -391,7 +393,7 @@ def _dense(gradient: Any) -> Any:
 
 
 def _differ(once: _Outcome, again: _Outcome) -> bool:
-    """Whether a step on the same rows is not the same step: it draws random numbers."""
+    """Whether two steps on the same rows differ, because they draw random numbers."""
     pairs = zip(once.gradients, again.gradients, strict=True)
     return any(g is not None and not np.allclose(_dense(g), _dense(h), rtol=1e-4) for g, h in pairs)
 

@@ -1,10 +1,9 @@
-"""Which attempt may write to a ``modelDir``: the one that came last.
+"""Lets only the latest attempt write to a ``modelDir``.
 
-A node that is cut off may train on for a while after its fit has begun again elsewhere. So each
-attempt leaves a file in the directory, numbered one above those it finds, and one that finds a higher
-number than its own writes no more. Another may still come between that look and a write. What such a
-write leaves does not count: the file of the newest attempt names the checkpoints of earlier ones that it
-goes on from. Only these and its own count for a reader.
+A node that is cut off may continue to train after its fit has been repeated elsewhere. So each attempt writes a file
+to the directory, with a number above those that it finds, and stops writing when it finds a higher number than its own.
+A newer attempt may still appear between that check and a write. Such a write does not count: the file of the newest
+attempt names the earlier checkpoints that it continues from, and readers count only these and its own.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _PREFIX = "attempt-"
 class Fence:
     """One attempt's claim to a directory, on a filesystem that lists what has been written.
 
-    The directory is there once :meth:`take` is called.
+    :meth:`take` creates the directory.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str, run_id: str):
@@ -32,7 +31,7 @@ class Fence:
         self._name: str | None = None
 
     def take(self, accepted: list[str]) -> None:
-        """Become the newest attempt, which goes on from the checkpoints `accepted`."""
+        """Become the newest attempt, which continues from the checkpoints `accepted`."""
         number = 1 + max((int(name.split("-")[1]) for name in self._names()), default=0)
         self._name = f"{_PREFIX}{number:06d}-{self._run_id}"
         with self._fs.open_output_stream(f"{self._root}/{self._name}") as stream:
@@ -50,11 +49,11 @@ class Fence:
         if self._name is None or newest > self._name:
             raise SupersededError(
                 f"modelDir={self._root!r} has been taken over by a later attempt or fit ({newest}), so this one "
-                f"({self._name}) writes no more. Give fits that run at the same time a modelDir each."
+                f"({self._name}) writes no more. Give each of several simultaneous fits its own modelDir."
             )
 
     def counts(self, checkpoint: str) -> bool:
-        """Whether a checkpoint counts, of which the name ends with its attempt's run id."""
+        """Whether a checkpoint counts; its name ends with the run id of its attempt."""
         newest = max(self._names(), default="")
         if not newest or checkpoint.rpartition("-")[2] == newest.rpartition("-")[2]:
             return True

@@ -1,4 +1,4 @@
-"""Whether the weights of a model are finite: NaN behind a ReLU leaves the loss finite, and the model useless."""
+"""Checks that a model's weights are finite. NaN before a ReLU leaves the loss finite, but makes the model useless."""
 
 from __future__ import annotations
 

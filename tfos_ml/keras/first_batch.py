@@ -1,4 +1,4 @@
-"""A look at what a model makes of its first batch, before it is trained on any."""
+"""Checks a model's outputs for the first batch before the training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def check_first_batch(model: Any, data: TrainingData, description: ModelDescription) -> list[str]:
     """Notices about the outputs of a model for the first rows of this worker.
 
-    Raises ``ModelError`` if they are not what the loss takes them for.
+    Raises ``ModelError`` if they are not what the loss expects.
     """
     if not any(compares_probabilities(loss) for loss in description.losses.values()):
         return []
@@ -37,7 +37,7 @@ def check_first_batch(model: Any, data: TrainingData, description: ModelDescript
 
 
 def _outputs(model: Any, data: TrainingData) -> dict[str, Any]:
-    """By name; none if there are no rows, or the model cannot simply be called."""
+    """The outputs by name; none if there are no rows, or if the model cannot simply be called."""
     try:
         with _state_kept(model):
             outputs = model(data.first_inputs(), training=False)
@@ -50,7 +50,7 @@ def _outputs(model: Any, data: TrainingData) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _state_kept(model: Any) -> Iterator[None]:
-    """Leave a built model as it was: layers such as stateful RNNs change with each call."""
+    """Restore a built model: layers such as stateful RNNs change with each call."""
     before = [(variable, variable.numpy()) for variable in model.non_trainable_variables]
     try:
         yield

@@ -1,4 +1,4 @@
-"""The driver's look at a Keras model, in a process of its own: this one may know too much."""
+"""Inspects a Keras model in a fresh process, which has only what the nodes will have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _described: OrderedDict[str, ModelDescription] = OrderedDict()
 
 
 def describe_source(source: ModelSource, environment: Mapping[str, str], forking: Forking) -> ModelDescription:
-    """Describe a model as a fresh process sees it; each model once.
+    """Describe a model as a fresh process sees it; each model is inspected once.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def describe_source(source: ModelSource, environment: Mapping[str, str], forking
     environment : mapping of str to str
         The nodes' environment variables.
     forking : Forking
-        The fork server that it comes from, if it is not started afresh.
+        The fork server to use.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def describe_source(source: ModelSource, environment: Mapping[str, str], forking
 
 
 def check_sendable(source: ModelSource) -> bytes:
-    """A model as it is sent to other processes.
+    """A model, pickled for other processes.
 
     Raises
     ------

@@ -1,8 +1,7 @@
-"""What the driver has to know of a Keras model before any job starts.
+"""Finds out what the driver must know about a Keras model before any job starts.
 
-Runs on the driver: in the user's process if that holds the model, else in a fresh one
-(``python -m tfos_ml.keras.inspection <directory>``), where a model that only this process
-could rebuild shows itself.
+Runs on the driver: in the user's process if the user passes a plain model, else in a fresh process
+(``python -m tfos_ml.keras.inspection <directory>``), which reveals models that only the user's process can rebuild.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json",
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A compiled model, seen from outside.
+    """The description of a compiled model.
 
     Attributes
     ----------
@@ -42,15 +41,15 @@ class ModelDescription:
     losses : dict of str to LossInfo
         By output name; a loss for all outputs under ``""``.
     adaptable, not_adapted : list of str
-        Preprocessing layers that have ``adapt``, and those of them that need it still.
+        Preprocessing layers that have ``adapt``, and those of them that still need it.
     activations : dict of str to str
-        By output name, as :func:`output_activations` finds it.
+        By output name, from :func:`output_activations`.
     overview : ModelOverview
-        What people compare models by.
+        Facts by which people compare models.
     has_call : bool
-        Whether the model says what it makes of its inputs, so that it can be exported.
+        Whether the model defines ``call``, so that it can be exported.
     idle_scalers : list of str
-        Normalization layers that change nothing; it may be that they have not been adapted.
+        Normalization layers that change nothing, maybe because they have not been adapted.
     """
 
     inputs: dict[str, TensorInfo] | None
@@ -87,7 +86,7 @@ class ModelDescription:
         return cls(**{**data, **made})
 
     def check_adapted(self, names: Sequence[str]) -> None:
-        """Raise ``ModelError`` unless just the layers that need it, and that there are, will be adapted."""
+        """Raise ``ModelError`` unless `layers` exist and include all that must be adapted."""
         unknown = [name for name in names if name not in self.adaptable]
         if unknown:
             raise ModelError(f"adaptLayers names {unknown}, but the model's preprocessing layers are {self.adaptable}.")
@@ -144,7 +143,7 @@ def _check_kind(model: Any) -> None:
 
 
 def _check_batch_size(inputs: Mapping[str, TensorInfo], layers: list[Any]) -> None:
-    """Raise if a model takes batches of one size only: the last of an epoch has another."""
+    """Raise if a model accepts batches of one size only, since the last one of an epoch may be smaller."""
     fixed = [f"input {name!r} has a batch of {t.shape[0]}" for name, t in inputs.items() if t.shape and t.shape[0]]
     stateful = [f"layer {layer.name!r} is stateful" for layer in layers if getattr(layer, "stateful", False) is True]
     if fixed or stateful:
@@ -188,7 +187,7 @@ def _needs_adapt(layer: Any) -> bool:
 
 
 def _is_idle_scaler(layer: Any) -> bool:
-    """Whether it is a Normalization that changes nothing: one never adapted, or adapted to such rows."""
+    """Whether it is a Normalization that changes nothing: never adapted, or adapted to normalized rows."""
     import keras
     import numpy as np
 

@@ -1,14 +1,14 @@
-"""The loss of the global batch, of the terms that each worker computes from its own rows.
+"""Combines the loss of the global batch from the terms that each worker computes from its own rows.
 
-Gradients of workers are summed by *share*, the part of a step's rows that a worker has. A term that is a mean over rows
-needs no more. What else there is:
+Gradients of workers are summed with their *share* as weight, the part of a step's rows that a worker has. That is exact
+for terms that are means over rows. The other terms:
 
 - Losses with another denominator (``"sum"``, ``"mean_with_sample_weight"``, masks) are divided by the denominator of
   all workers.
 - Terms that are sums over rows, such as ``add_loss(reduce_sum(x))`` or a loss function that returns a sum, are divided
-  by the share. Which those are is found out before the first step (:mod:`tfos_ml.keras.dry_run`).
-- A loss of all rows together, such as Dice or a contrastive loss, is computed by each worker of the outputs of all;
-  what it makes of a worker's own outputs goes back to these.
+  by the share. :mod:`tfos_ml.keras.dry_run` finds these terms before the first step.
+- A loss over all rows together, such as Dice or a contrastive loss, is computed by each worker from the outputs of all
+  workers; its gradient flows back to the worker's own outputs.
 - Up to Keras 3.12 the activity regularizer of a layer adds a sum over rows; later Keras divides it by the rows.
 """
 
@@ -27,16 +27,16 @@ from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.worker import keras_privates
 
-OUTPUT_LOSS = "loss-"  # begins the names of the terms that are losses of outputs
+OUTPUT_LOSS = "loss-"  # prefix of the terms that are losses of outputs
 _MEAN_OF_ROWS = ("sum_over_batch_size", "mean")
 
 
 class LossTerms:
-    """Puts the losses of a compiled model in step with those of the other workers, until :meth:`close`.
+    """Makes the losses of a compiled model those of the global batch, until :meth:`close`.
 
-    `share` returns this worker's part of the rows while a step is traced, None outside of steps, and `rows` where they
-    are in it; `sums` names the terms that are sums over rows, `together` those that are of all rows together.
-    ``values`` has what each term was in the last step, unscaled.
+    While a step is traced, `share` returns this worker's share of the rows, and `rows` their places in the step;
+    otherwise `share` returns None. `sums` names the terms that are sums over rows, `together` those that need all rows
+    together. ``values`` has the value of each term in the last step, unscaled.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class LossTerms:
         self._wrap_activity_regularizers()
 
     def close(self) -> None:
-        """Give the model its losses back."""
+        """Restore the losses of the model."""
         for layer, regularizer in self._plain_regularizers:
             layer.activity_regularizer = regularizer
         if self._plain is not None:
             keras_privates.set_losses_of_outputs(self._compiled, self._plain)
 
     def added(self, loss: Any) -> Any:
-        """A total loss whose terms of ``add_loss`` are those of the global batch."""
+        """A total loss whose ``add_loss`` terms are those of the global batch."""
         share = self._share()
         if share is None or loss is None:
             return loss
@@ -82,7 +82,7 @@ class LossTerms:
         return loss
 
     def _scaled(self, name: str, value: Any) -> Any:
-        """A term such that its share-weighted mean over workers is that of all rows."""
+        """Scale a term so that its share-weighted mean over workers is the term of all rows."""
         share = self._share()
         self.values[name] = value
         return value / tf.cast(share, value.dtype) if name in self._sums and share is not None else value
@@ -100,7 +100,7 @@ class LossTerms:
         return call
 
     def _of_all_rows(self, loss: Any, name: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """A loss that every worker computes of the outputs of all workers."""
+        """A loss that every worker computes from the outputs of all workers."""
         share, rows = self._share(), self._rows()
         assert share is not None
         labels, outputs, weights = (
@@ -110,7 +110,7 @@ class LossTerms:
         return self._scaled(name, tf.convert_to_tensor(loss(labels, outputs, weights)))
 
     def _outputs_of_all(self, own: Any, rows: RowsOfStep, share: tf.Tensor, name: str) -> tf.Tensor:
-        """What each worker has for its rows, of all workers by the place of the row, shape ``(rows of all, ...)``."""
+        """The workers' values for their rows, ordered by the rows' places, shape ``(rows of all, ...)``."""
         group = self._group
 
         @tf.custom_gradient
@@ -128,7 +128,7 @@ class LossTerms:
         return of_all(tf.cast(own, tf.int32) if own.dtype == tf.bool else own)
 
     def _mean(self, loss: Any, name: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """A loss of Keras's kind over the denominator of all workers."""
+        """A Keras loss with the denominator of all workers."""
         values: list[Any] = []
         plain = _capturing(loss, values)(y_true, y_pred, sample_weight)
         mask = _mask_of(y_pred, values[0])
@@ -168,14 +168,14 @@ class _SumOverWorkers(wrapt.ObjectProxy):  # type: ignore[type-arg]
 
 
 def _activity_losses_are_sums() -> bool:
-    """Whether this Keras does not divide what an activity regularizer returns by the rows."""
+    """Whether this version of Keras does not divide the result of an activity regularizer by the number of rows."""
     layer = keras.layers.ActivityRegularization(l2=1.0)
     layer(tf.ones([2, 1]))
     return float(layer.losses[0]) > 1.5
 
 
 def _capturing(loss: Any, values: list[Any]) -> Callable[..., Any]:
-    """The loss, which notes what its ``call`` returns for each row before they are reduced."""
+    """The loss; records the values that its ``call`` returns for each row before they are reduced."""
 
     def run(y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
         original = loss.call
@@ -209,7 +209,7 @@ def _mask_of(y_pred: Any, values: Any) -> Any:
 
 
 def _denominator(values: Any, mask: Any, sample_weight: Any) -> tf.Tensor:
-    """What this worker's rows add to the number, or weight, of all values."""
+    """This worker's part of the number, or weight, of all values."""
     count = tf.cast(tf.size(values), tf.float32)
     if sample_weight is None:
         if mask is None:

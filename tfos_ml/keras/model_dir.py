@@ -1,4 +1,4 @@
-"""Where in ``modelDir`` checkpoints are kept, and whether it can hold them."""
+"""Where checkpoints are in ``modelDir``, and whether it can be used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER = "tfos_ml"
 
 
 def check_model_dir(uri: str) -> None:
-    """Raise ``DestinationError`` if ``modelDir`` cannot hold checkpoints, as seen from here."""
+    """Raise ``DestinationError`` if this process cannot read or write ``modelDir``."""
     try:
         names = filesystems.request(uri, _names)
     except filesystems.StorageError as error:
@@ -29,12 +29,12 @@ def check_model_dir(uri: str) -> None:
 
 
 def _write(filesystem: fs.FileSystem, path: str) -> None:
-    """Write where checkpoints will be, and delete it; others may do the same in this directory."""
+    """Write a file beside the checkpoints and delete it; other processes may do the same."""
     filesystems.write_and_delete(filesystem, f"{path.rstrip('/')}/{FOLDER}/.preflight-{uuid.uuid4().hex[:12]}")
 
 
 def _names(filesystem: fs.FileSystem, path: str) -> list[str] | None:
-    """What is in a directory, of which there may be none yet; None for a file."""
+    """The entries of a directory, none if it does not exist; None for a file."""
     file_type = filesystem.get_file_info(path).type
     if file_type == fs.FileType.Directory:
         return sorted(entry.base_name for entry in filesystem.get_file_info(fs.FileSelector(path)))

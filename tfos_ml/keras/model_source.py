@@ -1,4 +1,4 @@
-"""A compiled Keras model on its way to another process, a ``.keras`` file or a function; and weights to start from."""
+"""Sends a compiled Keras model to another process, as a ``.keras`` file or a function; and weights to start from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHTS_FILE = "assets.extra/model.weights.h5"  # beside the SavedModel of a fit
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a process gets its model from: a ``.keras`` file, or a function that returns a compiled model."""
+    """How a process gets its model: from a ``.keras`` file, or from a function that returns a compiled model."""
 
     archive: bytes | None = None
     function: Callable[..., Any] | None = None
@@ -66,9 +66,9 @@ class ModelSource:
 
 
 def source_of(model: Any) -> ModelSource:
-    """A model, which is not changed, as it is sent to other processes; raises as :func:`save_instance`.
+    """A model for other processes; does not change the model. Raises as :func:`save_instance`.
 
-    Lambdas go along as they are: Keras would save their code without what it refers to, and not load it.
+    Lambdas are pickled: Keras would save their code without the objects that it refers to, and would not load it.
     """
     lambdas = {f"tfos_ml_lambda_{i}": function for i, function in enumerate(_lambdas(model))}
     try:
@@ -90,7 +90,7 @@ def _lambdas(model: Any) -> list[Any]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What is in lists and dicts."""
+    """The leaves of nested lists and dicts."""
     if isinstance(value, (list, tuple, Mapping)):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(part)
@@ -99,7 +99,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def save_instance(model: Any) -> bytes:
-    """A model, which is not changed, as the bytes of a ``.keras`` file.
+    """The bytes of a ``.keras`` file of a model; does not change the model.
 
     Raises ``ModelError`` if something in it cannot be serialized.
     """
@@ -119,7 +119,7 @@ def save_instance(model: Any) -> bytes:
 
 
 def is_all_keras(source: ModelSource) -> bool:
-    """Whether a ``.keras`` file names no class or function but Keras' own."""
+    """Whether a ``.keras`` file names only classes and functions of Keras."""
     assert source.archive is not None
     with zipfile.ZipFile(io.BytesIO(source.archive)) as files:
         config = json.loads(files.read("config.json"))

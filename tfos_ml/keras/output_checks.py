@@ -1,6 +1,6 @@
-"""Whether the outputs of a model are what its loss takes them for: probabilities, or logits.
+"""Checks that the outputs of a model are what its loss expects: probabilities, or logits.
 
-Keras clips and rescales what is neither, and trains on it without a warning.
+Keras clips and rescales other values, and trains on them without a warning.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROUNDING, _SUM_TOLERANCE = 1e-3, 0.05
 
 
 def _squashing(loss: LossInfo) -> str | None:
-    """The activation that belongs to a loss that compares probabilities; None for other losses."""
+    """The activation for a loss that compares probabilities; None for other losses."""
     if not loss.from_keras:
         return None
     if loss.key in _SOFTMAX_LOSSES:
@@ -40,12 +40,12 @@ def _squashing(loss: LossInfo) -> str | None:
 
 
 def compares_probabilities(loss: LossInfo) -> bool:
-    """Whether a loss of Keras' own compares labels with probabilities, or with logits that become some."""
+    """Whether a loss of Keras compares labels with probabilities, or with logits of probabilities."""
     return _squashing(loss) is not None
 
 
 def check_activations(description: ModelDescription) -> None:
-    """Raise ``ModelError`` if a loss does not go with the last activation before it."""
+    """Raise ``ModelError`` if a loss does not match the last activation before it."""
     for name, output in (description.outputs or {}).items():
         loss = description.loss_of(name)
         width = output.shape[-1] if output.shape else None
@@ -55,7 +55,7 @@ def check_activations(description: ModelDescription) -> None:
 
 
 def check_reductions(description: ModelDescription) -> None:
-    """Raise ``ModelError`` for losses that do not say how several workers put theirs together."""
+    """Raise ``ModelError`` for losses whose reduction does not define how workers combine their values."""
     unreduced = [loss.name for loss in description.losses.values() if loss.reduction in (None, "none")]
     if unreduced:
         raise ModelError(
@@ -65,9 +65,9 @@ def check_reductions(description: ModelDescription) -> None:
 
 
 def activation_problem(loss: LossInfo, output: str, activation: str | None, width: int | None) -> str | None:
-    """What is wrong with a loss behind an activation, and how to mend it; None if nothing is, or it is not known.
+    """What is wrong with a loss after an activation, and how to correct it; None if nothing is known to be wrong.
 
-    `width` is the size of the last dimension; None, like an activation of None, where that is not known.
+    `width` is the size of the last dimension. Width and activation are None if they are unknown.
     """
     wanted = _squashing(loss)
     if wanted is None or activation is None:
@@ -91,9 +91,9 @@ def activation_problem(loss: LossInfo, output: str, activation: str | None, widt
 
 
 def value_problem(loss: LossInfo, output: str, values: Array) -> str | None:
-    """What is wrong with a batch of outputs under a loss, and how to mend it; None if nothing is to be seen.
+    """What is wrong with a batch of outputs for a loss, and how to correct it; None if nothing seems wrong.
 
-    Values that are not finite are passed over.
+    Ignores values that are not finite.
     """
     wanted = _squashing(loss)
     if wanted is None:
@@ -116,7 +116,7 @@ def value_problem(loss: LossInfo, output: str, values: Array) -> str | None:
 
 
 def sum_notice(loss: LossInfo, output: str, values: Array) -> str | None:
-    """What to say of probabilities of classes that do not add up to 1; None if they do."""
+    """A notice about probabilities of classes that do not add up to 1; None if they do."""
     if _squashing(loss) != "softmax" or loss.from_logits or values.ndim != 2 or values.shape[-1] < 2:
         return None
     sums = values.sum(axis=-1)

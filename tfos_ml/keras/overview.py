@@ -1,4 +1,4 @@
-"""What people compare models by: optimizer, learning rate, loss, size, and the table of the layers."""
+"""The facts by which people compare models: optimizer, learning rate, loss, size, and the table of layers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class ModelOverview:
     """A short description of a compiled model.
 
-    ``settings`` are ``opt_name`` (the optimizer's class), ``opt_learning_rate`` and what else of its settings is in
-    effect, named as ``mlflow.tensorflow.autolog`` does; ``loss``; ``total_params`` and ``trainable_params``, if the
-    model is built. ``summary`` is what ``model.summary()`` prints.
+    ``settings`` are ``opt_name`` (the optimizer's class), ``opt_learning_rate`` and the optimizer's other active
+    settings, with the names of ``mlflow.tensorflow.autolog``; ``loss``; and ``total_params`` and ``trainable_params``,
+    if the model is built. ``summary`` is the output of ``model.summary()``.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class ModelOverview:
 
 
 def overview(model: keras.Model, losses: Mapping[str, str]) -> ModelOverview:
-    """The overview of a compiled model, whose losses are named by output, one for all under ``""``."""
+    """The overview of a compiled model. Its `losses` are by output name; one for all outputs is under ``""``."""
     settings = _optimizer(model.optimizer)
     settings.update({f"loss.{output}" if output else "loss": loss for output, loss in losses.items()})
     if model.built:
@@ -41,7 +41,7 @@ def overview(model: keras.Model, losses: Mapping[str, str]) -> ModelOverview:
 
 
 def _nothing_displayed() -> AbstractContextManager[Any]:
-    """In a notebook Rich, which lays out the summary, displays an empty block even when its text is captured."""
+    """Captures the summary. In notebooks, Rich would display an empty block even if its text is captured."""
     if "IPython" not in sys.modules:
         return nullcontext()
     from IPython.utils.capture import capture_output
@@ -64,7 +64,7 @@ def _size(weights: Any) -> int:
 
 
 def _in_effect(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an optimizer but those that are off."""
+    """Settings of an optimizer without those that are off."""
     uses_average = bool(config.get("use_ema"))
     return {
         name: value
@@ -74,7 +74,7 @@ def _in_effect(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """A setting; of an object that Keras serialized its class and its settings."""
+    """A setting as text; for a serialized object of Keras, its class and settings."""
     if isinstance(value, Mapping) and "class_name" in value:
         config = _in_effect(value.get("config") or {})
         return (

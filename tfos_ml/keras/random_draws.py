@@ -1,11 +1,11 @@
-"""Random numbers of a training step: those that one worker would draw for all rows of the step.
+"""Makes the random numbers of a training step those that one worker would draw for all rows of the step.
 
-All workers have the same state of every seed generator. Keras's random functions draw from that state alone, so in a
-step each worker draws for the rows of all workers, and takes what belongs to its own rows. Dropout, noise and random
-augmentation are then what plain Keras makes them, on any number of workers.
+All workers have the same state of every seed generator, and Keras's random functions depend only on that state. So in
+each step, every worker draws numbers for the rows of all workers, and takes those of its own rows. Dropout, noise and
+random augmentation then are the same as in plain Keras, for any number of workers.
 
-A draw is one for rows if its first dimension is not known before the step, and is a multiple of this worker's rows.
-Other draws are the same on all workers, as they are for one.
+A draw counts as one for rows if its first dimension is unknown before the step and is a multiple of this worker's rows.
+Other draws are the same on all workers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BY_SHAPE = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binom
 
 
 class RowsOfStep:
-    """Where the rows of this worker are among those of a step: `places`, int64 ``(rows,)``, of `total` rows."""
+    """The places of this worker's rows among the `total` rows of a step: `places`, int64 ``(rows,)``."""
 
     def __init__(self, places: tf.Tensor, total: tf.Tensor):
         self.places = tf.ensure_shape(places, [None])
@@ -31,7 +31,7 @@ class RowsOfStep:
 
     @contextlib.contextmanager
     def draws(self) -> Iterator[None]:
-        """Within, Keras's random functions draw for all rows of the step."""
+        """Within this context, Keras's random functions draw for all rows of the step."""
         plain = keras_privates.random_functions()
         ours = {name: self._by_shape(plain[name]) for name in _BY_SHAPE}
         ours |= {"categorical": self._categorical(plain["categorical"]), "dropout": self._dropout(plain["dropout"])}
@@ -89,11 +89,11 @@ class RowsOfStep:
         return tf.reshape(self.places[:, None] * times + tf.range(times)[None, :], [-1])
 
     def _own(self, drawn: tf.Tensor, times: tf.Tensor) -> tf.Tensor:
-        """What was drawn for the rows of this worker."""
+        """The part of a draw for the rows of this worker."""
         return tf.gather(drawn, self._at(times))
 
     def _spread(self, parameter: Any, times: tf.Tensor) -> Any:
-        """A parameter that has a value for each row, with ones for the rows of other workers."""
+        """A parameter with a value for each row, with ones for the rows of other workers."""
         if not tf.is_tensor(parameter) or not parameter.shape.rank or not self._is_of_rows(tf.shape(parameter)):
             return parameter
         shape = tf.concat([[tf.cast(times * self.total, tf.int32)], tf.shape(parameter)[1:]], 0)

@@ -33,13 +33,13 @@ _EXACT = (
     "TrueNegatives",
     "TruePositives",
 )
-_INEXACT = ("PearsonCorrelation", "ConcordanceCorrelation")  # means of what each batch gives by itself
+_INEXACT = ("PearsonCorrelation", "ConcordanceCorrelation")  # means of one value per batch
 
 
 def is_exact(metric: Any, rules: PassRules) -> bool:
     """Whether the states of a metric, added up over workers, are the state for all rows.
 
-    Where it was not tried, true of Keras' own means, sums, counts, AUC, Precision, Recall, F-scores, IoU and R2.
+    If it was not tried: true for Keras' own means, sums, counts, AUC, Precision, Recall, F-scores, IoU and R2.
     """
     if rules.inexact is not None:
         return metric.name not in rules.inexact
@@ -47,12 +47,12 @@ def is_exact(metric: Any, rules: PassRules) -> bool:
 
 
 def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
-    """Those that this version of Keras has."""
+    """The classes among `names` that this version of Keras has."""
     return tuple(getattr(keras.metrics, name) for name in names if hasattr(keras.metrics, name))
 
 
 def leaf_metrics(model: keras.Model) -> list[Any]:
-    """All metrics of a model, those passed to ``compile`` included."""
+    """All metrics of a model, including those passed to ``compile``."""
     leaves: list[Any] = []
     for metric in model.metrics:
         leaves.extend(getattr(metric, "metrics", None) or [metric])
@@ -60,15 +60,15 @@ def leaf_metrics(model: keras.Model) -> list[Any]:
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Those of some logs that are one number."""
+    """The logs that are single numbers."""
     return {k: float(v) for k, v in logs.items() if not isinstance(v, dict) and np.ndim(v) == 0}
 
 
 class MetricSums:
     """Merges the metrics of all workers.
 
-    Metrics whose states add up get the state for all rows, on every worker. Of others, named in ``inexact``, the
-    results are averaged, weighted by rows.
+    Metrics whose states add up get the state for all rows, on every worker. The results of the others, which
+    ``inexact`` names, are averaged, weighted by rows.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup, rules: PassRules):
@@ -110,8 +110,8 @@ class MetricSums:
 class LayerState:
     """State that is not trained by gradients, such as BatchNormalization's moving statistics.
 
-    At the end of an epoch all workers get the mean of theirs, weighted by rows. What did not
-    change on any worker does not change by the averaging either, not even by rounding.
+    At the end of an epoch, all workers get the row-weighted mean of their states. State that no worker has changed is
+    not averaged, so that it keeps its exact value.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup):
@@ -120,7 +120,7 @@ class LayerState:
         self._before: list[Array] = []
 
     def begin(self) -> None:
-        """Note the state at the begin of an epoch, when it is the same on all workers."""
+        """Record the state at the beginning of an epoch, when it is the same on all workers."""
         self._before = [np.asarray(v) for v in self._variables]
 
     def bring_together(self, weight: float) -> None:

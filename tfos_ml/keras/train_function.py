@@ -1,4 +1,4 @@
-"""What nodes of a ``KerasEstimator`` run. The driver sends it by name, so the module imports nothing but that."""
+"""The train function of ``KerasEstimator``. The driver sends it by name, so that it need not import Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The train function of ``KerasEstimator``: ``Model.fit`` on every worker, in step."""
+"""Trains the model of a ``KerasEstimator``: ``Model.fit`` on every worker, in step."""
 
 from __future__ import annotations
 
@@ -104,18 +104,18 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
 
 
 def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeContext) -> list[str]:
-    """Have the export ready before the first step; what to say of a model that cannot be exported."""
+    """Prepare the export before the first step; returns a notice about a model that cannot be exported."""
     state = random_state()
     reason = ctx.prepare_export(model, data.inputs)
     set_random_state(state)
-    if not reason or not task.description.has_call:  # of which the driver has told
+    if not reason or not task.description.has_call:  # the driver has told the user
         return []
     ctx.log(reason)
     return [reason]
 
 
 def _build(model: Any, data: TrainingData, task: KerasFit) -> None:
-    """Make all variables of model, metrics, loss and optimizer, and set them to where training starts."""
+    """Create all variables of model, metrics, loss and optimizer, and set their initial values."""
     if task.description.has_call:
         try:
             keras_privates.symbolic_build(model, data.element_spec())
@@ -133,7 +133,7 @@ def _build(model: Any, data: TrainingData, task: KerasFit) -> None:
 
 
 def _load_weights(model: Any, name: str, content: bytes) -> None:
-    """Take a file's weights; Keras would load the state of the optimizer, its learning rate too, along with them."""
+    """Load only the weights of a file; Keras would also load the optimizer's state, including its learning rate."""
     before = [np.asarray(v) for v in model.optimizer.variables]
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
@@ -149,7 +149,7 @@ def _load_weights(model: Any, name: str, content: bytes) -> None:
 
 
 def _settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> None:
-    """Switch off what cannot hold collective operations."""
+    """Switch off settings that do not work with collective operations."""
     if group.size == 1:
         return
     if model.jit_compile and not tf.config.list_physical_devices("GPU"):
@@ -201,11 +201,11 @@ class _Training:
 
     @cached_property
     def _fingerprint(self) -> str:
-        """That of all rows; first asked for by all workers together."""
+        """The fingerprint of all rows; all workers must ask for it together the first time."""
         return fingerprint(self._data.stores, self._ctx.schema, self._group)
 
     def run(self) -> None:
-        """Train all epochs that are left."""
+        """Train the remaining epochs."""
         state = self._load()
         train, test = self._pass_counter("train", self._data.train), self._pass_counter("test", self._data.validation)
         parallel = DataParallel(self._model, self._group, train, test, self._rules)
@@ -251,17 +251,17 @@ class _Training:
         return PassCounter(name, batches.total, batches.batch_size, stand_in)
 
     def _note_limits(self, inexact: set[str]) -> None:
-        """Warn where the result depends on the number of workers, or where it will be slow."""
+        """Warn if the result depends on the number of workers, or if the training will be slow."""
         if inexact:
             self._notices.append(
-                f"Metrics {sorted(inexact)} cannot be put together exactly from the workers' shares: their values are "
+                f"Metrics {sorted(inexact)} cannot be combined exactly from the workers' results: their values are "
                 "averages over workers, weighted by rows."
             )
         vectors = [name for name, value in self._model.get_metrics_result().items() if np.ndim(value)]
         if vectors:
             self._notices.append(
-                f"Metrics {vectors} are vectors and missing in the history, which has numbers only. Take their mean, "
-                "such as average='macro', or one metric a class."
+                f"Metrics {vectors} are vectors and missing in the history, which has only numbers. Use their mean, "
+                "such as average='macro', or one metric per class."
             )
         if self._data.shuffle_notice:
             self._notices.append(self._data.shuffle_notice)
@@ -337,13 +337,13 @@ class _Training:
 
 
 def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
-    """Whether logs for TensorBoard are requested and no callback of the user's writes them."""
+    """Whether logs for TensorBoard are requested and no callback of the user writes them."""
     writes = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in task.callbacks)
     return bool(ctx.settings.tensorboard or ctx.settings.log_dir) and not writes
 
 
 class _Resume(keras.callbacks.Callback):
-    """Gives callbacks back what they knew, after they have reset themselves for the new ``fit``."""
+    """Restores the state of callbacks, after they have reset themselves for the new ``fit``."""
 
     def __init__(self, callbacks: list[Any], state: TrainingState):
         super().__init__()
@@ -367,7 +367,7 @@ def _identity(model: Any, ctx: NodeContext) -> str:
 
 
 def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> None:
-    """Weights to start another training from, what the output means, and how rows were padded."""
+    """Files beside the SavedModel: weights for another training, the meaning of the output, and the padding of rows."""
     with room_for("the model", path):
         note_padding(path, padded_lengths(model, ctx.schema, ctx.row_store("train")))
         weights = os.path.join(path, WEIGHTS_FILE)

@@ -1,4 +1,4 @@
-"""The rows of a worker, and which of them are in which step of all workers."""
+"""The rows of a worker, and the steps that they belong to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STREAMS = ("train", "validation")
 
 
 class WorkerRows:
-    """All rows of a worker; it waits for them."""
+    """All rows of a worker; waits for them."""
 
     def __init__(self, ctx: NodeContext, group: WorkerGroup):
         self._group = group
@@ -38,15 +38,15 @@ class WorkerRows:
         return self.stores["train"].is_ragged(column)
 
     def batches(self, batch_size: int) -> dict[str, GlobalBatches]:
-        """Which rows are in which step, by stream; called by all workers together."""
+        """Which rows are in which step, by stream; all workers must call this together."""
         blocks = {"train": self.stores["train"].shuffle_block, "validation": None}
         places = self._places()
         return {name: GlobalBatches(places[name], self.numbers[name], batch_size, blocks[name]) for name in STREAMS}
 
     def _places(self) -> dict[str, Int64s]:
-        """Place of each row among the rows of its own stream, in the order of the DataFrame.
+        """The place of each row among the rows of its own stream, in the order of the DataFrame.
 
-        Indices have gaps where rows are for validation, or were skipped.
+        Row ids have gaps where rows are for validation, or were skipped.
         """
         total = self.stores["train"].total
         if self.numbers["train"] == total:
@@ -58,7 +58,7 @@ class WorkerRows:
         return places
 
     def first(self, rows: int) -> tuple[Rows, Int64s]:
-        """The first training rows that came, at most so many: rows in memory, and positions in them."""
+        """The first training rows, at most `count`: rows in memory, and positions in them."""
         return self.stores["train"].first(rows)
 
     def dataset(
@@ -70,5 +70,5 @@ class WorkerRows:
         gather: Callable[[Rows, Int64s], Any],
         element_spec: Any,
     ) -> tf.data.Dataset:
-        """One pass over the rows of a stream, as of :func:`make_global_dataset`."""
+        """One pass over the rows of a stream; see :func:`make_global_dataset`."""
         return make_global_dataset(self.stores[stream], batches, seed, epoch, gather, element_spec)

@@ -1,1 +1,1 @@
-"""What the places say to each other: driver, agents and workers."""
+"""What driver, agents and workers send to each other."""

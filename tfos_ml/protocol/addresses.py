@@ -1,21 +1,21 @@
-"""Where a run listens, and as what the others know it: Spark's settings, for the driver and for nodes.
+"""The addresses and ports of the driver and of nodes, from Spark's settings.
 
 Settings
 --------
 spark.driver.bindAddress, spark.driver.host
-    Where the driver listens, and where nodes reach it. A local session listens on loopback, whatever they say.
+    Where the driver listens, and where nodes reach it. A local session always listens on loopback.
 spark.tfos_ml.clientHost
     Where nodes reach a client of Spark Connect, which then listens on all its addresses. By default it listens on the
     one through which it reaches the Connect server.
 spark.tfos_ml.port, spark.port.maxRetries
-    Where the driver's port is looked for: the first, and how many more after it. 0, the default, is any.
+    The first port that the driver tries, and how many more after it. 0, the default: any free port.
 spark.tfos_ml.nodePorts
-    Ports of the nodes on a host, ``"a-b"``: each takes one for TensorFlow, and one more if it is fed by
-    ``TFCluster``, or reads files with others. A port may rest for a minute after its last connection.
+    Ports of the nodes on a host, ``"a-b"``: each node takes one for TensorFlow, and one more if ``TFCluster`` feeds it.
+    A port may stay in use for a minute after its last connection.
 spark.tfos_ml.tensorboardPort
-    Where the chief's TensorBoard listens. 0, the default, is any.
+    Port of the chief's TensorBoard. 0, the default: any free port.
 
-``tfos_ml.compat`` takes the environment variables of TensorFlowOnSpark where these are not set: ``TFOS_SERVER_PORT``
+If these are not set, ``tfos_ml.compat`` uses the environment variables of TensorFlowOnSpark: ``TFOS_SERVER_PORT``
 (``"a"`` or ``"a-b"``) on the driver, ``TENSORFLOW_PORT`` and ``TENSORBOARD_PORT`` on the executors.
 """
 
@@ -47,7 +47,7 @@ ANY_PORT = range(1)
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server is to listen."""
+    """Where a server listens."""
 
     host: str  # address at which others reach it
     listens_on: str = ""  # by default the same
@@ -70,8 +70,8 @@ class Endpoint:
 def driver_endpoint(spark: SparkSession, takes_variables: bool = False) -> Endpoint:
     """Where the driver of a classic session listens.
 
-    With `takes_variables` ``TFOS_SERVER_PORT`` counts where the setting is not set. Raises ``ClusterConfigError`` if a
-    setting is no number, or no port.
+    With `takes_variables`, ``TFOS_SERVER_PORT`` replaces a missing setting. Raises ``ClusterConfigError`` if a setting
+    is not a port number.
     """
     ports, origin = _driver_ports(spark)
     first = ports[0]
@@ -88,7 +88,7 @@ def driver_endpoint(spark: SparkSession, takes_variables: bool = False) -> Endpo
 def client_endpoint(spark: SparkSession) -> Endpoint:
     """Where a client of Spark Connect listens; nodes may or may not reach it there.
 
-    Raises ``ClusterConfigError`` if a setting is no number, or no port.
+    Raises ``ClusterConfigError`` if a setting is not a port number.
     """
     ports, origin = _driver_ports(spark)
     named = _conf(spark, CLIENT_HOST)
@@ -142,7 +142,7 @@ def _range_of(name: str, text: str) -> range:
 
 
 def node_endpoint(host: str, ports: range) -> Endpoint:
-    """Where a node takes rows; from the far end of the ports, since those for TensorFlow come from the near one."""
+    """Where a node receives rows. Takes the last free port, since TensorFlow takes the first."""
     return Endpoint(host, ports=ports[::-1], origin=described_ports(ports))
 
 
@@ -152,7 +152,7 @@ def described_ports(ports: range, name: str = NODE_PORTS) -> str:
 
 
 def loopback() -> str:
-    """Address of this host that no other host reaches."""
+    """The loopback address of this host."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind(("127.0.0.1", 0))
@@ -162,7 +162,7 @@ def loopback() -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached on its own host only."""
+    """Whether an address can be reached only from its own host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -180,7 +180,7 @@ def unbracketed(host: str) -> str:
 
 
 def address_towards(location: str) -> str:
-    """Address of this host in the network through which it reaches `location`; ``OSError`` if it does not."""
+    """Address of this host in the network through which it reaches `location`; ``OSError`` if it cannot reach it."""
     target = urlsplit(location)
     problem: OSError | None = None
     for family, socket_type, _, _, address in socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_DGRAM):

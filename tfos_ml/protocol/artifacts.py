@@ -1,9 +1,8 @@
-"""Bytes that travel from the driver to the executors without a shared filesystem.
+"""Sends bytes from the driver to the executors, without a shared filesystem.
 
-Small ones go along in the task itself; large ones are Spark artifacts, named by the hash of
-their content because Spark cannot replace an artifact. Spark deletes them with the session.
-Streaming queries of Spark Connect run in a session of their own, which has none of the client's
-artifacts: they read large ones from the directory that ``spark.tfos_ml.sharedDir`` names.
+Small ones are part of the task; large ones are Spark artifacts, named by the hash of their content, because Spark
+cannot replace an artifact. Spark deletes them with the session. Streaming queries of Spark Connect run in a session of
+their own, without the client's artifacts: they read large ones from the directory ``spark.tfos_ml.sharedDir``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 INLINE_BYTES = 256 << 10
-QUERY_BYTES = 64 << 20  # that go along in the tasks of a query; Spark Connect takes 128 MiB at most
+QUERY_BYTES = 64 << 20  # at most so much is part of a query's tasks; Spark Connect allows 128 MiB
 SHARED_DIR = "spark.tfos_ml.sharedDir"
 
 
@@ -46,7 +45,7 @@ class Artifact:
         return self.inline if self.inline is not None else self.path().read_bytes()
 
     def path(self) -> Path:
-        """The file that Spark delivered to this executor; what comes on other ways is put where that would lie."""
+        """The file on this executor: delivered by Spark, or else written to the place where Spark would put it."""
         from pyspark import SparkFiles
 
         path = Path(SparkFiles.get(self.name))
@@ -87,10 +86,9 @@ def publish_for(df: DataFrame, data: bytes, digest: str) -> Artifact:
     directory = spark.conf.get(SHARED_DIR, None)
     if not directory:
         raise ClusterConfigError(
-            f"The model has {len(data) >> 20} MiB. A streaming query of Spark Connect has none of the files of its "
-            f"session, and models of at most {QUERY_BYTES >> 20} MiB go along in its tasks. Set {SHARED_DIR} to a "
-            "directory or URI that this client and all executors reach: the model is put there, under a name that "
-            "tells its content."
+            f"The model has {len(data) >> 20} MiB. A streaming query of Spark Connect has no files of its session, and "
+            f"its tasks can carry models of at most {QUERY_BYTES >> 20} MiB. Set {SHARED_DIR} to a directory or URI "
+            "that this client and all executors can reach: the model is written there, under the hash of its content."
         )
     return _share(directory, data, f"tfos_ml-{digest}")
 
@@ -135,7 +133,7 @@ def _is_added(spark: SparkSession, name: str) -> bool:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whose name tells its content; others may do the same."""
+    """Write a file that is named by its content; other processes may write the same."""
     if path.exists():
         return
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:

@@ -18,7 +18,7 @@ from tfos_ml.protocol.messages import Message
 
 HEARTBEAT = "TFOS_ML_HEARTBEAT"  # environment variable of the process: seconds between two heartbeats
 CLOSE_SECONDS = 10.0
-SEND_TIMEOUT = 120.0  # as long as a TensorFlow process may give no sign of life
+SEND_TIMEOUT = 120.0  # as long as a TensorFlow process may be silent
 
 
 class ChannelClosedError(ConnectionError):
@@ -26,7 +26,7 @@ class ChannelClosedError(ConnectionError):
 
 
 class Channel:
-    """One end of the socket pair: it owns the connected stream socket from now on.
+    """One end of the socket pair; owns the connected stream socket.
 
     A peer that reads nothing for `send_timeout` seconds counts as gone.
     """
@@ -88,8 +88,8 @@ class Channel:
 class QueuedChannel(Channel):
     """A channel whose messages wait in a queue, so that sending one never waits for the other end.
 
-    A thread, begun by :meth:`start`, sends them in order. Messages to a peer that is gone are dropped: its end is known
-    anyway. A peer that lives and reads nothing for `send_timeout` seconds is an error of :meth:`check`.
+    A thread, begun by :meth:`start`, sends them in order. Messages to a peer that is gone are dropped; its end is
+    noticed elsewhere. :meth:`check` raises if a peer that is alive reads nothing for `send_timeout` seconds.
     """
 
     def __init__(self, sock: socket.socket, send_timeout: float = SEND_TIMEOUT):
@@ -116,9 +116,9 @@ class QueuedChannel(Channel):
                 return
 
     def check(self) -> None:
-        """Raise ``NodeExitError`` if a message could not be delivered to a process that still lives.
+        """Raise ``NodeExitError`` if a message could not be delivered to a process that is alive.
 
-        Messages are never dropped silently: without one of them rows would be missing.
+        Messages are never dropped silently: rows would be missing.
         """
         if self._is_stuck:
             raise NodeExitError(

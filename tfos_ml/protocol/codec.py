@@ -1,4 +1,4 @@
-"""The one encoder and decoder of what crosses a process boundary: MessagePack, or JSON where it has to be text."""
+"""Encodes and decodes all messages between processes: as MessagePack, or as JSON where text is required."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Struct(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class MessageError(ValueError):
-    """Content of an unknown kind, or with other fields than expected."""
+    """The content is of an unknown type, or has other fields than expected."""
 
 
 def encode(value: Any) -> bytes:
-    """MessagePack of a message, a dataclass or plain values; ``TypeError`` of anything else.
+    """MessagePack of a message, a dataclass or plain values; ``TypeError`` for anything else.
 
-    Classes of errors are encoded by their names. Characters that UTF-8 does not have come as Python escapes them.
+    Error classes are encoded by name. Characters that UTF-8 cannot encode become Python escapes.
     """
     try:
         return msgspec.msgpack.encode(value, enc_hook=_plain)
@@ -32,10 +32,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(message_type: type[T], content: bytes) -> T:
-    """What :func:`encode` has encoded.
+    """Decode the output of :func:`encode`.
 
-    `kind` is the class of a message or a dataclass, a union of messages, or a builtin container. Raises
-    ``MessageError`` if the content is of another kind, or a field is missing, unknown or not of its type.
+    `message_type` is the class of a message or a dataclass, a union of messages, or a builtin container. Raises
+    ``MessageError`` if the content is of another type, or a field is missing, unknown or not of its type.
     """
     try:
         value: T = _decoder(message_type).decode(content)  # type: ignore[arg-type]  # mypy takes no type[T] for hashable
@@ -46,12 +46,12 @@ def decode(message_type: type[T], content: bytes) -> T:
 
 
 def encode_text(value: Any) -> str:
-    """JSON of a message without numbers that are not finite, for channels that carry texts."""
+    """JSON of a message whose numbers are finite, for channels that carry text."""
     return msgspec.json.encode(value, enc_hook=_plain).decode()
 
 
 def decode_text(message_type: type[T], text: str) -> T:
-    """What :func:`encode_text` has encoded; raises as :func:`decode`."""
+    """Decode the output of :func:`encode_text`; raises as :func:`decode`."""
     try:
         return msgspec.json.decode(text, type=message_type, dec_hook=_known)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

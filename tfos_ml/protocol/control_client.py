@@ -1,4 +1,4 @@
-"""A member's end of the control channel: calls to the driver, repeated until it answers or is gone."""
+"""Calls to the driver's control server, repeated until it answers or is gone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfos_ml.protocol.transport import checked_credentials, command, connect
 
 CALL_TIMEOUT = 5.0
 RETRY_SECONDS = 0.2
-REFUSED_SECONDS = 3.0  # after which a driver whose host refuses every connection is gone: a stopped one still accepts
+REFUSED_SECONDS = 3.0  # the driver is gone if its host refuses connections so long: a stopped one still accepts them
 RECONNECT = {"grpc.initial_reconnect_backoff_ms": 200, "grpc.max_reconnect_backoff_ms": 1_000}
 NO_ANSWER = (
     flight.FlightUnavailableError,
@@ -28,13 +28,13 @@ NO_ANSWER = (
     flight.FlightCancelledError,
     flight.FlightInternalError,
 )
-"""What a call raises whose answer got lost; it may have taken effect."""
+"""Errors of a call without an answer; the call may have taken effect."""
 _FILE_SCHEMA = pa.schema([("part", pa.binary())])
 _PART_BYTES = 1 << 20
 
 
 class ControlClient:
-    """A node's end of the control channel."""
+    """A node's client of the control server."""
 
     def __init__(self, location: str, token: str):
         self._client = connect(location, token, RECONNECT)
@@ -51,9 +51,9 @@ class ControlClient:
         return decode(answer_type(type(request)), result.body)
 
     def call_reliably(self, request: Request[A], patience: float) -> A:
-        """Make a call, and the same again for `patience` seconds as long as no answer comes.
+        """Make a call; while no answer comes, repeat it for `patience` seconds.
 
-        A call that is under way is waited for. Raises ``pyarrow.lib.ArrowException`` if no answer has come, the driver
+        Waits for a call that is under way. Raises ``pyarrow.lib.ArrowException`` if no answer has come, the driver
         refuses the call, or its process is gone.
         """
         return self._reliably(lambda: self.call(request), time.monotonic() + patience)
@@ -69,7 +69,7 @@ class ControlClient:
                 time.sleep(RETRY_SECONDS)
 
     def send_file(self, path: str | Path, report: dict[str, Any], timeout: float) -> None:
-        """Send a file and the report that goes with it, in `timeout` seconds; raises as :meth:`call_reliably`."""
+        """Send a file and its report within `timeout` seconds; raises as :meth:`call_reliably`."""
         descriptor = command(SendFile(report, os.path.getsize(path), uuid.uuid4().hex))
         deadline = time.monotonic() + timeout
         self._reliably(
@@ -97,8 +97,8 @@ class ControlClient:
 class Refusals:
     """Distinguishes a driver whose process is gone from one that is stopped, slow or cut off.
 
-    The host of a process that is gone refuses connections at once. That of a stopped one accepts them, up to a number,
-    and then stays silent; one that is cut off answers nothing.
+    If the process is gone, its host refuses connections at once. If it is stopped, its host accepts a number of
+    connections, then is silent. A host that is cut off does not answer at all.
     """
 
     def __init__(self, location: str):
@@ -108,11 +108,11 @@ class Refusals:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the last try was refused."""
+        """Whether the last attempt was refused."""
         return self._since is not None
 
     def are_final(self) -> bool:
-        """Try to connect; whether that has been refused each time for ``REFUSED_SECONDS``."""
+        """Try to connect; returns whether all attempts of the last ``REFUSED_SECONDS`` were refused."""
         try:
             socket.create_connection(self._target, CALL_TIMEOUT).close()
         except ConnectionRefusedError:
@@ -125,5 +125,5 @@ class Refusals:
         return False
 
     def forget(self) -> None:
-        """Begin anew: it has answered."""
+        """Start over: the driver has answered."""
         self._since = None

@@ -1,7 +1,7 @@
-"""Calls of the members of a run to each other's servers, mostly the driver's, and the answers: a struct each.
+"""The calls between members of a run, mostly to the driver, and their answers; a struct for each.
 
-A class of requests names the class of their answers, ``Request[Answer]``. Every request may come twice, or after a
-later one, as callers repeat what they get no answer to.
+A request class names the class of its answer, ``Request[Answer]``. Every request may come twice, or after a later one,
+because callers repeat requests without an answer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ A = TypeVar("A")
 
 
 class Request(Struct, Generic[A], frozen=True):
-    """A call of one action, which the class's name names."""
+    """A call of the action that has the name of the class."""
 
 
 def answer_type(request: type[Request[A]]) -> type[A]:
-    """The class of the answers to a class of requests."""
+    """The class of the answer to a request class."""
     answer: type[A] = get_args(request.__orig_bases__[-1])[0]  # type: ignore[attr-defined]
     return answer
 
@@ -30,7 +30,7 @@ class Done(Struct, frozen=True):
     """It has taken effect."""
 
 
-# How a node fares
+# The state of nodes
 
 
 class WorksOn(Struct, frozen=True):
@@ -71,20 +71,20 @@ class FeedSegment(Struct, frozen=True):
 
 
 class Announcement(Struct, frozen=True):
-    """What the driver announces to all nodes, numbered from 1: the end of a segment, or without one of the input."""
+    """An announcement of the driver to all nodes, numbered from 1: the end of a segment, or of the input."""
 
     serial: int
     segment: FeedSegment | None
 
 
 class Ending(Struct, frozen=True):
-    """The cluster is being shut down; `limit` is the grace of servers and evaluators, if the call sets one."""
+    """The cluster is being shut down; `limit` is the timeout of servers and evaluators, if the call sets one."""
 
     limit: Limit | None = None
 
 
 class ProgressAnswer(Struct, frozen=True):
-    """What the driver wants of a node."""
+    """What the driver asks of a node."""
 
     stop: bool  # whether it is to end now
     peers_live: bool = False  # whether all other nodes have shown signs of life since its own process broke
@@ -111,26 +111,26 @@ class ReportFailure(Request[Done], frozen=True):
 
 
 class ReportGone(Request[Done], frozen=True):
-    """No process and no file of a node is left."""
+    """A node has no processes and no files any more."""
 
     rank: int
 
 
 class ClusterOutcome(Struct, frozen=True):
-    """What has become of a cluster: its first failure, and the ranks of the nodes that have ended well."""
+    """How a cluster has ended: its first failure, and the ranks of the nodes that have ended well."""
 
     failure: str | None
     finished: list[int]
 
 
 class GetOutcome(Request[ClusterOutcome], frozen=True):
-    """Why a node cannot be reached; answered as soon as the driver knows, or after some seconds."""
+    """Asks why a node cannot be reached; answered as soon as the driver knows, or after some seconds."""
 
     rank: int
 
 
 class SendResults(Struct, frozen=True):
-    """Comes with a stream of result rows of a node that is no task of a Spark job."""
+    """Comes with a stream of result rows that do not go through Spark."""
 
     rank: int
 
@@ -147,13 +147,13 @@ class SendFile(Struct, frozen=True):
 
 
 class Entered(Struct, frozen=True):
-    """Whether a task is the first that enters as its node."""
+    """Whether a task is the first to start its node."""
 
     first: bool
 
 
 class Enter(Request[Entered], frozen=True):
-    """A task begins a node; `task` is Spark's id of the task attempt."""
+    """A task starts a node; `task` is Spark's id of the task attempt."""
 
     rank: int
     task: int
@@ -167,7 +167,7 @@ class Gathered(Struct, frozen=True):
 
 
 class GatherRound(Request[Gathered], frozen=True):
-    """A node's message in an exchange of all nodes; without one it only asks for the others'."""
+    """A node's message in an exchange of all nodes; without a message, it only asks for those of the others."""
 
     rank: int
     round: int
@@ -208,21 +208,21 @@ class FedPartition(Struct, frozen=True):
 
 
 class ClaimPartition(FedPartition, Request[ClaimState], frozen=True):
-    """One attempt of a feed task wants to hand over a partition."""
+    """One attempt of a feed task asks to deliver a partition."""
 
 
 class CommitPartition(FedPartition, Request[Done], frozen=True):
-    """A node has handed the rows of a granted partition to its train function."""
+    """A node has given the rows of a granted partition to its train function."""
 
     rows: int
 
 
 class ReleasePartition(FedPartition, Request[Done], frozen=True):
-    """An attempt will not hand over a partition, whatever it was or will be granted."""
+    """An attempt will not deliver a partition, even if it is granted."""
 
 
 class Committed(Struct, frozen=True):
-    """Rows of a partition that an attempt has handed over, None if it has not, and whether it still may."""
+    """Rows of a partition that an attempt has committed, None if it has not, and whether it still may."""
 
     rows: int | None
     pending: bool
@@ -230,7 +230,7 @@ class Committed(Struct, frozen=True):
 
 
 class GetCommitted(FedPartition, Request[Committed], frozen=True):
-    """Whether an attempt has handed over a partition; answered once that is settled, or after some seconds."""
+    """Asks whether an attempt has committed a partition; answered once that is known, or after some seconds."""
 
 
 class PutPartition(FedPartition, frozen=True):
@@ -242,11 +242,11 @@ class PutPartition(FedPartition, frozen=True):
 
 
 class ExchangeRows(Struct, frozen=True):
-    """Comes with a stream of rows to infer from; attributes as of :class:`PutPartition`."""
+    """Comes with a stream of rows for inference; attributes as of :class:`PutPartition`."""
 
     stream: str
     feed_timeout: float
 
 
 class RequestStop(Request[Done], frozen=True):
-    """The driver is to end the stream that feeds the cluster."""
+    """Asks the driver to end the stream that feeds the cluster."""

@@ -1,9 +1,9 @@
 """How a failure travels from a node to the driver.
 
 A node reports it to the driver's control server, and its Spark task then ends without an error
-(``agent/rendezvous.py``). Where it cannot, it raises :class:`NodeFailure` in the task, which ends the
-barrier stage. Spark carries only the text of the exception, so the text holds the failure a second
-time, encoded, for the driver to read it back into a typed error.
+(``agent/rendezvous.py``). If the node cannot reach the driver, it raises :class:`NodeFailure` in the task, which ends
+the barrier stage. Spark transmits only the text of the exception, so the text also contains the failure in encoded
+form, which the driver turns back into a typed error.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NODE_ERROR_FIELDS = ("role", "index", "host", "traceback", "log_tail", "exit_co
 class Failure(Struct, frozen=True):
     """What happened to a node.
 
-    `error` is the class to raise on the driver; `collateral` marks what looks like the consequence of another node's
-    failure. The rest is as in ``errors.NodeError``.
+    `error` is the class to raise on the driver. `collateral` means that it looks like the consequence of another
+    node's failure. For the other fields see ``errors.NodeError``.
     """
 
     error: type[errors.TfosMlError]
@@ -58,7 +58,7 @@ class NodeFailure(Exception):  # noqa: N818  (it reports a Failure)
 
 
 def find_failure(text: str) -> Failure | None:
-    """The failure that a Spark error's text carries, if any."""
+    """The failure that the text of a Spark error contains, if any."""
     for encoded in _ENCODED.findall(text):
         try:
             return decode(Failure, zlib.decompress(base64.b64decode(encoded)))

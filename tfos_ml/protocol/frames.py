@@ -1,6 +1,6 @@
-"""Messages over a stream socket between two processes of a host: each is its length in 4 bytes and as many bytes.
+"""Messages over a stream socket between two processes of a host: 4 bytes of length, then the content.
 
-File descriptors may go with a message.
+A message may carry file descriptors.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def send_frame(sock: socket.socket, content: bytes, descriptors: Sequence[int] =
 
 
 def receive_frame(sock: socket.socket, max_descriptors: int = 0) -> tuple[bytes, list[int]] | None:
-    """The next message and the descriptors that came with it; None if the other end has closed.
+    """The next message and its descriptors; None if the other end has closed.
 
-    Raises ``TimeoutError`` if nothing comes for as long as the socket's timeout, ``ConnectionError`` if half a message
-    does, and ``MessageError`` if it is none.
+    Raises ``TimeoutError`` if nothing comes within the socket's timeout, ``ConnectionError`` if only a part of a
+    message comes, and ``MessageError`` if it is no message.
     """
     descriptors: list[int] = []
     try:
@@ -47,7 +47,7 @@ def receive_frame(sock: socket.socket, max_descriptors: int = 0) -> tuple[bytes,
         head += _receive(sock, _LENGTH.size - len(head)) if head else b""
         size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
         if size > MAX_BYTES:
-            raise MessageError(f"the other end has sent what is no message: {head!r}...")
+            raise MessageError(f"the other end has sent something that is no message: {head!r}...")
         content = _receive(sock, size)
     except BaseException:
         _close(descriptors)
@@ -59,14 +59,14 @@ def receive_frame(sock: socket.socket, max_descriptors: int = 0) -> tuple[bytes,
 
 
 def _receive(sock: socket.socket, size: int) -> bytes:
-    """So many bytes, fewer if the other end closes."""
+    """Read `size` bytes, or fewer if the other end closes."""
     parts = []
     try:
         while size and (part := sock.recv(min(size, 1 << 20))):
             parts.append(part)
             size -= len(part)
     except TimeoutError as error:
-        raise ConnectionError("half a message has come, and no more") from error
+        raise ConnectionError("only a part of a message has come") from error
     return b"".join(parts)
 
 

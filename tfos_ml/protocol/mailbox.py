@@ -1,7 +1,7 @@
-"""Reports of nodes as files in ``modelDir``, for a driver that they do not reach: a client of Spark Connect behind NAT.
+"""Passes nodes' reports through files in ``modelDir``, if they cannot reach a client of Spark Connect, behind NAT say.
 
-Metrics and progress come a few seconds late on this way, and nothing depends on them: what counts comes with the
-job's result. A file holds one ``ReportProgress``, and is there whole or not at all.
+Metrics and progress arrive a few seconds late this way. Nothing depends on them, since the job's result repeats them. A
+file holds one ``ReportProgress``, and is written atomically.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tfos_ml.common.filesystems import request
 from tfos_ml.protocol.codec import MessageError, decode, encode
 from tfos_ml.protocol.control_messages import Done, ProgressAnswer, ReportGone, ReportProgress
 
-PERIOD_SECONDS = 2.0  # between two files of a node, and between two looks of the driver
+PERIOD_SECONDS = 2.0  # between two files of a node, and between two readings by the driver
 _FOLDER = ".tfos_ml-live"
 _ENDING = ".report"
 
@@ -25,7 +25,7 @@ def mailbox_of(model_dir: str, run_id: str) -> str:
 
 
 class MailboxWriter:
-    """A node's end: what a ``ProgressLink`` calls in place of the control server."""
+    """The node's side, which a ``ProgressLink`` calls in place of the control server."""
 
     def __init__(self, uri: str):
         self._uri = uri
@@ -58,16 +58,16 @@ class MailboxWriter:
 
 
 class MailboxReader:
-    """The driver's end; what it has read once it does not read again."""
+    """The driver's side; reads each file once."""
 
     def __init__(self, uri: str):
         self._uri = uri
         self._seen: set[str] = set()
 
     def take(self) -> list[ReportProgress]:
-        """Reports that are new, in the order of each node.
+        """New reports, in the order of each node.
 
-        Raises ``StorageError`` if the folder or one of its files cannot be read; the next call then has all of them.
+        Raises ``StorageError`` if the folder or one of its files cannot be read; the next call then returns all.
         """
         calls = request(self._uri, self._read_new)
         self._seen.update(calls)

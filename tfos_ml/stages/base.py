@@ -1,4 +1,4 @@
-"""What both estimators share: columns and Params -> one barrier job -> a TFModel."""
+"""The common part of both estimators: columns and Params -> one barrier job -> a TFModel."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     """An estimator that trains on a cluster of TensorFlow nodes."""
 
     _parent_run: Any = None
-    """The MLflow run whose children this estimator's fits are, if ``tfos_ml.mlflow`` has found one; kept by copies."""
+    """The MLflow run that is the parent of this estimator's fits, if ``tfos_ml.mlflow`` has set one; copies keep it."""
 
     @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
@@ -123,7 +123,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         settings: NodeSettings,
         snapshot: SnapshotRows | None,
     ) -> NodeTask:
-        """What all nodes are told; each attempt adds its id and its server."""
+        """The task of all nodes; each attempt adds its id and its server."""
         export_dir = self._get("exportDir")
         return NodeTask(
             run_id="",
@@ -143,12 +143,12 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     @abstractmethod
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
-        """The columns to feed, and the pickled train function and arguments; raises if anything is wrong with them."""
+        """The columns to feed, and the pickled train function and arguments; raises if one of them is wrong."""
 
     def transformSchema(self, schema: StructType) -> StructType:
-        """Schema of what the fitted model will return, as far as it is known; raises if a column does not fit.
+        """Schema of ``transform`` of the fitted model, as far as it is known; raises if a column does not fit.
 
-        What ``trainFn`` will export is not known before it has run.
+        Before ``trainFn`` has run, nobody knows what it will export.
         """
         self._check_params()
         self._feed_schema(schema)
@@ -163,7 +163,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         )
 
     def _first_rank(self) -> int:
-        """Rank of the first node that is a task of Spark's; parameter servers on the driver go before it."""
+        """Rank of the first node that is a Spark task; parameter servers on the driver have lower ranks."""
         if not self._get("driverPSNodes"):
             return 0
         if not self._get("numPS"):
@@ -188,7 +188,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             check_log_dir(store)
 
     def _log_store(self, spark: SparkSession) -> str | None:
-        """``logDir`` with what Spark's settings say of its store, if TensorFlow cannot write there by itself."""
+        """``logDir`` with the store's settings from Spark, if TensorFlow itself cannot write there."""
         given = self._get("logDir")
         path = NodeSettings.of_session(spark).absolute_path(given) if given else ""
         return pyarrow_uri(path) if is_remote(path) else None
@@ -216,7 +216,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         )
 
     def _rows(self, df: DataFrame, columns: schema.FeedSchema) -> InputRows:
-        """The rows of a DataFrame, of which some columns are fed."""
+        """The rows of a DataFrame, with the columns to feed."""
         return InputRows(df, columns, self._validation_rule())
 
     def _snapshot(self, rows: InputRows, template: ClusterTemplate) -> tuple[Written, SnapshotRows] | None:
@@ -231,7 +231,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return snapshot
 
     def _validation_rule(self) -> str | ValidationDraw | None:
-        """What says which rows are for validation: a boolean column, or a draw; None if none are."""
+        """Selects the validation rows: a boolean column, or a draw; None if there are none."""
         indicator: str | None = self._get("validationIndicatorCol")
         return indicator
 
@@ -250,7 +250,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return model
 
     def _label_names(self, given: StructType) -> list[str]:
-        """Names of the classes, if a stage such as StringIndexer left them with the only label column."""
+        """Names of the classes, if a stage such as StringIndexer has stored them in the only label column."""
         labels = list(self._get("labelMapping") or [self._get("labelCol")])
         if len(labels) > 1 or labels[0] not in given.names:
             return []
@@ -273,7 +273,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         Returns
         -------
         iterator of tuple of int and TFModel
-            Index of a param map and its model, as they are done. Several threads may share it, as
+            Index of a param map and its model, in order of completion. Several threads may share it, as
             those of ``CrossValidator`` do.
         """
         check_rows(dataset, f"{type(self).__name__}.fitMultiple")

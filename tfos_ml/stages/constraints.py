@@ -1,4 +1,4 @@
-"""What values Params accept: a test, words for the message, a type, and what is kept of an accepted value."""
+"""The values that Params accept: a test, a text for messages, a type annotation, and a conversion."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tfos_ml.stages.input_mode import InputMode
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a Param accepts."""
+    """The values that a Param accepts."""
 
-    expected: str  # in words, as they follow "must be"
+    expected: str  # text that follows "must be" in messages
     accepts: Callable[[Any], bool]
-    annotation: str  # the type of its values, as in source text
-    convert: Callable[[Any], Any]  # makes of an accepted value the one that is kept
+    annotation: str  # the type of its values, as source text
+    convert: Callable[[Any], Any]  # from an accepted value to the stored one
 
     def check(self, name: str, value: Any) -> Any:
-        """The value to keep; raises ``ParamError`` if `value` is not accepted."""
+        """The value to store; raises ``ParamError`` if `value` is not accepted."""
         if self.accepts(value):
             return self.convert(value)
         printable = Environment(value) if self is ENVIRONMENT and isinstance(value, Mapping) else value
@@ -77,7 +77,7 @@ def _class_weight(value: Mapping[Any, Any]) -> dict[int, float]:
 
 
 def integer(least: int) -> Constraint:
-    """Integers from one on."""
+    """Integers of at least `least`."""
     return Constraint(f"an integer of at least {least}", lambda v: _is_integer(v) and v >= least, "int", int)
 
 

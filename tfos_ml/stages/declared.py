@@ -1,4 +1,4 @@
-"""How a Param is declared, and what all stages do with theirs."""
+"""Declarations of Params, and the methods of stages that follow from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Stage = TypeVar("Stage", bound="type[Any]")
 
 
 class Param(SparkParam[Any]):
-    """A Param, all that is to be said of it; its name is that of the class attribute. A default of None is none."""
+    """The declaration of a Param, which has the name of the class attribute. A default of None means no default."""
 
     def __init__(self, doc: str, constraint: Constraint, default: Any = None):
         super().__init__(Params._dummy(), "", doc, self._convert)
@@ -43,10 +43,10 @@ def declared(cls: type) -> dict[str, Param]:
 
 
 class ParamsBase(Params):
-    """What all our stages share: setting and getting by name, with constraints."""
+    """The base of all stages of tfos_ml: sets and gets Params by name, with constraints."""
 
     _keywords: type
-    """What the constructor and ``setParams`` take: a ``TypedDict``."""
+    """The keywords of the constructor and of ``setParams``: a ``TypedDict``."""
 
     def _set_defaults(self) -> None:
         self._setDefault(**{name: p.default for name, p in declared(type(self)).items() if p.default is not None})
@@ -60,7 +60,7 @@ class ParamsBase(Params):
         raise NotImplementedError
 
     def _set_given(self, given: dict[str, Any]) -> Self:
-        """Set what was passed to the constructor, or to ``setParams``; raises ``ParamError`` for unknown names."""
+        """Set the arguments of the constructor or ``setParams``; raises ``ParamError`` for unknown names."""
         known = [p.name for p in self.params]
         unknown = [name for name in given if not self.hasParam(name)]
         if unknown:
@@ -72,29 +72,29 @@ class ParamsBase(Params):
         return self._set_checked(**given)
 
     def _set_checked(self, **values: Any) -> Self:
-        """Set Params, all but those that are None."""
+        """Set Params, except those that are None."""
         return self._set(**{name: value for name, value in values.items() if value is not None})
 
     def _get(self, name: str) -> Any:
-        """Value of a Param; None if it is neither set nor has a default, or this stage has none of that name."""
+        """Value of a Param; None if it has neither value nor default, or if this stage does not have it."""
         if not self.hasParam(name):
             return None
         param = self.getParam(name)
         return self.getOrDefault(param) if self.isDefined(param) else None
 
     def explainParam(self, param: str | SparkParam[Any]) -> str:
-        """Name, doc, default and value of a Param; of URIs without user and password."""
+        """Name, doc, default and value of a Param; URIs are shown without user and password."""
         return redact(super().explainParam(param))
 
     def _check_params(self) -> None:
-        """Check all values again; a grid or ``copy(extra)`` may have brought in others."""
+        """Check all values again; a grid or ``copy(extra)`` may have set unchecked ones."""
         for param in self.params:
             if isinstance(param, Param) and self.isDefined(param):
                 param.typeConverter(self.getOrDefault(param))
 
 
 def document_params(cls: Stage) -> Stage:
-    """Class decorator: ``help`` lists all Params with their docs, and signatures show all keywords."""
+    """Class decorator: adds all Params to the docstring, and all keywords to the signature."""
     params = declared(cls)
     types = {name: kind.__forward_arg__ for name, kind in cls._keywords.__annotations__.items()}
     names = [name for name in types if name not in params] + list(params)

@@ -1,6 +1,6 @@
-"""Who follows fits from outside: nobody, or what ``tfos_ml.mlflow.autolog`` has set up.
+"""Listeners to fits. There are none, unless ``tfos_ml.mlflow.autolog`` sets one up.
 
-A listener must not raise, and must not hold a fit up.
+A listener must not raise, and must not delay a fit.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ if TYPE_CHECKING:
 
 
 class FitListener:
-    """Hears of one fit; this one is not interested."""
+    """Listens to one fit; this base class does nothing."""
 
-    telemetry = Telemetry()  # what the nodes are to send besides their metrics
+    telemetry = Telemetry()  # what nodes send in addition to their metrics
 
     def reported(self, reports: Sequence[dict[str, Any]]) -> None:
-        """Metrics have come, while the job runs; called several times a second."""
+        """New metrics have arrived while the job runs; called several times a second."""
 
     def trained(self, result: RunResult) -> None:
         """The job has ended well."""
 
     def fitted(self, model: TFModel) -> None:
-        """The model that ``fit`` is about to return."""
+        """``fit`` is about to return this model."""
 
     def failed(self, error: BaseException) -> None:
-        """What ``fit`` is about to raise."""
+        """``fit`` is about to raise this error."""
 
 
 class Listening:
-    """Makes the listeners; does not listen itself."""
+    """Creates the listeners."""
 
     def begin(self, estimator: ClusterEstimator, dataset: DataFrame) -> FitListener:
         """The listener of a fit that begins."""
         return FitListener()
 
     def adopt(self, estimator: ClusterEstimator) -> None:
-        """Take note of where an estimator, whose fits may begin in other threads, is used."""
+        """Record where an estimator is used, since its fits may begin in other threads."""
 
 
 _listening = Listening()
-"""Makes a listener for each fit of this process, see :func:`listen`."""
+"""Creates a listener for each fit of this process, see :func:`listen`."""
 
 
 def listen(listening: Listening | None = None) -> None:
-    """Have fits followed from now on; without an argument, no longer."""
+    """Create listeners with `listeners` from now on; without an argument, create none."""
     global _listening
     _listening = listening or Listening()
 
 
 def listening() -> Listening:
-    """Who makes the listeners now."""
+    """The current creator of listeners."""
     return _listening

@@ -1,4 +1,4 @@
-"""What comes of a fit that has ended well: its history, and warnings of what its author may not expect."""
+"""Evaluates a successful fit: its history, and warnings about results that its author may not expect."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def history_of(reports: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]:
-    """Where the time of a fit went: seconds of phases that follow each other, and add up to all of it.
+    """The seconds of the phases of a fit, in order; they add up to its total time.
 
     Parameters
     ----------
     driver : dict of str to float
-        What the driver has measured: "checks", "failed attempts" if there is one of these, "run", "model".
+        Times measured by the driver: "checks", "failed attempts" if there were any, "run", "model".
     result : RunResult
-        Of the run.
+        The result of the run.
     """
     chief = next(r for r in result.reports if r["chief"])
     node: dict[str, float] = chief["timeline"]
@@ -77,7 +77,7 @@ def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
 
 
 def independence(reports: list[dict[str, Any]], template: ClusterTemplate) -> str | None:
-    """What to say of workers that shared the rows and nothing else; None if that is not known for certain."""
+    """A warning about workers that only shared the rows; None if that is not certain."""
     chief = reports[template.chief_rank]
     workers = [reports[rank] for rank in template.feed_ranks]
     rows = sum(worker["rows"] for worker in workers)
@@ -94,7 +94,7 @@ def independence(reports: list[dict[str, Any]], template: ClusterTemplate) -> st
 
 
 def missing_export(chief: dict[str, Any]) -> str:
-    """What to say of a chief that exported nothing."""
+    """A warning about a chief that exported nothing."""
     ending = chief.get("ending", RETURNED)
     how = "" if ending == RETURNED else f" ({ending})"
     return (
@@ -104,7 +104,7 @@ def missing_export(chief: dict[str, Any]) -> str:
 
 
 def tell_skipped(summary: TrainingSummary) -> None:
-    """Warn if the nodes have left out rows, as ``handleInvalid`` says."""
+    """Warn if the nodes have skipped rows because of ``handleInvalid``."""
     skipped = summary.skippedRows
     if skipped:
         total = skipped + summary.rows + summary.validationRows

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InputRows:
-    """The rows of a DataFrame that a fit takes."""
+    """The rows of a DataFrame for a fit."""
 
     df: DataFrame = field(repr=False)
     columns: schema.FeedSchema  # to feed
-    validation: str | ValidationDraw | None  # a boolean column, or a draw, that says which rows are for validation
+    validation: str | ValidationDraw | None  # a boolean column, or a draw, that selects validation rows
 
     def validates(self) -> Column | None:
-        """Which rows are for validation; None if none are."""
+        """An expression that selects the validation rows; None if there are none."""
         if isinstance(self.validation, ValidationDraw):
             return self.validation.column()
         if not self.validation:
@@ -60,9 +60,9 @@ class InputRows:
         return written, SnapshotRows(written.snapshot, tuple(positions), validation)
 
     def by_node(self, template: ClusterTemplate, first: int, is_fed: bool = True) -> DataFrame:
-        """The plan whose partition *i* holds the rows of node *i* + `first`, each with its row id.
+        """The plan whose partition *i* has the rows of node *i* + `first`, each with its row id.
 
-        Any rows, one a node, where nodes take theirs elsewhere, or none.
+        If nodes read their rows elsewhere, or take none, the plan has one meaningless row per node.
         """
         if not (is_fed and self.columns.columns):
             return self.df.sparkSession.range(0, template.size - first, 1, template.size - first)
@@ -89,7 +89,7 @@ def _pick(ranks: Sequence[int], number: Column) -> Column:
 
 
 def feed_schema(stage: TrainingParams, given: StructType) -> schema.FeedSchema:
-    """The columns that the Params of a stage have fed, checked against the schema of the DataFrame."""
+    """The columns that the Params of a stage select, checked against the schema of the DataFrame."""
     inputs = stage._get("inputMapping") or {stage._get("featuresCol"): "features"}
     labels = stage._get("labelMapping")
     if labels is None:

@@ -307,9 +307,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         Parameters
         ----------
         spark : pyspark.sql.SparkSession
-            Where.
+            The session in which to register it.
         name : str
-            Of the function.
+            Name of the function.
 
         Returns
         -------
@@ -332,7 +332,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return arrow_udf.register(spark, name, function, outputs.result_type(), integers)
 
     def _unbound(self) -> tuple[Archive, Signature, list[InputBinding], OutputColumns]:
-        """The packed SavedModel, its signature, and its columns as the Params alone name them."""
+        """The packed SavedModel, its signature, and the columns that the Params name."""
         from pyspark.sql.types import StructType
 
         self._check_params()
@@ -345,7 +345,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return archive, signature, bindings, self._bind_outputs(signature, archive, StructType())
 
     def results(self) -> list[Any]:
-        """What ``DataFeed.batch_results`` answered during ``fit``, in the order of the DataFrame."""
+        """The results of ``DataFeed.batch_results`` during ``fit``, in the order of the DataFrame."""
         tables = [pa.ipc.open_file(pa.BufferReader(data)).read_all() for data in self._results]
         if not tables:
             return []
@@ -360,6 +360,6 @@ def archive_of(model: TFModel) -> Archive:
 
 
 def scoring_at(model: TFModel, directory: Path) -> udf.ScoringSpec:
-    """How a model is called where its SavedModel lies in a directory."""
+    """How to call a model whose SavedModel is in a directory."""
     _, signature, bindings, outputs = model._unbound()
     return model._scoring(directory, signature, bindings, outputs)

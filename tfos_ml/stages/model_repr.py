@@ -1,4 +1,4 @@
-"""What a model says of itself in one line, without reading or computing anything."""
+"""A description of a model in one line, without reading or computing anything."""
 
 from __future__ import annotations
 

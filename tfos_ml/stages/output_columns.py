@@ -1,4 +1,4 @@
-"""Which columns a transform appends, by its Params."""
+"""The columns that a transform appends, from its Params."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def output_columns(
     labels: Sequence[str] = (),
     spark: SparkSession | None = None,
 ) -> OutputColumns:
-    """The columns that a stage with such Params appends to those `given`.
+    """The columns that a stage appends to those `given`.
 
     `outputs` are all outputs of its model, `prediction_spec` is the meaning of the only one if that is known, `labels`
     are the names of the classes, `spark` is the session, by default the active one.
@@ -65,7 +65,7 @@ def output_columns(
     seen = {name if in_case else name.lower() for name in given.names}
     taken = [c for c in new if (c if in_case else c.lower()) in seen]
     if taken or len({c if in_case else c.lower() for c in new}) < len(new):
-        more = "" if in_case else f" To Spark, names that differ by case alone are the same ({_CASE}=false)."
+        more = "" if in_case else f" Spark takes names that differ only in case for the same ({_CASE}=false)."
         raise ParamError(
             f"Output columns {new} must be new and different; {taken or 'some'} exist already.{more} "
             f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"

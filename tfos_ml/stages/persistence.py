@@ -1,13 +1,12 @@
 """Saving and loading of stages, alone or inside pipelines and tuned models.
 
-A saved stage is a directory on any filesystem that Spark can write: ``metadata``, Params as
-JSON as Spark ML writes them, and ``data``, the files of the stage in one Parquet table. With a
-classic session the table is copied from and to a local file, which takes no memory of Spark's driver, and
-the stage is written beside its place and renamed, so it is there whole or not at all; on Spark Connect, which
-has no access to the filesystem, Spark carries the table, and ``metadata`` is written last.
+A saved stage is a directory on any filesystem that Spark can write to. It contains ``metadata``, the Params in the JSON
+of Spark ML, and ``data``, the files of the stage in one Parquet table. With a classic session, the table is copied from
+and to a local file, which takes no memory of Spark's driver, and the stage is written to a temporary directory and then
+renamed. Spark Connect has no access to the filesystem: there Spark writes the table, and ``metadata`` is written last.
 
-Functions, callbacks and custom objects are pickled: loading a stage runs what its writer put
-into it. Load only what you trust.
+Functions, callbacks and custom objects are pickled: loading a stage runs code that its writer has put into it. Load
+only stages that you trust.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _MARK = "save.id"  # on Spark Connect, in the data of each save
 _LIMITS = {"spark.driver.maxResultSize": "1g", "spark.rpc.message.maxSize": "128"}
 _NO_FILESYSTEM = re.compile(r"ClassNotFoundException: .*|No FileSystem for scheme .*")
 _ADVICE = (
-    "{path} cannot be opened: stages are saved and loaded by Spark, whose JVM has no filesystem for it ({problem}). "
+    "{path} cannot be opened: Spark saves and loads stages, and its JVM has no filesystem for it ({problem}). "
     "Start the session with one (for s3a:// spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, of Spark's own "
     "version of Hadoop), or name a place that Spark reaches. A SavedModel alone needs no JVM: fit with exportDir, and "
     "load it as TFModel(exportDir=...)."
@@ -69,11 +68,11 @@ class Saveable(MLReadable[Any], MLWritable):
         return {}
 
     def _facts(self) -> dict[str, Any]:
-        """What goes into the metadata; JSON-serializable."""
+        """Entries for the metadata; JSON-serializable."""
         return {}
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        """Take over what :meth:`_files` and :meth:`_facts` returned."""
+        """Restore the results of :meth:`_files` and :meth:`_facts`."""
 
 
 class StageWriter(MLWriter):
@@ -86,8 +85,8 @@ class StageWriter(MLWriter):
     def save(self, path: str) -> None:
         """Save the stage.
 
-        Raises ``DestinationError`` if there is something at `path`, and ``overwrite()`` was not called, and
-        ``ClusterConfigError`` if the stage is larger than a setting of Spark allows.
+        Raises ``DestinationError`` if `path` exists and ``overwrite()`` was not called, and ``ClusterConfigError`` if
+        the stage is larger than a setting of Spark allows.
         """
         if is_connect(self.sparkSession):
             self._write_by_spark(path)
@@ -104,7 +103,7 @@ class StageWriter(MLWriter):
             files.delete(f"{aside}.new")
 
     def _write_by_spark(self, path: str) -> None:
-        """Write through Spark, which alone knows what is there."""
+        """Write with Spark; this process cannot see what is at the path."""
         mark = uuid.uuid4().hex.encode()
         with _within_limits(self.sparkSession, f"Saving {self._stage.uid}"):
             rows = dataframe_of(self.sparkSession, _table({_MARK: mark, **self._stage._files()}))
@@ -142,7 +141,7 @@ class StageReader(MLReader[Any]):
     def load(self, path: str) -> Any:
         """The stage that was saved at `path`.
 
-        Raises ``ClusterConfigError`` if it is larger than a setting of Spark allows, and ``ModelError`` if there is a
+        Raises ``ClusterConfigError`` if it is larger than a setting of Spark allows, and ``ModelError`` if it is a
         stage of another class.
         """
         spark = self.sparkSession
@@ -174,7 +173,7 @@ def _joined(parts: Iterable[tuple[str, int, bytes]]) -> dict[str, bytes]:
 def _mark_at(spark: SparkSession, path: str) -> bytes | None:
     """The id of the save that wrote the data at `path`.
 
-    To look for data that may not be there would be an error, which a Connect server logs with all its causes.
+    Reading data that may not exist could raise an error, which a Connect server would log with all its causes.
     """
     try:
         row = spark.read.parquet(f"{path}/data").where(F.col("name") == _MARK).select("content").first()
@@ -185,7 +184,7 @@ def _mark_at(spark: SparkSession, path: str) -> bytes | None:
 
 @contextlib.contextmanager
 def _within_limits(spark: SparkSession, what: str) -> Iterator[None]:
-    """Raise ``ClusterConfigError`` for a limit of Spark that the files of a stage exceed."""
+    """Raise ``ClusterConfigError`` if the files of a stage exceed a limit of Spark."""
     try:
         yield
     except Exception as error:
@@ -201,7 +200,7 @@ def _within_limits(spark: SparkSession, what: str) -> Iterator[None]:
 
 
 def describe(stage: Any) -> dict[str, Any]:
-    """A stage but for its files, as :func:`restore` takes it; JSON-serializable."""
+    """A stage without its files, for :func:`restore`; JSON-serializable."""
     from tfos_ml.common.version import __version__
 
     return {
@@ -214,7 +213,7 @@ def describe(stage: Any) -> dict[str, Any]:
 
 
 def restore(cls: type, metadata: dict[str, Any], files: dict[str, bytes], path: str) -> Any:
-    """A stage of a class, with those of the saved Params that it still has; `path` is for the warning about others."""
+    """A stage of a class, with the saved Params that it still has; a warning names `path` and the others."""
     from tfos_ml.common.version import __version__
 
     stage = cls()
@@ -222,7 +221,7 @@ def restore(cls: type, metadata: dict[str, Any], files: dict[str, bytes], path: 
     saved = metadata.get(_VERSION)
     gone = [name for name in metadata["paramMap"] if not stage.hasParam(name)]
     if saved != __version__ or gone:
-        note = f" Params that are no more: {gone}." if gone else ""
+        note = f" It has Params that no longer exist: {gone}." if gone else ""
         warnings.warn(f"{path} was saved by tfos_ml {saved}; this is {__version__}.{note}", UserWarning, stacklevel=3)
     if unsaved := metadata.get(_UNSAVED):
         warnings.warn(
@@ -287,7 +286,7 @@ class _HadoopFiles:
             self._fs.copyFromLocalFile(self._path(f"file://{local}"), self._path(path))
 
     def read_table(self, path: str) -> Iterator[tuple[str, int, bytes]]:
-        """The rows of a Parquet table, some at a time."""
+        """The rows of a Parquet table, a part at a time."""
         with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
             local = os.path.join(directory, "data")
             self._fs.copyToLocalFile(False, self._path(path), self._path(f"file://{local}"), True)
@@ -296,7 +295,7 @@ class _HadoopFiles:
                 yield from zip(*columns, strict=True)
 
     def replace(self, path: str, new: str, old: str) -> None:
-        """Put `new` in the place of what may be at `path`, which is kept as `old` until that is done."""
+        """Move `new` to `path`; what was there is kept as `old` until that is done."""
         replaces = self.exists(path)
         if replaces:
             self._rename(path, old)

@@ -1,1 +1,1 @@
-"""What runs inside the TensorFlow process of a node."""
+"""The code that runs inside the TensorFlow process of a node."""

@@ -1,4 +1,4 @@
-"""``DataFeed`` of a ``TFCluster``: rows of many calls of ``train`` and ``inference``, one after another."""
+"""The ``DataFeed`` of a ``TFCluster``: the rows of successive calls of ``train`` and ``inference``."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TAKEN_SECONDS = 1.0
 class ClusterFeed(DataFeed):
     """A stream of this node's rows; made by ``ctx.get_data_feed()`` on a node of a ``TFCluster``.
 
-    Rows of an RDD are the elements as they were, but for lists of numbers, which come as NumPy arrays; rows of a
-    DataFrame are tuples of its columns. The rows of one call of ``train`` come as often as its ``num_epochs`` says,
-    with 0 until the train function reads no further. There is no end of the feed before ``shutdown``.
+    Rows of an RDD are its elements, except that lists of numbers become NumPy arrays. Rows of a DataFrame are tuples of
+    its columns. The rows of one call of ``train`` come ``num_epochs`` times; with 0, until the train function stops
+    reading. The feed does not end before ``shutdown``.
     """
 
     keeps_lists = False  # whether lists of numbers come as lists, which is slower; for tfos_ml.compat
@@ -50,8 +50,8 @@ class ClusterFeed(DataFeed):
         self._mapping = input_mapping
         self._unnamed = UnnamedFields(input_mapping or {})
         self._directory = Path(directory)
-        self._exchange: int | None = None  # of the present batch
-        self._runs: deque[list[int]] = deque()  # exchange and rows of what has not been answered, in order
+        self._exchange: int | None = None  # of the current batch
+        self._runs: deque[list[int]] = deque()  # exchange and number of unanswered rows, in order
         self._answer_files = 0
         self._reported_at = 0.0
 
@@ -77,10 +77,10 @@ class ClusterFeed(DataFeed):
         self._exchange = chunk.exchange
 
     def next_batch(self, batch_size: int) -> list[Any] | dict[str, Array]:
-        """The next rows: as :meth:`DataFeed.next_batch`, but with what follows.
+        """The next rows, as :meth:`DataFeed.next_batch` returns them.
 
-        Of rows to infer there are fewer than `batch_size` when no more are at hand, so that no task waits for rows of
-        others.
+        For inference, a batch has fewer than `batch_size` rows if no more are there yet, so that no task waits for rows
+        of others.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class ClusterFeed(DataFeed):
             self._runs.append([self._exchange, rows])
 
     def _report_taken(self) -> None:
-        """Let the supervisor know, now and then, that rows are being read."""
+        """Tell the supervisor from time to time that rows are being read."""
         if time.monotonic() - self._reported_at > TAKEN_SECONDS:
             self._reported_at = time.monotonic()
             self._channel.send(RowsTaken())
@@ -128,7 +128,7 @@ class ClusterFeed(DataFeed):
         return concat_padded([to_numpy(a, spec, self._pad_value) for a in arrays], spec, self._pad_value)
 
     def batch_results(self, results: Sequence[Any]) -> None:
-        """Answer the rows read first and not answered yet, one result each.
+        """Return the results of rows that were read, one per row, in the order of reading.
 
         Parameters
         ----------
@@ -165,5 +165,5 @@ class ClusterFeed(DataFeed):
         return taken
 
     def close(self) -> None:
-        """Called when the train function has returned; ``ShapeError`` if rows to infer from were not answered."""
+        """Called when the train function has returned; raises ``ShapeError`` if rows for inference have no results."""
         self._check_answered(sum(count for _, count in self._runs))

@@ -1,4 +1,4 @@
-"""``NodeContext``: what the user's train function gets to know its node and reach its rows."""
+"""``NodeContext``: gives the user's train function its node's role and rows."""
 
 from __future__ import annotations
 
@@ -147,10 +147,10 @@ class NodeContext:
             Epochs in one iteration over the dataset; default 1.
         shuffle : bool, optional
             Default the Param ``shuffle``. The order is one seeded permutation of all rows, a new
-            one each pass and the same for every cluster size. Where the rows of all nodes have more
-            bytes than ``spark.tfos_ml.shuffleMemory`` (16g), blocks of 2 MiB are permuted, and the
-            rows within windows of 24 blocks, and a warning says so. Without it, rows come in the
-            order of the DataFrame.
+            one each pass and the same for every cluster size. If the rows of all nodes are larger
+            than ``spark.tfos_ml.shuffleMemory`` (16g), blocks of 2 MiB are permuted, and then the
+            rows within windows of 24 blocks, and a warning says so. Without `shuffle`, rows come in
+            the order of the DataFrame.
         drop_remainder : bool, default False
             Whether all workers drop the rows that do not fill a batch on all of them.
 
@@ -160,9 +160,9 @@ class NodeContext:
             Of ``(features, label)``, with ``weightCol`` ``(features, label, weight)``, without a
             label ``features`` alone. Each is a tensor of shape ``(batch,)`` for a scalar column
             and one dimension more for each level of array, or with ``inputMapping`` or
-            ``labelMapping`` a dict of such tensors by name. Where rows of an array column have
+            ``labelMapping`` a dict of such tensors by name. If the rows of an array column have
             different lengths, that dimension is None, and rows are padded with ``padValue`` to the
-            longest of their batch: use a mask, or what comes of a row depends on its neighbors.
+            longest of their batch: use a mask, or the result of a row depends on its neighbors.
 
         Raises
         ------
@@ -176,16 +176,16 @@ class NodeContext:
         CollectiveCallError
             If this or another worker reads with :meth:`get_data_feed`.
         SpoolFullError
-            If a shuffle of rows on disk would need more room there.
+            If a shuffle of rows on disk needs more space than there is.
 
         Notes
         -----
         Last batches may differ in size from worker to worker. A ``tf.function`` with collective
-        operations must not be traced anew for each size, or the workers' collectives no longer
+        operations must not be traced again for each size, or the workers' collectives no longer
         match: give it ``input_signature=dataset.element_spec``.
 
-        TensorFlow does not tune the dataset (``options.autotune.enabled`` is False): iterators that it tunes may end
-        late, by as long as a pass takes. Where you add what is to be tuned, switch it on (``with_options``).
+        Autotuning is off (``options.autotune.enabled`` is False), because iterators of tuned datasets may take as long
+        as a whole pass to end. If you add transformations that should be tuned, switch it on with ``with_options``.
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
@@ -202,10 +202,10 @@ class NodeContext:
         return make_dataset(store, sizes, epochs, self.settings.seed if shuffle else None, self.settings.pad_value)
 
     def validation_dataset(self, batch_size: int | None = None) -> tf.data.Dataset:
-        """This node's validation rows, in order, as batches of the form that :meth:`dataset` has.
+        """This node's validation rows, in order, as batches like those of :meth:`dataset`.
 
-        If there is an evaluator, it has all of them. Otherwise each worker has a share, and the numbers of batches
-        can differ.
+        If there is an evaluator, it gets all of them. Otherwise each worker gets a share, and the workers may have
+        different numbers of batches.
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         store = self._rows.store("validation")
@@ -233,10 +233,10 @@ class NodeContext:
         qname_in : str, default "input"
             With ``TFCluster``, the queue to read.
         input_mapping : dict of str to str, optional
-            With ``TFCluster``, tensor names by column: batches are then dicts of arrays. Rows
-            without column names give their fields in the order of the mapping, which a warning
-            tells (TensorFlowOnSpark takes them in the order of the columns' names). Estimators have
-            the Param ``inputMapping`` instead.
+            With ``TFCluster``, tensor names by column: batches are then dicts of arrays. For rows
+            without column names, the mapping's order is taken for the order of the fields, with a
+            warning (TensorFlowOnSpark takes the order of the columns' names). Estimators have the
+            Param ``inputMapping`` instead.
 
         Warns
         -----
@@ -285,7 +285,7 @@ class NodeContext:
         return self._rows.store(stream)
 
     def shuffle_notice(self) -> str:
-        """What to say of ``shuffle=True`` on these rows; for tfos_ml itself."""
+        """A warning if ``shuffle=True`` does not permute all rows; for tfos_ml itself."""
         return self._rows.shuffle_notice()
 
     # The cluster
@@ -297,7 +297,7 @@ class NodeContext:
         return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index)
 
     def communication_options(self) -> tf.distribute.experimental.CommunicationOptions:
-        """The Param ``communication``, in the form that ``MultiWorkerMirroredStrategy`` takes."""
+        """The Param ``communication`` as an argument for ``MultiWorkerMirroredStrategy``."""
         import tensorflow as tf
 
         implementation = self.settings.communication.upper()
@@ -320,7 +320,7 @@ class NodeContext:
         Raises
         ------
         tf.errors.UnknownError
-            If the port was taken meanwhile; the fit then starts anew.
+            If another process has taken the port meanwhile; the fit is then repeated.
         """
         import tensorflow as tf
 
@@ -419,7 +419,7 @@ class NodeContext:
         Notes
         -----
         Other nodes save only models with variables of a ``tf.distribute`` strategy, for which
-        TensorFlow needs all workers, and throw the copy away.
+        TensorFlow needs all workers, and delete the copy.
         """
         from tfos_ml.worker.export import is_distributed
 
@@ -432,7 +432,7 @@ class NodeContext:
         return path
 
     def prepare_export(self, model: Any, inputs: Mapping[str, Any]) -> str:
-        """Why the chief will not be able to export a model with such inputs; "" if it will. For tfos_ml itself."""
+        """Why the chief cannot export a model with these inputs; "" if it can. For tfos_ml itself."""
         from tfos_ml.worker.export import prepare
 
         if self.is_chief:
@@ -481,13 +481,13 @@ class NodeContext:
         return self._export(model, f"checkpoint-{epoch}")
 
     def send_checkpoint(self, path: str, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """Have the supervisor send an exported checkpoint; for tfos_ml itself."""
+        """Make the supervisor send an exported checkpoint; for tfos_ml itself."""
         self._checkpoints += 1
         values = {str(name): float(value) for name, value in metrics.items()}
         self._channel.send(messages.Checkpoint(path, int(epoch), values, time.time()))
 
     def close(self, value: Any = None) -> None:
-        """Hand over what the train function has left and, where it is wanted, returned; called by tfos_ml."""
+        """Send the results of feeds and, if wanted, the return value of the train function; called by tfos_ml."""
         for feed in self._feeds.values():
             feed.close()
         self._inbox.checkpoints_taken(self._checkpoints)
@@ -498,10 +498,10 @@ class NodeContext:
             self._channel.send(messages.Results(path))
 
     def absolute_path(self, path: str) -> str:
-        """The absolute form of a path, which all nodes understand. A relative path is on the default filesystem.
+        """The absolute form of a path, the same on all nodes. Relative paths are on the default filesystem.
 
-        It is relative to the home directory of the user, on the local filesystem to the working directory of the
-        driver, and on an object store to the bucket. URIs do not change.
+        They are relative to the user's home directory, on the local filesystem to the driver's working directory, and
+        on an object store to the bucket. URIs do not change.
         """
         return self.settings.absolute_path(path)
 

@@ -58,7 +58,7 @@ class DataFeed:
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        """Batches of all epochs; a chunk is given back once it is read for the last time."""
+        """Batches of all epochs; a chunk is released once it has been read for the last time."""
         kept: list[Chunk] = []
         while (chunk := self._inbox.next_chunk("train")) is not None:
             yield from read_chunk(chunk.path)
@@ -69,7 +69,7 @@ class DataFeed:
         yield from self._replay(kept, self._epochs)
 
     def _replay(self, kept: list[Chunk], epochs: int) -> Iterator[pa.RecordBatch]:
-        """The rows of some chunks once more for each further epoch; without end if `epochs` is 0."""
+        """Repeat the rows of some chunks for each further epoch; without end if `epochs` is 0."""
         more: Iterable[int] = range(1, epochs) if epochs else count() if kept else ()
         for epoch in more:
             for chunk in kept:
@@ -78,7 +78,7 @@ class DataFeed:
                     self._channel.send(ChunkReleased(chunk.path))
 
     def _available(self) -> bool:
-        """Make sure that the present batch has rows left; False at the end of the feed."""
+        """Make sure that the current batch has rows left; False at the end of the feed."""
         while self._batch is None or self._position == len(self._batch):
             self._batch, self._position = next(self._batches, None), 0
             if self._batch is None:
@@ -86,7 +86,7 @@ class DataFeed:
         return True
 
     def _has_more(self, have_some: bool) -> bool:
-        """Whether rows are to be added to a batch, which may have some."""
+        """Whether to add more rows to a batch, which may already have some."""
         return self._available()
 
     def _take(self, wanted: int) -> list[pa.RecordBatch]:
@@ -102,7 +102,7 @@ class DataFeed:
         return slices
 
     def _note_taken(self, rows: int) -> None:
-        """Called with the number of rows taken from the present chunk."""
+        """Called with the number of rows taken from the current chunk."""
 
     def should_stop(self) -> bool:
         """Whether there are no more rows. Waits until this is known."""
@@ -155,7 +155,7 @@ class DataFeed:
         return [to_numpy(array.slice(i, 1), spec, self._pad_value)[0] for i in range(len(array))]
 
     def batch_results(self, results: Sequence[Any]) -> None:
-        """Give the results of rows that were read, one per row, in the order of reading.
+        """Return the results of rows that were read, one per row, in the order of reading.
 
         ``TFModel.results()`` returns them after ``fit``, in the order of the DataFrame.
 
@@ -185,7 +185,7 @@ class DataFeed:
             raise ShapeError(f"batch_results() got {len(results)} results, but {waiting} rows wait for one")
 
     def close(self) -> None:
-        """Hand the results over; called when the train function has returned.
+        """Send the results to the supervisor; called when the train function has returned.
 
         Raises
         ------

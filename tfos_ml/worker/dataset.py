@@ -1,7 +1,7 @@
-"""Spool -> ``tf.data``: gathers rows in the agreed order and cuts them into agreed batches.
+"""Spool -> ``tf.data``: gathers rows in the order, and in batches of the sizes, that the nodes have agreed on.
 
-Rows are handed to ``tf.data`` in blocks of a few thousand and cut there by ``rebatch``, which
-is as fast as data in memory; a generator of single rows is a hundred times slower.
+``tf.data`` gets rows in blocks of a few thousand and cuts them with ``rebatch``, which is as fast as data in memory. A
+generator of single rows is a hundred times slower.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 8192
 BLOCK_BYTES = 8 << 20
-MOST_PREFETCHED = 4  # batches; more of them leave the processor's cache
+MOST_PREFETCHED = 4  # batches; more do not fit into the processor's cache
 MOST_READINGS = 3.0  # of a batch in one pass; sorting rows into files costs as much
 
 
 class RowStore(RowFormat):
-    """All rows of one node, in its spool; `chunks` are consumed at once.
+    """All rows of one node, in its spool; reads all `chunks` on construction.
 
     `shapes` has the shape of one row of each column, None where rows differ; `longest` the shape that holds the longest
-    row of all nodes. `totals` are the rows of all nodes by source partition. `shuffle_block` is as of
-    :func:`tfos_ml.data.order.shuffled`, `budget` what the rows of this node may take of its memory.
+    row of all nodes. `totals` are the rows of all nodes by source partition. For `shuffle_block` see
+    :func:`tfos_ml.data.order.shuffled`; `budget` is the memory for the rows of this node.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RowStore(RowFormat):
         return [self.view(batch, column) for column in range(len(self.schema.columns))]
 
     def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
-        """Positions of this node's rows in the order of training, shape ``(rows,)``, and edges as of :meth:`read`."""
+        """Positions of this node's rows in training order, shape ``(rows,)``, and the edges for :meth:`read`."""
         if seed is None:
             return np.argsort(self.indices, kind="stable"), window_edges(self.indices, None)
         places = shuffled(self.indices, self.total, seed, epoch, self.shuffle_block)
@@ -98,7 +98,7 @@ class RowStore(RowFormat):
         return self._batches.nbytes
 
     def byte_sum(self, column: int) -> Int64s:
-        """Sum over the bytes of a column's values, whatever the order of the rows; shape ``(1,)``."""
+        """Sum over the bytes of a column's values, the same for any order of rows; shape ``(1,)``."""
         total = sum(_byte_sum(leaves(batch.column(column))) for batch in self._each_batch())
         return np.array([total % 2**62], dtype=np.int64)
 
@@ -115,14 +115,14 @@ class RowStore(RowFormat):
         return (self._batches[number] for number in range(len(self._batches)))
 
     def block_rows(self) -> int:
-        """Rows to gather at a time: thousands, but no more than a few megabytes."""
+        """Rows to gather at a time: thousands, but at most a few megabytes."""
         return rows_of_block(self._row_bytes())
 
     def read(self, order: Int64s, cuts: Int64s, edges: Int64s) -> Generator[tuple[Rows, Int64s]]:
         """The pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
 
-        `order` holds positions of rows of this node; at the `edges`, places in it, come rows from elsewhere. Not more
-        than the budget is in memory at a time, unless one piece is.
+        `order` holds positions of this node's rows; `edges` are the places in it where other blocks begin. At most the
+        budget is in memory at a time, unless a single piece is larger.
         """
         if self._rows is not None:
             for start, end in pairwise(cuts):
@@ -140,7 +140,7 @@ class RowStore(RowFormat):
         return max(1, self.budget.window // self._row_bytes(), -(-len(self) // MOST_FILES))
 
     def check_room(self) -> None:
-        """Raise ``SpoolFullError`` if all rows are to be permuted, and the disk has no room for them once more."""
+        """Raise ``SpoolFullError`` if all rows will be permuted and the disk has no space for a second copy."""
         is_sorted = self.shuffle_block is None and len(self) > MOST_READINGS * self._rows_in_window()
         if self._batches.directory is None or not is_sorted:
             return
@@ -148,12 +148,12 @@ class RowStore(RowFormat):
             SpoolDirectories(None, Path(self._batches.directory)).disk_for(self.nbytes)
         except NoRoomError as error:
             raise SpoolFullError(
-                f"a shuffle of rows on disk writes them there once more, but there is {error} Or set {SHUFFLE_SETTING} "
-                "below the size of all rows, which are then shuffled in blocks, where they are"
+                f"a shuffle of rows on disk writes a second copy of them, but there is {error} Or set "
+                f"{SHUFFLE_SETTING} below the size of all rows, which are then shuffled in blocks, without a copy"
             ) from error
 
     def first(self, rows: int) -> tuple[Rows, Int64s]:
-        """The first rows that came, at most so many, as :meth:`read` has them."""
+        """The first rows, at most `count`, in the form of :meth:`read`."""
         rows = min(rows, len(self))
         pieces = self.read(np.arange(rows), np.array([0, rows]), np.zeros(0, np.int64))
         try:
@@ -163,7 +163,7 @@ class RowStore(RowFormat):
 
 
 def rows_of_block(row_bytes: int) -> int:
-    """Rows of some size to gather at a time."""
+    """The number of rows of this size to gather at a time."""
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
 
 
@@ -178,7 +178,7 @@ def _byte_sum(values: pa.Array) -> int:
 def blocks(
     store: RowStore, sizes: Int64s, seed: int | None, epoch: int, pad_value: float
 ) -> Iterator[tuple[Array, ...]]:
-    """The rows of one pass in blocks; single batches where rows are padded to the batch's longest."""
+    """The rows of one pass in blocks; in single batches if rows are padded to the longest of their batch."""
     order, edges = store.plan(seed, epoch)
     total = int(sizes.sum())
     if store.has_ragged:
@@ -192,12 +192,12 @@ def blocks(
 def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, pad_value: float) -> tf.data.Dataset:
     """A dataset of batches of the given sizes, shape ``(steps,)``, of one pass, with asserted cardinality.
 
-    One iteration has `epochs` passes; each, also of a later iteration, is shuffled anew, unless `seed` is None.
+    One iteration has `epochs` passes. Each pass, in later iterations too, has a new order, unless `seed` is None.
     `pad_value` fills rows shorter than the longest of their batch.
     """
     import tensorflow as tf
 
-    iterations = count()  # numbered as they begin: one that is given up does not put workers out of step
+    iterations = count()  # numbered from their beginning, so that an abandoned one does not put workers out of step
 
     def generate() -> Iterator[Any]:
         first = next(iterations) * epochs
@@ -213,15 +213,15 @@ def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, 
 
 
 def prefetched(block_rows: int, sizes: Int64s) -> int:
-    """How many batches to have ready: some, but no more than a block."""
+    """How many batches to prefetch: some, but no more than a block."""
     return min(MOST_PREFETCHED, max(1, block_rows // max(1, int(sizes.max(initial=1)))))
 
 
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset, iterators of which end when they are to.
+    """The dataset without autotuning, so that its iterators end at once.
 
-    One that TensorFlow tunes (2.18 to 2.21) joins the thread that does, which often sleeps to the end of its period
-    first, and that is as long as the pass has taken: epochs of 2.7 s took 2.7 s or 5.1 s. Nothing is left to tune.
+    With autotuning (TensorFlow 2.18 to 2.21), an iterator waits at its end for the tuning thread, which may sleep as
+    long as the pass has taken: epochs of 2.7 s took 2.7 s or 5.1 s. The dataset has nothing to tune.
     """
     import tensorflow as tf
 

@@ -1,8 +1,8 @@
-"""Model -> SavedModel with a signature whose names are ours and stay the same.
+"""Model -> SavedModel with a signature that has stable names.
 
-Keras' own ``export`` names inputs ``keras_tensor_2`` and outputs ``output_0``; here inputs
-carry the tensor names of ``inputMapping`` and outputs dict keys or layer names. Names are data: where TensorFlow
-does not allow one for an argument, the argument has a similar one, and the file beside the SavedModel says which.
+Keras' own ``export`` names inputs ``keras_tensor_2`` and outputs ``output_0``. Here inputs have the tensor names of
+``inputMapping``, and outputs have dict keys or layer names. If TensorFlow does not allow a name for an argument, the
+argument gets a similar one, and a file beside the SavedModel maps the names.
 
 Parts of nested inputs and outputs are named by their path: ``{"a": [x, y]}`` has ``a/0`` and ``a/1``.
 """
@@ -49,10 +49,9 @@ def export_saved_model(
 ) -> None:
     """Save `model` at `path`, a new directory, and beside it a description of its signature.
 
-    Names and types of the columns it was trained on become its inputs; `shapes` has the shape of a row of each, if
-    known. With `signatures`, as of ``tf.saved_model.save``, ours is not saved. The optimizer of a model of Keras 3 is
-    not saved, unless a signature needs it. Raises ``ModelError`` if the model has
-    no signature and none can be made.
+    The columns that it was trained on become its inputs, by name and type; `shapes` has the shape of a row of each, if
+    known. `signatures`, those of ``tf.saved_model.save``, replace the default one. The optimizer of a Keras 3 model is
+    saved only if a signature needs it. Raises ``ModelError`` if the model has no signature and none can be made.
     """
     if signatures is None:
         Serving(model, input_specs(model, schema, shapes), signature_key).write(path)
@@ -76,10 +75,10 @@ def _is_keras_3(model: Any) -> bool:
 
 
 class Serving:
-    """How a model is called to serve; can be written as a SavedModel, again and again while it is trained.
+    """The serving function of a model; can be written as a SavedModel repeatedly while the model trains.
 
-    `inputs` are the model's by name. Where a model of Keras 3 cannot be exported, making it raises what Keras raises,
-    or ``ModelError``; other models are looked at when they are written.
+    `inputs` are the model's inputs by name. If a Keras 3 model cannot be exported, the constructor raises Keras's error
+    or ``ModelError``; other models are checked when they are written.
     """
 
     def __init__(self, model: Any, inputs: Mapping[str, TensorInfo], key: str):
@@ -100,7 +99,7 @@ class Serving:
         return tf.TensorSpec([None] if tensor.ragged else tensor.shape, tensor.dtype, self._arguments[name])
 
     def _traced(self) -> Any:
-        """Keras' archive of the function and all that it uses, whether the model knows of it or not."""
+        """Keras' archive of the function and all that it uses, including what the model does not track."""
         import keras
 
         archive = keras.export.ExportArchive()
@@ -116,7 +115,7 @@ class Serving:
         return archive
 
     def write(self, path: str) -> None:
-        """Save it at a path, a new directory, and beside it what its names are."""
+        """Save it at a path, a new directory, and beside it a file that maps its names."""
         if self._archive is None:
             signature = tf.function(self._serve, input_signature=self._specs, autograph=False)
             tf.saved_model.save(self._model, path, signatures={self._key: signature})
@@ -128,19 +127,19 @@ class Serving:
 
 @dataclass(frozen=True)
 class Unserved:
-    """What is written for a model that is trained, and cannot be a SavedModel: why not."""
+    """Written in place of a SavedModel for a model that cannot be one: the reason."""
 
     reason: str
 
     def write(self, path: str) -> None:
-        """Make a directory, in which weights can be kept beside the reason."""
+        """Make a directory for the reason, to which weights can be added."""
         os.makedirs(path)
         with open(os.path.join(path, REASON_FILE), "w") as file:
             file.write(self.reason)
 
 
 def prepare(model: Any, inputs: Mapping[str, TensorInfo], key: str) -> Serving | Unserved:
-    """What will be written of a model that is to be trained."""
+    """What will be written for a model before its training."""
     try:
         return Serving(model, inputs, key)
     except Exception as error:  # of Keras, TensorFlow or the model
@@ -150,14 +149,14 @@ def prepare(model: Any, inputs: Mapping[str, TensorInfo], key: str) -> Serving |
 
 
 def has_call(model: Any) -> bool:
-    """Whether a model of Keras 3 says what it makes of its inputs; one with a ``train_step`` of its own may not."""
+    """Whether a Keras 3 model defines ``call``; one with its own ``train_step`` may not."""
     import keras
 
     return type(model).call is not keras.Model.call
 
 
 def _tables(function: Any) -> list[Any]:
-    """The tables that a function reads: those of its layers, and those that no layer knows."""
+    """The lookup tables that a function reads, including those that no layer tracks."""
     resource_class = tf.saved_model.experimental.TrackableResource
     variables = {id(variable.handle) for variable in function.variables}
     handles = {id(t) for t in function.captured_inputs if t.dtype == tf.resource} - variables
@@ -165,7 +164,7 @@ def _tables(function: Any) -> list[Any]:
     tables = [table for table in known if id(table.resource_handle) in handles]
     if handles - {id(table.resource_handle) for table in tables}:
         raise ModelError(
-            "the model uses a resource of TensorFlow's that is neither a variable nor a table, and cannot be saved"
+            "the model uses a TensorFlow resource that is neither a variable nor a table, and cannot be saved"
         )
     return tables
 
@@ -176,7 +175,7 @@ def is_distributed(model: Any) -> bool:
 
 
 def _variables(model: Any) -> Iterator[Any]:
-    """TensorFlow's variables of a model, and of all that TensorFlow would save with it, its optimizer for one."""
+    """TensorFlow's variables of a model, and of everything that is saved with it, such as its optimizer."""
     for variable in getattr(model, "variables", ()):
         value = getattr(variable, "value", variable)
         yield variable if callable(value) else value  # no method in Keras 3, whose variables hold TensorFlow's
@@ -226,7 +225,7 @@ def declared_outputs(model: Any) -> dict[str, TensorInfo] | None:
 
 
 def declared_tensors(model: Any, side: str) -> dict[str, Any] | list[Any] | None:
-    """A model's symbolic inputs or outputs as its maker arranged them; one alone as a list."""
+    """A model's symbolic inputs or outputs in their original structure; a single one as a list."""
     tensors = getattr(model, f"_{side}_struct", None)
     if tensors is None:
         tensors = getattr(model, side, None)
@@ -251,14 +250,14 @@ def _column_info(column: ColumnSpec, shape: RowShape | None) -> TensorInfo:
 
 
 def tensor_spec(tensor: TensorInfo, name: str | None = None) -> tf.TensorSpec | tf.RaggedTensorSpec:
-    """What TensorFlow calls it."""
+    """The argument's name in TensorFlow."""
     if tensor.ragged:
         return tf.RaggedTensorSpec(tensor.shape, tensor.dtype, ragged_rank=1)
     return tf.TensorSpec(tensor.shape, tensor.dtype, name)
 
 
 def arrange_inputs(model: Any, inputs: dict[str, Any]) -> Any:
-    """Inputs by name, in the model's order, as what the model is called with: one, a list or a dict."""
+    """Inputs by name, in the model's order, as the argument of the model: a tensor, a list or a dict."""
     struct = getattr(model, "_inputs_struct", None)
     nested = struct if struct is not None else keras_privates.shapes_built_with(model)
     if is_nested(nested) and by_path(nested).keys() == inputs.keys():
@@ -304,14 +303,14 @@ def named_outputs(outputs: Any, model: Any) -> dict[str, Any]:
 
 
 def is_nested(structure: Any) -> bool:
-    """Whether it is a dict, or a list with a list or dict in it."""
+    """Whether it is a dict, or a list that contains a list or dict."""
     if isinstance(structure, (list, tuple)):
         return any(isinstance(part, (list, tuple, Mapping)) for part in structure)
     return isinstance(structure, Mapping)
 
 
 def by_path(structure: Any, path: str = "") -> dict[str, Any]:
-    """What is in lists and dicts, by its path in them."""
+    """The leaves of nested lists and dicts, by path."""
     if not isinstance(structure, (list, tuple, Mapping)):
         return {path: structure}
     items = structure.items() if isinstance(structure, Mapping) else enumerate(structure)
@@ -320,7 +319,7 @@ def by_path(structure: Any, path: str = "") -> dict[str, Any]:
 
 
 def from_paths(structure: Any, leaves: Mapping[str, Any], path: str = "") -> Any:
-    """A structure like another, of leaves by path; with tuples for lists, which tf.data takes for tensors."""
+    """A structure like another, with leaves by path; tuples replace lists, which tf.data takes for tensors."""
     start = f"{path}/" if path else ""
     if isinstance(structure, Mapping):
         return {key: from_paths(part, leaves, f"{start}{key}") for key, part in structure.items()}

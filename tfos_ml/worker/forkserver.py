@@ -1,13 +1,13 @@
 """``python -m tfos_ml.worker.forkserver``: imports TensorFlow and Keras once, and forks processes that need both.
 
 Importing them takes seconds of processor time and half a gigabyte; a fork takes 0.05 s and shares the memory. The
-server makes no TensorFlow state (a runtime has threads, which do not survive a fork) and looks before each fork that
-there is none. A forked process has the descriptors, environment, search path and working directory of its request,
-as if it had been started afresh. The server ends with its *owners*, executors or the driver, and when it
-has had nothing to do for a while, or memory is short.
+server creates no TensorFlow state (a runtime has threads, which do not survive a fork), and verifies that before each
+fork. A forked process has the descriptors, environment, search path and working directory of its request, like a fresh
+process. The server ends with its *owners* (executors or the driver), when it has been idle for a while, or when memory
+is short.
 
-Requests and answers are frames over a Unix socket that only processes of the same user may use. The other side
-is :mod:`tfos_ml.agent.fork_client`.
+Requests and answers are frames over a Unix socket that only processes of the same user may use. The client is
+:mod:`tfos_ml.agent.fork_client`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tfos_ml.protocol.codec import Struct, decode, encode
 from tfos_ml.protocol.frames import receive_frame, send_frame
 
 MARKER = "TFOS_ML_NODE"
-"""Environment variable that tells the processes of one attempt of one node from all others."""
+"""Environment variable that identifies the processes of one attempt of one node."""
 NO_MARKER = "0" * 32  # as long as a marker: a fork writes its own in this place, where others find it in /proc
 MODULES = (
     *("cloudpickle", "pandas", "pyarrow.flight"),
@@ -52,18 +52,18 @@ MODULES = (
     *("tfos_ml.agent.standalone_supervisor", "tfos_ml.agent.reaper"),
 )
 PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator", "tfos_ml.tfcluster.tfcluster")
-"""What programs import that define their train functions in a module of their own; imported when there is time."""
+"""Modules that programs with train functions in their own modules import; imported when the server is idle."""
 KERAS_MODULES = ("keras", "tfos_ml.keras.training", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
 _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
-_REQUEST_SECONDS = 3.0  # less than a server may seem to stand still
+_REQUEST_SECONDS = 3.0  # less than clients wait before they take a server for hung
 _TICK_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
-_NAME_SECONDS = 3.0  # within which the memory allocator's thread has its name, on a busy machine
+_NAME_SECONDS = 3.0  # for the memory allocator's thread to get its name, on a busy machine
 _PR_SET_NAME = 15
 
 
 class Request(Struct, frozen=True):
-    """What a forked process is to be, as the agent sends it."""
+    """The agent's request for a forked process."""
 
     module: str  # whose ``main`` is called
     arguments: list[str]
@@ -75,20 +75,20 @@ class Request(Struct, frozen=True):
 
 
 class Forked(Struct, frozen=True):
-    """The process that was asked for has begun."""
+    """The requested process has started."""
 
     pid: int
     started: int  # as :func:`tfos_ml.common.pids.start_ticks` has it
 
 
 class Refused(Struct, frozen=True):
-    """A fork would not be what a fresh process is."""
+    """The server cannot fork a process that is like a fresh one."""
 
     reason: str
 
 
 class Exited(Struct, frozen=True):
-    """The process has ended; the server says so, too, if the process has."""
+    """The process has ended. Both the process and the server send this."""
 
     code: int  # negative for a signal
 
@@ -99,13 +99,13 @@ class ForkServer:
     Parameters
     ----------
     listener : socket.socket
-        Where requests come in.
+        Receives requests.
     owner : ProcessHandle
-        The process that started it. It ends with this one and all others that it has forked for.
+        The process that started the server. The server ends when this and all other owners have ended.
     idle_seconds : float
-        How long it waits for a next request while no process that it has forked lives.
+        Time to wait for the next request while no forked process is alive.
     when_idle : sequence of str
-        Modules to import when there is time.
+        Modules to import when idle.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ForkServer:
         self._idle_seconds = idle_seconds
         self._when_idle = when_idle
         self._selector = selectors.DefaultSelector()
-        self._children: dict[int, socket.socket] = {}  # by pid, the connection of who asked for it
+        self._children: dict[int, socket.socket] = {}  # by pid, the connection of the requester
         self._awaited: set[int] = set()  # those that somebody waits for
         self._path = _search_order(sys.path)
         self._modified = _modification_times()
@@ -143,7 +143,7 @@ class ForkServer:
                 return
 
     def _import_more(self) -> None:
-        """Import what many programs need, and what nobody was to wait for."""
+        """Import modules that many programs need, and for which nobody should wait."""
         with contextlib.suppress(ImportError):  # a program that needs it will say so
             _import_all(self._when_idle)
         self._modified = {**_modification_times(), **self._modified}
@@ -164,7 +164,7 @@ class ForkServer:
                 _send(connection, Refused(reason))
                 connection.close()
         except (OSError, ValueError, LookupError):
-            connection.close()  # who asked is gone, is not one of us, or says what nobody knows
+            connection.close()  # the client is gone, of another user, or has sent something else
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -186,9 +186,9 @@ class ForkServer:
                 del self._owners[name]
 
     def _refusal_reason(self, request: Request) -> str | None:
-        """Why a fork would not be what a fresh process is; None if it would."""
+        """Why a fork would differ from a fresh process; None if it would not."""
         if self._has_new_threads():
-            return "the server has threads that it does not know"
+            return "the server has unknown threads"
         if _has_runtime():
             return "the server has a TensorFlow runtime"
         if _modification_times() != self._modified:
@@ -221,7 +221,7 @@ class ForkServer:
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._kill(handle))
 
     def _reap(self, handle: ProcessHandle) -> None:
-        """Tell the exit code of a process that has ended."""
+        """Report the exit code of a process that has ended."""
         self._selector.unregister(handle)
         handle.close()
         _, status = os.waitpid(handle.pid, 0)
@@ -233,14 +233,14 @@ class ForkServer:
         connection.close()
 
     def _kill(self, handle: ProcessHandle) -> None:
-        """End a process whose requester has ended."""
+        """Kill a process whose requester has ended."""
         if handle.pid in self._children:
             self._selector.unregister(self._children[handle.pid])
             handle.kill_group()
             handle.send_signal(signal.SIGKILL)  # it may not lead a group yet
 
     def _run_fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> NoReturn:
-        """Be the process that is asked for; in the fork."""
+        """Become the requested process; called in the fork."""
         code = 1
         try:
             os.setsid()
@@ -273,7 +273,7 @@ class ForkServer:
 
 
 def _apply(request: Request) -> None:
-    """Have the environment, the directory, the search path and the random state of a fresh process."""
+    """Set the environment, directory, search path and random state of a fresh process."""
     _write_marker(request.environment.get(MARKER, NO_MARKER))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, request.name.encode()[:15], 0, 0, 0)
     os.environ.clear()
@@ -288,7 +288,7 @@ def _apply(request: Request) -> None:
 
 
 def _write_marker(marker: str) -> None:
-    """Have ``/proc`` show a marker in the environment of this process: it shows the memory that it began with."""
+    """Make ``/proc`` show a marker in this process's environment, by writing to the memory that ``/proc`` reads."""
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
     assert len(marker) == len(NO_MARKER)
@@ -316,7 +316,7 @@ def _send(connection: socket.socket, answer: Forked | Refused | Exited) -> None:
 
 
 def _threads() -> Counter[str]:
-    """Names of the threads, but for that of pyarrow's memory allocator, which it starts anew after a fork."""
+    """Names of the threads, without that of pyarrow's memory allocator, which restarts it after a fork."""
     names: Counter[str] = Counter()
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):  # it has ended
@@ -325,9 +325,9 @@ def _threads() -> Counter[str]:
 
 
 def _has_runtime() -> bool:
-    """Whether TensorFlow has devices and threads. Its public functions would make them, so a private one is asked.
+    """Whether TensorFlow has created devices and threads. Its public functions would create them; this one is private.
 
-    Tried on TensorFlow 2.21; where it has another name, no fork is made.
+    Tested with TensorFlow 2.21. If another version renames it, no process is forked.
     """
     context = sys.modules.get("tensorflow.python.eager.context")
     return context is not None and bool(context.context()._initialized)
@@ -338,7 +338,7 @@ def _top_modules() -> list[str]:
 
 
 def _search_order(path: Sequence[str]) -> list[str]:
-    """A search path as it is gone through: what it has twice is found at the first place."""
+    """A search path without repeated entries."""
     return list(dict.fromkeys(path))
 
 
@@ -372,7 +372,7 @@ def _import(with_keras: bool) -> None:
 
 
 def _import_all(names: Sequence[str]) -> None:
-    """Import modules by their names: they are of rooms above this one, and only loaded here."""
+    """Import modules by name: they belong to higher layers, and are only loaded here."""
     with without_collections():
         for name in names:
             importlib.import_module(name)

@@ -1,7 +1,7 @@
 """This worker's share of global batches: step *k* is the global rows [k B, (k + 1) B).
 
-Which rows those are does not depend on how many workers there are or which of them holds a
-row. A worker may have any number of a step's rows, also none.
+These rows depend neither on the number of workers nor on which worker holds a row. A worker may have any number of a
+step's rows, including none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _POPCOUNT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int64)
 _WORD = 64
-AHEAD = 2  # steps that are gathered at once, which a worker of short steps is a tenth faster for
+AHEAD = 2  # steps gathered at once: makes workers with short steps a tenth faster
 
 Piece: TypeAlias = tuple[Any, Int64s]
 """The rows of some steps as one element of a dataset, and how many rows each of these steps has."""
@@ -31,7 +31,7 @@ class GlobalBatches:
     """The order and the sizes of one worker's batches, of which the last may have fewer rows.
 
     `places` has the place of each row of this worker among the rows of all, from 0 without gaps, shape ``(rows,)``;
-    `total` and `batch_size` are rows of all workers; `shuffle_block` is as of :func:`tfos_ml.data.order.shuffled`.
+    `total` and `batch_size` are rows of all workers; for `shuffle_block` see :func:`tfos_ml.data.order.shuffled`.
 
     >>> batches = GlobalBatches(np.array([0, 2, 4]), total=5, batch_size=2)
     >>> order, sizes = batches.epoch(seed=None, epoch=0)
@@ -50,23 +50,23 @@ class GlobalBatches:
         return len(self._places)
 
     def epoch(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
-        """Positions of this worker's rows in the order of one pass, and how many each step takes of them."""
+        """Positions of this worker's rows in the order of one pass, and how many of them each step takes."""
         order, sizes, _ = self.plan(seed, epoch)
         return order, sizes
 
     def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s, Int64s]:
-        """What :meth:`epoch` gives, and the edges as of :meth:`RowStore.read`."""
+        """The result of :meth:`epoch`, and the edges for :meth:`RowStore.read`."""
         places = self._places_in(seed, epoch)
         order = np.argsort(places, kind="stable")
         return order, self._sizes(places), window_edges(places[order], None if seed is None else self._shuffle_block)
 
     def in_steps(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
-        """Places of this worker's rows among all rows of one pass, ascending, and how many each step takes of them."""
+        """Places of this worker's rows among all rows of one pass, ascending, and how many of them each step takes."""
         places = self._places_in(seed, epoch)
         return np.sort(places), self._sizes(places)
 
     def sizes(self, seed: int | None, epoch: int) -> Int64s:
-        """How many rows each step of one pass takes of this worker's."""
+        """How many of this worker's rows each step of one pass takes."""
         return self._sizes(self._places_in(seed, epoch))
 
     def _places_in(self, seed: int | None, epoch: int) -> Int64s:
@@ -112,14 +112,13 @@ def make_global_dataset(
     gather: Callable[[Rows, Int64s], Any],
     element_spec: Any,
 ) -> tf.data.Dataset:
-    """A dataset of one pass: a batch a step, also where this worker has no row in it.
+    """A dataset of one pass: one batch per step, even if this worker has no row in the step.
 
-    Rows of fixed shape are taken into TensorFlow's memory once, if they are within the node's budget, and picked there;
-    Python, whose lock the training loop needs, then has no part in it. Others are gathered block by block as they are
-    needed.
+    Rows of fixed shape within the node's budget are copied into TensorFlow's memory once, and picked there. Then no
+    Python runs, whose lock the training loop needs. Other rows are gathered block by block on demand.
 
-    `epoch` is called when an iteration begins; `gather` makes one dataset element, of `element_spec` with the batch
-    dimension None, of the rows at some positions of some rows. Without a `seed` rows keep the order of the DataFrame.
+    `epoch` is called when an iteration begins. `gather` makes one dataset element, of `element_spec` with the batch
+    dimension None, from rows and positions in them. Without a `seed`, rows keep the order of the DataFrame.
     """
     if _may_be_copied(store):
         everything = gather(*store.first(len(store)))
@@ -130,7 +129,7 @@ def make_global_dataset(
 
 
 def _may_be_copied(store: RowStore) -> bool:
-    """Whether rows may be in TensorFlow's memory, too."""
+    """Whether rows also fit into TensorFlow's memory."""
     return not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(store.nbytes)
 
 
@@ -144,7 +143,7 @@ def _finished(dataset: tf.data.Dataset, batches: GlobalBatches, block_rows: int)
 def _stored_pieces(
     store: RowStore, order: Int64s, sizes: Int64s, edges: Int64s, gather: Callable[[Rows, Int64s], Any]
 ) -> Iterator[Piece]:
-    """The pieces of a pass over all rows; `order` and `edges` are as of :meth:`RowStore.read`."""
+    """The pieces of a pass over all rows; for `order` and `edges` see :meth:`RowStore.read`."""
     bounds = _piece_bounds(sizes, 1 if store.has_ragged else store.block_rows())
     ends = np.concatenate([[0], np.cumsum(sizes)])
     for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds], edges), strict=True):

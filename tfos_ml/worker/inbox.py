@@ -15,10 +15,9 @@ from tfos_ml.protocol.channel import ChannelClosedError
 
 
 class Inbox:
-    """Keeps messages until they are waited for; a thread, begun by :meth:`start`, reads the channel.
+    """Keeps messages until somebody waits for them; a thread, begun by :meth:`start`, reads the channel.
 
-    Any wait for a message may last `timeout` seconds; `at_end` is called in the thread when the nodes that train have
-    ended.
+    A wait lasts at most `timeout` seconds. The thread calls `at_end` when the nodes that train have ended.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Inbox:
                 raise VersionMismatchError(f"the supervisor has sent {message!r}, which is for supervisors")
 
     def _wait(self, ready: Callable[[], Any], what: str, timeout: float | None) -> None:
-        """Wait until `ready`, for as long as something comes at least every `timeout` seconds."""
+        """Wait until `ready`; gives up when no message comes for `timeout` seconds."""
         waiting_since = time.monotonic()
         with self._changed:
             while not ready():
@@ -123,11 +122,11 @@ class Inbox:
         return self._barriers.popleft().error
 
     def port_released(self) -> None:
-        """Wait until the supervisor holds the port no longer."""
+        """Wait until the supervisor has released the port."""
         self._wait(lambda: self._port_released, "the reserved port", self._timeout)
 
     def checkpoints_taken(self, count: int) -> None:
-        """Wait until so many checkpoints have gone to the driver, or could not."""
+        """Wait until `count` checkpoints have been sent to the driver, or could not be."""
         self._wait(lambda: self._checkpoints_taken >= count, "an answer about a checkpoint", self._timeout)
 
     def wait_cluster_done(self) -> None:

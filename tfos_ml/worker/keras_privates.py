@@ -1,7 +1,7 @@
-"""What tfos_ml reads and sets of Keras that Keras does not document: all of it, and nowhere else.
+"""All undocumented parts of Keras that tfos_ml uses. No other module uses any.
 
-``tests/unit/test_keras_privates.py`` has a test for each function, so that a Keras which changes one is named.
-Tried on Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :func:`losses_of_outputs` reads.
+``tests/unit/test_keras_privates.py`` has a test for each function, which fails if Keras changes such a part. Tested
+with Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :func:`losses_of_outputs` reads.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def compiled_loss(model: Any) -> Any:
 
 
 def check_compiled(model: Any, outputs: Any) -> None:
-    """Raise what Keras raises, when training begins, of losses and metrics that do not go with a model's outputs.
+    """Raise the error that Keras raises at the start of training if losses or metrics do not match a model's outputs.
 
-    Names that Keras numbers, as that of the next AUC, are what they would be without.
+    This does not change the numbers that Keras appends to names, such as that of the next AUC.
     """
     from keras.src.backend.common.global_state import get_global_attribute
 
@@ -56,7 +56,7 @@ def check_compiled(model: Any, outputs: Any) -> None:
 
 
 def losses_of_outputs(compiled: Any) -> list[Any]:
-    """Named tuples of a built :func:`compiled_loss`, one an output, with the field ``loss``."""
+    """Named tuples of a built :func:`compiled_loss`, one for each output, with the field ``loss``."""
     losses: list[Any] = compiled._flat_losses
     return losses
 
@@ -72,7 +72,7 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
 
 
 def optimizers(model: Any) -> list[Any]:
-    """The optimizer that a model is compiled with, and others among its attributes, as those of a GAN."""
+    """The optimizer that a model is compiled with, and others among its attributes, such as those of a GAN."""
     import keras
 
     all_optimizers = [model.optimizer, *(v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer))]
@@ -80,12 +80,12 @@ def optimizers(model: Any) -> list[Any]:
 
 
 def all_layers(model: Any) -> list[Any]:
-    """The model itself and every layer in it, those of nested models and of composite layers as well; each once."""
+    """The model itself and every layer in it, including those of nested models and composite layers; each once."""
     return list({id(layer): layer for layer in model._flatten_layers()}.values())
 
 
 def inputs_structure(model: Any) -> Any:
-    """The input tensors of a functional model in the structure in which it was given them."""
+    """The input tensors of a functional model in their original structure."""
     return model._inputs_struct
 
 
@@ -97,9 +97,9 @@ def vocabulary_of(layer: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def with_vocabularies_in_config(model: Any) -> Iterator[None]:
-    """Have Keras save vocabularies that its own file would damage as part of the model's configuration.
+    """Make Keras save vocabularies in the model's configuration if its vocabulary file would damage them.
 
-    The file has one entry a line: those with line ends become several, and an empty one at the end is lost.
+    That file has one entry per line: an entry with a line break becomes several, and an empty last entry is lost.
     """
     changed = []
     for layer in all_layers(model):
@@ -123,12 +123,12 @@ def with_vocabularies_in_config(model: Any) -> Iterator[None]:
 
 
 def is_validation_of_fit(arguments: Mapping[str, Any]) -> bool:
-    """Whether it is ``Model.fit`` that calls ``evaluate`` with these keyword arguments, not a program."""
+    """Whether ``Model.fit``, and not a program, calls ``evaluate`` with these keyword arguments."""
     return bool(arguments.get("_use_cached_eval_dataset", False))
 
 
 def shapes_built_with(model: Any) -> Any:
-    """The structure of the inputs that a model was built with, of leaves that are no lists; None if it is not known."""
+    """The structure of the inputs that a model was built with, whose leaves are not lists; None if it is unknown."""
     shapes = getattr(model, "_build_shapes_dict", None) or {}
     if len(shapes) != 1:
         return None
@@ -138,13 +138,13 @@ def shapes_built_with(model: Any) -> Any:
 
 
 def add_to_archive(archive: Any, tables: list[Any]) -> None:
-    """Have an ``ExportArchive`` save tables; with ``track`` that of 3.7 saves none but those of its own layers."""
+    """Make an ``ExportArchive`` save tables; ``track`` of Keras 3.7 saves only those of its own layers."""
     archive._tf_trackable.tables = tables
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Have Keras print nothing, in this thread: ``ExportArchive.write_out`` of 3.7 does, whatever ``verbose`` is."""
+    """Silence Keras in this thread: ``ExportArchive.write_out`` of Keras 3.7 prints, whatever ``verbose`` is."""
     import keras
 
     was_on = keras.config.is_interactive_logging_enabled()
@@ -162,13 +162,13 @@ def mask_of(tensor: Any) -> Any:
 
 
 def random_functions() -> dict[str, Any]:
-    """The functions of Keras's backend that draw random numbers, by name; its layers call them through their module."""
+    """The functions of Keras's backend that draw random numbers, by name; layers call them through their module."""
     return {name: function for name, function in vars(_random()).items() if callable(function)}
 
 
 @contextlib.contextmanager
 def replaced_random_functions(functions: Mapping[str, Any]) -> Iterator[None]:
-    """Have Keras call others in place of some of :func:`random_functions`, while it traces in this thread."""
+    """Replace some of :func:`random_functions` while Keras traces in this thread."""
     module = _random()
     before = {name: getattr(module, name) for name in functions}
     try:
@@ -179,7 +179,7 @@ def replaced_random_functions(functions: Mapping[str, Any]) -> Iterator[None]:
 
 
 def noise_shape_of(inputs: Any, noise_shape: Any) -> Any:
-    """The shape of what ``dropout`` draws for some inputs."""
+    """The shape of the numbers that ``dropout`` draws for some inputs."""
     return _random()._get_concrete_noise_shape(inputs, noise_shape)
 
 
@@ -195,14 +195,14 @@ def seed_states(model: Any) -> list[Any]:
 
 
 def global_seed_state() -> Any:
-    """The state of the seed generator that draws use which are given no seed."""
+    """The state of the seed generator for draws without a seed."""
     from keras.src.random.seed_generator import global_seed_generator
 
     return global_seed_generator().state
 
 
 class Origin(NamedTuple):
-    """The call that made a symbolic tensor: its operation, the number of the call, and that of the output."""
+    """The call that made a symbolic tensor: its operation, the index of the call, and the index of the output."""
 
     operation: Any
     call: int
@@ -223,9 +223,9 @@ def inputs_of_call(operation: Any, call: int) -> list[Any]:
 
 @contextlib.contextmanager
 def without_optimizer(model: Any) -> Iterator[None]:
-    """Have TensorFlow leave out the optimizer of a model of Keras 3 when it saves that; so does Keras' own ``export``.
+    """Make TensorFlow save a Keras 3 model without its optimizer, as Keras' own ``export`` does.
 
-    An optimizer such as Adam has two variables for each of the model's.
+    An optimizer such as Adam has two variables for each variable of the model.
     """
     children, optimizer = model._trackable_children, model.optimizer
 

@@ -1,4 +1,4 @@
-"""Event files to stores that TensorFlow cannot write: they are written beside the node, and copied whole."""
+"""Copies event files to stores that TensorFlow cannot write to."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tfos_ml.common.redact import redact
 
 
 class LogUpload:
-    """Copies what has changed in a node's directory to a URI.
+    """Copies changed files of a node's directory to a URI.
 
     Parameters
     ----------
     directory : str
-        Where the train function writes, also when it is not there yet.
+        The directory that the train function writes to; it need not exist yet.
     uri : str or None
-        As ``filesystems.open_uri`` takes it; None where TensorFlow writes to ``logDir`` by itself.
+        A URI for ``filesystems.open_uri``; None if TensorFlow itself writes to ``logDir``.
     """
 
     def __init__(self, directory: str, uri: str | None):
@@ -28,9 +28,9 @@ class LogUpload:
         self.problem = ""
 
     def run(self) -> bool:
-        """Copy what is new; whether all of it is there now. Else ``problem`` says what is missing, and why.
+        """Copy changed files; returns whether all have been copied. If not, ``problem`` says why.
 
-        A store that fails ends no training: the next call copies what this one has not.
+        Failures do not end the training: the next call tries again.
         """
         if self._uri is None:
             return True

@@ -2,8 +2,8 @@
 
 Its standard input is the channel to its supervisor.
 
-Loads TensorFlow while the nodes meet, waits for the message to start, runs the user's train
-function, and sends over the channel how it ended. No TensorFlow state is made before it.
+It loads TensorFlow while the nodes meet, waits for the message to start, runs the user's train function, and sends its
+outcome over the channel. It creates no TensorFlow state before the train function.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies (Linux, prctl(2))."""
+    """Make the kernel kill this process when its parent dies (Linux, prctl(2))."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
         os._exit(1)
@@ -63,7 +63,7 @@ def _beat(channel: Channel) -> None:
 
 
 def _import_libraries() -> None:
-    """Import what the program will need, so that it overlaps the rendezvous."""
+    """Import what the program will need, while the nodes meet."""
     import_keras_lightly()
     # Of Model.fit's own default: ctx.dataset() has shuffled the rows.
     warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored")
@@ -78,7 +78,7 @@ def _import_libraries() -> None:
 
 
 def _load_program(payload: str) -> tuple[Any, Any]:
-    """The train function and its arguments; raises ``ImportError``, which names a module that is not there."""
+    """The train function and its arguments; raises ``ImportError``, which names a missing module."""
     from tfos_ml.protocol.pickling import unpack_program
 
     add_working_directory()  # for what the train function imports
@@ -123,7 +123,7 @@ def _run(channel: Channel) -> None:
 
 
 def _call(train_fn: Callable[[Any, Any], Any], args: Any, context: NodeContext) -> tuple[Any, str]:
-    """What a train function returns, and how it ended; ``sys.exit(0)`` in the function itself is like a return."""
+    """The return value of a train function, and how it ended; ``sys.exit(0)`` in the function itself is a return."""
     from tfos_ml.worker.outcome import RETURNED, exit_line, is_own_exit
 
     try:
@@ -135,15 +135,15 @@ def _call(train_fn: Callable[[Any, Any], Any], args: Any, context: NodeContext) 
 
 
 def _exit_failure(end: SystemExit) -> Failure:
-    """Of a ``sys.exit`` that is no end of the train function."""
+    """The failure for a ``sys.exit`` that does not count as a return of the train function."""
     from tfos_ml.worker.outcome import exit_line
 
     said = f": {end.code}" if isinstance(end.code, str) else ""
     message = f"the train function called sys.exit({_exit_code(end)}){said}"
     if not end.code:
         message = (
-            f"{exit_line(end)} was called before the train function had returned. Rows may be untrained, so it is no "
-            "success. Return from the train function instead, which may itself call sys.exit(0); what it calls may not"
+            f"{exit_line(end)} was called before the train function had returned. Rows may be untrained, so this is no "
+            "success. Return from the train function instead. Only the train function itself may call sys.exit(0)"
         )
     return structs.replace(_failure(end), error=errors.NodeExitError, message=message)
 
@@ -153,7 +153,7 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _failure(error: BaseException) -> Failure:
-    """What has happened, but for the node's name, which the supervisor adds."""
+    """The failure, without the node's name, which the supervisor adds."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)])
     chain = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -174,7 +174,7 @@ def _is_collateral(error: BaseException) -> bool:
         return False
     import tensorflow as tf
 
-    timed_out = tf.errors.DeadlineExceededError  # with a node that stands still
+    timed_out = tf.errors.DeadlineExceededError  # another node hangs
     broken = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, timed_out)
     links: list[BaseException | None] = [error, error.__cause__, error.__context__]
     return any(isinstance(link, broken) for link in links)

@@ -1,4 +1,4 @@
-"""Outcome of a train function that raised nothing: how it ended, and whether it coordinated with other nodes."""
+"""The outcome of a train function that raised no error: how it ended, and whether it coordinated with other nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _AROUND = ("tfos_ml/worker/main.py", "tfos_ml/compat/map_functions.py", "_sitebu
 
 
 def outcome(ctx: NodeContext, ending: str) -> dict[str, Any]:
-    """Facts for the node's report; `ending` is ``RETURNED``, or what :func:`exit_line` found."""
+    """Facts for the node's report; `ending` is ``RETURNED``, or the result of :func:`exit_line`."""
     return {"ending": ending, "reads": ctx.reads, "coordinates": [*coordination(), *ctx.coordinates]}
 
 
 def is_own_exit(error: SystemExit) -> bool:
-    """Whether the train function itself has called ``sys.exit``, and not what it calls or a handler of a signal."""
+    """Whether the train function itself has called ``sys.exit``, not a function that it calls or a signal handler."""
     return len(_frames(error)) <= 1
 
 
