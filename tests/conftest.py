@@ -353,11 +353,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """See ``left_out_on_connect``."""
-    with left_out_on_connect():
-        return (yield)
+pytest_runtest_call = pytest_runtest_setup
 
 
 @contextlib.contextmanager

@@ -318,18 +318,6 @@ def evaluating():
     return [OnTestSet()]
 
 
-def two_outputs_masked():
-    """Two outputs, one behind a mask: losses over the number of what is not masked on all workers."""
-    import keras
-
-    x = keras.layers.Input((6,), name="x", dtype="int64")
-    hidden = keras.layers.LSTM(3, return_sequences=True)(keras.layers.Embedding(50, 4, mask_zero=True)(x))
-    outputs = {"each": keras.layers.Dense(1, name="each")(hidden), "last": keras.layers.Dense(1)(hidden[:, -1])}
-    model = keras.Model(x, outputs)
-    model.compile(keras.optimizers.SGD(0.1), {"each": "mse", "last": "mae"})
-    return model
-
-
 def in_batch_negatives():
     """A two-tower model: each row's negatives are the other rows of its batch."""
     import keras

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
 import namespaces
 import pytest
@@ -76,8 +75,3 @@ def test_a_node_that_is_cut_off_ends_itself_and_the_restart_stands(network, clus
     assert "worker:1" not in notice
     assert json.loads((model / "content.json").read_text()) == 1
     assert not list(tmp_path.glob("model.partial*"))
-
-
-def checkpoints(directory: Path) -> set[str]:
-    """Complete checkpoints in a modelDir."""
-    return {path.parent.name for path in (directory / "checkpoints").rglob("COMPLETE.json")}

@@ -36,51 +36,13 @@ def spool_files(ctx):
     return *files, [str(d) for d in (*memory, disk)]
 
 
-def record(args, ctx):
-    """Record the ids of each pass, and how the rows were held."""
-    dataset = ctx.dataset(shuffle=args.shuffle)
-    in_memory, on_disk, directories = spool_files(ctx)
-    passes = [[int(i) for batch in dataset for i in batch[:, -1]] for _ in range(2)]
-    held = sum(f.stat().st_size for f in in_memory)
-    about = {"held": held, "on_disk": len(on_disk), "directories": directories, "nodes": ctx.settings.host_nodes}
-    write(args, ctx, {"passes": passes, **about})
-
-
 def read(directory: Path) -> list[dict]:
     return [json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))]
-
-
-def passes_of(spark, directory, workers, budget, shuffle, limit="16g"):
-    directory = directory / f"{workers}-{budget}-{shuffle}-{limit}"
-    directory.mkdir()
-    estimator = TFEstimator(
-        trainFn=record,
-        tfArgs={"directory": str(directory), "shuffle": shuffle},
-        clusterSize=workers,
-        batchSize=60,
-        seed=7,
-        verbose=0,
-    )
-    with setting(spark, "spoolMemory", budget), setting(spark, "shuffleMemory", limit):
-        estimator.fit(wide_rows(spark))
-    return read(directory)
 
 
 @pytest.fixture(scope="module")
 def spark(sessions):
     return sessions.get(LOCAL)
-
-
-@pytest.fixture(scope="module")
-def alone(spark, tmp_path_factory):
-    """Passes of one worker that has room for all rows: in order, permuted, shuffled in blocks."""
-    directory = tmp_path_factory.mktemp("alone")
-    whole = {}
-    for shuffle, limit in ((False, "16g"), (True, "16g"), (True, "1m")):
-        (seen,) = passes_of(spark, directory, 1, "1g", shuffle, limit)
-        assert (seen["on_disk"], seen["held"] > ROWS * WIDTH * 8) == (0, True)
-        whole[shuffle, limit] = seen["passes"]
-    return whole
 
 
 def labelled(spark):
@@ -104,12 +66,10 @@ def fitted(spark, workers, budget, **params):
 @pytest.mark.parametrize(
     ("workers", "params"),
     [
-        pytest.param(1, {}, marks=pytest.mark.chaos),
-        pytest.param(2, {}, marks=pytest.mark.chaos),
         (1, {"shuffle": True}),
         (2, {"validationSplit": 0.2}),
     ],
-    ids=["alone", "two workers", "shuffled", "validation"],
+    ids=["shuffled", "validation"],
 )
 def test_weights_are_the_same_bit_for_bit_with_a_small_budget(spark, workers, params):
     told = pytest.warns(UserWarning, match=SLOW) if "shuffle" in params else contextlib.nullcontext()
@@ -143,7 +103,7 @@ def test_nothing_is_left_of_a_node_that_is_killed_while_it_reads_from_disk(spark
 @pytest.mark.parametrize("value", ["much", "-1", "1.5.2g"])
 @pytest.mark.parametrize("name", ["spoolMemory", "shuffleMemory"])
 def test_a_size_that_is_none_is_an_error_before_any_job(spark, name, value):
-    estimator = TFEstimator(trainFn=record, clusterSize=1, verbose=0)
+    estimator = TFEstimator(trainFn=lambda args, ctx: None, clusterSize=1, verbose=0)
     with (
         setting(spark, name, value),
         pytest.raises(errors.ClusterConfigError, match=rf"spark\.tfos_ml\.{name}={value} must be a size"),

@@ -161,55 +161,6 @@ def test_failures_are_the_users_own_errors_and_another_cluster_runs_at_once(any_
     assert time.monotonic() - began < 10
 
 
-def train_with_parameter_server(args, ctx):
-    """ParameterServerStrategy without any feed; every role tells what it saw."""
-    import os
-    import time
-
-    import tensorflow as tf
-
-    if ctx.job_name == "evaluator":
-        while not ctx.should_stop():
-            time.sleep(0.05)
-        ctx.report({"evaluated": 1})
-        return
-    if ctx.job_name != "chief":
-        ctx.start_server().join()
-    strategy = tf.distribute.ParameterServerStrategy(ctx.cluster_resolver())
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    with strategy.scope():
-        slope = tf.Variable(0.0)
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(slope * x - 4 * x))
-        slope.assign_sub(0.1 * tape.gradient(loss, slope))
-
-    # Joined often: a worker that is slow applies a gradient as old as the last join.
-    for _ in range(20):
-        for _ in range(5):
-            coordinator.schedule(step, args=(tf.constant([0.5, 1.0]),))
-        coordinator.join()
-    assert "/job:ps" in slope.device
-    with tf.summary.create_file_writer(ctx.log_dir).as_default():
-        tf.summary.scalar("slope", slope.read_value(), step=0)
-    deadline = time.monotonic() + 120
-    while args and not os.path.exists(args["seen"]):
-        assert time.monotonic() < deadline, "TensorBoard has not been looked at"
-        time.sleep(0.05)
-    ctx.report({"slope": float(slope)})
-    ctx.export_saved_model(_scaled(float(slope)), signatures=None)
-
-
-def _scaled(slope):
-    import keras
-
-    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, use_bias=False)])
-    model.set_weights([np.array([[slope]], np.float32)])
-    return model
-
-
 def metrics_of(cluster, label):
     return {
         k: v
@@ -218,31 +169,3 @@ def metrics_of(cluster, label):
         for m in n["metrics"]
         for k, v in m["metrics"].items()
     }
-
-
-@pytest.mark.corner("TFCluster: parameter server, evaluator, TensorBoard")
-@pytest.mark.chaos
-def test_parameter_server_on_the_driver_an_evaluator_and_tensorboard(spark, tmp_path):
-    import urllib.request
-
-    with start(
-        spark,
-        train_with_parameter_server,
-        {"seen": str(tmp_path / "seen")},
-        nodes=5,
-        num_ps=1,
-        master_node="chief",
-        eval_node=True,
-        driver_ps_nodes=True,
-        tensorboard=True,
-        input_mode=InputMode.TENSORFLOW,
-    ) as cluster:
-        assert [n["job_name"] for n in cluster.cluster_info] == ["ps", "chief", "evaluator", "worker", "worker"]
-        url = cluster.tensorboard_url()
-        with urllib.request.urlopen(url, timeout=30) as page:
-            assert b"TensorBoard" in page.read()
-        (tmp_path / "seen").touch()
-    assert metrics_of(cluster, "chief:0")["slope"] == pytest.approx(4, abs=0.01)
-    assert metrics_of(cluster, "evaluator:0") == {"evaluated": 1}
-    with pytest.raises(OSError, match="refused|unreachable"):
-        urllib.request.urlopen(url, timeout=5)

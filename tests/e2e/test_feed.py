@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import train_functions
-from conftest import CLUSTER, LOCAL
+from conftest import LOCAL
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
@@ -28,63 +28,52 @@ def read(directory: Path) -> dict[str, dict]:
     return {p.stem: json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))}
 
 
-def any_cluster(*cases, count):
-    """Parametrizes with masters, numbers of workers and epochs: each pair of values once, not each triple.
-
-    All but the first `count` are left to the chaos tests.
-    """
-    params = [
-        pytest.param(*case, id=f"{case[0].split('[')[0]}-{case[1]}-{case[2]}", marks=[pytest.mark.chaos] * (i >= count))
-        for i, case in enumerate(cases)
-    ]
-    return pytest.mark.parametrize(("any_spark", "workers", "epochs"), params, indirect=["any_spark"])
+WORKERS, EPOCHS = 3, 3
 
 
 @pytest.mark.corner("ctx.dataset: each row once an epoch")
-@any_cluster((LOCAL, 3, 3), (CLUSTER, 2, 3), (LOCAL, 2, 1), (CLUSTER, 3, 1), count=1)
-def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_path, workers, epochs):
-    args = {"directory": str(tmp_path), "one_iteration": workers == 3}
+def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_path):
+    args = {"directory": str(tmp_path), "one_iteration": True}
     estimator = TFEstimator(
         trainFn=train_functions.record_dataset,
         tfArgs=args,
-        clusterSize=workers,
-        epochs=epochs,
+        clusterSize=WORKERS,
+        epochs=EPOCHS,
         batchSize=128,
         verbose=0,
     )
     model = estimator.fit(uneven(any_spark))
 
     seen = read(tmp_path)
-    assert len(seen) == workers
-    for epoch in range(epochs):
+    assert len(seen) == WORKERS
+    for epoch in range(EPOCHS):
         ids = [i for node in seen.values() for batch in node["passes"][epoch] for i in batch]
         assert sorted(ids) == list(range(ROWS))
-    per_node = max(1, 128 // workers)
+    per_node = max(1, 128 // WORKERS)
     steps = {node["cardinality"] for node in seen.values()}
     assert len(steps) == 1
     for node in seen.values():
         assert all(len(batches) == node["cardinality"] for batches in node["passes"])
         assert all(0 < len(batch) <= per_node for batches in node["passes"] for batch in batches)
         assert node["rows"] == ROWS
-        assert len(set(node["spec"]["worker"])) == workers
+        assert len(set(node["spec"]["worker"])) == WORKERS
     assert model.summary.rows == ROWS
 
 
 @pytest.mark.corner("ctx.get_data_feed: each row once an epoch")
-@any_cluster((LOCAL, 3, 1), (CLUSTER, 2, 3), count=1)
-def test_data_feed_gives_every_row_once_an_epoch(any_spark, tmp_path, workers, epochs):
+def test_data_feed_gives_every_row_once_an_epoch(any_spark, tmp_path):
     estimator = TFEstimator(
         trainFn=train_functions.record_feed,
         tfArgs={"directory": str(tmp_path)},
-        clusterSize=workers,
-        epochs=epochs,
+        clusterSize=WORKERS,
+        epochs=EPOCHS,
         verbose=0,
     )
     estimator.fit(uneven(any_spark))
 
     seen = read(tmp_path)
     ids = [i for node in seen.values() for i in node["ids"]]
-    assert sorted(ids) == sorted(list(range(ROWS)) * epochs)
+    assert sorted(ids) == sorted(list(range(ROWS)) * EPOCHS)
     assert all(size == 100 for node in seen.values() for size in node["sizes"][:-1])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import CLUSTER, active_jobs, ends
+from conftest import CLUSTER, ends
 from pyspark.sql import functions as F
 from train_functions import write
 
@@ -113,17 +113,6 @@ def test_executors_import_while_the_driver_looks_on_several_executors(sessions, 
     model = KerasEstimator(model=regression, clusterSize=2, batchSize=10, verbose=0).fit(df)
     assert model.transform(df).count() == 40
     assert processes_of(servers()) == [known]
-
-
-def test_a_model_that_cannot_be_made_leaves_no_job(spark, monkeypatch):
-    monkeypatch.setattr(probe, "_checked", [])
-    with pytest.raises(errors.ModelError, match="no model today"):
-        KerasEstimator(model=no_model, verbose=0).fit(spark.range(4).selectExpr("float(id) features", "0.0 label"))
-    assert not active_jobs()
-
-
-def no_model():
-    raise ValueError("no model today")
 
 
 def processes_of(places):

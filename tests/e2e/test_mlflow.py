@@ -484,16 +484,6 @@ def test_disabled_it_leaves_nothing(spark, server):
     assert runs_of(client, "left") == []
 
 
-def test_exclusive_it_leaves_the_users_runs_alone(spark, server):
-    import mlflow
-
-    with logged(server.uri, "exclusive", exclusive=True) as client:
-        with mlflow.start_run():
-            estimator().fit(spark.range(8))
-        (run,) = runs_of(client, "exclusive")
-    assert run.data.params == run.data.metrics == {}
-
-
 def test_models_that_cannot_be_logged_are_refused(spark, tmp_path):
     import tfos_ml.mlflow
 

@@ -256,6 +256,7 @@ def test_a_file_of_another_version_loads_with_a_warning(spark, tmp_path):
     assert (loaded.getEpochs(), loaded.getVerbose()) == (3, 1)
 
 
+@pytest.mark.chaos  # a session of its own
 def test_a_stage_may_be_larger_than_results_of_spark(sessions, tmp_path):
     sessions.get(LOCAL, spark_driver_maxResultSize="2m")
     (tmp_path / "m").mkdir()

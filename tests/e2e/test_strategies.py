@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import CLUSTER, LOCAL, on
+from conftest import CLUSTER
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
@@ -151,8 +151,8 @@ def train_with_parameter_server(args, ctx):
     ctx.export_saved_model(module, signatures={"serving_default": signature})
 
 
-@on(LOCAL)
-def test_parameter_server_strategy(any_spark):
+@pytest.mark.corner("Parameter servers")
+def test_parameter_server_strategy(spark):
     estimator = TFEstimator(
         trainFn=train_with_parameter_server,
         clusterSize=4,
@@ -162,7 +162,7 @@ def test_parameter_server_strategy(any_spark):
         batchSize=32,
         verbose=0,
     )
-    df = linear_data(any_spark)
+    df = linear_data(spark)
     model = estimator.fit(df)
 
     rows = {node["label"]: node["rows"] for node in model.summary.nodes}

@@ -108,7 +108,7 @@ def watch_spool(args: Any, ctx: Any) -> None:
     directories = [path for root in (spool.SHARED_MEMORY, spool.disk_root()) for path in root.glob(own)]
     assert directories
     while not feed.should_stop():
-        rows += len(feed.next_batch(5000))
+        rows += len(feed.next_batch(500))
         sizes = []
         for file in (file for directory in directories for file in directory.glob("*.arrow")):
             try:

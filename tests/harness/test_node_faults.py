@@ -7,12 +7,15 @@ import time
 
 import node_functions
 import pytest
-from harness import fit, metrics_of, session
+from harness import CONSTANTS, fit, metrics_of, session
+from spark_of_processes import ProcessSpark
 
 from tfos_ml import TFModel, errors
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("without_spark")]
-LARGE = {"rows": 50_000, "width": 1000}  # 8 kB each: 400 MB, more than the window of 256 MiB
+WINDOW, CHUNK = 32 << 20, 4 << 20
+SMALLER = {"tfos_ml.agent.feeder.WINDOW_BYTES": WINDOW, "tfos_ml.data.spool.CHUNK_BYTES": CHUNK}
+LARGE = {"rows": 20_000, "width": 1000}  # 8 kB each: 160 MB, five times the window
 
 
 @pytest.fixture(params=["barrier", "plain"])
@@ -23,6 +26,12 @@ def spark(request):
 @pytest.fixture
 def barrier_spark():
     return session()
+
+
+@pytest.fixture
+def small_window():
+    """A session whose nodes hold fewer rows that wait."""
+    return ProcessSpark(None, {**CONSTANTS, **SMALLER})
 
 
 # Ends
@@ -123,32 +132,29 @@ def test_every_node_gets_its_rows_in_each_epoch(spark):
 
 
 @pytest.mark.slow
-def test_more_rows_than_the_window_are_replayed(barrier_spark):
-    result = fit(barrier_spark, node_functions.read, epochs=2, **LARGE)
+def test_more_rows_than_the_window_are_replayed(small_window):
+    result = fit(small_window, node_functions.read, epochs=2, **LARGE)
     found = metrics_of(result.reports)["worker:0"]
-    assert (found["rows"], found["sum"]) == (100_000, 2 * sum(range(50_000)))
+    assert (found["rows"], found["sum"]) == (40_000, 2 * sum(range(20_000)))
 
 
 @pytest.mark.slow
-def test_rows_that_wait_are_held_within_a_bound(barrier_spark):
-    from tfos_ml.agent.row_source import WINDOW_BYTES
-    from tfos_ml.data.spool import CHUNK_BYTES
-
-    found = metrics_of(fit(barrier_spark, node_functions.watch_spool, **LARGE).reports)["worker:0"]
-    assert found["rows"] == 50_000
-    assert 0 < found["most"] <= WINDOW_BYTES + 2 * CHUNK_BYTES + (80 << 20)
+def test_rows_that_wait_are_held_within_a_bound(small_window):
+    found = metrics_of(fit(small_window, node_functions.watch_spool, **LARGE).reports)["worker:0"]
+    assert found["rows"] == 20_000
+    assert 0 < found["most"] <= WINDOW + 4 * CHUNK
 
 
 @pytest.mark.slow
-def test_rows_that_nobody_reads_are_an_error_in_time(barrier_spark):
+def test_rows_that_nobody_reads_are_an_error_in_time(small_window):
     with pytest.raises(errors.FeedTimeoutError, match="feedTimeout=3") as caught:
-        fit(barrier_spark, node_functions.never_read, feed_timeout=3.0, **LARGE)
+        fit(small_window, node_functions.never_read, feed_timeout=3.0, **LARGE)
     assert (caught.value.role, caught.value.index) == ("worker", 0)
 
 
 @pytest.mark.parametrize("terminates", [True, False])
-def test_a_node_that_wants_no_more_rows_ends_well(barrier_spark, terminates):
-    result = fit(barrier_spark, node_functions.stop_early, {"terminates": terminates}, **LARGE)
+def test_a_node_that_wants_no_more_rows_ends_well(small_window, terminates):
+    result = fit(small_window, node_functions.stop_early, {"terminates": terminates}, **LARGE)
     assert [node["label"] for node in result.reports] == ["worker:0"]
 
 

@@ -39,9 +39,9 @@ def shares(size, count, dtype):
     return (values * 10.0 ** np.arange(size)[:, None]).astype(dtype)
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, LARGE])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64"])
-@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("count", [0, 1, LARGE])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+@pytest.mark.parametrize("size", [2, 3])
 def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):
     values = shares(size, count, dtype)
     expected = values[0]
@@ -168,8 +168,11 @@ def flipped(data):
     return bytes([data[0] ^ 1]) + data[1:]
 
 
-@pytest.mark.parametrize("count", [10, LARGE])
-@pytest.mark.parametrize("change", [flipped, lambda data: data[:-1] + bytes([data[-1] ^ 1])], ids=["first", "last"])
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [(flipped, LARGE), (lambda data: data[:-1] + bytes([data[-1] ^ 1]), 10)],
+    ids=["first byte", "last byte"],
+)
 def test_a_sum_that_is_altered_on_its_way_is_none(relayed, change, count):
     """Red before: the sum was another, and nobody saw it."""
     relay, reduce, encrypted = relayed
