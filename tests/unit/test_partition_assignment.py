@@ -17,7 +17,7 @@ def feed(dealer, number, partitions, hosts=TWO_HOSTS):
     dealer.open(number, hosts)
     ranks = []
     for partition, (host, rows) in enumerate(partitions):
-        ranks.append(dealer.deal(number, partition, host))
+        ranks.append(dealer.assign(number, partition, host))
         dealer.commit(number, partition, rows)
     dealer.close(number)
     return ranks
@@ -52,12 +52,12 @@ def test_partitions_of_one_call_differ_by_one_at_most_in_whatever_order_they_ask
         rng.shuffle(partitions)
         counts, asked = Counter(), []
         for partition, host, rows in partitions:
-            rank = dealer.deal(number, partition, host)
+            rank = dealer.assign(number, partition, host)
             counts[rank] += 1
             asked.append((partition, rank, rows))
             while asked and rng.random() < 0.5:  # committed in another order
                 one, was, had = asked.pop(rng.randrange(len(asked)))
-                assert dealer.deal(number, one, "a") == was  # another attempt
+                assert dealer.assign(number, one, "a") == was  # another attempt
                 dealer.commit(number, one, had)
                 dealer.commit(number, one, had)
         assert max(counts.values()) - min(counts[rank] for rank in TWO_HOSTS) <= 1
@@ -69,11 +69,11 @@ def test_calls_at_once_go_to_different_nodes():
     dealer = PartitionAssigner()
     for number in range(4):
         dealer.open(number, dict.fromkeys(range(4), "a"))
-    assert sorted(dealer.deal(number, 0, "a") for number in range(4)) == [0, 1, 2, 3]
+    assert sorted(dealer.assign(number, 0, "a") for number in range(4)) == [0, 1, 2, 3]
 
 
 def test_nodes_that_read_no_further_get_nothing_while_others_do():
     dealer = PartitionAssigner()
     dealer.open(0, TWO_HOSTS)
-    assert {dealer.deal(0, partition, "a", over={0, 1, 2}) for partition in range(5)} == {3}
-    assert dealer.deal(0, 5, "a", over={0, 1, 2, 3}) in TWO_HOSTS
+    assert {dealer.assign(0, partition, "a", over={0, 1, 2}) for partition in range(5)} == {3}
+    assert dealer.assign(0, 5, "a", over={0, 1, 2, 3}) in TWO_HOSTS
