@@ -129,9 +129,9 @@ def test_columns_that_differ_by_case_alone_are_two_only_where_spark_says_so(spar
     one = TFModel(exportDir=predictor)
     several = TFModel(exportDir=str(models / "raw"), outputMapping={"raw": "Out", "probability": "out"})
     for model in (one, several):
-        with pytest.raises(errors.ParamError, match=r"differ by case alone .*caseSensitive=false"):
+        with pytest.raises(errors.ParamError, match=r"differ only in case .*caseSensitive=false"):
             model.transform(df)
-        with pytest.raises(errors.ParamError, match="differ by case alone"):
+        with pytest.raises(errors.ParamError, match="differ only in case"):
             model.transformSchema(df.schema)
     spark.conf.set("spark.sql.caseSensitive", True)
     try:

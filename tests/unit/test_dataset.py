@@ -134,7 +134,7 @@ class TestSpilledRows:
         in_blocks = self.spilled(index_store, "some", shuffle_block=3)
         some.check_room()
         monkeypatch.setattr(spool, "DISK_RESERVE", 1 << 60)
-        with pytest.raises(errors.SpoolFullError, match=r"once more.*no room for.*spark\.tfos_ml\.shuffleMemory"):
+        with pytest.raises(errors.SpoolFullError, match=r"second copy.*no room for.*spark\.tfos_ml\.shuffleMemory"):
             some.check_room()
         one.check_room()
         in_blocks.check_room()

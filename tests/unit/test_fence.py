@@ -24,7 +24,7 @@ def test_the_newest_attempt_writes_and_those_before_it_do_not(attempt):
     first.check()
     second.take([])
     second.check()
-    with pytest.raises(SupersededError, match=r"attempt-000002-a.*attempt-000001-f.*modelDir each"):
+    with pytest.raises(SupersededError, match=r"attempt-000002-a.*attempt-000001-f.*own modelDir"):
         first.check()
 
 

@@ -38,7 +38,7 @@ CASES = {
     "shuffle block lost": (FETCH_FAILED, errors.InputLostError, r"worker:1 .*could not read all rows.*maxRestarts"),
     "Python worker died": (WORKER_DIED, errors.NodeLostError, r"worker:1 on 10\.0\.0\.2: .*memoryOverhead"),
     "executor silent": (SILENT, errors.NodeLostError, "worker:1 .*cut off, or too busy.*timed out after 8731 ms"),
-    "Python daemon ended": (DAEMON_ENDED, errors.PythonDaemonError, "worker:1 .*its Python daemon .* had ended"),
+    "Python daemon ended": (DAEMON_ENDED, errors.PythonDaemonError, "worker:1 .*the Python daemon .* had ended"),
     "Python daemon ended, a broken pipe": (
         DAEMON_ENDED.replace("Stream closed", "Broken pipe"),
         errors.PythonDaemonError,
@@ -47,7 +47,7 @@ CASES = {
     "too few slots": (
         "SparkException: [SPARK-24819]: Barrier execution mode does not allow run a barrier stage that requires more",
         errors.NotEnoughSlotsError,
-        "too few task slots.*Lower clusterSize.*24819",
+        "enough task slots.*Lower clusterSize.*24819",
     ),
     "results too large": (TOO_LARGE, errors.ResultSizeError, r"Set exportDir.*9\.5 MiB"),
     "session stopped": ("Job 0 cancelled because SparkContext was shut down", errors.FitCancelledError, "shut down"),

@@ -12,22 +12,22 @@ from tfos_ml.driver.partition_assignment import PartitionAssigner
 TWO_HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 
 
-def feed(dealer, number, partitions, hosts=TWO_HOSTS):
+def feed(assigner, number, partitions, hosts=TWO_HOSTS):
     """One call: partitions, given as the host of their task and their rows, one after another."""
-    dealer.open(number, hosts)
+    assigner.open(number, hosts)
     ranks = []
     for partition, (host, rows) in enumerate(partitions):
-        ranks.append(dealer.deal(number, partition, host))
-        dealer.commit(number, partition, rows)
-    dealer.close(number)
+        ranks.append(assigner.assign(number, partition, host))
+        assigner.commit(number, partition, rows)
+    assigner.close(number)
     return ranks
 
 
-def rows_of(dealer, calls, partitions, hosts=TWO_HOSTS):
+def rows_of(assigner, calls, partitions, hosts=TWO_HOSTS):
     """Rows that nodes have had after many equal calls."""
     given = Counter()
     for number in range(calls):
-        for rank, (_, rows) in zip(feed(dealer, number, partitions, hosts), partitions, strict=True):
+        for rank, (_, rows) in zip(feed(assigner, number, partitions, hosts), partitions, strict=True):
             given[rank] += rows
     return [given[rank] for rank in hosts]
 
@@ -37,43 +37,43 @@ def test_small_calls_on_one_host_go_round():
 
 
 def test_tasks_of_both_hosts_keep_to_their_own():
-    dealer = PartitionAssigner()
+    assigner = PartitionAssigner()
     for number in range(5):
-        ranks = feed(dealer, number, [("a", 100), ("b", 103), ("a", 97), ("b", 101)] * 3)
+        ranks = feed(assigner, number, [("a", 100), ("b", 103), ("a", 97), ("b", 101)] * 3)
         assert [rank // 2 for rank in ranks] == [0, 1, 0, 1] * 3
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_partitions_of_one_call_differ_by_one_at_most_in_whatever_order_they_ask(seed):
-    rng, dealer = random.Random(seed), PartitionAssigner()
+    rng, assigner = random.Random(seed), PartitionAssigner()
     for number in range(20):
-        dealer.open(number, TWO_HOSTS)
+        assigner.open(number, TWO_HOSTS)
         partitions = [(p, rng.choice("ab"), rng.randint(1, 1000)) for p in range(rng.randint(1, 15))]
         rng.shuffle(partitions)
         counts, asked = Counter(), []
         for partition, host, rows in partitions:
-            rank = dealer.deal(number, partition, host)
+            rank = assigner.assign(number, partition, host)
             counts[rank] += 1
             asked.append((partition, rank, rows))
             while asked and rng.random() < 0.5:  # committed in another order
                 one, was, had = asked.pop(rng.randrange(len(asked)))
-                assert dealer.deal(number, one, "a") == was  # another attempt
-                dealer.commit(number, one, had)
-                dealer.commit(number, one, had)
+                assert assigner.assign(number, one, "a") == was  # another attempt
+                assigner.commit(number, one, had)
+                assigner.commit(number, one, had)
         assert max(counts.values()) - min(counts[rank] for rank in TWO_HOSTS) <= 1
-        dealer.close(number)
-    assert len(dealer) == 0
+        assigner.close(number)
+    assert len(assigner) == 0
 
 
 def test_calls_at_once_go_to_different_nodes():
-    dealer = PartitionAssigner()
+    assigner = PartitionAssigner()
     for number in range(4):
-        dealer.open(number, dict.fromkeys(range(4), "a"))
-    assert sorted(dealer.deal(number, 0, "a") for number in range(4)) == [0, 1, 2, 3]
+        assigner.open(number, dict.fromkeys(range(4), "a"))
+    assert sorted(assigner.assign(number, 0, "a") for number in range(4)) == [0, 1, 2, 3]
 
 
 def test_nodes_that_read_no_further_get_nothing_while_others_do():
-    dealer = PartitionAssigner()
-    dealer.open(0, TWO_HOSTS)
-    assert {dealer.deal(0, partition, "a", over={0, 1, 2}) for partition in range(5)} == {3}
-    assert dealer.deal(0, 5, "a", over={0, 1, 2, 3}) in TWO_HOSTS
+    assigner = PartitionAssigner()
+    assigner.open(0, TWO_HOSTS)
+    assert {assigner.assign(0, partition, "a", over={0, 1, 2}) for partition in range(5)} == {3}
+    assert assigner.assign(0, 5, "a", over={0, 1, 2, 3}) in TWO_HOSTS
