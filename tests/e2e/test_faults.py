@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import psutil
 import pytest
 import train_functions
 from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, ON_CONNECT, lives, on, our_processes, wait_until
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
@@ -85,6 +87,15 @@ def test_a_python_daemon_of_sparks_that_ends_while_it_is_idle_is_not_noticed(spa
         daemon.terminate()
     assert wait_until(lambda: gone([daemon.pid for daemon in daemons]), 10)
     estimator(train_functions.consume, tmp_path, clusterSize=1).fit(features(spark))
+    forget_dead_workers(spark)
+
+
+def forget_dead_workers(spark):
+    """Have Spark meet the idle workers that ended with their daemon: each fails a job, and is dropped."""
+    for _ in range(20):
+        with contextlib.suppress(Py4JJavaError):
+            return spark.sparkContext.range(1, numSlices=1).map(str).collect()
+    raise AssertionError("Spark still has workers that have ended")
 
 
 def running(directory: Path, nodes: int) -> dict[str, list[int]]:
