@@ -247,11 +247,6 @@ class DataParallel:
         self._moments += 1
         return StepWeights(tf.cast(self._share > 0, tf.float32), loss, f"moments-{self._moments}")
 
-    @property
-    def _terms(self) -> LossTerms:
-        assert self.terms is not None
-        return self.terms
-
     def _share_assigned(self) -> None:
         """Give all workers the row-weighted mean of the values that the step has assigned."""
         assert self._share is not None
