@@ -83,6 +83,7 @@ bench: install
 	$(BIN)/python benchmarks/transform.py
 	$(BIN)/python benchmarks/shared_model.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/all_reduce.py
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/autolog.py

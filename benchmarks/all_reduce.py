@@ -1,10 +1,11 @@
-"""What one sum over two workers costs, by size: ours beside TensorFlow's bare operation and beside bare sockets.
+"""What one sum over workers costs, by size: ours beside Gloo, TensorFlow's bare operation, and bare sockets.
 
-Two processes of one thread on this host, in turn. "gradients" is what a training step of KerasEstimator does with ten
-gradients of that size together, through a connection of its own; "operation" is one ``CollectiveReduceV2`` of one such
-tensor; "sockets" is the same exchange by hand over one TCP connection: halves there, sums back.
+Processes of one thread on this host. "gradients" is what a training step of KerasEstimator does with ten gradients of
+that size together, through connections of its own; "operation" is one ``CollectiveReduceV2`` of one such tensor;
+"sockets", for two processes, is the same exchange by hand over one TCP connection: halves there, sums back; "gloo" is
+``torch.distributed.all_reduce`` on CPUs. The first three take turns; Gloo follows in processes of its own.
 
-    python benchmarks/all_reduce.py [--repeats 20] [--kilobytes 4 40 400 4000 40000 400000]
+    python benchmarks/all_reduce.py [--processes 2 4 8] [--repeats 20] [--kilobytes 4 40 400 4000 40000 256000]
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import socket
 import statistics
+import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peers
 
-KILOBYTES = (4, 40, 400, 4_000, 40_000, 400_000)
+KILOBYTES = (4, 40, 400, 4_000, 40_000, 256_000)
 GRADIENTS = 10
 ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
@@ -79,9 +84,9 @@ def milliseconds(call: Callable[[], object], repeats: int) -> float:
     return statistics.median(found[2:])
 
 
-def work(rank: int, ports: list[int], kilobytes: list[int], repeats: int, results: Any) -> None:
-    """One of the two workers; the first reports."""
-    addresses, ours = [f"127.0.0.1:{port}" for port in ports[:2]], [f"127.0.0.1:{port}" for port in ports[2:4]]
+def work(rank: int, size: int, ports: list[int], kilobytes: list[int], repeats: int, results: Any) -> None:
+    """One of the workers; the first reports."""
+    addresses, ours = ([f"127.0.0.1:{port}" for port in part] for part in (ports[:size], ports[size : 2 * size]))
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
     import tensorflow as tf
 
@@ -89,56 +94,86 @@ def work(rank: int, ports: list[int], kilobytes: list[int], repeats: int, result
 
     plain = WorkerGroup.start(rank, addresses, 120, "ring")
     group = WorkerGroup.start(rank, ours, 120, secret=b"of this benchmark")
-    sockets = Sockets(rank, ports[4])
-    for size in kilobytes:
-        values = np.ones(size * 250 // GRADIENTS * GRADIENTS, np.float32)
+    sockets = Sockets(rank, ports[-1]) if size == 2 else None
+    for kilobyte in kilobytes:
+        values = np.ones(kilobyte * 250 // GRADIENTS * GRADIENTS, np.float32)
         tensor, parts = tf.constant(values), list(map(tf.constant, np.split(values, GRADIENTS)))
         shapes = [part.shape for part in parts]
 
         @tf.function
-        def operation(given, size=size):
-            return plain.all_reduce(given, f"bare-{size}")
+        def operation(given, kilobyte=kilobyte):
+            return plain.all_reduce(given, f"bare-{kilobyte}")
 
         @tf.function
         def gradients(given, shapes=shapes):
             return group.sum_gradients(given, tf.constant(0.5), shapes)
 
-        contenders = {
+        contenders: dict[str, Callable[[], object]] = {
             "gradients": lambda parts=parts, gradients=gradients: gradients(parts),
             "operation": lambda tensor=tensor, operation=operation: operation(tensor),
-            "sockets": lambda values=values: sockets.all_reduce(values),
         }
-        count = repeats if size < 100_000 else min(repeats, 5)
-        results.put((rank, size, {name: milliseconds(call, count) for name, call in contenders.items()}))
+        if sockets is not None:
+            contenders["sockets"] = lambda values=values: sockets.all_reduce(values)
+        count = repeats if kilobyte < 100_000 else min(repeats, 5)
+        found = {name: milliseconds(call, count) for name, call in contenders.items()}
+        if rank == 0:
+            results.put(found)
 
 
-def main() -> None:
-    """Measure, and print a line for each size."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--kilobytes", type=int, nargs="+", default=list(KILOBYTES))
-    options = parser.parse_args()
-    os.environ.update(ONE_THREAD)
-    with contextlib.ExitStack() as stack:
-        listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(5)]
-        ports = [server.getsockname()[1] for server in listening]
+def ours_and_tensorflows(size: int, kilobytes: list[int], repeats: int) -> list[dict[str, float]]:
+    """Milliseconds of each contender, for each number of kilobytes."""
+    ports = free_ports(2 * size + 1)
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     workers = [
-        context.Process(target=work, args=(rank, ports, options.kilobytes, options.repeats, results))
-        for rank in range(2)
+        context.Process(target=work, args=(rank, size, ports, kilobytes, repeats, results)) for rank in range(size)
     ]
     for worker in workers:
         worker.start()
-    print(f"{'kB':>9} {'gradients':>12} {'operation':>12} {'sockets':>12}   milliseconds; ours / operation, / sockets")
-    for _ in range(2 * len(options.kilobytes)):
-        rank, size, found = results.get(timeout=600)
-        if rank == 0:
-            ours, bare, limit = found.values()
-            line = f"{size:>9,} {ours:>12.2f} {bare:>12.2f} {limit:>12.2f}   {ours / bare:.2f}  {ours / limit:.2f}"
-            print(line, flush=True)
+    found = [results.get(timeout=600) for _ in kilobytes]
     for worker in workers:
         worker.join()
+    return found
+
+
+def gloos(size: int, kilobytes: list[int], repeats: int) -> list[float]:
+    """Milliseconds of Gloo, for each number of kilobytes."""
+    (port,) = free_ports(1)
+    command = [peers.python_of("torch"), Path(__file__).with_name("gloo_peer.py"), str(size), str(port), str(repeats)]
+    running = [
+        subprocess.Popen([*command, str(rank), *map(str, kilobytes)], stdout=subprocess.PIPE, text=True)
+        for rank in range(size)
+    ]
+    outputs = [process.communicate()[0] for process in running]
+    return json.loads(outputs[0].splitlines()[-1])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on."""
+    with contextlib.ExitStack() as stack:
+        listening = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [server.getsockname()[1] for server in listening]
+
+
+def main() -> None:
+    """Measure, and print a line for each number of processes and size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--processes", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--kilobytes", type=int, nargs="+", default=list(KILOBYTES))
+    options = parser.parse_args()
+    os.environ.update(ONE_THREAD)
+    names = ("gradients", "operation", "sockets", "gloo")
+    print("milliseconds; ratio of gradients to each other\n" + f"{'processes':>9} {'kB':>8}", end="")
+    print("".join(f"{name:>12}" for name in names))
+    for size in options.processes:
+        ours = ours_and_tensorflows(size, options.kilobytes, options.repeats)
+        gloo = gloos(size, options.kilobytes, options.repeats)
+        for kilobyte, found, milliseconds_of_gloo in zip(options.kilobytes, ours, gloo, strict=True):
+            found["gloo"] = milliseconds_of_gloo
+            line = f"{size:>9} {kilobyte:>8,}" + "".join(f"{found.get(name, math.nan):>12.2f}" for name in names)
+            ratios = (f"{name} {found['gradients'] / found[name]:.2f}" for name in names[1:] if name in found)
+            print(line, "  ", ", ".join(ratios), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,19 +22,23 @@ SHARED = ("numpy", "pandas", "pyarrow", "pyspark", "tensorflow")
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """What pip is to install: `package` without, `beside` with its dependencies."""
+    """What pip is to install: `package` without, `beside` with its dependencies; and `shared` in our versions."""
 
     package: str
     beside: tuple[str, ...] = ()
+    shared: tuple[str, ...] = SHARED
 
     def requirements(self) -> list[str]:
         """`beside`, and what both sides use."""
-        return [*self.beside, *(f"{name}=={version(name)}" for name in SHARED)]
+        return [*self.beside, *(f"{name}=={version(name)}" for name in self.shared)]
 
 
 PEERS = {
     # It imports pkg_resources, which newer setuptools lack, and six, of which it does not tell pip.
     "tensorflowonspark": Peer("tensorflowonspark==2.2.5", ("tf-keras", "packaging", "setuptools<80", "six")),
+    "torch": Peer(
+        "torch==2.13.0", ("filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec"), ("numpy",)
+    ),
 }
 
 

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -80,10 +81,10 @@ def rate_of_fit(df: DataFrame, name: str, workers: int) -> float:
     return steady_rate(summary.rows, summary.epochSeconds)
 
 
-def rate_of_plain_keras(name: str, rows: int, processes: int = 1) -> float:
-    """Rows a second of ``Model.fit`` in fresh processes, which share rows and batch."""
+def rate_of_plain_keras(name: str, rows: int, batch: int, processes: int = 1, script: str = __file__) -> float:
+    """Rows a second of ``Model.fit`` in fresh processes of a script, which share rows and batch."""
     shared = rows // processes
-    command = [sys.executable, __file__, "--plain", name, "--rows", str(shared), "--batch", str(BATCH // processes)]
+    command = [sys.executable, script, "--plain", name, "--rows", str(shared), "--batch", str(batch // processes)]
     environment = {**os.environ, **ONE_THREAD}
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     outputs = [process.communicate()[0] for process in running]
@@ -108,7 +109,7 @@ def rate_of_mirrored(name: str, rows: int) -> float:
     return min(steady_rate(rows, json.loads(output.splitlines()[-1])) for output in outputs)
 
 
-def plain_keras(name: str, rows: int, batch: int) -> None:
+def plain_keras(model: Any, x: Any, y: Any, batch: int) -> None:
     """Train in this process; prints the seconds of each epoch."""
     import keras
 
@@ -121,8 +122,7 @@ def plain_keras(name: str, rows: int, batch: int) -> None:
         def on_epoch_end(self, epoch, logs=None):
             self.seconds.append(time.monotonic() - self.began)
 
-    x, y = random_rows(rows)
-    make_model(name).fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0, callbacks=[Clock()])
+    model.fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0, callbacks=[Clock()])
     print(json.dumps(Clock.seconds))
 
 
@@ -130,9 +130,9 @@ def measure(spark: SparkSession, name: str, rows: int, rounds: int) -> None:
     """Print rates and, round by round, ratios."""
     df = frame(spark, rows)
     contenders = {
-        "plain keras": lambda: rate_of_plain_keras(name, rows),
+        "plain keras": lambda: rate_of_plain_keras(name, rows, BATCH),
         "1 worker": lambda: rate_of_fit(df, name, 1),
-        "2 plain at once": lambda: rate_of_plain_keras(name, rows, processes=2),
+        "2 plain at once": lambda: rate_of_plain_keras(name, rows, BATCH, processes=2),
         "mirrored": lambda: rate_of_mirrored(name, rows),
         "2 workers": lambda: rate_of_fit(df, name, 2),
     }
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.plain:
-        plain_keras(arguments.plain, arguments.rows, arguments.batch)
+        plain_keras(make_model(arguments.plain), *random_rows(arguments.rows), arguments.batch)
         return
     spark = session()
     for name in arguments.models:

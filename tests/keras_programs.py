@@ -409,6 +409,7 @@ def batch_normalized():
 TRIED = {  # what is not the same on any number of workers: by its own words
     "hand_normalized": (numbers, hand_normalized),
     "in_batch_step": (numbers, in_batch_step),
+    "local_statistics": (lambda: {**numbers(), "has_local_statistics": True}, batch_normalized),
     "rmse_metric": (numbers, rmse_metric),
     "sampling": (lambda: numbers(width=16), sampling),
 }

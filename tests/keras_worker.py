@@ -347,6 +347,7 @@ def main(arguments):
                 PredictionSpec(),
                 callbacks=data.get("callbacks", list)(),
                 class_weight=data.get("class_weight", {}),
+                has_local_statistics=data.get("has_local_statistics", False),
             )
             model = fit_model(task, ctx, group)
         weights = {f"w{i}": w for i, w in enumerate(model.get_weights())}

@@ -196,8 +196,12 @@ def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained, refer
 
 @pytest.mark.timeout(900)
 def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(reference, tmp_path):
-    """Metrics that cannot be added up, and draws of TensorFlow's own; nothing of layers of Keras."""
-    told = {"rmse_metric": "Metrics ['rmse'] cannot be combined", "sampling": "draws random numbers"}
+    """Metrics that cannot be added up, draws of TensorFlow's own, local statistics; nothing of layers of Keras."""
+    told = {
+        "local_statistics": "batchStatistics='local': 1 Batch",
+        "rmse_metric": "Metrics ['rmse'] cannot be combined",
+        "sampling": "draws random numbers",
+    }
     train({2: [*told, "convolutional"]}, tmp_path)
     log = (tmp_path / "log-2-0").read_text()
     for case, notice in told.items():

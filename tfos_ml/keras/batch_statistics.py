@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfos_ml.keras.collectives import WorkerGroup
@@ -24,6 +25,11 @@ class StepWeights:
 
     def __init__(self, rows: tf.Tensor, loss: tf.Tensor, name: str):
         self.rows, self.loss, self.name = rows, loss, name
+
+
+def is_batch_normalization(layer: Any) -> bool:
+    """Whether the layer normalizes with the statistics of a batch."""
+    return isinstance(layer, keras.layers.BatchNormalization)
 
 
 def global_moments(

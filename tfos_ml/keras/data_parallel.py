@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.batch_statistics import StepWeights, global_moments
+from tfos_ml.keras.batch_statistics import StepWeights, global_moments, is_batch_normalization
 from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.keras.random_draws import RowsOfStep
@@ -73,6 +73,8 @@ class Rules:
         Positions, in the model's variables, of those that a step assigns itself.
     train, test : PassRules
         Rules for each pass.
+    has_local_statistics : bool
+        Whether BatchNormalization uses the statistics of each worker's own rows.
     notices : tuple of str
         Messages for the user.
     """
@@ -84,6 +86,7 @@ class Rules:
     assigned: tuple[int, ...] = ()
     train: PassRules = PassRules()
     test: PassRules = PassRules()
+    has_local_statistics: bool = False
     notices: tuple[str, ...] = ()
 
 
@@ -164,7 +167,7 @@ class DataParallel:
             for optimizer in keras_privates.optimizers(model):
                 self._wrap(optimizer, "apply", self._reducing_apply(optimizer))
             for layer in keras_privates.all_layers(model):
-                if isinstance(layer, keras.layers.BatchNormalization):
+                if is_batch_normalization(layer) and not rules.has_local_statistics:
                     self._wrap(layer, "_moments", global_moments(layer, layer._moments, group, self._weights))
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
+from tfos_ml.keras.batch_statistics import is_batch_normalization
 from tfos_ml.keras.checkpoint import random_state, set_random_state
 from tfos_ml.keras.data_parallel import DataParallel, PassCounter, PassRules, Rules, metric_variables
 from tfos_ml.keras.loss_terms import OUTPUT_LOSS
@@ -385,7 +386,7 @@ class _DryRun:
 
 
 def _statistics(layer: Any) -> list[Any]:
-    return list(layer.non_trainable_variables) if isinstance(layer, keras.layers.BatchNormalization) else []
+    return list(layer.non_trainable_variables) if is_batch_normalization(layer) else []
 
 
 def _dense(gradient: Any) -> Any:

@@ -9,7 +9,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import adapt
+from tfos_ml.keras.batch_statistics import is_batch_normalization
 from tfos_ml.keras.batches import TrainingData, fingerprint, padded_lengths
 from tfos_ml.keras.callbacks import EpochEndSync, EpochStartSync, EpochState, acts_on_batches, of_this_worker
 from tfos_ml.keras.checkpoint import (
@@ -60,6 +61,7 @@ class KerasFit:
     prediction_spec: PredictionSpec  # what its output means
     callbacks: list[Any] = field(default_factory=list)
     class_weight: Mapping[int, float] = field(default_factory=dict)  # by class; empty for none
+    has_local_statistics: bool = False  # batchStatistics="local"
     adapted: bytes | None = None  # state of preprocessing layers
     initial_weights: tuple[str, bytes] | None = None  # name and content of a file to start from
 
@@ -99,8 +101,23 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     notices += check_first_batch(model, data, task.description)
     notices += _prepare_export(model, data, task, ctx)
     rules = find_rules(model, data, group)
+    if task.has_local_statistics and group.size > 1:
+        rules = _with_local_statistics(rules, model)
     _Training(task, ctx, group, model, data, [*notices, *rules.notices], rules).run()
     return model
+
+
+def _with_local_statistics(rules: Rules, model: Any) -> Rules:
+    """The rules of a training in which BatchNormalization knows only the rows of its worker."""
+    layers = [layer.name for layer in keras_privates.all_layers(model) if is_batch_normalization(layer)]
+    if not layers:
+        return rules
+    notice = (
+        f"batchStatistics='local': {len(layers)} BatchNormalization layers ({', '.join(layers[:3])}"
+        f"{', ...' if len(layers) > 3 else ''}) use the mean and variance of each worker's rows, so the result depends "
+        "on clusterSize. Their moving statistics are averaged over workers after each epoch."
+    )
+    return replace(rules, has_local_statistics=True, notices=(*rules.notices, notice))
 
 
 def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeContext) -> list[str]:

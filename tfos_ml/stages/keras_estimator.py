@@ -352,6 +352,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             "prediction_spec": self._prediction_spec(description),
             "callbacks": self._callbacks,
             "class_weight": self._get("classWeight") or {},
+            "has_local_statistics": self._get("batchStatistics") == "local",
             "adapted": adapted,
             "initial_weights": initial,
         }

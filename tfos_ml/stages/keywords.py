@@ -170,6 +170,7 @@ class KerasKeywords(TypedDict, total=False):
     classWeight: Mapping[int, float] | None
     adaptLayers: Sequence[str] | None
     adaptRows: int | None
+    batchStatistics: str
     initialWeights: str | None
 
 
@@ -184,6 +185,8 @@ class KerasAccessors(ParamsBase):
     def getAdaptLayers(self) -> Sequence[str]: """Value of ``adaptLayers``."""; return self.getOrDefault("adaptLayers")
     def setAdaptRows(self, value: int) -> Self: """Set ``adaptRows``: rows to adapt them on, at most; they pass through the driver; unset: all."""; return self._set_checked(adaptRows=value)
     def getAdaptRows(self) -> int: """Value of ``adaptRows``."""; return self.getOrDefault("adaptRows")
+    def setBatchStatistics(self, value: str) -> Self: """Set ``batchStatistics``: rows whose mean and variance BatchNormalization uses in training: 'global', those of the whole batch, or 'local', those of each worker, which is faster, and by which the result depends on clusterSize."""; return self._set_checked(batchStatistics=value)
+    def getBatchStatistics(self) -> str: """Value of ``batchStatistics``."""; return self.getOrDefault("batchStatistics")
     def setInitialWeights(self, value: str) -> Self: """Set ``initialWeights``: weights to start from: .keras or .weights.h5 file, or a fit's exportDir."""; return self._set_checked(initialWeights=value)
     def getInitialWeights(self) -> str: """Value of ``initialWeights``."""; return self.getOrDefault("initialWeights")
 

@@ -163,4 +163,10 @@ class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
         "names of preprocessing layers to adapt on the training rows", names("a non-empty list of layer names")
     )
     adaptRows = Param("rows to adapt them on, at most; they pass through the driver; unset: all", integer(1))
+    batchStatistics = Param(
+        "rows whose mean and variance BatchNormalization uses in training: 'global', those of the whole batch, or "
+        "'local', those of each worker, which is faster, and by which the result depends on clusterSize",
+        choice("global", "local"),
+        "global",
+    )
     initialWeights = Param("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)
