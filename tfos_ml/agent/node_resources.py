@@ -113,7 +113,8 @@ class ResourceClaim:
     def _find_log_dir(self, scratch: str) -> str:
         """The directory for event files: in `scratch`, which is deleted, unless they should outlive the node.
 
-        They should if ``logDir`` is a local path, or if the run starts TensorBoard and nothing uploads them."""
+        They should if ``logDir`` is a local path, or if the run starts TensorBoard and nothing uploads them.
+        """
         settings = self._member.task.settings
         if settings.log_dir and settings.log_store is None:
             return settings.absolute_path(settings.log_dir)

@@ -145,7 +145,7 @@ def check_rows(read: Mapping[int, int], committed: Mapping[int, int]) -> None:
     if wrong:
         some = [f"{p}: {read[p]} read, {committed.get(p, 0)} received" for p in wrong[:NAMED_PARTITIONS]]
         raise RowsLostError(
-            f"For {len(wrong)} of {len(read)} partitions, the nodes received a different number of rows than Spark read: "
-            f"{'; '.join(some)}. If Spark computed a partition twice, it got other rows the second time: make "
+            f"For {len(wrong)} of {len(read)} partitions, the nodes received a different number of rows than Spark "
+            f"read: {'; '.join(some)}. If Spark computed a partition twice, it got other rows the second time: make "
             "the input deterministic (sort before rand() or limit(), or cache it or write it to files first)."
         )
