@@ -1,1 +1,1 @@
-"""What every place stands on: the host's processes and directories, filesystems, and texts that people read."""
+"""Shared by all folders: the host's processes and directories, filesystems, and texts for people."""

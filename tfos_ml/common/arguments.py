@@ -1,4 +1,4 @@
-"""What users pass to fit, transform and the constructors: checked on the driver, before any job."""
+"""Checks what users pass to fit, transform and the constructors, on the driver, before any job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HINTS = {
 
 
 def check_dataframe(data: Any, method: str) -> None:
-    """Raise ``InputTypeError`` unless `data` is a Spark DataFrame, classic or Connect's."""
+    """Raise ``InputTypeError`` unless `data` is a Spark DataFrame, classic or of Spark Connect."""
     if hasattr(data, "mapInArrow") and hasattr(data, "sparkSession"):
         return
     data_class = type(data)
@@ -27,7 +27,7 @@ def check_dataframe(data: Any, method: str) -> None:
 
 
 def check_rows(data: Any, method: str) -> None:
-    """Raise ``InputTypeError`` unless `data` is a Spark DataFrame whose rows have an end."""
+    """Raise ``InputTypeError`` unless `data` is a Spark DataFrame that is not a stream."""
     check_dataframe(data, method)
     if data.isStreaming:
         raise errors.InputTypeError(

@@ -1,4 +1,4 @@
-"""How much memory the control groups of this process leave it (Linux, cgroups(7), version 1 and 2)."""
+"""The memory that the control groups of this process leave it (Linux, cgroups(7), version 1 and 2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _V2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def memory_headroom(proc: Path = PROC, mount: Path = MOUNT) -> int | None:
-    """Bytes until the nearest memory limit, cached files that the kernel can drop not counted; None without limit.
+    """Bytes until the nearest memory limit, without cached files that the kernel can drop; None without a limit.
 
     The limits of all groups from the process's own up to the top of the mount count.
     """
@@ -25,13 +25,13 @@ def memory_headroom(proc: Path = PROC, mount: Path = MOUNT) -> int | None:
 
 
 def is_memory_short() -> bool:
-    """Whether so little is left that what is kept for later should go."""
+    """Whether so little memory is left that caches should be freed."""
     headroom = memory_headroom()
     return min(psutil.virtual_memory().available, headroom if headroom is not None else sys.maxsize) < SHORT_BYTES
 
 
 def _memberships(proc: Path, mount: Path) -> Iterator[tuple[tuple[str, str, str], Path, str]]:
-    """Of each group that may limit memory: its files' names, the top of its mount, and its path below that."""
+    """For each group that may limit memory: the names of its files, the top of its mount, and its path below that."""
     for line in _lines(proc / "cgroup"):
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -41,7 +41,7 @@ def _memberships(proc: Path, mount: Path) -> Iterator[tuple[tuple[str, str, str]
 
 
 def _upwards(top: Path, path: str) -> list[Path]:
-    """A group and those above it; the top alone where a container does not see its group by the host's path."""
+    """A group and those above it; only the top if a container does not see its group under the host's path."""
     group = top / path.strip("/")
     return [group, *(parent for parent in group.parents if parent.is_relative_to(top))] if group.is_dir() else [top]
 

@@ -1,4 +1,4 @@
-"""Directories below ones that all users of a host share, such as ``/tmp`` and ``/dev/shm``.
+"""Directories inside those that all users of a host share, such as ``/tmp`` and ``/dev/shm``.
 
 Each is named after the process that it belongs to, so that any process that finds one whose owner has
 died may remove it.
@@ -24,7 +24,7 @@ _OWNED = re.compile(r"tfos_ml-[a-z]+-(?P<host>[0-9a-f]{8})-(?P<pid>[0-9]{1,7})-(
 
 
 def _host() -> str:
-    """Eight digits for where pids and start times mean what they mean here: a host, and its namespaces."""
+    """Eight digits that identify where pids and start times are valid: the host and its namespaces."""
     names = [socket.gethostname(), *(_namespace(kind) for kind in ("pid", "time"))]
     return f"{zlib.crc32('/'.join(names).encode()):08x}"
 
@@ -47,7 +47,7 @@ def create_owned(kind: str, root: Path, owner: int | None = None, label: str = "
 
 
 class TemporaryDirectory:
-    """A directory among temporary files that is removed with this object; by a later process, if this one is killed.
+    """A temporary directory that is removed with this object, or by a later process if this one is killed.
 
     `kind` is that of :func:`create_owned`; what is left of dead processes is removed at once.
     """
@@ -69,7 +69,7 @@ def find(kind: str, root: Path, label: str) -> list[Path]:
 def sweep(roots: Iterable[Path]) -> list[str]:
     """Remove the directories in `roots` whose owner is dead, and return their paths.
 
-    Only those of this user are looked at, and only names that :func:`create_owned` could have made here.
+    It considers only directories of this user, and only names that :func:`create_owned` could have made here.
     """
     dead = [path for root in set(roots) for path in _subdirectories(root) if _is_abandoned(path)]
     for path in dead:
@@ -92,7 +92,7 @@ def _is_abandoned(path: str) -> bool:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is a process of this pid, though ``/proc`` may hide it from us, as psutil takes for no process."""
+    """Whether a process with this pid exists, even if ``/proc`` hides it; psutil would report none then."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Packages that tfos_ml does not install by itself: where one is missing, the error names the line that installs it."""
+"""Packages that tfos_ml does not install itself. If one is missing, the error names the command that installs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def needed_by(what: str) -> Iterator[None]:
 
 
 def check_installed(package: str, what: str) -> None:
-    """Raise ``MissingPackageError`` where a package of :data:`EXTRAS` is not there, without importing it."""
+    """Raise ``MissingPackageError`` if a package of :data:`EXTRAS` is missing, without importing it."""
     if importlib.util.find_spec(package) is None:
         raise _missing(package, what)
 

@@ -1,4 +1,4 @@
-"""Filesystems by URI: requests with a deadline, and errors that say what to check and no password.
+"""Filesystems by URI: requests with a deadline, and errors that say what to check but show no password.
 
 A URI carries all that opens it, also on hosts that know nothing of the store: region, endpoint and credentials, with
 ``session_token`` among the parameters, which pyarrow's own URIs lack. It is pickled to executors and never shown whole.
@@ -23,9 +23,9 @@ from tfos_ml.common.redact import redact, secrets_of_uri
 DEADLINE = 30.0
 """Seconds that a filesystem may take to answer."""
 ANSWER_SECONDS, ATTEMPTS = 5.0, 3
-"""Of S3: seconds for one request, and how often it is tried; pyarrow's own retries take minutes."""
+"""For S3: seconds for one request, and number of attempts. pyarrow's own retries take minutes."""
 SILENT_SECONDS = 30.0
-"""Of S3, while data is read or written: seconds for which nothing may come."""
+"""For S3, while data is read or written: seconds without data before the request fails."""
 _SHOWN_CHARACTERS = 500
 _TOKEN = re.compile(r"([?&])session_token=([^&#]*)&?")
 _CHECK = {
@@ -42,13 +42,13 @@ T = TypeVar("T")
 
 
 class StorageError(OSError):
-    """A request to a filesystem failed; the text holds no password."""
+    """A request to a filesystem failed; the text contains no password."""
 
 
 def open_uri(uri: str, silent_seconds: float | None = None) -> tuple[fs.FileSystem, str]:
-    """A filesystem of pyarrow's, else of fsspec's, and a path in it; raises ``StorageError`` if there is none.
+    """A filesystem of pyarrow, or else of fsspec, and a path in it; raises ``StorageError`` if neither has one.
 
-    One of S3 gives up, and raises ``OSError``, after `silent_seconds` without an answer, ``ATTEMPTS`` times.
+    S3 raises ``OSError`` after ``ATTEMPTS`` attempts of `silent_seconds` without an answer.
     """
     pyarrows, token = _without_token(uri)
     try:
@@ -68,13 +68,13 @@ def open_uri(uri: str, silent_seconds: float | None = None) -> tuple[fs.FileSyst
 
 
 def child_uri(uri: str, name: str) -> str:
-    """The URI of something in a directory, with all parameters that the directory's has."""
+    """The URI of a path in a directory, with all parameters of the directory's URI."""
     address, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
     return f"{address.rstrip('/')}/{name}{mark}{query}"
 
 
 def _without_token(uri: str) -> tuple[str, str]:
-    """A URI as pyarrow knows it, and the session token that it had."""
+    """A URI in pyarrow's form, and the session token that it contained."""
     match = _TOKEN.search(uri) if _scheme(uri) == "s3" else None
     if match is None:
         return uri, ""
@@ -82,7 +82,7 @@ def _without_token(uri: str) -> tuple[str, str]:
 
 
 def _impatient(filesystem: fs.FileSystem, silent_seconds: float, token: str) -> fs.FileSystem:
-    """The same filesystem of S3, which gives up in time."""
+    """The same filesystem of S3, with timeouts."""
     _, (options,) = filesystem.__reduce__()  # as it is pickled: the arguments of its constructor
     options.update(
         connect_timeout=ANSWER_SECONDS,
@@ -95,8 +95,8 @@ def _impatient(filesystem: fs.FileSystem, silent_seconds: float, token: str) -> 
 
 
 def _open_by_fsspec(uri: str) -> tuple[fs.FileSystem, str] | None:
-    """A filesystem of fsspec's and a path in it; None if it is not installed, or knows no such URI."""
-    if _scheme(uri) in (*_HADOOP_S3, *_CHECK):  # of pyarrow's, in which something else is wrong
+    """A filesystem of fsspec and a path in it; None if fsspec is not installed or does not support the URI."""
+    if _scheme(uri) in (*_HADOOP_S3, *_CHECK):  # pyarrow supports it, so something else is wrong
         return None
     try:
         import fsspec
@@ -114,7 +114,7 @@ def _open_by_fsspec(uri: str) -> tuple[fs.FileSystem, str] | None:
 
 @contextlib.contextmanager
 def storage_errors(uri: str) -> Iterator[None]:
-    """Errors of a filesystem within as ``StorageError``, which says what to check."""
+    """Within the context, errors of a filesystem become ``StorageError``, which says what to check."""
     try:
         yield
     except StorageError:
@@ -124,9 +124,9 @@ def storage_errors(uri: str) -> Iterator[None]:
 
 
 def request(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
-    """What ``operation(filesystem, path)`` returns; for short requests, not for copying.
+    """Return ``operation(filesystem, path)``; for short requests, not for copying.
 
-    Raises ``StorageError`` if it fails, or takes more than ``DEADLINE`` seconds; says what to check.
+    Raises ``StorageError``, which says what to check, if it fails or takes more than ``DEADLINE`` seconds.
     """
 
     def run() -> T:
@@ -138,7 +138,7 @@ def request(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
 
 
 def write_and_delete(filesystem: fs.FileSystem, path: str) -> None:
-    """Write a file, and delete it and the directories that were not there, unless others use them by now.
+    """Write a file, and delete it and the directories made for it, unless others use them by now.
 
     Raises what the filesystem raises.
     """
@@ -155,7 +155,7 @@ def write_and_delete(filesystem: fs.FileSystem, path: str) -> None:
 
 
 def _missing(filesystem: fs.FileSystem, directory: str) -> Iterator[str]:
-    """A directory and those above it, as far as they are not there."""
+    """A directory and those above it, if they do not exist."""
     while directory and filesystem.get_file_info(directory).type == fs.FileType.NotFound:
         yield directory
         directory = directory.rpartition("/")[0]

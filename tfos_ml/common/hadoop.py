@@ -1,4 +1,4 @@
-"""What Hadoop's configuration says that pyarrow does not know: where the driver's paths lead, and stores of S3."""
+"""What pyarrow needs to know of Hadoop's configuration: where the driver's paths lead, and stores of S3."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Settings = Callable[[str], str | None]
 
 
 def default_fs(spark: SparkSession) -> str:
-    """The default filesystem of the Spark cluster; that of the host on Spark Connect, where it is not known."""
+    """The default filesystem of the Spark cluster; on Spark Connect, where it is not known, that of the host."""
     if is_connect(spark):
         return "file:///"
     fs: str = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///")
@@ -86,7 +86,7 @@ def _settings_of_context() -> Settings | None:
 def store_settings() -> dict[str, str]:
     """Settings of the SparkContext that :func:`pyarrow_uri` reads, for processes that have none.
 
-    Those of single buckets are there if they are no secrets of a credential file.
+    They include settings of single buckets, except secrets of a credential file.
     """
     settings = _settings_of_context()
     if settings is None:
@@ -102,10 +102,11 @@ def store_settings() -> dict[str, str]:
 
 
 def s3_uri(uri: str, setting: Settings) -> str:
-    """A URI of S3 as ``s3://`` with region, endpoint and keys of Hadoop's settings; others as they are.
+    """A URI of S3 as ``s3://`` with region, endpoint and keys of Hadoop's settings; other URIs unchanged.
 
     A ``s3://`` that has keys or parameters of its own stays as it is. Raises ``DestinationError`` for ``s3a://`` if the
-    settings name credentials that pyarrow cannot get; says what to write instead. With ``s3://`` it searches itself.
+    settings name credentials that pyarrow cannot get; the error says what to write instead. With ``s3://``, pyarrow
+    searches for credentials itself.
     """
     if not _is_s3(uri):
         return uri
@@ -142,7 +143,7 @@ def _endpoint(setting: Settings) -> dict[str, str]:
 
 
 def _credentials(uri: str, setting: Settings) -> tuple[str, str | None]:
-    """User and password for the URI, empty if Amazon's own search is to find them, and a session token."""
+    """User and password for the URI, and a session token; empty if Amazon's own search finds them."""
     named = [name.strip() for name in (setting(_PROVIDER) or "").split(",") if name.strip()]
     kinds = {name.rpartition(".")[2] for name in named}
     access, secret = map(setting, _KEYS)

@@ -1,4 +1,4 @@
-"""Fresh Python processes of ours: their command line, and where they find modules.
+"""Fresh Python processes: their command line, and where they find modules.
 
 ``python -m`` searches the working directory first, where others may have put a ``json.py``. Ours
 do not, until the process comes to run the user's code, which may lie there.
@@ -27,7 +27,7 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def search_path() -> list[str]:
-    """Where this process finds modules, without the working directory unless it is there on purpose.
+    """The module search path of this process, without the working directory unless the user put it there.
 
     It does without Spark's archives where the same packages are installed: Python keeps nothing compiled of an
     archive, so that each process would compile pyspark anew.

@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.05
 
 
 def start_ticks(pid: int) -> int | None:
-    """Clock ticks from the boot of the machine to the start of a process; None if there is none of this pid.
+    """Clock ticks from the boot of the machine to the start of a process; None if no process has this pid.
 
     ``psutil.Process.create_time`` is this plus the time of the boot, which changes when the clock is set.
     """
@@ -31,7 +31,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """What ``/proc`` says of a process from its state on; empty if there is none of this pid."""
+    """The fields of a process in ``/proc``, from its state on; empty if no process has this pid."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -40,7 +40,7 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def activity(pid: int) -> tuple[object, ...]:
-    """What changes while a process does anything: its processor time, its context switches; empty without it."""
+    """What changes while a process is active: its processor time and context switches; empty if it is gone."""
     try:
         process = psutil.Process(pid)
         return process.cpu_times(), process.num_ctx_switches()
@@ -49,7 +49,7 @@ def activity(pid: int) -> tuple[object, ...]:
 
 
 def start_mark(pid: int) -> str | None:
-    """Eight digits for the start of a process, which differ from boot to boot; None if there is none of this pid."""
+    """Eight digits for the start of a process, different after each boot; None if no process has this pid."""
     ticks = start_ticks(pid)
     return None if ticks is None else f"{zlib.crc32(f'{_boot_id()}/{ticks}'.encode()):08x}"
 
@@ -62,7 +62,7 @@ def _boot_id() -> str:
 
 
 class ProcessHandle:
-    """One process, and never another that is given its pid after its end; ``started`` is as of :func:`start_ticks`."""
+    """One process, never another one that gets its pid later; ``started`` is the result of :func:`start_ticks`."""
 
     def __init__(self, pid: int, started: int, descriptor: int | None):
         self.pid = pid
@@ -90,7 +90,7 @@ class ProcessHandle:
         return cls(pid, ticks, descriptor)
 
     def fileno(self) -> int:
-        """Descriptor that can be read from once it has ended; raises ``OSError`` where the kernel has none."""
+        """A descriptor that becomes readable when it ends; raises ``OSError`` if the kernel does not support that."""
         if self._descriptor is None:
             raise OSError("this kernel has no descriptors of processes")
         return self._descriptor
@@ -99,7 +99,7 @@ class ProcessHandle:
         return start_ticks(self.pid) == self.started
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal; one that has ended gets none."""
+        """Send it a signal, unless it has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self._descriptor is not None:
                 signal.pidfd_send_signal(self._descriptor, number)
@@ -107,7 +107,7 @@ class ProcessHandle:
                 os.kill(self.pid, number)
 
     def kill_group(self) -> None:
-        """End all of the process group that it leads, while it is there: after it the group may be another's."""
+        """Kill the process group that it leads while it exists; afterwards, another process may lead the group."""
         if self._holds_pid():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -126,7 +126,7 @@ class ProcessHandle:
         return True
 
     def close(self) -> None:
-        """Forget it."""
+        """Close its descriptor."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

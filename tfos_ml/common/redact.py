@@ -1,4 +1,4 @@
-"""Texts without the passwords in them: what errors, logs, Params' explanations and MLflow may show."""
+"""Removes passwords from texts that errors, logs, explanations of Params and MLflow show."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _is_secret_parameter(quoted: str) -> bool:
 
 
 def is_secret(name: str) -> bool:
-    """Whether something is named as a secret is."""
+    """Whether a name is that of a secret."""
     return SECRET_NAME.search(name) is not None
 
 
 def secrets_of_uri(uri: str) -> set[str]:
-    """User, password, both, and secret parameters as they stand in a URI, for errors that show parts of it."""
+    """User, password, both, and secret parameters as written in a URI, for errors that show parts of it."""
     parts = {value for _, name, value in _QUERY.findall(uri) if _is_secret_parameter(name)}
     match = _USER.search(uri)
     if match is not None:
@@ -58,7 +58,7 @@ def secrets_of_uri(uri: str) -> set[str]:
 
 
 def secrets_of_environment(variables: Mapping[str, str]) -> set[str]:
-    """Values of environment variables that a text can be searched for: all but short ones, which any text holds."""
+    """Values of environment variables to search for in a text, without short ones, which any text may contain."""
     return {
         value
         for name, value in variables.items()

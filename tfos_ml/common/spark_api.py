@@ -23,7 +23,7 @@ _UNSIGNED = 0xFFFFFFFF
 
 
 def repartition_by_id(df: DataFrame, partitions: int, number: Column) -> DataFrame:
-    """Put each row into the partition whose number, an int column, it has; without a job."""
+    """Put each row into the partition whose number is in an int column; runs no job."""
     if hasattr(type(df), "repartitionById"):  # an attribute of the DataFrame itself might be a column
         return df.repartitionById(partitions, number)
     from pyspark.sql import functions as F  # where a model is served there is none
@@ -33,7 +33,7 @@ def repartition_by_id(df: DataFrame, partitions: int, number: Column) -> DataFra
 
 
 def keys_of_partitions(partitions: int) -> list[int]:
-    """For each partition the least int that Spark's hash partitioning puts there."""
+    """For each partition, the smallest int that Spark's hash partitioning puts there."""
     keys: dict[int, int] = {}
     key = 0
     while len(keys) < partitions:
@@ -75,7 +75,7 @@ def _make_known(profile: Any, spark: Any) -> None:
 
 
 def add_file(spark: SparkSession, path: str) -> None:
-    """Send a file to the executors; the newest Sparks send those of a session to its tasks alone."""
+    """Send a file to the executors; since Spark 4.0, only to the tasks of this session."""
     if is_connect(spark):
         spark.addArtifacts(path, file=True)
         return
@@ -95,7 +95,7 @@ def session_thread(spark: SparkSession, target: Callable[[], object], name: str 
 
 
 def reader_context(spark: SparkSession) -> Any:
-    """What ``DefaultParamsReader`` and ``DefaultParamsWriter`` take: the session, or its context."""
+    """The argument of ``DefaultParamsReader`` and ``DefaultParamsWriter``: the session, or its context."""
     import pyspark.ml.util
 
     return spark if hasattr(pyspark.ml.util, "try_remote_read") else spark.sparkContext
@@ -158,7 +158,7 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
 
 
 def register_data_source(spark: SparkSession, source: Callable[[], Any]) -> bool:
-    """Make a Python data source known to a session; False where Spark has none, before 4.0."""
+    """Register a Python data source with a session; False before Spark 4.0, which has none."""
     if not hasattr(type(spark), "dataSource"):
         return False
     spark.dataSource.register(source())

@@ -1,4 +1,4 @@
-"""Errors of ours without the frames of ours that they have come through, and without Java's."""
+"""Removes the frames of tfos_ml and of Java from tracebacks of typed errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ R = TypeVar("R")
 
 
 def concise(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a public method raise typed errors as if it had found them itself.
+    """Decorate a public method so that its typed errors show no frames below it.
 
-    What a person reads is the message; the causes are in ``__context__``. Errors that are not ours keep all.
+    The causes remain in ``__context__``. Other errors keep their whole traceback.
     """
 
     @functools.wraps(function)

@@ -1,6 +1,6 @@
-"""Sockets of servers on this host that only processes of the same user may use.
+"""Sockets of servers on this host, for processes of the same user only.
 
-A server's socket lies in a directory of its own, which is locked while somebody starts or ends a server there.
+A server's socket has a directory of its own, which is locked while a process starts or ends a server there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONNECT = struct.pack("ll", int(LOCK_SECONDS), 0)  # a struct timeval: a server
 
 @contextlib.contextmanager
 def locked(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """The directory, made if need be, while no other process of ours starts or ends a server there.
+    """Lock the directory, made if needed, so that no other process starts or ends a server there.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def locked(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
 
 
 def connect(path: Path) -> socket.socket | None:
-    """A connection to a server; None if there is none, whose socket is then deleted."""
+    """A connection to a server; if there is no server, its socket is deleted and None returned."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _CONNECT)
@@ -83,9 +83,9 @@ def listen(path: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """A short name of a path, for as long as it is open.
+    """A short name of a path, valid within the context.
 
-    An address has 107 bytes, by unix(7), and directories of YARN's containers alone have more.
+    An address has at most 107 bytes (unix(7)). Directories of YARN's containers are longer.
     """
     descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -95,7 +95,7 @@ def _address(path: Path) -> Iterator[str]:
 
 
 def serve_as_this_process(listener: socket.socket) -> None:
-    """Have :func:`peer` tell this process to who connects from now on, and not the one that has made the listener."""
+    """Let :func:`peer` of later connections name this process, not the one that has made the listener."""
     listener.listen(_BACKLOG)
 
 
@@ -105,7 +105,7 @@ def peer(connection: socket.socket) -> int:
 
 
 def check_peer(connection: socket.socket) -> None:
-    """Raise ``PermissionError`` if the other side is of another user."""
+    """Raise ``PermissionError`` if the other side belongs to another user."""
     _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if uid != os.getuid():
         raise PermissionError(f"user {uid} is not {os.getuid()}")

@@ -1,7 +1,7 @@
 """Which copy of a partition's rows counts: the driver's list of grants, and a node's access to it.
 
 Spark may run a feed task twice, and any answer may be lost, late or doubled. So the rows of a
-partition are taken over in two steps. The driver *grants* the partition to one claimant (one
+partition are handed over in two steps. The driver *grants* the partition to one claimant (one
 attempt of a feed task); its node hands the rows to the train function and reports them as
 *committed*. The same claimant may repeat each call. While a grant is not committed, other claimants
 wait; it ends with the commit, with a release, or with the node, and then the whole cluster has failed.
@@ -36,21 +36,21 @@ class _Call:
 
 
 class PartitionGrants:
-    """The driver's list; for one thread at a time. It forgets each call of ``train`` with its end."""
+    """The driver's list, for one thread at a time. It forgets a call of ``train`` when the call ends."""
 
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}
 
     def __len__(self) -> int:
-        """Number of partitions that it remembers."""
+        """Number of partitions in the list."""
         return sum(len(call.grants) for call in self._calls.values())
 
     def open(self, number: int) -> None:
-        """From now on partitions of this call of ``train`` may be claimed."""
+        """Let partitions of this call of ``train`` be claimed from now on."""
         self._calls[number] = _Call()
 
     def close(self, number: int) -> None:
-        """Grant nothing of it any more: what comes now comes from tasks whose job has ended."""
+        """Grant no more partitions of this call. Later claims come from tasks whose job has ended."""
         self._calls.pop(number, None)
 
     def claim(self, number: int, partition: int, claimant: str) -> str:
@@ -64,7 +64,10 @@ class PartitionGrants:
         return PENDING if grant.rows is None else TAKEN
 
     def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
-        """Note that a partition's rows have gone to the train function; ``ValueError`` if it is not the claimant's."""
+        """Record that a partition's rows have gone to the train function.
+
+        Raises ``ValueError`` if the partition is not granted to the claimant.
+        """
         grant = self._grant_of(number, partition, claimant)
         if grant is not None:
             grant.rows = rows
@@ -72,7 +75,7 @@ class PartitionGrants:
             raise ValueError(f"partition {partition} of call {number} has not been granted to this claimant")
 
     def release(self, number: int, partition: int, claimant: str) -> None:
-        """Note that a claimant will not commit, whatever it was or will be granted; a commit stays one."""
+        """Record that a claimant will not commit; it gets no more grants. A commit that came before stays."""
         call = self._calls.get(number)
         if call is None:
             return
@@ -84,7 +87,7 @@ class PartitionGrants:
         call.released.add(claimant)
 
     def is_settled(self, number: int) -> bool:
-        """Whether all that is granted of a call is committed."""
+        """Whether all granted partitions of a call are committed."""
         call = self._calls.get(number, _Call())
         return all(grant.rows is not None for grant in call.grants.values())
 
@@ -94,12 +97,12 @@ class PartitionGrants:
         return {partition: grant.rows for partition, grant in call.grants.items() if grant.rows is not None}
 
     def state_of(self, number: int, partition: int, claimant: str) -> tuple[int | None, bool]:
-        """Rows of a partition, if this claimant has committed it, and whether it still may."""
+        """Rows of a partition if this claimant has committed it, and whether it may still commit it."""
         grant = self._grant_of(number, partition, claimant)
         return (None, False) if grant is None else (grant.rows, grant.rows is None)
 
     def _grant_of(self, number: int, partition: int, claimant: str) -> _Grant | None:
-        """The grant of a partition, if it is this claimant's."""
+        """The grant of a partition if it belongs to this claimant."""
         grant = self._calls.get(number, _Call()).grants.get(partition)
         return grant if grant is not None and grant.claimant == claimant else None
 
@@ -115,9 +118,9 @@ class GrantClient:
         self._patience = patience
 
     def take(self, number: int, partition: int, claimant: str) -> bool:
-        """Whether the partition is this claimant's; waits while another has it and has not committed.
+        """Claim a partition; returns whether it is granted. Waits while another claimant has it and has not committed.
 
-        Raises ``pyarrow.ArrowException`` if that cannot be known; nothing may be committed then.
+        Raises ``pyarrow.ArrowException`` if the driver's answer is not known. Then nothing may be committed.
         """
         deadline = time.monotonic() + self._patience
         while True:
@@ -135,12 +138,12 @@ class GrantClient:
         self._client.call_reliably(CommitPartition(number, partition, claimant, rows), self._patience)
 
     def release(self, number: int, partition: int, claimant: str) -> None:
-        """Report that they have not been, and will not be; raises as :meth:`take`."""
+        """Report that the rows will not be handed to the train function; raises as :meth:`take`."""
         self._client.call_reliably(ReleasePartition(number, partition, claimant), self._patience)
 
 
 def check_rows(read: Mapping[int, int], committed: Mapping[int, int]) -> None:
-    """Raise ``RowsLostError`` unless nodes have committed of each partition as many rows as its feed task has read."""
+    """Raise ``RowsLostError`` unless, for each partition, nodes have committed as many rows as its feed task read."""
     wrong = [partition for partition, rows in sorted(read.items()) if committed.get(partition, 0) != rows]
     if wrong:
         some = [f"{p}: {read[p]} read, {committed.get(p, 0)} received" for p in wrong[:NAMED_PARTITIONS]]

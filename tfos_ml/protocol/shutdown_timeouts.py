@@ -1,8 +1,8 @@
-"""How long nodes may go on once there is nothing left to do for them, and what is said of those who were ended.
+"""How long nodes may continue when nothing is left to do for them, and the warnings about nodes that were ended.
 
-The chief, and without parameter servers all workers, end when their train function does: there is no grace, and no
-need of one. Workers beside a chief and parameter servers may serve the chief, or work by themselves; a parameter
-server serves for as long as anyone works; an evaluator may look once more at what was trained.
+The chief, and without parameter servers all workers, end when their train function returns; they have no timeout.
+Workers beside a chief and parameter servers may serve the chief or work independently. A parameter server serves while
+any node works. An evaluator may evaluate the trained model once more.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 LEASE_SETTING = "spark.tfos_ml.leaseTimeout"
 LEASE_SECONDS = 60.0
-"""The longest that driver and nodes believe in each other without a sign of life, by default.
+"""How long driver and nodes wait for a sign of life of each other, by default.
 
-Longer than the pauses that healthy programs have (garbage collection, a suspended laptop, a debugger), shorter than
-Spark's own ``spark.network.timeout`` of 120 s, so that Spark still knows of the tasks when the run is given up."""
+It is longer than pauses of healthy programs (garbage collection, a debugger). It is shorter than Spark's own
+``spark.network.timeout`` of 120 s, so that Spark still has the tasks when the run is given up."""
 WORKER_SETTING = "spark.tfos_ml.workerGrace"
 EVALUATOR_SETTING = "spark.tfos_ml.evaluatorGrace"
 NOTICE_SECONDS = 5.0
@@ -35,7 +35,7 @@ IDLE_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class ShutdownTimeouts:
-    """Seconds that nodes of a role may go on."""
+    """Seconds that nodes of a role may continue."""
 
     worker: float = 259200.0  # beside a chief and parameter servers, after the chief: 3 days, as shutdown() waits
     server: float = 5.0  # after the chief and all workers, as is the next
@@ -44,19 +44,19 @@ class ShutdownTimeouts:
 
 @dataclass(frozen=True)
 class Limit:
-    """A grace, and what has set it."""
+    """A shutdown timeout, and where it was set."""
 
     seconds: float
     source: str
 
     @classmethod
     def of_setting(cls, name: str, seconds: float) -> Limit:
-        """One that a setting or an argument has set."""
+        """The timeout of a setting or an argument."""
         return cls(seconds, f"{name}={seconds:g}")
 
 
 def limit_of(job_name: str, shutdown_timeouts: ShutdownTimeouts) -> Limit:
-    """The grace of a passive node."""
+    """The shutdown timeout of a passive node."""
     if job_name == "worker":
         return Limit.of_setting(WORKER_SETTING, shutdown_timeouts.worker)
     if job_name == "evaluator":
@@ -65,7 +65,7 @@ def limit_of(job_name: str, shutdown_timeouts: ShutdownTimeouts) -> Limit:
 
 
 def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:
-    """What to say of a node that was ended; None of a parameter server, which has nothing to lose."""
+    """The warning about a node that was ended; None for a parameter server, which has nothing to lose."""
     if job_name == "worker":
         return (
             f"{label} still worked {limit.seconds:g} s after the chief had ended, and was ended ({limit.source}): what "

@@ -1,9 +1,9 @@
-"""How the processes of a run reach each other: Arrow Flight over TLS that knows both ends.
+"""How the processes of a run call each other: Arrow Flight over TLS in which both sides prove their membership.
 
-The run's random token is its one secret. From it each process derives the key of the run's own
-certificate authority, with which it signs a certificate for itself. A server asks for such a
-certificate in the handshake, so without the token not one byte of a call is read; and a client
-sends nothing to a server that has none. Nothing of this is written to a disk.
+The run's random token is its only secret. Each process derives the key of the run's certificate
+authority from it and signs a certificate for itself. A server requests such a certificate in the
+handshake, so without the token it reads no byte of a call. A client sends nothing to a server
+without such a certificate. Tokens, keys and certificates are not written to disk.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from tfos_ml.protocol.codec import MessageError, decode, encode
 
 CLOSE_TIMEOUT = 5.0
 MAX_MESSAGE_BYTES = 8 << 20
-"""Of one message; rows and files travel in streams, which are read bit by bit."""
+"""The limit of one message. Rows and files travel in streams, which are read piece by piece."""
 
 _AUTHORITY, _MEMBER = "tfos-ml-authority", "tfos-ml-run"  # members are known by their token, not by their address
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256
-_KEY_BYTES = 48  # half as many again as the order has, so that all keys are equally likely
+_KEY_BYTES = 48  # 1.5 times those of the order, so that all keys are equally likely
 _SECRET_BYTES = 32
-_NOT_BEFORE, _NOT_AFTER = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)  # the run's end is the end
-_CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0)]  # nodes and driver reach each other without one
+_NOT_BEFORE, _NOT_AFTER = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)
+_CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0)]  # nodes and driver connect without a proxy
 
 Stream: TypeAlias = Callable[[Any, Any, Any], None]
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a process shows, and what it wants to see, in PEM."""
+    """A process's own certificate and key, and the authority that it trusts, in PEM."""
 
     authority: bytes
     certificate: bytes
@@ -57,7 +57,7 @@ class Credentials:
 
 @lru_cache(maxsize=8)
 def make_credentials(token: str) -> Credentials:
-    """Those of this process for the run that has this token."""
+    """The credentials of this process for the run with this token."""
     authority = _authority_key(token)
     own = ec.generate_private_key(ec.SECP256R1())
     return Credentials(
@@ -68,12 +68,12 @@ def make_credentials(token: str) -> Credentials:
 
 
 def node_secret(token: str) -> bytes:
-    """What the nodes of a run prove to each other; it does not give the token away to the programs that they run."""
+    """The secret with which nodes of a run authenticate each other; it does not reveal the token to their programs."""
     return HKDF(hashes.SHA256(), _SECRET_BYTES, salt=None, info=b"tfos_ml nodes").derive(token.encode())
 
 
 def _authority_key(token: str) -> ec.EllipticCurvePrivateKey:
-    """The same for all that have the token."""
+    """The key of the run's certificate authority; everyone with the token gets the same."""
     derived = HKDF(hashes.SHA256(), _KEY_BYTES, salt=None, info=b"tfos_ml certificate authority").derive(token.encode())
     return ec.derive_private_key(int.from_bytes(derived, "big") % (_ORDER - 1) + 1, ec.SECP256R1())
 
@@ -101,7 +101,7 @@ def _name(name: str) -> x509.Name:
 
 
 def connect(location: str, token: str, options: Mapping[str, int] | None = None) -> flight.FlightClient:
-    """A client of the server at `location`; its calls fail at once if the two have not the same token.
+    """A client of the server at `location`; its calls fail at once if the tokens differ.
 
     `options` are channel arguments of gRPC.
     """
@@ -134,7 +134,7 @@ def checked_credentials() -> Iterator[None]:
 class Service:
     """What a server offers, by the class of the message that asks for it.
 
-    An action takes the message and returns the answer, another one; puts and exchanges take the message and Arrow
+    An action takes the message and returns a message as its answer. Puts and exchanges take the message, and Arrow
     Flight's reader and writer of the stream that comes with it.
     """
 
@@ -144,9 +144,9 @@ class Service:
 
 
 class TransportServer:
-    """Listens from construction until it is closed, and answers nobody but members of the run.
+    """Listens from construction until it is closed, and answers only members of the run.
 
-    A mere address stands for any free port of it. No two services may offer the same message. Raises
+    For an address without ports, any free port is used. Two services may not offer the same message. Raises
     ``ClusterConfigError`` if it cannot listen there.
     """
 
@@ -177,7 +177,7 @@ class TransportServer:
         _take(self._puts, descriptor, reader, writer)
 
     def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-        """Take a stream of batches, and give another."""
+        """Take a stream of batches and return another."""
         _take(self._exchanges, descriptor, reader, writer)
 
     @property
@@ -186,12 +186,12 @@ class TransportServer:
         return self._close.alive
 
     def close(self) -> None:
-        """Stop listening; strangers that hold connections open do not hold this up. Again is fine."""
+        """Stop listening, even if strangers hold connections open. It may be called twice."""
         self._close()
 
 
 class _Listener(flight.FlightServerBase):
-    """Hands calls on. pyarrow never frees it, so it holds nothing else."""
+    """Passes calls on to a server. pyarrow never frees it, so it holds nothing else."""
 
     def __init__(self, location: str, credentials: Credentials, server: TransportServer):
         self._server = weakref.proxy(server)
@@ -247,7 +247,7 @@ def _close(listener: _Listener) -> None:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Raise ``OSError``, which says more than gRPC does, unless a port can be listened on."""
+    """Raise ``OSError`` if a port cannot be listened on; its text says more than that of gRPC."""
     for family, socket_type, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         with socket.socket(family, socket_type) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
@@ -267,7 +267,7 @@ def _take(offered: Mapping[type[Any], Stream], descriptor: flight.FlightDescript
 
 @contextlib.contextmanager
 def _refused() -> Iterator[None]:
-    """Around the decoding of a call: what is malformed is an error that Arrow Flight carries to the caller."""
+    """Within the context, malformed messages raise an error that Arrow Flight sends to the caller."""
     try:
         yield
     except MessageError as error:
@@ -275,7 +275,7 @@ def _refused() -> Iterator[None]:
 
 
 def _checked(content: Any) -> bytes:
-    """The bytes that a call carries, unless they are too many."""
+    """The bytes of a call; raises ``pa.ArrowInvalid`` if there are too many."""
     size = 0 if content is None else len(content)
     if size > MAX_MESSAGE_BYTES:
         raise pa.ArrowInvalid(f"the message has {size} bytes, expected at most {MAX_MESSAGE_BYTES}")
