@@ -17,7 +17,7 @@ _GRAPH_NODE = re.compile(r"^\s*\[\[\{\{(function_)?node |^<stack traces unavaila
 
 
 def excerpt(text: str, lines: int) -> str:
-    """The first and last lines of a text, at most `lines`, and none of them endless."""
+    """The first and last lines of a text, at most `lines`; long lines are shortened."""
     cut_lines = [line if len(line) <= LINE_CHARACTERS else line[:LINE_CHARACTERS] + CUT for line in text.splitlines()]
     if len(cut_lines) <= lines:
         return "\n".join(cut_lines)
@@ -26,7 +26,7 @@ def excerpt(text: str, lines: int) -> str:
 
 
 def message_excerpt(message: str) -> str:
-    """A message without the libraries' frames of a graph's making that TensorFlow puts into some."""
+    """A message without the frames of libraries that TensorFlow adds when a graph fails."""
     if _FRAME.search("\n".join(message.splitlines()[1:])) is None and "{{node" not in message:
         kept = message.splitlines()
     else:

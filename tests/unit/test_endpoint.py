@@ -90,7 +90,7 @@ def test_rows_arrive_as_they_were_and_stay_in_files_until_read(node):
     assert [(n, text, list(array)) for n, text, array in node.elements()] == given
     assert node.inlet.progress()["rows"] == 200
     for chunk in node.chunks():
-        node.inlet.take_up(ChunkReleased(chunk.path))
+        node.inlet.handle_message(ChunkReleased(chunk.path))
     assert not list(node.directory.iterdir())
 
 
@@ -111,7 +111,7 @@ def test_feeding_waits_for_room_and_goes_on(node, monkeypatch):
     feeding.start()
     feeding.join(0.3)
     assert feeding.is_alive()
-    node.inlet.take_up(ChunkReleased(node.chunks()[0].path))
+    node.inlet.handle_message(ChunkReleased(node.chunks()[0].path))
     feeding.join(10)
     assert node.inlet.progress()["rows"] == 2
 

@@ -155,7 +155,7 @@ class Feeder(RowSource):
         self._outstanding[chunk.path] = chunk.size
         self._send(ChunkReady(stream, chunk))
 
-    def take_up(self, message: Message) -> bool:
+    def handle_message(self, message: Message) -> bool:
         """See :class:`RowSource`."""
         match message:
             case Reading():

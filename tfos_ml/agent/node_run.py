@@ -237,7 +237,7 @@ class NodeRun:
     def _pump(self, timeout: float) -> None:
         """Handle what the process, the driver and the other nodes have sent; raise if the node has failed."""
         for event in self._monitor.events(timeout):
-            self._take_up(event)
+            self._handle_message(event)
         if self._link is not None:
             self._handle(self._link.driver())
         if self._spark_task.is_orphan():
@@ -266,7 +266,7 @@ class NodeRun:
                 case Fail():
                     raise NodeFailed(effect.failure)
 
-    def _take_up(self, message: messages.Message | ProcessExited) -> None:
+    def _handle_message(self, message: messages.Message | ProcessExited) -> None:
         match message:
             case ProcessExited() | messages.Heartbeat() | messages.BarrierReached() | messages.Returned() | Failure():
                 self._handle(message)
@@ -291,7 +291,7 @@ class NodeRun:
             case messages.Results():
                 self._outcome.results = message.path
             case _:
-                if not self._source.take_up(message):
+                if not self._source.handle_message(message):
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
 
     def _send(self, message: messages.Message) -> None:

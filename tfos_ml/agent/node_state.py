@@ -7,7 +7,7 @@ CLAIMED    its process runs; it waits for the other nodes         all nodes have
 JOINED     all nodes have met; it gets its rows                   all nodes have sent their row counts
 RUNNING    the nodes train; they meet at barriers                 all that train have ended
 DRAINING   workers beside a chief may still work                  none does; at once in a cluster without them
-DONE       no exchange is left; its process may have a grace      its process has ended, or is ended by the grace
+DONE       no exchange is left; its process may have a timeout    its process has ended, or its timeout is over
 ENDED      nothing changes any more
 =========  =====================================================  ==============================================
 

@@ -115,7 +115,7 @@ class ProgressLink:
     def _ping(self) -> bool:
         called_at = time.monotonic()
         try:
-            self._take_up(self._call(), called_at)
+            self._handle(self._call(), called_at)
         except Exception as error:  # whatever it is, training must not depend on it
             self.is_driver_gone = self._refusals.are_final() and self.answer is not None
             if not self._has_warned:
@@ -137,7 +137,7 @@ class ProgressLink:
             self._drop(max(0, first + len(reports) - self._first_report))
         return answer
 
-    def _take_up(self, answer: ProgressAnswer, called_at: float) -> None:
+    def _handle(self, answer: ProgressAnswer, called_at: float) -> None:
         self.heard_at, self.answer = called_at, answer
         self._refusals.forget()
         if self._on_answer is not None:

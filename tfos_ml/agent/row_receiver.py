@@ -241,7 +241,7 @@ class RowReceiver(RowSource):
     def _touch(self) -> None:
         self._touched = time.monotonic()
 
-    def take_up(self, message: Message) -> bool:
+    def handle_message(self, message: Message) -> bool:
         """See :class:`RowSource`; any message about rows proves that the process reads them."""
         with self._changed:
             match message:

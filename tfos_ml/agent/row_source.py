@@ -47,7 +47,7 @@ class RowSource(Protocol):
         """
         ...
 
-    def take_up(self, message: Message) -> bool:
+    def handle_message(self, message: Message) -> bool:
         """Handle a message of the process; False if it is not about rows."""
         ...
 

@@ -32,7 +32,7 @@ def _host() -> str:
 def _namespace(kind: str) -> str:
     try:
         return os.readlink(f"/proc/self/ns/{kind}")
-    except OSError:  # this kernel has none of the kind
+    except OSError:  # this kernel does not have this kind
         return ""
 
 

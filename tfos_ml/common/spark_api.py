@@ -26,7 +26,7 @@ def repartition_by_id(df: DataFrame, partitions: int, number: Column) -> DataFra
     """Put each row into the partition whose number is in an int column; runs no job."""
     if hasattr(type(df), "repartitionById"):  # an attribute of the DataFrame itself might be a column
         return df.repartitionById(partitions, number)
-    from pyspark.sql import functions as F  # where a model is served there is none
+    from pyspark.sql import functions as F  # a host that only serves a model has no pyspark
 
     keys = F.array(*map(F.lit, keys_of_partitions(partitions)))
     return df.repartition(partitions, F.element_at(keys, number.cast("int") + 1))

@@ -71,7 +71,7 @@ class PartitionAssigner:
         return self._rows[rank] + usual * sum(call.under_way[rank] for call in self._calls.values())
 
     def commit(self, number: int, partition: int, rows: int) -> None:
-        """Note that a node has taken over the rows of a partition; repeating the call changes nothing."""
+        """Record that a node has received the rows of a partition; repeating the call changes nothing."""
         call = self._calls.get(number)
         if call is None or partition not in call.assigned or partition in call.committed:
             return

@@ -129,7 +129,7 @@ class Checkpoints:
                 complete += 1
 
     def load(self) -> TrainingState | None:
-        """The newest whole checkpoint, the same on all workers; None if there is none.
+        """The newest complete checkpoint, the same on all workers; None if there is none.
 
         Raises ``ModelError`` if some worker cannot read what the chief can, and on the chief ``SupersededError`` if a
         later attempt comes meanwhile, and ``ModelDirError`` if the store fails.

@@ -120,7 +120,7 @@ def _ask(
 def _run(folder: Path, environment: Mapping[str, str], forking: Forking) -> None:
     variables = child_environment(NO_MARKER, os.cpu_count() or 1, environment)
     variables |= {
-        "CUDA_VISIBLE_DEVICES": "",  # a look at the model needs none of the driver's GPUs
+        "CUDA_VISIBLE_DEVICES": "",  # inspecting the model does not need the driver's GPUs
         "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", "1"),
         USES_KERAS: "1",
     }

@@ -121,10 +121,10 @@ def tensorboard_port(spark: SparkSession) -> int:
 
 
 def ports_of_variable(name: str) -> range | None:
-    """Ports that an environment variable of TensorFlowOnSpark names; None if it names none.
+    """Ports in an environment variable of TensorFlowOnSpark; None if it is empty.
 
-    Kubernetes sets variables of the same names for services: ``tcp://`` and an address, which are none of its. Raises
-    ``ClusterConfigError`` if it is no range of ports.
+    Kubernetes sets variables of the same names for services, to ``tcp://`` and an address. They are ignored. Raises
+    ``ClusterConfigError`` if the value is not a range of ports.
     """
     text = os.environ.get(name, "")
     return None if not text or "://" in text else _range_of(name, text)

@@ -15,7 +15,7 @@ from tfos_ml.protocol.codec import MessageError
 
 _LENGTH = struct.Struct("!I")
 MAX_BYTES = (1 << 29) - 1
-"""Of one message; any text that is none of these messages begins with a larger number."""
+"""The limit of one message. Any text that is not such a message begins with a larger number."""
 
 
 def frame(content: bytes) -> bytes:

@@ -23,7 +23,7 @@ class Start(Struct, frozen=True):
     """All nodes have met: run the train function. The first message, and the only one of its kind."""
 
     payload: str  # file of the pickled train function and its arguments
-    directory: str  # for files of the process; goes with the node
+    directory: str  # for files of the process; deleted when the node ends
     rank: int  # in the run
     job_name: str  # in the node's TensorFlow cluster, as are the next two
     task_index: int

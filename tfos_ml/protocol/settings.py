@@ -18,7 +18,7 @@ _ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.r
 
 
 def encryption_of(spark: SparkSession) -> list[str]:
-    """The settings that have Spark encrypt what goes from host to host; none of a local session, which has one host."""
+    """The settings with which Spark encrypts data between hosts; empty for a local session, which has one host."""
     return [name for name in _ENCRYPTION if not is_local(spark) and str(spark.conf.get(name, "")).lower() == "true"]
 
 
@@ -60,7 +60,7 @@ class NodeSettings:
     returns: bool = False  # whether the train function's return value goes to the driver
     instances: int | None = None  # of TFParallel, each a cluster of its own
     queues: list[str] | None = None  # of a TFCluster
-    encrypts: bool = False  # whether Spark is told to encrypt what goes from host to host
+    encrypts: bool = False  # whether Spark encrypts data between hosts
     release_port: bool = True  # whether the node's port is freed before the train function is called
     telemetry: Telemetry = Telemetry()
     spool_memory: int | None = None  # bytes of rows that a node holds in memory; None: a share of what is free

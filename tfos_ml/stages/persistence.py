@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PART_BYTES = 1 << 20
 ROW_GROUP_PARTS = 16
 _VERSION = "tfosMlVersion"
-_SECRET, _UNSAVED = "nodeEnv", "nodeEnvNames"  # values may be secrets, and whoever reads the files would read them
+_SECRET, _UNSAVED = "nodeEnv", "nodeEnvNames"  # values may be secrets, which everyone who can read the files could read
 _MARK = "save.id"  # on Spark Connect, in the data of each save
 _LIMITS = {"spark.driver.maxResultSize": "1g", "spark.rpc.message.maxSize": "128"}
 _NO_FILESYSTEM = re.compile(r"ClassNotFoundException: .*|No FileSystem for scheme .*")

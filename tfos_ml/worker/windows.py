@@ -71,7 +71,7 @@ def _loaded(order: Int64s, cuts: Int64s, span: tuple[int, int], load: Load, befo
 def window_bounds(total: int, rows_in_window: int, edges: Int64s) -> list[int]:
     """Places at which windows begin, and the number of all rows.
 
-    A window ends at the last of the `edges` that it has room for, where it is full if there is none.
+    A window ends at the last of the `edges` for which it has room. Without such an edge, it ends when it is full.
     """
     bounds = [0]
     while bounds[-1] < total or len(bounds) == 1:
