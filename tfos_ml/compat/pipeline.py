@@ -89,30 +89,30 @@ def _fed(value: Any) -> int:
 _INTEGER, _TEXT, _FLAG = TypeConverters.toInt, TypeConverters.toString, TypeConverters.toBoolean
 _DICT = TFTypeConverters.toDict
 
-HasBatchSize = _mixin("HasBatchSize", batch_size=("rows of a batch", _INTEGER, 100))
-HasClusterSize = _mixin("HasClusterSize", cluster_size=("number of nodes", _INTEGER, 1))
-HasEpochs = _mixin("HasEpochs", epochs=("how often the rows are fed", _INTEGER, 1))
-HasExportDir = _mixin("HasExportDir", export_dir=("directory of the SavedModel", _TEXT, None))
-HasGraceSecs = _mixin(
+HasBatchSize: Any = _mixin("HasBatchSize", batch_size=("rows of a batch", _INTEGER, 100))
+HasClusterSize: Any = _mixin("HasClusterSize", cluster_size=("number of nodes", _INTEGER, 1))
+HasEpochs: Any = _mixin("HasEpochs", epochs=("how often the rows are fed", _INTEGER, 1))
+HasExportDir: Any = _mixin("HasExportDir", export_dir=("directory of the SavedModel", _TEXT, None))
+HasGraceSecs: Any = _mixin(
     "HasGraceSecs", grace_secs=("seconds that evaluators and parameter servers have after the training", _INTEGER, 30)
 )
-HasInputMapping = _mixin("HasInputMapping", input_mapping=("{column: tensor name}", _DICT, {}))
-HasInputMode = _mixin("HasInputMode", input_mode=("who reads the data", _fed, TFCluster.InputMode.SPARK))
-HasMasterNode = _mixin("HasMasterNode", master_node=("job name of the chief", _TEXT, "chief"))
-HasModelDir = _mixin("HasModelDir", model_dir=("directory of checkpoints", _TEXT, None))
-HasNumPS = _mixin(
+HasInputMapping: Any = _mixin("HasInputMapping", input_mapping=("{column: tensor name}", _DICT, {}))
+HasInputMode: Any = _mixin("HasInputMode", input_mode=("who reads the data", _fed, TFCluster.InputMode.SPARK))
+HasMasterNode: Any = _mixin("HasMasterNode", master_node=("job name of the chief", _TEXT, "chief"))
+HasModelDir: Any = _mixin("HasModelDir", model_dir=("directory of checkpoints", _TEXT, None))
+HasNumPS: Any = _mixin(
     "HasNumPS",
     num_ps=("number of parameter servers", _INTEGER, 0),
     driver_ps_nodes=("whether parameter servers run on the driver", _FLAG, False),
 )
-HasOutputMapping = _mixin("HasOutputMapping", output_mapping=("{output name: column}", _DICT, {}))
-HasProtocol = _mixin("HasProtocol", protocol=("passed on to the train function only", _TEXT, "grpc"))
-HasReaders = _mixin("HasReaders", readers=("passed on to the train function only", _INTEGER, 1))
-HasSignatureDefKey = _mixin("HasSignatureDefKey", signature_def_key=("signature of the SavedModel", _TEXT, None))
-HasSteps = _mixin("HasSteps", steps=("passed on to the train function only", _INTEGER, 1000))
-HasTagSet = _mixin("HasTagSet", tag_set=("tags of the SavedModel, separated by commas", _TEXT, None))
-HasTensorboard = _mixin("HasTensorboard", tensorboard=("whether the chief starts TensorBoard", _FLAG, False))
-HasTFRecordDir = _mixin("HasTFRecordDir", tfrecord_dir=("passed on to the train function only", _TEXT, None))
+HasOutputMapping: Any = _mixin("HasOutputMapping", output_mapping=("{output name: column}", _DICT, {}))
+HasProtocol: Any = _mixin("HasProtocol", protocol=("passed on to the train function only", _TEXT, "grpc"))
+HasReaders: Any = _mixin("HasReaders", readers=("passed on to the train function only", _INTEGER, 1))
+HasSignatureDefKey: Any = _mixin("HasSignatureDefKey", signature_def_key=("signature of the SavedModel", _TEXT, None))
+HasSteps: Any = _mixin("HasSteps", steps=("passed on to the train function only", _INTEGER, 1000))
+HasTagSet: Any = _mixin("HasTagSet", tag_set=("tags of the SavedModel, separated by commas", _TEXT, None))
+HasTensorboard: Any = _mixin("HasTensorboard", tensorboard=("whether the chief starts TensorBoard", _FLAG, False))
+HasTFRecordDir: Any = _mixin("HasTFRecordDir", tfrecord_dir=("passed on to the train function only", _TEXT, None))
 
 
 class Namespace(argparse.Namespace):
