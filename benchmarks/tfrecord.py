@@ -27,12 +27,13 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
+from tfos_ml.tfrecord.commit import commit
 from tfos_ml.tfrecord.encoding import encode
 from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.options import Options
 from tfos_ml.tfrecord.reading import read
-from tfos_ml.tfrecord.writing import Destination, commit, write_rows
+from tfos_ml.tfrecord.writing import Destination, write_rows
 
 BATCH = 1000  # records that TensorFlow parses at once
 
