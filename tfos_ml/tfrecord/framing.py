@@ -49,13 +49,16 @@ def find_frames(data: Array) -> Frames:
     """Where the records in some bytes lie, up to the first that is not whole or whose length is damaged."""
     view, size = data.data, len(data)
     begins: list[int] = []
-    unpack, position, is_cut = _LENGTH.unpack_from, 0, False
-    while position <= size - HEADER and not is_cut:
+    append, unpack, last = begins.append, _LENGTH.unpack_from, size - HEADER
+    position, is_cut = 0, False
+    while position <= last:
         (length,) = unpack(view, position)
-        begins.append(position)
-        is_cut = position + length + HEADER + FOOTER > size  # or its length is damaged
-        if not is_cut:
-            position += length + HEADER + FOOTER
+        append(position)
+        follower = position + length + (HEADER + FOOTER)
+        if follower > size:  # or its length is damaged
+            is_cut = True
+            break
+        position = follower
     at = np.array(begins, np.int64)
     right = _lengths_are_right(data, at)
     broken = not right.all()
