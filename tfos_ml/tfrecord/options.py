@@ -25,8 +25,10 @@ _CODECS = {
 }
 _DOUBLES = ("float", "bytes")
 _PATHS = ("path", "paths")
-_NAMES = ("recordType", "codec", "compression", "mode", "columnNameOfCorruptRecord", "binaryFeatures")
-_NAMES += ("sampleRecords", "maxPartitionBytes", "partitionBy", "doubles")
+_NAMES = (
+    *("recordType", "codec", "compression", "mode", "columnNameOfCorruptRecord", "binaryFeatures"),
+    *("sampleRecords", "maxPartitionBytes", "partitionBy", "doubles"),
+)
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,10 @@ def plan_read(
 
 def _saved_schema(data_set: DataSet) -> dict[str, Any]:
     """What the files of the schema say; nothing unless each path has one."""
-    distinct = {json.dumps(schema, sort_keys=True): schema for schema in data_set.schemas}
-    if len(distinct.keys() - {"null"}) > 1:
+    saved = [schema for schema in data_set.schemas if schema is not None]
+    if any(schema != saved[0] for schema in saved):
         raise ColumnTypeError("The directories hold different columns, by the schemas beside them. Read them apart.")
-    return next(iter(distinct.values())) or {} if len(distinct) == 1 else {}
+    return saved[0] if saved and len(saved) == len(data_set.schemas) else {}
 
 
 def _schema(data_set: DataSet, options: Options, saved: dict[str, Any]) -> StructType:
