@@ -11,15 +11,16 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError
+from tfos_ml.tfrecord.commit import ERROR, prepare
 from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode
 from tfos_ml.tfrecord.feature_types import EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import find
 from tfos_ml.tfrecord.functions import read, write
-from tfos_ml.tfrecord.inference import infer, schema_of, seen_in
+from tfos_ml.tfrecord.inference import Seen, add_records, infer, schema_of
 from tfos_ml.tfrecord.options import Options
 from tfos_ml.tfrecord.plan import plan_read
-from tfos_ml.tfrecord.writing import ERROR, Destination, prepare
+from tfos_ml.tfrecord.writing import Destination
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -151,7 +152,8 @@ def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) ->
     from pyspark.sql import Row
 
     records = [bytes(record[0]) for record in iter]
-    seen = seen_in(records, EXAMPLE, "the records")
+    seen: dict[str, Seen] = {}
+    add_records(seen, records, EXAMPLE, "the records")
     for feature in seen.values():
         feature.is_array = True
     schema = schema_of(seen, binary_features)
