@@ -140,7 +140,9 @@ def infer_schema(example: tf.train.Example, binary_features: Collection[str] = (
 
     `binary_features` are bytes, not text.
     """
-    return _spark_schema(schema_of(seen_in([example.SerializeToString()], EXAMPLE, "the example"), binary_features))
+    seen: dict[str, Seen] = {}
+    add_records(seen, [example.SerializeToString()], EXAMPLE, "the example")
+    return _spark_schema(schema_of(seen, binary_features))
 
 
 def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) -> list[Row]:
