@@ -31,7 +31,7 @@ def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
     partition, place = F.shiftright(row, PARTITION_SHIFT), row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
     try:
         by_bucket = repartition_by_id(rows, buckets, F.pmod(round_robin_number(row), F.lit(buckets)).cast("int"))
-        options = {"parquet.block.size": ROW_GROUP_BYTES, "maxRecordsPerFile": 0}
+        options: dict[str, int | str] = {"parquet.block.size": ROW_GROUP_BYTES, "maxRecordsPerFile": 0}
         options |= {f"parquet.enable.dictionary#{path}": "false" for path in _paths_of_floats(rows.schema)}
         by_bucket.sortWithinPartitions(ROW_COLUMN).write.options(**options).parquet(path)
         by_partition = spark.read.schema(f"{ROW_COLUMN} bigint").parquet(path).groupBy(partition)
