@@ -39,7 +39,7 @@ def assert_accurate(text):
 
 
 def assert_picture(path):
-    """A picture of a useful size that is not of one colour."""
+    """A picture of a useful size that is not of one color."""
     pixels = matplotlib.image.imread(path)
     assert min(pixels.shape[:2]) > 300
     assert pixels[..., :3].std() > 0.1

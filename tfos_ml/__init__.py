@@ -9,7 +9,7 @@ Folders are the places where code runs; imports point downwards only (``make lin
 ``tfcluster/``  ``TFCluster``, ``TFParallel``: clusters that a program leads itself
 ``stages/``     what users put into a Pipeline: estimators, models, Params, persistence
 ``keras/``      Keras training, in the worker, and the driver's look at a Keras model
-``driver/``     one run, on the driver: started, watched, cancelled, closed
+``driver/``     one run, on the driver: started, watched, canceled, closed
 ``agent/``      one node, seen from its Spark task: the supervisor of its process
 ``worker/``     inside the TensorFlow process of a node
 ``inference/``  SavedModel -> archive -> executor -> Arrow UDF -> columns

@@ -28,7 +28,7 @@
     ├── MissingPackageError          pyspark, TensorFlow or MLflow is not installed
     ├── NoSummaryError               a model that was not made by fit has no summary
     ├── RowsLostError                nodes of a TFCluster took other rows than the input has
-    ├── FitCancelledError            the Spark job was cancelled, or the session stopped
+    ├── FitCancelledError            the Spark job was canceled, or the session stopped
     ├── ResultSizeError              the results exceed spark.driver.maxResultSize
     ├── ReservationTimeoutError      the nodes did not all start in time
     ├── ShutdownTimeoutError         the nodes of a TFCluster did not all end in time
@@ -208,7 +208,7 @@ class RowsLostError(TfosMlError):
 
 
 class FitCancelledError(TfosMlError):
-    """The Spark job of a fit was cancelled from outside, or its session was stopped."""
+    """The Spark job of a fit was canceled from outside, or its session was stopped."""
 
 
 class ResultSizeError(TfosMlError):

@@ -45,7 +45,7 @@ def spark(sessions):
     return sessions.get(LOCAL)
 
 
-def labelled(spark):
+def labeled(spark):
     """About 3 MB."""
     x = F.transform(F.sequence(F.lit(1), F.lit(500)), lambda i: F.sin(i * F.col("id")).cast("float"))
     return spark.range(0, 1500, 1, 4).select(x.alias("features"), F.cos("id").alias("label"))
@@ -60,7 +60,7 @@ def fitted(spark, workers, budget, **params):
     model.compile(keras.optimizers.Adam(0.01), "mse")
     fixed = {"batchSize": 64, "epochs": 2, "shuffle": False, "verbose": 0}
     with setting(spark, "spoolMemory", budget):
-        return KerasEstimator(model=model, clusterSize=workers, **{**fixed, **params}).fit(labelled(spark))
+        return KerasEstimator(model=model, clusterSize=workers, **{**fixed, **params}).fit(labeled(spark))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_weights_are_the_same_bit_for_bit_with_a_small_budget(spark, workers, pa
     with told:
         small = fitted(spark, workers, "300k", **params)
     assert large.summary.history == small.summary.history
-    rows = labelled(spark).limit(20)
+    rows = labeled(spark).limit(20)
     one, other = (np.array([r[0] for r in m.transform(rows).select("prediction").collect()]) for m in (large, small))
     assert one.tolist() == other.tolist()
 

@@ -54,7 +54,7 @@ def test_nodes_that_do_not_read_or_end_are_named_and_ended(spark, tmp_path):
         cluster.shutdown(grace_secs=300, timeout=1)
 
 
-def test_a_cancelled_job_ends_the_nodes_that_it_holds(spark, tmp_path):
+def test_a_canceled_job_ends_the_nodes_that_it_holds(spark, tmp_path):
     cluster = start(spark, train_functions.hang_with_grandchild, tmp_path, InputMode.TENSORFLOW, nodes=1)
     pids = running(tmp_path, 1)
     spark.sparkContext.cancelAllJobs()

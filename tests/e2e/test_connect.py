@@ -92,9 +92,9 @@ def make_model():
     model.compile(keras.optimizers.Adam(0.3), "binary_crossentropy")
     return model
 
-labelled = df.withColumn("label", (F.col("features") > 50).cast("int"))
+labeled = df.withColumn("label", (F.col("features") > 50).cast("int"))
 job = KerasEstimator(model=make_model, adaptLayers=["scale"], epochs=20, validationSplit=0.2, verbose=0)
-scored = job.fit(labelled).transform(labelled)
+scored = job.fit(labeled).transform(labeled)
 types = dict(scored.dtypes)
 print("types", types["probability"], types["prediction"])
 print("right", scored.where("prediction = label").count() > 90)

@@ -129,8 +129,8 @@ def gone(pids: list[int]) -> bool:
     return not any(map(alive, pids))
 
 
-@pytest.mark.corner("A cancelled job leaves nothing")
-def test_cancelled_job_leaves_nothing_and_other_jobs_go_on(any_spark, tmp_path):
+@pytest.mark.corner("A canceled job leaves nothing")
+def test_canceled_job_leaves_nothing_and_other_jobs_go_on(any_spark, tmp_path):
     slots = 4
     thread, raised = fit_in_thread(
         lambda: estimator(train_functions.hang_with_grandchild, tmp_path, clusterSize=slots - 1).fit(

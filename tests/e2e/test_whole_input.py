@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from tfos_ml.agent.task_input import whole
+from tfos_ml.agent.task_input import checked_complete
 from tfos_ml.errors import InputLostError
 
 ROWS = 60_000
@@ -41,7 +41,7 @@ def count(path, batches):
 
 def test_spark_ends_a_broken_input_as_if_it_were_whole_and_we_tell_them_apart(spark, tmp_path):
     seen = {}
-    for name, guard in {"spark": iter, "ours": whole}.items():
+    for name, guard in {"spark": iter, "ours": checked_complete}.items():
         path = tmp_path / name
         with pytest.raises((PySparkException, Py4JJavaError), match="this row cannot be read"):
             broken(spark).mapInArrow(lambda b, path=path, guard=guard: count(path, guard(b)), "x long").collect()
@@ -58,7 +58,7 @@ def test_a_whole_input_is_known_as_such(spark, tmp_path, kind):
     path, rows = tmp_path / "seen", 0 if kind == "empty" else 1000
 
     def see(items):
-        return count(path, whole(items))
+        return count(path, checked_complete(items))
 
     df = spark.range(0, rows, 1, 1)
     if kind in ("DataFrame", "empty"):

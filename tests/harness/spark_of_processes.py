@@ -211,7 +211,7 @@ class Stage:
     barrier: bool
     reads: Callable[[Any], Iterable[Any]]
     write: Callable[[Any, Iterator[Any]], None]
-    cancelled: bool = False
+    canceled: bool = False
     tags: set[str] = field(default_factory=set)
 
     def run(self) -> list[Any]:
@@ -253,7 +253,7 @@ class Stage:
         self._tasks.append(Task(order, self.source, self.write))
 
     def _step(self) -> None:
-        if self.cancelled:
+        if self.canceled:
             raise SparkError("[SPARK_JOB_CANCELLED] Job 3 cancelled part of cancelled job tags. SQLSTATE: XXKDA")
         running = {task.answers: task for task in self._tasks if task.end is None}
         for answers in multiprocessing.connection.wait(list(running), 0.05):
@@ -401,7 +401,7 @@ class Context:
 
     def cancelJobsWithTag(self, tag: str) -> None:
         for stage in list(self._spark.stages):
-            stage.cancelled = stage.cancelled or tag in stage.tags
+            stage.canceled = stage.canceled or tag in stage.tags
 
     def parallelize(self, values: Sequence[Any], size: int) -> Elements:
         ends = [len(values) * rank // size for rank in range(size + 1)]

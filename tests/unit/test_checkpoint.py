@@ -135,7 +135,7 @@ class TestCheckpoints:
         for epoch in (1, 2):
             checkpoints().save(state_of(epoch))
         damage(epoch_folder(tmp_path, 2), file, how)
-        with pytest.warns(UserWarning, match="Checkpoint epoch-00002-run .* is not whole and is passed over"):
+        with pytest.warns(UserWarning, match="Checkpoint epoch-00002-run .* is incomplete and is skipped"):
             found = checkpoints().load()
         assert_same(found, state_of(1))
 

@@ -9,7 +9,7 @@ from node_tasks import make_task
 from tfos_ml import errors
 from tfos_ml.agent import node_events as e
 from tfos_ml.agent.identity import identity_of
-from tfos_ml.agent.node_state import COLLATERAL_SECONDS, CULPRIT_SECONDS, UNFINISHED, NodeState, Phase, Process
+from tfos_ml.agent.node_state import COLLATERAL_SECONDS, CULPRIT_SECONDS, UNFINISHED, NodeState, Phase, ProcessState
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_messages import Ending, ProgressAnswer
@@ -49,7 +49,7 @@ class Nodes:
     def handle(self, rank, event):
         for effect in self.states[rank].handle(event, self.now):
             match effect:
-                case e.Send():
+                case e.SendToProcess():
                     self.sent[rank].append(effect.message)
                 case e.Exchange():
                     assert self._mine[rank] is None
@@ -148,9 +148,9 @@ class TestGrace:
             nodes.end(WORKER)
         nodes.end(CHIEF)
         nodes.tick(seconds - 0.1)
-        assert nodes.states[rank].process is Process.RUNS
+        assert nodes.states[rank].process is ProcessState.RUNS
         nodes.tick(0.2)
-        assert nodes.states[rank].process is Process.OVER
+        assert nodes.states[rank].process is ProcessState.ENDED_WELL
         assert (nodes.states[rank].ended_at_work is None) is (rank == PS)
 
     def test_one_that_only_serves_has_none(self, with_helper):
@@ -167,12 +167,12 @@ class TestGrace:
         nodes.end(1)
         nodes.handle(0, e.DriverSeen(ProgressAnswer(False), 0.0, False))
         nodes.tick(100.0)
-        assert nodes.states[0].process is Process.RUNS
+        assert nodes.states[0].process is ProcessState.RUNS
         nodes.handle(0, e.DriverSeen(ProgressAnswer(False, ending=Ending(Limit(7.0, "grace_secs=7"))), 0.0, False))
         nodes.tick(6.9)
-        assert nodes.states[0].process is Process.RUNS
+        assert nodes.states[0].process is ProcessState.RUNS
         nodes.tick(0.2)
-        assert nodes.states[0].process is Process.OVER
+        assert nodes.states[0].process is ProcessState.ENDED_WELL
 
 
 def failure_of(effects):
@@ -205,7 +205,7 @@ class TestProcess:
         state = make_state()
         state.handle(m.Returned(), 0.0)
         state.handle(e.ProcessExited(0), 0.0)
-        assert (state.process, failure_of(state.handle(e.Tick(0, None), 0.0))) == (Process.OVER, None)
+        assert (state.process, failure_of(state.handle(e.Tick(0, None), 0.0))) == (ProcessState.ENDED_WELL, None)
 
     @pytest.mark.parametrize(("sent", "returncode"), [((COLLATERAL,), 1), ((), -6)], ids=["said so", "SIGABRT"])
     def test_what_may_be_collateral_is_due_once_all_others_have_shown_that_they_live(self, sent, returncode):
@@ -338,7 +338,7 @@ def test_whatever_comes_in_whatever_order_the_promises_hold(seed):
             phases.append(state.phase)
             assert state.phase >= before
             assert all(state.since[phase] == at for phase, at in since.items())  # a grace begins once
-            assert process is not Process.OVER or state.process is Process.OVER
+            assert process is not ProcessState.ENDED_WELL or state.process is ProcessState.ENDED_WELL
             has_returned = has_returned or isinstance(event, m.Returned)
             in_exchange = in_exchange and not isinstance(event, e.Exchanged)
             for effect in effects:
@@ -347,7 +347,7 @@ def test_whatever_comes_in_whatever_order_the_promises_hold(seed):
                     in_exchange = True
             failed = failure_of(effects)
             assert failed is None or (state.phase is Phase.ENDED and effects[-1].failure is failed)
-            if is_active and state.process is Process.OVER:
+            if is_active and state.process is ProcessState.ENDED_WELL:
                 assert has_returned
             if (idle := state._idle_since()) is not None:
                 graces.add(idle)

@@ -17,7 +17,7 @@ COMING_AGAIN = [
     errors.ParamError("epochs"),
     errors.DestinationError("exportDir"),
     errors.EmptyDataError("no rows"),
-    errors.FitCancelledError("cancelled"),
+    errors.FitCancelledError("canceled"),
     KeyboardInterrupt(),
 ]
 

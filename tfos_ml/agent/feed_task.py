@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.agent.task_input import whole
+from tfos_ml.agent.task_input import checked_complete
 from tfos_ml.data import blocks, rdd_to_arrow
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.arrow_to_rdd import to_elements
@@ -83,13 +83,13 @@ def _partition() -> int:
 
 def feed_elements(spec: FeedSpec, partition: int, elements: Iterable[Any]) -> Iterator[tuple[int, int | None]]:
     """Feed the elements of an RDD's partition; yields its number and their count, None if no node wants them."""
-    yield partition, _put(spec, partition, rdd_to_arrow.to_batches(whole(elements)))
+    yield partition, _put(spec, partition, rdd_to_arrow.to_batches(checked_complete(elements)))
 
 
 def feed_batches(spec: FeedSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Feed the rows of a DataFrame's partition; yields its number and their count, null if no node wants them."""
     partition = _partition()
-    fed = _put(spec, partition, map(_plain_batch, whole(batches)))
+    fed = _put(spec, partition, map(_plain_batch, checked_complete(batches)))
     yield pa.RecordBatch.from_pydict(
         {"partition": pa.array([partition], pa.int32()), "rows": pa.array([fed], pa.int64())}
     )
@@ -97,7 +97,7 @@ def feed_batches(spec: FeedSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 def infer_elements(spec: FeedSpec, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
     """A result for each element of an RDD's partition, in order."""
-    for answer in _exchange(spec, partition, rdd_to_arrow.to_batches(whole(elements))):
+    for answer in _exchange(spec, partition, rdd_to_arrow.to_batches(checked_complete(elements))):
         yield from to_elements(answer, lists=True)
 
 
@@ -106,7 +106,7 @@ def infer_batches(spec: FeedSpec, results: pa.Schema, batches: Iterable[pa.Recor
     given: deque[pa.RecordBatch] = deque()
 
     def remembered() -> Iterator[pa.RecordBatch]:
-        for batch in whole(batches):
+        for batch in checked_complete(batches):
             if batch.num_rows:
                 given.append(batch)
                 yield _plain_batch(batch)
@@ -150,7 +150,7 @@ def _put(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> i
     claimant = uuid.uuid4().hex
     put = PutPartition(spec.number, partition, claimant, spec.stream, spec.epochs, float(spec.feed_timeout))
     sent, is_settled, has_sent_all = 0, False, False
-    with _Call(spec, partition, _dealt(spec, partition), may_end=True) as call:
+    with _Call(spec, partition, _assigned_node(spec, partition), may_end=True) as call:
         try:
             writer, reader = call.client.do_put(command(put), blocks.MESSAGE_SCHEMA, call.options)
             with writer:
@@ -209,7 +209,7 @@ def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch])
                 yield from blocks.read(block)
 
 
-def _dealt(spec: FeedSpec, partition: int) -> FeedNode:
+def _assigned_node(spec: FeedSpec, partition: int) -> FeedNode:
     """The node that the driver assigns a partition to. Any node once the call has ended: that node refuses the rows."""
     host = address_towards(spec.control["location"])
     try:

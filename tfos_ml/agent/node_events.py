@@ -77,7 +77,7 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True)
-class Send:
+class SendToProcess:
     """Send a message to the process."""
 
     message: Message
@@ -97,4 +97,4 @@ class Fail:
     failure: Failure
 
 
-Effect: TypeAlias = Send | Exchange | Fail
+Effect: TypeAlias = SendToProcess | Exchange | Fail

@@ -111,7 +111,10 @@ class ResourceClaim:
         return child_environment(marker, self._spark_task.cpus, {**gpus, **own, **task.environment})
 
     def _find_log_dir(self, scratch: str) -> str:
-        """Those of a TensorBoard that the run starts stay, unlike all else in `scratch`, but for what is uploaded."""
+        """The directory for event files: in `scratch`, which is deleted, unless they should outlive the node.
+
+        They should if ``logDir`` is a local path, or if the run starts TensorBoard and nothing uploads them.
+        """
         settings = self._member.task.settings
         if settings.log_dir and settings.log_store is None:
             return settings.absolute_path(settings.log_dir)

@@ -24,7 +24,7 @@ EXAMPLE_BYTES = results.PAYLOAD_BYTES
 
 
 @dataclass
-class Outcome:
+class NodeResult:
     """What the process has sent to the supervisor so far."""
 
     reports: list[dict[str, Any]] = field(default_factory=list)  # metrics, in order

@@ -25,13 +25,13 @@ from tfos_ml.agent.node_events import (
     Orphaned,
     ProcessExited,
     RowsCounted,
-    Send,
+    SendToProcess,
     Tick,
 )
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import NodeResources
-from tfos_ml.agent.node_result import Outcome
-from tfos_ml.agent.node_state import NodeState, Phase, Process
+from tfos_ml.agent.node_result import NodeResult
+from tfos_ml.agent.node_state import NodeState, Phase, ProcessState
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_infos
@@ -100,7 +100,7 @@ class NodeRun:
         self._monitor = ProcessMonitor(resources.child, resources.channel)
         self._exchange: Future[list[str]] | None = None  # with the other nodes, under way
         self._source = self._row_source()
-        self._outcome = Outcome()
+        self._outcome = NodeResult()
         self._link: ProgressLink | None = None
         self._address = ""
         self._started = time.monotonic()
@@ -142,7 +142,7 @@ class NodeRun:
         about: dict[str, Any] = {
             "host": self._member.host,
             "child_silent": self._monitor.silent,
-            "returned": state.process is Process.OVER,
+            "returned": state.process is ProcessState.ENDED_WELL,
         }
         tensorboard = self._resources.tensorboard
         if tensorboard is not None:
@@ -232,7 +232,7 @@ class NodeRun:
 
     @property
     def _is_returned(self) -> bool:
-        return self._state.process is Process.OVER
+        return self._state.process is ProcessState.ENDED_WELL
 
     def _pump(self, timeout: float) -> None:
         """Handle what the process, the driver and the other nodes have sent; raise if the node has failed."""
@@ -258,7 +258,7 @@ class NodeRun:
         """Pass an event to the node's state, and carry out the effects."""
         for effect in self._state.handle(event, time.monotonic()):
             match effect:
-                case Send():
+                case SendToProcess():
                     self._send(effect.message)
                 case Exchange():
                     self._exchange = self._rendezvous.exchange(encode_text(effect.mine))

@@ -12,8 +12,8 @@ ENDED      nothing changes any more
 =========  =====================================================  ==============================================
 
 A failure leads from any phase to ENDED. The state of the process is kept beside the phase, since the process may end in
-any phase: it RUNS, has FAILED (if this may be the consequence of another node's end, it is judged later), or is OVER
-without a failure of the node.
+any phase: it RUNS, has FAILED (if this may be the consequence of another node's end, it is judged later), or has
+ENDED_WELL.
 
 After the nodes have met, they hold exchanges, one after the other. In each, every node sends a message and gets the
 messages of all. In the first, nodes send their row counts, and so agree on the number of steps. After that, a node
@@ -41,7 +41,7 @@ from tfos_ml.agent.node_events import (
     Orphaned,
     ProcessExited,
     RowsCounted,
-    Send,
+    SendToProcess,
     Tick,
 )
 from tfos_ml.agent.process import describe_exit
@@ -75,10 +75,10 @@ class Phase(enum.IntEnum):
     CLAIMED, JOINED, RUNNING, DRAINING, DONE, ENDED = range(6)
 
 
-class Process(enum.Enum):
+class ProcessState(enum.Enum):
     """Whether a node's TensorFlow process runs, and how it ended."""
 
-    RUNS, FAILED, OVER = range(3)
+    RUNS, FAILED, ENDED_WELL = range(3)
 
 
 class NodeState:
@@ -100,7 +100,7 @@ class NodeState:
         The current phase.
     since : dict of Phase to float
         When it entered each phase so far; one exchange may lead through two phases.
-    process : Process
+    process : ProcessState
         The state of its process.
     serves : bool
         The train function only waits in ``tf.distribute.Server.join``.
@@ -121,7 +121,7 @@ class NodeState:
         self._is_standalone = is_standalone
         self.phase = Phase.CLAIMED
         self.since: dict[Phase, float] = {}
-        self.process = Process.RUNS
+        self.process = ProcessState.RUNS
         self.serves = False
         self.broken_at: float | None = None
         self.limit = limit_of(member.role.job_name, member.task.shutdown_timeouts)
@@ -145,7 +145,7 @@ class NodeState:
     @property
     def works(self) -> bool:
         """Whether the process may still do work of its own, not just serve others."""
-        return not (self.process is Process.OVER or self.serves)
+        return not (self.process is ProcessState.ENDED_WELL or self.serves)
 
     @property
     def wants_counts(self) -> bool:
@@ -175,7 +175,7 @@ class NodeState:
                 self._has_returned = True
             case Failure():
                 self._failure = event
-            case ProcessExited() if self.process is Process.RUNS:
+            case ProcessExited() if self.process is ProcessState.RUNS:
                 self._exit(event.returncode, now)
             case DriverSeen():
                 self._heed_driver(event, now)
@@ -229,9 +229,9 @@ class NodeState:
 
     def _exit(self, returncode: int | None, now: float) -> None:
         if returncode == 0 and self._failure is None and self._has_returned:
-            self.process = Process.OVER
+            self.process = ProcessState.ENDED_WELL
             return
-        self.process = Process.FAILED
+        self.process = ProcessState.FAILED
         if returncode is None:
             self._fail(errors.NodeExitError, "the process closed its channel but does not end")
             return
@@ -249,9 +249,9 @@ class NodeState:
         assert self._failure is not None
         is_own = not self.serves and self.broken_at is None
         if self.is_over and self._member.is_server:
-            self.process = Process.OVER  # a server may well lose its peers at the end
+            self.process = ProcessState.ENDED_WELL  # a server may well lose its peers at the end
         elif self.phase >= Phase.DRAINING and self._member.is_auxiliary and not is_own:
-            self.process = Process.OVER  # of the end of the chief
+            self.process = ProcessState.ENDED_WELL  # of the end of the chief
             if not self.serves:
                 self.ended_at_work = lost_peers(self._member.node.label, self._failure)
         elif now >= self._failure_due or self._is_first(now):
@@ -268,17 +268,17 @@ class NodeState:
         if self.phase is Phase.CLAIMED and now > self._join_deadline:
             limit = f"reservationTimeout={self._task.reservation_timeout:g} s"
             self._fail(errors.ReservationTimeoutError, f"the nodes did not all meet within {limit}")
-        elif self.process is Process.RUNS and tick.silent is not None and tick.silent > timeout:
+        elif self.process is ProcessState.RUNS and tick.silent is not None and tick.silent > timeout:
             why = f"the process gave no sign of life for {timeout:g} s (stopped, or stuck in C code)"
             self._fail(errors.NodeExitError, why)
-        elif self.process is Process.FAILED:
+        elif self.process is ProcessState.FAILED:
             self._judge_failure(now)
         if self.phase is Phase.ENDED:
             return
-        if not (self._member.is_active or self.process is Process.OVER):
+        if not (self._member.is_active or self.process is ProcessState.ENDED_WELL):
             self._end_passive(now)
         self._begin_exchange(tick.rows)
-        if self.is_over and self.process is Process.OVER and self._input_is_over:
+        if self.is_over and self.process is ProcessState.ENDED_WELL and self._input_is_over:
             self._enter(Phase.ENDED, now)
 
     def _end_passive(self, now: float) -> None:
@@ -287,9 +287,9 @@ class NodeState:
         if since is None:
             return
         if self.serves:
-            self.process = Process.OVER if self.is_over else self.process
+            self.process = ProcessState.ENDED_WELL if self.is_over else self.process
         elif now - since > self.limit.seconds:
-            self.process = Process.OVER
+            self.process = ProcessState.ENDED_WELL
             self.ended_at_work = ended_at_work(self._member.role.job_name, self._member.node.label, self.limit)
 
     def _idle_since(self) -> float | None:
@@ -307,7 +307,7 @@ class NodeState:
         """Begin an exchange if this node has something to send, or others may have."""
         if self._in_exchange or not Phase.JOINED <= self.phase <= Phase.DRAINING:
             return
-        is_ended = self.process is Process.OVER
+        is_ended = self.process is ProcessState.ENDED_WELL
         if self.phase is Phase.JOINED:
             if is_ended:
                 self._exchange(RowCounts(why="has ended"))
@@ -324,7 +324,7 @@ class NodeState:
     def _take_answers(self, answers: list[str], now: float) -> None:
         if self.phase is Phase.JOINED:
             counts = [decode_text(RowCounts, answer) for answer in answers]
-            self._effects.append(Send(Agreement(dict(zip(self._labels, counts, strict=True)))))
+            self._effects.append(SendToProcess(Agreement(dict(zip(self._labels, counts, strict=True)))))
             self._enter(Phase.RUNNING, now)
         elif self.phase is Phase.RUNNING:
             ranks = self._member.template.feed_ranks
@@ -338,18 +338,18 @@ class NodeState:
             self.total_rows = sum(rows)
             self._enter(Phase.DRAINING, now)
             if self._member.is_auxiliary:
-                self._effects.append(Send(ClusterDone()))
+                self._effects.append(SendToProcess(ClusterDone()))
             if not self._member.template.auxiliary_ranks:
                 self._be_done(now)
         elif self._barrier is not None:
             name, self._barrier = self._barrier, None
             elsewhere = {label: status for label, status in active.items() if status.barrier != name}
-            self._effects.append(Send(BarrierPassed(name, _barrier_error(name, elsewhere))))
+            self._effects.append(SendToProcess(BarrierPassed(name, _barrier_error(name, elsewhere))))
 
     def _be_done(self, now: float) -> None:
         self._enter(Phase.DONE, now)
         if not self._member.is_auxiliary:
-            self._effects.append(Send(ClusterDone()))
+            self._effects.append(SendToProcess(ClusterDone()))
 
 
 def _barrier_error(name: str, elsewhere: Mapping[str, NodeStatus]) -> str | None:

@@ -37,7 +37,7 @@ from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import GatherRound
 
 logger = logging.getLogger(__name__)
-LEAVE_SECONDS = 20.0  # by then the driver has cancelled the job, unless it cannot be reached
+LEAVE_SECONDS = 20.0  # by then the driver has canceled the job, unless it cannot be reached
 POLL_SECONDS = 0.1
 _LEAVING = -1  # number of the extra exchange at the control server in which the tasks leave
 

@@ -57,7 +57,7 @@ class _Announced:
 
 
 @dataclass
-class Exchange:
+class InferenceCall:
     """Rows of one task that wait for their results; `answers` holds messages, or the reason why none follow."""
 
     number: int
@@ -89,7 +89,7 @@ class RowReceiver(RowSource):
         self._outstanding: dict[str, _Announced] = {}  # by path
         self._pending: dict[int, float] = {}  # calls whose rows have all come, with their timeouts
         self._held_up: list[float] = []  # timeouts of tasks that wait for space
-        self._exchanges: dict[int, Exchange] = {}
+        self._exchanges: dict[int, InferenceCall] = {}
         self._touched = time.monotonic()
         self._heard = 0
         self._input_ended = False
@@ -149,23 +149,23 @@ class RowReceiver(RowSource):
         for chunk in chunks:
             Path(chunk.path).unlink(missing_ok=True)
 
-    def open_exchange(self, feed_timeout: float) -> Exchange:
+    def open_exchange(self, feed_timeout: float) -> InferenceCall:
         """Begin an exchange of rows for results."""
         with self._changed:
-            exchange = Exchange(next(self._numbers), feed_timeout)
+            exchange = InferenceCall(next(self._numbers), feed_timeout)
             if self._over is not None:
                 exchange.answers.put(self._over)
             self._exchanges[exchange.number] = exchange
             return exchange
 
-    def infer(self, stream: str, exchange: Exchange, message: pa.RecordBatch) -> None:
+    def infer(self, stream: str, exchange: InferenceCall, message: pa.RecordBatch) -> None:
         """Announce a block of an exchange to the train function."""
         chunk = replace(self.store(message), exchange=exchange.number)
         with self._changed:
             self._announce(stream, chunk, exchange.feed_timeout)
             exchange.waiting += chunk.rows
 
-    def close_exchange(self, exchange: Exchange) -> None:
+    def close_exchange(self, exchange: InferenceCall) -> None:
         """End an exchange; later answers are dropped."""
         with self._changed:
             self._exchanges.pop(exchange.number, None)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.agent.row_receiver import Exchange, RowReceiver
+from tfos_ml.agent.row_receiver import InferenceCall, RowReceiver
 from tfos_ml.data import blocks
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.addresses import Endpoint
@@ -102,7 +102,7 @@ class RowServer(TransportServer):
 class _ExchangeReader:
     """Reads the rows of an exchange in a thread of its own, while results go back."""
 
-    def __init__(self, receiver: RowReceiver, exchange: Exchange, stream: str, reader: Any):
+    def __init__(self, receiver: RowReceiver, exchange: InferenceCall, stream: str, reader: Any):
         self._receiver = receiver
         self._exchange = exchange
         self._stream = stream

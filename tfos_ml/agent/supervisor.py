@@ -35,7 +35,7 @@ from tfos_ml.agent.spark_task import (
     task_info_of,
 )
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
-from tfos_ml.agent.task_input import as_they_come, whole
+from tfos_ml.agent.task_input import checked_complete, polled
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.data import spool
 from tfos_ml.protocol.failure import Failure, NodeFailure
@@ -62,7 +62,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
         if task.is_driver_far and task.control is not None:
             is_reached = reaches_driver(task.control, context.partitionId(), task.template.size)
             task = task if is_reached else replace(task, control=None)
-        rows = _arriving(task, batches, context.partitionId())
+        rows = _input_batches(task, batches, context.partitionId())
         yield from supervise(Supervisor(task, BarrierTask(context, task.control)), rows)
         return
     assert task.control is not None
@@ -70,17 +70,17 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     plain: Any = TaskContext.get()
     info = task_info_of(plain, task.first_rank + plain.partitionId(), task.control)
     spark_task = PlainTask(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-    yield from supervise(Supervisor(task, spark_task), _arriving(task, batches, info.rank))
+    yield from supervise(Supervisor(task, spark_task), _input_batches(task, batches, info.rank))
 
 
-def _arriving(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> Iterable[pa.RecordBatch | None]:
+def _input_batches(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> Iterable[pa.RecordBatch | None]:
     """The rows of a node: Spark's, or those that it reads from a snapshot; none if it takes none."""
     if task.schema.columns and task.snapshot is None:
-        return as_they_come(whole(batches))
+        return polled(checked_complete(batches))
     collections.deque(batches, maxlen=0)  # one row, unread by which Spark would end this Python worker after the task
     if task.snapshot is None:
         return ()
-    return as_they_come(SnapshotReader(task.snapshot, task.schema, task.template, rank))
+    return polled(SnapshotReader(task.snapshot, task.schema, task.template, rank))
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:

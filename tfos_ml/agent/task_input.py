@@ -29,22 +29,22 @@ LOST = (
 )
 
 
-def whole(items: Iterable[Item]) -> Iterator[Item]:
+def checked_complete(items: Iterable[Item]) -> Iterator[Item]:
     """The input of a Spark Python task, checked for completeness at its end.
 
     Raises ``InputLostError`` if `items` end although Spark had more. If Spark itself fails the task, Spark reports the
     cause instead.
     """
-    return _whole(items, _task_stream())
+    return _checked(items, _task_stream())
 
 
-def _whole(items: Iterable[Item], stream: Any) -> Iterator[Item]:
+def _checked(items: Iterable[Item], stream: Any) -> Iterator[Item]:
     yield from items
-    if not _is_marked_whole(stream):
+    if not _is_marked_complete(stream):
         raise InputLostError(LOST)
 
 
-def as_they_come(items: Iterable[Item]) -> Iterator[Item | None]:
+def polled(items: Iterable[Item]) -> Iterator[Item | None]:
     """The same items, and None whenever the next one is not there yet.
 
     Spark may take any time to provide a task's next rows, and meanwhile a supervisor must watch and answer its
@@ -99,7 +99,7 @@ def _task_stream() -> Any:
     return None
 
 
-def _is_marked_whole(stream: Any) -> bool:
+def _is_marked_complete(stream: Any) -> bool:
     if not hasattr(stream, "peek"):
         logger.warning("The Python worker of this Spark version does not tell whether its input was complete")
         return True

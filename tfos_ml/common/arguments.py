@@ -50,7 +50,7 @@ def check_call(param: str, function: Any, arguments: str, *args: Any, **kwargs: 
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)
         raise errors.ParamError(
-            f"{param} is called with {arguments}, but it is {name}{signature} ({error}). Change what it takes."
+            f"{param} is called with {arguments}, but it is {name}{signature} ({error}). Change its parameters."
         ) from None
 
 

@@ -1,6 +1,7 @@
-"""What Sparks before 4.1 lack, or name otherwise; told by what there is, as platforms number their own Sparks.
+"""Replacements for what Spark before 4.1 lacks or names differently.
 
-``arrow_udf`` has a module of its own, :mod:`tfos_ml.inference.arrow_udf`. All other code is written for the newest.
+Features are detected, because platforms number Spark versions themselves. ``arrow_udf`` has a module of its own,
+:mod:`tfos_ml.inference.arrow_udf`. All other code is written for the newest Spark.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def map_in_arrow(df: DataFrame, function: Callable[..., Any], schema: str, *, ba
 
 
 def _make_known(profile: Any, spark: Any) -> None:
-    """Have a server of Spark Connect know a profile: by the session that is active in the thread which asks first."""
+    """Register a resource profile with the Spark Connect server, which takes the thread's active session."""
     type(spark)._set_default_and_active_session(spark)
     assert profile.id is not None
 

@@ -6,14 +6,14 @@ import time
 
 
 class Timeline:
-    """Seconds of phases that follow each other, by name; the first begins with this object."""
+    """Seconds of successive phases by name. The first phase begins when the object is created."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.began = self._since = time.monotonic()
 
     def end(self, phase: str) -> None:
-        """End the phase that is under way, and begin the next."""
+        """End the current phase and begin the next."""
         now = time.monotonic()
         self.seconds[phase] = round(self.seconds.get(phase, 0.0) + now - self._since, 3)
         self._since = now

@@ -78,7 +78,7 @@ class Deadline:
         return result
 
     def run_job(self, spark: SparkSession, action: Callable[[], T]) -> T:
-        """As :meth:`run`, of an action that starts Spark jobs, which are cancelled at the deadline."""
+        """As :meth:`run`, of an action that starts Spark jobs, which are canceled at the deadline."""
         job = SparkJob(spark, f"{NAME}-{uuid.uuid4().hex[:12]}", action)
         if not job.wait(self.left()):
             job.cancel(CANCEL_SECONDS)

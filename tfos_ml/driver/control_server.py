@@ -17,7 +17,7 @@ from typing import Any
 from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.feeds import Feeds
 from tfos_ml.driver.nodes import Nodes
-from tfos_ml.driver.received_files import Files
+from tfos_ml.driver.received_files import ReceivedFiles
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.template import ClusterTemplate
 from tfos_ml.protocol.transport import Service, TransportServer
@@ -32,7 +32,7 @@ class ControlServer(TransportServer):
         token = secrets.token_urlsafe(32)
         self.nodes = Nodes(template, is_wanted)
         self.all_gather = AllGather(self.nodes.changed)
-        self.files = Files()
+        self.files = ReceivedFiles()
         self.feeds = Feeds(self.nodes)
         services = [one.service() for one in (self.nodes, self.all_gather, self.feeds)]
         locked = [_locked(self.nodes.changed, service) for service in services]

@@ -16,7 +16,7 @@ from tfos_ml.agent.supervisor import run_node
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.mailbox_reader import Mailbox
+from tfos_ml.driver.mailbox_poller import MailboxPoller
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.preflight import (
     allocates_dynamically,
@@ -171,7 +171,7 @@ class _Attempt:
         if not (self._task.is_driver_far and settings.model_dir):
             yield
             return
-        mailbox = Mailbox(mailbox_of(settings.absolute_path(settings.model_dir), self._task.run_id), nodes)
+        mailbox = MailboxPoller(mailbox_of(settings.absolute_path(settings.model_dir), self._task.run_id), nodes)
         mailbox.start()
         try:
             yield

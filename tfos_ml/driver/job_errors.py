@@ -46,7 +46,7 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
     text = str(error)
     if _CANCELLED.search(text):
         return errors.FitCancelledError(
-            f"The Spark job was cancelled, or its session stopped. Spark says: {_line(_CANCELLED, text)}"
+            f"The Spark job was canceled, or its session stopped. Spark says: {_line(_CANCELLED, text)}"
         )
     if _is_stopped(spark):  # then the error may be anything
         return errors.FitCancelledError("The Spark session was stopped while the job ran. Start one, and fit again.")

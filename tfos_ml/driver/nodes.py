@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tfos_ml.agent.progress_link import KEPT_REPORTS
 from tfos_ml.driver.liveness import Liveness
-from tfos_ml.driver.report_dedup import Links
+from tfos_ml.driver.report_dedup import ReportDeduplicator
 from tfos_ml.errors import NodeLostError
 from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
@@ -44,7 +44,7 @@ class Nodes:
         self.changed = threading.Condition()  # has the lock of the run's state; notified after each call of a node
         # set once servers and evaluators are no longer wanted; from the start for the tasks of a job
         self.ending: messages.Ending | None = None if self._outlive_tasks else messages.Ending()
-        self._links = Links()
+        self._deduplicator = ReportDeduplicator()
         self._liveness = Liveness()
         self._present: set[int] = set()
         self._progress: dict[int, messages.NodeProgress] = {}
@@ -73,7 +73,7 @@ class Nodes:
             self.changed.notify_all()
 
     def _note(self, call: messages.ReportProgress) -> bool:
-        new, is_latest = self._links.take(call)
+        new, is_latest = self._deduplicator.take(call)
         self._lines.extend(str(report["line"]) for report in new if "line" in report)
         self._reports.extend(report for report in new if "line" not in report)
         if is_latest:
@@ -94,7 +94,7 @@ class Nodes:
 
     def _take_gone(self, call: messages.ReportGone) -> messages.Done:
         self._present.discard(call.rank)
-        self._links.end(call.rank)
+        self._deduplicator.end(call.rank)
         if self._outlive_tasks and call.rank not in self._results:
             self._lose(call.rank, "the supervisor of the node died")
         return messages.Done()

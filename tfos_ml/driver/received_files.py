@@ -14,7 +14,7 @@ from tfos_ml.protocol.control_messages import SendFile
 from tfos_ml.protocol.transport import Service
 
 
-class Files:
+class ReceivedFiles:
     """Keeps the files in a temporary directory until :meth:`close`; for several threads."""
 
     def __init__(self) -> None:

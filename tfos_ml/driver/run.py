@@ -39,7 +39,7 @@ one_at_a_time = threading.Lock()
 
 
 class Run:
-    """One attempt at a cluster. As a context manager it is cancelled if the body raises, and always closed.
+    """One attempt at a cluster. As a context manager it is canceled if the body raises, and always closed.
 
     Its server is closed with it. `write` writes lines of the nodes' output. `show` shows progress; it is called
     whenever a job is checked, before failures are raised, and at the end.

@@ -25,7 +25,7 @@ from tfos_ml.data.order import pack_counts
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.data.snapshot_layout import Snapshot, StoredColumn
 from tfos_ml.driver.input_files import InputFiles, changes, input_files
-from tfos_ml.driver.snapshot_rows import digest, write_rows
+from tfos_ml.driver.snapshot_writer import digest, write_rows
 from tfos_ml.errors import SnapshotError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _known: dict[str, DataFrame] = {}  # by directory, a DataFrame that has its rows
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenSnapshot:
     """A snapshot, and its origin."""
 
     snapshot: Snapshot
@@ -92,7 +92,7 @@ class SnapshotDirectory:
 
     def take(
         self, df: DataFrame, numbered: Callable[[], DataFrame], columns: Sequence[StoredColumn], nodes: int
-    ) -> Written:
+    ) -> WrittenSnapshot:
         """The snapshot of a DataFrame; writes it first if there is none.
 
         `numbered` has the `columns` as ``c0``, ``c1``..., and the row ids; `nodes` is the number of nodes that train.
@@ -126,7 +126,7 @@ class SnapshotDirectory:
 
     # Reading
 
-    def _read(self) -> Written | None:
+    def _read(self) -> WrittenSnapshot | None:
         text = filesystems.request(filesystems.child_uri(self._uri, MANIFEST), _content)
         if text is None:
             return None
@@ -134,13 +134,13 @@ class SnapshotDirectory:
             manifest = json.loads(text)
             directory = filesystems.child_uri(self._uri, manifest.pop("directory"))
             columns = tuple(StoredColumn(**column) for column in manifest["snapshot"].pop("columns"))
-            return Written(snapshot=Snapshot(directory, columns, **manifest.pop("snapshot")), **manifest)
+            return WrittenSnapshot(snapshot=Snapshot(directory, columns, **manifest.pop("snapshot")), **manifest)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SnapshotError(
                 f"{self._shown} has a {MANIFEST} of another version. Delete the directory, or name another."
             ) from None
 
-    def _check(self, written: Written, columns: Sequence[StoredColumn]) -> None:
+    def _check(self, written: WrittenSnapshot, columns: Sequence[StoredColumn]) -> None:
         """Raise ``SnapshotError`` if the snapshot cannot have the rows of this fit."""
         snapshot = written.snapshot
         lacking = [str(column) for column in columns if snapshot.position(column) is None]
@@ -176,7 +176,7 @@ class SnapshotDirectory:
 
     # Writing
 
-    def _write(self, df: DataFrame, rows: DataFrame, columns: tuple[StoredColumn, ...], nodes: int) -> Written:
+    def _write(self, df: DataFrame, rows: DataFrame, columns: tuple[StoredColumn, ...], nodes: int) -> WrittenSnapshot:
         probe = filesystems.child_uri(self._uri, f".probe-{uuid.uuid4().hex[:12]}")
         filesystems.request(probe, filesystems.write_and_delete)
         self._delete_leftovers()
@@ -192,7 +192,7 @@ class SnapshotDirectory:
                     f"{self._shown} lacks files that Spark tasks have written, so they see another directory there. "
                     "Name one that this host and all executors can reach."
                 )
-            written = Written(snapshot, time.time(), self._application(), input_files(df), is_new=True)
+            written = WrittenSnapshot(snapshot, time.time(), self._application(), input_files(df), is_new=True)
             self._publish(written, name)
         except BaseException:
             with contextlib.suppress(filesystems.StorageError):
@@ -200,7 +200,7 @@ class SnapshotDirectory:
             raise
         return written
 
-    def _publish(self, written: Written, name: str) -> None:
+    def _publish(self, written: WrittenSnapshot, name: str) -> None:
         manifest: dict[str, Any] = asdict(written) | {"directory": name}
         del manifest["is_new"], manifest["snapshot"]["directory"]
         content = json.dumps(manifest, indent=1, sort_keys=True).encode()

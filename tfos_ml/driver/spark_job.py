@@ -1,4 +1,4 @@
-"""Runs a Spark job in a background thread, under a tag of its own, by which it can be cancelled.
+"""Runs a Spark job in a background thread, under a tag of its own, by which it can be canceled.
 
 The calling thread only waits, so Ctrl-C can interrupt it, and it can then cancel the job.
 """

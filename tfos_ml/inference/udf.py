@@ -287,7 +287,7 @@ def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], ro
 
 
 def output_array(name: str, parts: Sequence[Array], arrow_type: pa.DataType) -> pa.Array:
-    """What calls have returned for one output, one after another, as an Arrow array of type `kind`.
+    """The results of all calls for one output, joined into one Arrow array of type `arrow_type`.
 
     Raises ``SignatureError`` for bytes that are no text.
     """
@@ -318,7 +318,7 @@ def _flat_array(name: str, values: Array, arrow_type: pa.DataType) -> pa.Array:
 
 
 def nested(array: pa.Array, shape: tuple[int, ...], arrow_type: pa.DataType) -> pa.Array:
-    """A flat Arrow array as one of type `kind` and a shape ``(rows, ...)``, a list for each further dimension."""
+    """A flat Arrow array as one of type `arrow_type` and a shape ``(rows, ...)``, a list for each further dimension."""
     for axis in range(len(shape) - 1, 0, -1):
         rows = int(np.prod(shape[:axis]))
         offsets = np.arange(rows + 1) * shape[axis]

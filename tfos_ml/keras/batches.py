@@ -162,7 +162,7 @@ class TrainingData:
         return self._names_inputs
 
     def first_element(self, rows: int) -> Any:
-        """This worker's first training rows, at most `count`, as a batch."""
+        """This worker's first `rows` training rows, or all if there are fewer, as a batch."""
         return _with_ragged(tf.nest.map_structure(tf.constant, self._gather(*self._rows.first(rows))))
 
     def stand_in(self, train: bool) -> Any:

@@ -169,7 +169,7 @@ class Checkpoints:
                 return json.dumps({**about, "name": name})
             except (FileNotFoundError, ValueError, KeyError) as error:  # and no error of a store that fails
                 warnings.warn(
-                    f"Checkpoint {name} in {redact(self._uri)} is not whole and is passed over: {redact(error)}",
+                    f"Checkpoint {name} in {redact(self._uri)} is incomplete and is skipped: {redact(error)}",
                     stacklevel=2,
                 )
         return ""
@@ -190,7 +190,7 @@ def _store_errors(uri: str, what: str) -> Iterator[None]:
             yield
     except StorageError as error:
         raise ModelDirError(
-            f"modelDir={redact(uri)!r} cannot be {what}: {error}. A later fit goes on from the last whole checkpoint"
+            f"modelDir={redact(uri)!r} cannot be {what}: {error}. A later fit resumes from the last complete checkpoint"
         ) from None
 
 

@@ -58,7 +58,7 @@ class WorkerRows:
         return places
 
     def first(self, rows: int) -> tuple[Rows, Int64s]:
-        """The first training rows, at most `count`: rows in memory, and positions in them."""
+        """The first `rows` training rows, or all if there are fewer: rows in memory, and positions in them."""
         return self.stores["train"].first(rows)
 
     def dataset(

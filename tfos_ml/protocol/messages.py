@@ -68,7 +68,7 @@ class RowCounts(Struct, frozen=True):
     counts: str | None = None  # rows by source partition, as pack_counts writes them
     why: str = ""  # they cannot be counted, as it goes on after the node's label
     rows: dict[str, int] = field(default_factory=dict)  # by stream, "train" and "validation"
-    skipped: int = 0  # left out by the policies for nulls and NaN
+    skipped: int = 0  # left out by ``handleInvalid="skip"``
     extents: list[Any] = field(default_factory=list)  # for each column the bounds of each dimension
     size: int = 0  # of the training rows, in bytes that do not depend on how they are batched
 
@@ -207,7 +207,7 @@ class Results(Struct, frozen=True):
 
 
 class Returned(Struct, frozen=True):
-    """The train function has ended, and all that there is to say of it has been said: the end of a process counts."""
+    """The train function has returned, and all its messages have been sent: only now does exit code 0 mean success."""
 
 
 FromWorker: TypeAlias = (

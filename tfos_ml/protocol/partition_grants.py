@@ -143,9 +143,9 @@ def check_rows(read: Mapping[int, int], committed: Mapping[int, int]) -> None:
     """Raise ``RowsLostError`` unless nodes have committed of each partition as many rows as its feed task has read."""
     wrong = [partition for partition, rows in sorted(read.items()) if committed.get(partition, 0) != rows]
     if wrong:
-        some = [f"{p}: {read[p]} read, {committed.get(p, 0)} taken over" for p in wrong[:NAMED_PARTITIONS]]
+        some = [f"{p}: {read[p]} read, {committed.get(p, 0)} received" for p in wrong[:NAMED_PARTITIONS]]
         raise RowsLostError(
-            f"Of {len(wrong)} of {len(read)} partitions the nodes have taken over other rows than Spark has read: "
-            f"{'; '.join(some)}. If Spark has computed a partition twice, it found other rows the second time: make "
+            f"For {len(wrong)} of {len(read)} partitions, the nodes received a different number of rows than Spark "
+            f"read: {'; '.join(some)}. If Spark computed a partition twice, it got other rows the second time: make "
             "the input deterministic (sort before rand() or limit(), or cache it or write it to files first)."
         )

@@ -83,19 +83,19 @@ def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:
 
 
 def lost_peers(label: str, failure: Failure | None) -> str:
-    """What to say of a worker that failed when the chief had ended, and probably of that."""
-    return f"{label} failed after the chief had ended, on which it may have depended: {failure and failure.message}"
+    """The warning about a worker that failed after the chief had ended, probably because of that."""
+    return f"{label} failed after the chief had ended, and may have depended on it: {failure and failure.message}"
 
 
 def warn_of_ended(reports: Iterable[Mapping[str, Any]]) -> None:
-    """Warn of nodes that were ended at work, as they report it."""
+    """Warn of nodes that were ended while they still worked, as their reports say."""
     for report in reports:
         if report.get("ended_at_work"):
             warn(report["ended_at_work"], NodeEndedWarning)
 
 
 class WaitNotice:
-    """Says once who is waited for after the chief has ended."""
+    """Says once which nodes the run waits for after the chief has ended."""
 
     def __init__(self) -> None:
         self._said = False

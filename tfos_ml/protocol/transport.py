@@ -118,14 +118,14 @@ def connect(location: str, token: str, options: Mapping[str, int] | None = None)
 
 @contextlib.contextmanager
 def checked_credentials() -> Iterator[None]:
-    """Around calls: that client and server have not the same token is an error of its own, which stays as it is.
+    """Within the context, a wrong token raises ``FlightUnauthenticatedError``, which callers do not retry.
 
-    It raises ``FlightUnauthenticatedError`` instead of ``FlightUnavailableError``, which may pass.
+    gRPC itself would raise ``FlightUnavailableError``, which callers retry.
     """
     try:
         yield
     except flight.FlightUnavailableError as error:
-        if "certificate" not in str(error).lower():  # gRPC has but one code for all that fails before a call
+        if "certificate" not in str(error).lower():  # gRPC has one code for everything that fails before a call
             raise
         raise flight.FlightUnauthenticatedError(f"client and server are not of the same run: {error}") from None
 

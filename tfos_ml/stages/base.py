@@ -27,7 +27,7 @@ from tfos_ml.driver.fit_job import RunResult, launch
 from tfos_ml.driver.preflight import lease_timeout, shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
-from tfos_ml.driver.snapshot import Written, delete_snapshot
+from tfos_ml.driver.snapshot import WrittenSnapshot, delete_snapshot
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
@@ -219,7 +219,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         """The rows of a DataFrame, with the columns to feed."""
         return InputRows(df, columns, self._validation_rule())
 
-    def _snapshot(self, rows: InputRows, template: ClusterTemplate) -> tuple[Written, SnapshotRows] | None:
+    def _snapshot(self, rows: InputRows, template: ClusterTemplate) -> tuple[WrittenSnapshot, SnapshotRows] | None:
         """The snapshot that the nodes read, if ``cacheDir`` is set; raises ``SnapshotError``."""
         given = self._get("cacheDir")
         if not (given and rows.columns.columns):

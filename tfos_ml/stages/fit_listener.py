@@ -52,7 +52,7 @@ _listening = Listening()
 
 
 def listen(listening: Listening | None = None) -> None:
-    """Create listeners with `listeners` from now on; without an argument, create none."""
+    """From now on `listening` creates the listeners; without an argument, there are none."""
     global _listening
     _listening = listening or Listening()
 

@@ -15,7 +15,7 @@ from tfos_ml.data import schema
 from tfos_ml.data.order import round_robin_number
 from tfos_ml.data.snapshot_layout import SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.snapshot import SnapshotDirectory, Written
+from tfos_ml.driver.snapshot import SnapshotDirectory, WrittenSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,7 +45,7 @@ class InputRows:
         """The rows to feed: columns ``c0``, ``c1``..., the row id, and whether it is for validation."""
         return _numbered(self.df, self.columns.columns, self.validates())
 
-    def snapshot(self, directory: str, nodes: int) -> tuple[Written, SnapshotRows]:
+    def snapshot(self, directory: str, nodes: int) -> tuple[WrittenSnapshot, SnapshotRows]:
         """The snapshot in a directory, written now if there is none; raises as ``SnapshotDirectory.take``."""
         specs = [replace(spec, dtype="float64") if spec.is_vector else spec for spec in self.columns.columns]
         if isinstance(self.validation, str):

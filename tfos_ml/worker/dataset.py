@@ -153,7 +153,7 @@ class RowStore(RowFormat):
             ) from error
 
     def first(self, rows: int) -> tuple[Rows, Int64s]:
-        """The first rows, at most `count`, in the form of :meth:`read`."""
+        """The first `rows` rows, or all if there are fewer, in the form of :meth:`read`."""
         rows = min(rows, len(self))
         pieces = self.read(np.arange(rows), np.array([0, rows]), np.zeros(0, np.int64))
         try:

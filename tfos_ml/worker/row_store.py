@@ -66,7 +66,7 @@ class NodeRows:
 
     @property
     def skipped(self) -> int:
-        """Number of rows that the policies for nulls and NaN left out, of all nodes."""
+        """Number of rows of all nodes that ``handleInvalid="skip"`` left out."""
         return sum(counted.skipped for counted in self._agreement().values())
 
     @property

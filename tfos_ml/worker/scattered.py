@@ -39,9 +39,9 @@ def readings(order: Int64s, bounds: Int64s, starts: Int64s) -> float:
 def scattered(
     form: RowFormat, batches: StoredBatches, starts: Int64s, order: Int64s, bounds: Int64s
 ) -> Generator[Load]:
-    """What loads the windows ``order[bounds[i] : bounds[i + 1]]``, one after another, from files.
+    """A function that loads the windows ``order[bounds[i] : bounds[i + 1]]``, one after another, from files.
 
-    They go with the block. Raises ``NoRoomError`` if the disk is full.
+    The files are deleted when the context ends. Raises ``NoRoomError`` if the disk is full.
     """
     window_of = np.full(starts[-1], -1, np.int32)  # rows that the pass leaves out are in none
     window_of[order[: bounds[-1]]] = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))

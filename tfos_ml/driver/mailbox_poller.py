@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 CLOSE_SECONDS = 10.0
 
 
-class Mailbox:
+class MailboxPoller:
     """Reads reports from a folder and passes them on, in a thread that runs from :meth:`start` to :meth:`close`."""
 
     def __init__(self, uri: str, nodes: Nodes):
