@@ -76,7 +76,7 @@ def network():
     import keras
 
     model = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model.compile("adam", "mse")
     return model
 
 

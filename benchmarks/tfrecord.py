@@ -27,12 +27,13 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
+from tfos_ml.tfrecord.commit import commit
 from tfos_ml.tfrecord.encoding import encode
 from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.options import Options
-from tfos_ml.tfrecord.reading import read
-from tfos_ml.tfrecord.writing import Destination, commit, write_rows
+from tfos_ml.tfrecord.reading import Reader
+from tfos_ml.tfrecord.writing import Destination, write_rows
 
 BATCH = 1000  # records that TensorFlow parses at once
 
@@ -113,7 +114,8 @@ def read_here(path: Path, schema: pa.Schema) -> int:
     """Record batches of all columns."""
     options = Options(EXAMPLE)
     file = DataFile(str(path), str(path), path.stat().st_size)
-    return sum(batch.num_rows for batch in read(file, schema, columns_of(schema, EXAMPLE), options, {}))
+    reader = Reader(file, schema, columns_of(schema, EXAMPLE), options)
+    return sum(batch.num_rows for batch in reader.batches())
 
 
 def read_tensorflow(path: Path, spec: dict[str, object]) -> int:

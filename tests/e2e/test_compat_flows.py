@@ -188,4 +188,4 @@ def hold_port(args, ctx):
 def test_a_node_releases_its_port_itself_and_starts_its_server(spark):
     cluster = TFCluster.run(spark.sparkContext, hold_port, None, 1, 0, release_port=False)
     cluster.shutdown()
-    assert cluster.native.summary["nodes"][0]["metrics"]
+    assert cluster.summary["nodes"][0]["metrics"]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.compat import TFNode, TFSparkNode, compat, gpu_info, gpus, map_functions, reservation
+from tfos_ml.compat import TFNode, TFSparkNode, compat, gpu_info, map_functions, reservation
 
 USER = getpass.getuser()
 
@@ -47,7 +47,7 @@ def test_a_context_counts_those_that_train():
     spec = {"ps": ["a:1"], "chief": ["a:2"], "worker": ["b:1", "b:2"], "evaluator": ["c:1"]}
     ctx = TFSparkNode.TFNodeContext(3, "worker", 1, spec)
     assert (ctx.worker_num, ctx.num_workers, ctx.tmp_socket) == (3, 3, None)
-    assert gpus.local_index(ctx) == 1
+    assert gpu_info.local_index(ctx) == 1
     with pytest.raises(errors.ParamError, match="not fed"):
         ctx.get_data_feed()
     with pytest.raises(AttributeError, match="nonsense"):
@@ -83,7 +83,7 @@ def nvidia_smi(tmp_path, monkeypatch):
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(gpu_info, "RETRY_SECONDS", 0.0)
-    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    monkeypatch.delenv(gpu_info.VISIBLE, raising=False)
 
 
 @pytest.mark.usefixtures("nvidia_smi")
@@ -91,9 +91,9 @@ def test_gpus_of_a_node(monkeypatch):
     ctx = TFSparkNode.TFNodeContext(1, "worker", 1, {"worker": ["a:1", "a:2"]})
 
     def visible(wanted, given=""):
-        monkeypatch.setenv(gpus.VISIBLE, given)
-        gpus.assign_gpus(ctx, wanted)
-        return os.environ[gpus.VISIBLE]
+        monkeypatch.setenv(gpu_info.VISIBLE, given)
+        gpu_info.assign_gpus(ctx, wanted)
+        return os.environ[gpu_info.VISIBLE]
 
     assert visible(None) == "2"
     assert visible(0) == ""
@@ -101,8 +101,8 @@ def test_gpus_of_a_node(monkeypatch):
     assert visible(1, given="5,6") == "5"
     with pytest.raises(errors.ClusterConfigError, match="num_gpus=3"):
         visible(3, given="5,6")
-    assert gpus.num_gpus(argparse.Namespace(num_gpus=2)) == gpus.num_gpus({"num_gpus": "2"}) == 2
-    assert gpus.num_gpus(["--num_gpus", "2"]) is gpus.num_gpus(None) is None
+    assert gpu_info.num_gpus(argparse.Namespace(num_gpus=2)) == gpu_info.num_gpus({"num_gpus": "2"}) == 2
+    assert gpu_info.num_gpus(["--num_gpus", "2"]) is gpu_info.num_gpus(None) is None
 
 
 def test_client_takes_an_address_with_a_token():

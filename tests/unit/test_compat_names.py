@@ -165,9 +165,7 @@ def check_is_there(name):
     args = NAMES[name]
     if args is None:
         owner, _, attribute = name.rpartition(".")
-        holder = ours(owner)
-        made_by_constructor = inspect.isclass(holder) and f"self.{attribute}" in inspect.getsource(holder)
-        assert made_by_constructor or hasattr(holder, attribute)
+        assert hasattr(ours(owner), attribute) or attribute in set_by_methods(ours(owner))
         return
     found = ours(name)
     parameters = [p for p in inspect.signature(found).parameters.values() if p.name != "self"]
@@ -179,6 +177,15 @@ def check_is_there(name):
             given = None if parameter.default is parameter.empty else repr(parameter.default)
             assert (parameter.default is parameter.empty) == (default is None), argument
             assert plain(given) == plain(default), argument
+
+
+def set_by_methods(cls):
+    """Names of attributes in the methods of a class, and in its annotations."""
+    names = set()
+    for base in cls.__mro__:
+        names |= {*vars(base).get("__annotations__", {})}
+        names |= {name for f in vars(base).values() if inspect.isfunction(f) for name in f.__code__.co_names}
+    return names
 
 
 def test_what_is_removed_is_not_there_or_says_what_to_use():

@@ -10,15 +10,15 @@ import zlib
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from pyarrow import fs
 
 from tfos_ml import errors
 from tfos_ml.tfrecord import files, reading
+from tfos_ml.tfrecord.commit import abandon, commit, prepare
 from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, SEQUENCE, columns_of
 from tfos_ml.tfrecord.framing import framed
 from tfos_ml.tfrecord.inference import infer
 from tfos_ml.tfrecord.options import DROPMALFORMED, FAILFAST, PERMISSIVE, Options
-from tfos_ml.tfrecord.writing import Destination, abandon, commit, prepare, write_rows
+from tfos_ml.tfrecord.writing import Destination, write_rows
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
@@ -46,8 +46,8 @@ def rows_of(file, schema=NUMBERS, **options):
     options = Options(**{"record_type": EXAMPLE, **options})
     aside = [options.corrupt_column] if options.mode == PERMISSIVE else []
     whole = pa.schema([*schema, *((name, pa.binary()) for name in aside)])
-    batches = reading.read(file, whole, columns_of(schema, options.record_type), options, {})
-    return [row for batch in batches for row in batch.to_pylist()]
+    reader = reading.Reader(file, whole, columns_of(schema, options.record_type), options)
+    return [row for batch in reader.batches() for row in batch.to_pylist()]
 
 
 def in_parts(content):
@@ -62,8 +62,8 @@ def test_chunks_of_any_size_give_the_same_records(tmp_path, size, pack):
     path = tmp_path / "f"
     path.write_bytes(pack(bytes(framed(pa.array(records, pa.large_binary())))))
     found, offset = [], 0
-    for chunk in reading.chunks(fs.LocalFileSystem(), files.DataFile("/", str(path), 0), None, size):
-        assert (chunk.number, chunk.offset, chunk.is_torn) == (len(found), offset, False)
+    for chunk in reading.chunks(files.DataFile("/", str(path), 0), None, size):
+        assert (chunk.number, chunk.offset, chunk.torn) == (len(found), offset, "")
         found += [chunk.data[a:z].tobytes() for a, z in zip(chunk.frames.start, chunk.frames.end, strict=True)]
         offset += chunk.frames.consumed
     assert found == records
@@ -189,12 +189,13 @@ def test_nothing_is_seen_before_the_commit_and_nothing_left_after_abandoning(tmp
 def test_modes(tmp_path, mode):
     out = tmp_path / "out"
 
-    def save(number, mode, schema=None):
+    def save(number, mode, column="n"):
+        field = {"name": column, "type": "long", "nullable": number == 1, "metadata": {}}
         destination = Destination(
             str(out),
             Options(EXAMPLE),
             overwrite=mode == "overwrite",
-            schema={"schema": schema or "n", "recordType": EXAMPLE, "partitionBy": []},
+            schema={"schema": {"type": "struct", "fields": [field]}, "recordType": EXAMPLE, "partitionBy": []},
         )
         if prepare(destination, mode):
             commit(destination, [write_rows([pa.RecordBatch.from_pydict({"n": [number]})], destination, 0)])

@@ -1,7 +1,4 @@
-"""What a map function gets as ``ctx.mgr``: the handle from which ``TFNode.DataFeed`` is made.
-
-Differences: there is no manager process, and no queue that pickles rows. ``start`` and ``connect`` are gone.
-"""
+"""What a map function gets as ``ctx.mgr``: the handle from which ``TFNode.DataFeed`` is made."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class TFManager:
-    """The feed of one node, and a few values by name.
+    """The feed of one node, and a few values by name, which no other process sees.
 
-    Differences: made by tfos_ml, never by programs; the values are this process's own.
+    There is no manager process as in TensorFlowOnSpark: ``get`` returns a value, not a proxy of one.
     """
 
     def __init__(self, node: NodeContext):
@@ -24,10 +21,7 @@ class TFManager:
         self._values: dict[str, Any] = {"state": "running"}
 
     def get(self, key: str) -> Any:
-        """A value; ``"state"`` is ``"running"``, or ``"terminating"`` once the feed was terminated.
-
-        Differences: the value itself, not a proxy whose text has quotes around it.
-        """
+        """A value; ``"state"`` is ``"running"``, or ``"terminating"`` after the feed was terminated."""
         return self._values[key]
 
     def set(self, key: str, value: Any) -> None:
@@ -35,7 +29,7 @@ class TFManager:
         self._values[key] = value
 
     def get_queue(self, qname: str) -> NoReturn:
-        """Gone: rows are in no queue. Raises ``RemovedError``."""
+        """Gone: there are no queues. Raises ``RemovedError``."""
         raise RemovedError(
             f"ctx.mgr.get_queue({qname!r}): there are no queues. Read rows with "
             f"TFNode.DataFeed(ctx.mgr, qname_in={qname!r}) or ctx.get_data_feed()."
@@ -44,5 +38,5 @@ class TFManager:
     def open_feed(self, train_mode: bool, qname_in: str) -> Any:
         """The rows of a queue, whose lists come as lists; for tfos_ml itself."""
         feed: Any = self._node.get_data_feed(train_mode, qname_in)
-        setattr(feed, "keeps_lists", True)  # noqa: B010 - of a ClusterFeed
+        feed.keeps_lists = True
         return feed

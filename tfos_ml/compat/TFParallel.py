@@ -18,10 +18,9 @@ def run(sc: SparkContext, map_fn: MapFun, tf_args: Any, num_executors: int, use_
 
     ``ctx.worker_num`` and ``ctx.executor_id`` are the number of the instance, ``ctx.num_workers`` is how many there
     are. A list for `tf_args` becomes ``sys.argv`` as well; ``num_gpus`` in it is the number of GPUs of each. With
-    `use_barrier` all start at once, for which there must be as many task slots; else as many run as there are.
+    `use_barrier` all instances start at once, and need a task slot each; otherwise as many run as there are slots.
 
-    Differences: an instance that fails ends the others, and its error is raised here. With ``num_gpus``, instances find
-    their GPUs by their number, not by their number on their host.
+    An instance that fails ends the others, and its error is raised here.
     """
     check_map_fun(map_fn, "map_fn")
     TFParallel.run(sc, partial(run_alone, map_fn), tf_args, num_executors, use_barrier)

@@ -1,8 +1,4 @@
-"""``TFNodeContext``: what a map function gets as ``ctx``.
-
-Differences: the other functions of TensorFlowOnSpark's module (``run``, ``train``, ``inference``, ``shutdown``,
-``TFSparkNode``) made Spark tasks for ``TFCluster``, and are gone.
-"""
+"""``TFNodeContext``: what a map function gets as ``ctx``."""
 
 from __future__ import annotations
 
@@ -22,12 +18,10 @@ TRAINING_JOBS = ("chief", "master", "worker")
 class TFNodeContext:
     """One node of the cluster, as its map function sees it.
 
-    ``executor_id``, which is ``worker_num`` as well, is its rank in the whole cluster, ``task_index`` that within its
-    job; ``num_workers`` counts chief and workers.
-
-    Differences: whatever :class:`tfos_ml.NodeContext` has beside these is there, too: ``ctx.report``, ``ctx.is_chief``,
-    ``ctx.barrier``, ``ctx.cluster_resolver()``... As there, files that the map function makes with ``tempfile`` are
-    deleted with its process, whose own directory is not ``working_dir``, the driver's.
+    ``executor_id`` and ``worker_num`` are its rank in the whole cluster, ``task_index`` is that within its job.
+    ``num_workers`` counts chief and workers. It also has all attributes of :class:`tfos_ml.NodeContext`:
+    ``ctx.report``, ``ctx.is_chief``, ``ctx.barrier``, ``ctx.cluster_resolver()``... Files that the map function makes
+    with ``tempfile`` are deleted with its process.
     """
 
     def __init__(
@@ -94,12 +88,10 @@ class TFNodeContext:
     def export_saved_model(
         self, sess: Any, export_dir: str | None = None, tag_set: str | None = None, signatures: Any = None
     ) -> Any:
-        """Keep a model for ``cluster.native.model``, as :meth:`tfos_ml.NodeContext.export_saved_model` does.
+        """Keep a model for ``cluster.model``, as :meth:`tfos_ml.NodeContext.export_saved_model` does.
 
-        To be called on every node; the chief's model is kept. `signatures` are as of ``tf.saved_model.save``.
-
-        Differences: with a session of TensorFlow 1, `export_dir` or `tag_set` it raises, as theirs does with TensorFlow
-        2. To write a model to a directory, use ``compat.export_saved_model(model, export_dir, is_chief)``.
+        To be called on every node; the chief's model is kept. `signatures` are as of ``tf.saved_model.save``. To write
+        a model to a directory, use ``compat.export_saved_model(model, export_dir, is_chief)``.
         """
         if self._node is None or export_dir is not None or tag_set is not None:
             TFNode.export_saved_model(sess, export_dir, tag_set, signatures)

@@ -17,7 +17,6 @@ A program written for TensorFlowOnSpark runs after its imports have been changed
                    what programs use of them
 =================  ========================================================================
 
-If a function differs, its docstring says so under "Differences"; ``docs/howto/migrate_tensorflowonspark.rst`` lists all
-differences. Errors are those of :mod:`tfos_ml.errors`, and no call ends the
-program, stops its SparkContext or takes over its signals.
+``docs/howto/migrate_tensorflowonspark.rst`` lists what differs. Errors are those of :mod:`tfos_ml.errors`, and no call
+ends the program, stops its SparkContext or installs signal handlers.
 """

@@ -13,13 +13,11 @@ WORKER_MODEL = "worker_model"
 
 
 def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:
-    """Write a model as a SavedModel to a path or a URI; to be called on every node, kept from the chief.
+    """Write the chief's model as a SavedModel to a path or a URI; to be called on every node.
 
     `model` is a ``keras.Model``, ``tf_keras.Model`` or ``tf.Module``, the URI one that ``pyarrow.fs`` understands.
-
-    Differences: models of Keras 3 are saved for serving and ``pipeline.TFModel``, with the names of inputs and outputs
-    that Keras 2 gives them (``conv2d_input``, ``dense_1``), and not for ``keras.models.load_model``, which reads what
-    ``model.save("model.keras")`` wrote.
+    Models of Keras 3 are saved for serving and ``pipeline.TFModel``, with the names of inputs and outputs that Keras 2
+    gives them (``conv2d_input``, ``dense_1``). ``keras.models.load_model`` does not read them.
     """
     from tfos_ml.compat.saved_models import save_model
 

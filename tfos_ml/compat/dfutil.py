@@ -1,7 +1,4 @@
-"""DataFrames from and to files of TFRecords, each a ``tf.train.Example``.
-
-Differences: no Hadoop library of TensorFlow's is needed. Tasks do not import TensorFlow.
-"""
+"""DataFrames from and to files of TFRecords, each a ``tf.train.Example``, without a Hadoop library for them."""
 
 from __future__ import annotations
 
@@ -14,24 +11,25 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError
+from tfos_ml.tfrecord.commit import ERROR, prepare
 from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode
 from tfos_ml.tfrecord.feature_types import EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import find
 from tfos_ml.tfrecord.functions import read, write
-from tfos_ml.tfrecord.inference import infer, schema_of, seen_in
+from tfos_ml.tfrecord.inference import Seen, add_records, infer, schema_of
 from tfos_ml.tfrecord.options import Options
 from tfos_ml.tfrecord.plan import plan_read
-from tfos_ml.tfrecord.writing import ERROR, Destination, prepare
+from tfos_ml.tfrecord.writing import Destination
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, Row
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 Record = tuple[bytearray, None]
-_ROWS = 1000  # that are serialized at once
+_ROWS = 1000  # serialized at once
 _TYPES = {
     "boolean": pa.bool_(),
     "tinyint": pa.int8(),
@@ -55,12 +53,11 @@ def isLoadedDF(df: DataFrame) -> bool:
 
 
 def saveAsTFRecords(df: DataFrame, output_dir: str) -> None:
-    """Write a DataFrame as TFRecords, a file for each partition that has rows, into a new directory.
+    """Write a DataFrame as TFRecords into a new directory, a file for each partition that has rows.
 
-    Columns are numbers, booleans, text and binary, and arrays of these, else it raises ``ColumnTypeError``; if there is
-    something at `output_dir`, which may be on any filesystem that ``pyarrow.fs`` understands, ``DestinationError``.
-
-    Differences: files appear, with ``_SUCCESS``, when all have been written. Nulls are features that are not there.
+    Columns are numbers, booleans, text and binary, and arrays of these; others raise ``ColumnTypeError``. A null is a
+    missing feature. `output_dir` is on any filesystem that ``pyarrow.fs`` understands; if something is there, it raises
+    ``DestinationError``. Files appear, with ``_SUCCESS``, when all are written.
     """
     _schema(df.dtypes)
     uri = _qualified(df.sparkSession.sparkContext, output_dir)
@@ -79,37 +76,36 @@ def _qualified(sc: SparkContext, path: str) -> str:
 def loadTFRecords(sc: SparkContext, input_dir: str, binary_features: Collection[str] = ()) -> DataFrame:
     """Files of TFRecords as a DataFrame, whose columns are those of a sample of the records of all files.
 
-    `input_dir` is a directory, file or pattern; `binary_features` are those of bytes that are no text. Raises
-    ``EmptyDataError`` if there is no record.
-
-    Differences: a feature with one value in one record and several in another is an array in both. Texts of several
-    values are arrays; bytes that are no UTF-8 are binary.
+    `input_dir` is a directory, file or pattern; `binary_features` are bytes, not text. A feature with one value in one
+    record and several in another is an array in both. Raises ``EmptyDataError`` if there is no record.
     """
     from pyspark.sql import SparkSession
-    from pyspark.sql.pandas.types import from_arrow_schema
 
     options = Options(record_type=EXAMPLE, binary_features=tuple(binary_features))
     uri = _qualified(sc, input_dir)
-    columns = infer(find([uri]).files, options)
-    schema = from_arrow_schema(pa.schema([(field.name, _doubles(field.type)) for field in columns]))
-    df = read(SparkSession(sc), plan_read([uri], options, schema))
+    df = read(SparkSession(sc), plan_read([uri], options, _spark_schema(infer(find([uri]).files, options))))
     loadedDF[df] = input_dir
     return df
 
 
-def _doubles(arrow_type: pa.DataType) -> pa.DataType:
+def _spark_schema(schema: pa.Schema) -> StructType:
+    """Columns as Spark's types, floats as double."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(pa.schema([(field.name, _with_doubles(field.type)) for field in schema]))
+
+
+def _with_doubles(arrow_type: pa.DataType) -> pa.DataType:
     if pa.types.is_list(arrow_type):
-        return pa.list_(_doubles(arrow_type.value_type))
+        return pa.list_(_with_doubles(arrow_type.value_type))
     return pa.float64() if pa.types.is_float32(arrow_type) else arrow_type
 
 
 def toTFExample(dtypes: Iterable[tuple[str, str]]) -> Callable[[Iterable[Any]], Iterator[Record]]:
     """A function for ``rdd.mapPartitions``, of Rows to pairs of a serialized ``tf.train.Example`` and None.
 
-    Takes ``DataFrame.dtypes``; raises ``ColumnTypeError`` if a column is of a type that no feature holds.
-
-    Differences: arrays of text and binary are taken, too; a null is a feature that is not there. A type that is not
-    taken is an error before a job starts.
+    `dtypes` are those of a DataFrame. Raises ``ColumnTypeError`` if a column is of a type that no feature holds. A null
+    is a missing feature.
     """
     schema = _schema(dtypes)
 
@@ -140,35 +136,26 @@ def _arrow_type(name: str, dtype: str) -> pa.DataType:
 
 
 def infer_schema(example: tf.train.Example, binary_features: Collection[str] = ()) -> StructType:
-    """The columns that hold the features of an example, by name; one without a value becomes text.
+    """The columns that hold the features of an example, by name; a feature without a value becomes text.
 
-    `binary_features` are those of bytes that are no text.
+    `binary_features` are bytes, not text.
     """
-    from pyspark.sql.types import StructField, StructType
-
-    features = sorted(example.features.feature.items())
-    return StructType([StructField(name, _type(f, name in binary_features), True) for name, f in features])
-
-
-def _type(feature: Any, is_binary: bool) -> DataType:
-    from pyspark.sql.types import ArrayType, BinaryType, DoubleType, LongType, StringType
-
-    kind = feature.WhichOneof("kind")
-    of_values: dict[Any, type[DataType]] = {"int64_list": LongType, "float_list": DoubleType}
-    item = BinaryType() if is_binary else of_values.get(kind, StringType)()
-    return ArrayType(item) if kind and len(getattr(feature, kind).value) > 1 else item
+    seen: dict[str, Seen] = {}
+    add_records(seen, [example.SerializeToString()], EXAMPLE, "the example")
+    return _spark_schema(schema_of(seen, binary_features))
 
 
 def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) -> list[Row]:
-    """Records as Rows, for ``rdd.mapPartitions``; each record is a tuple of a serialized ``tf.train.Example`` and more.
+    """Records as Rows, for ``rdd.mapPartitions``; each record is a tuple that begins with a serialized Example.
 
-    A feature with one value is that value, with several a list, with none, or that is not there, None;
-    `binary_features` are bytes, no text. Raises ``CorruptRecordError`` if a record is no Example.
+    A feature with one value is that value, one with several a list, and one without a value, or a missing one, None.
+    `binary_features` are bytes, not text. Raises ``CorruptRecordError`` if a record is no Example.
     """
     from pyspark.sql import Row
 
     records = [bytes(record[0]) for record in iter]
-    seen = seen_in(records, EXAMPLE, "the records")
+    seen: dict[str, Seen] = {}
+    add_records(seen, records, EXAMPLE, "the records")
     for feature in seen.values():
         feature.is_array = True
     schema = schema_of(seen, binary_features)

@@ -1,4 +1,4 @@
-"""What runs on a node around a map function: its context, ``TF_CONFIG`` and GPUs as TensorFlowOnSpark has them."""
+"""Calls a map function on a node, with its context, ``TF_CONFIG`` and GPUs as TensorFlowOnSpark has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.compat.gpus import assign_gpus, num_gpus
+from tfos_ml.compat.gpu_info import assign_gpus, num_gpus
 from tfos_ml.compat.TFSparkNode import TFNodeContext
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def run_in_cluster(map_fun: MapFun, args: Any, node: NodeContext) -> None:
 
 
 def run_alone(map_fun: MapFun, args: Any, node: NodeContext) -> None:
-    """Run a map function as one of several independent instances."""
+    """Run a map function as an instance of ``TFParallel``."""
     ctx = TFNodeContext.of_instance(node)
     os.environ.pop("TF_CONFIG", None)
     wanted = num_gpus(args)
@@ -35,10 +35,7 @@ def run_alone(map_fun: MapFun, args: Any, node: NodeContext) -> None:
 
 
 def _set_tf_config(ctx: TFNodeContext) -> None:
-    """``TF_CONFIG`` is only set in clusters with a chief or master; without one, each worker is alone.
-
-    One that the user has set stays.
-    """
+    """Remove ``TF_CONFIG`` in clusters without a chief or master, unless it is one that the user has set."""
     config = json.loads(os.environ["TF_CONFIG"])
     cluster = config.get("cluster") or {}
     if any(ctx.cluster_spec.get(job) != tasks for job, tasks in cluster.items()):

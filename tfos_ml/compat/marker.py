@@ -1,4 +1,4 @@
-"""Markers in a stream of rows; nothing in tfos_ml needs them, programs may test for them."""
+"""Markers in a stream of rows, for programs that test for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,4 @@ class Marker:
 
 
 class EndPartition(Marker):
-    """The end of a partition.
-
-    Differences: a feed of tfos_ml never holds one. ``DataFeed`` has filtered them for programs there, too.
-    """
+    """The end of a partition; a feed of tfos_ml never holds one."""

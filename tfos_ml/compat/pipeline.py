@@ -8,80 +8,114 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
+import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator, Model
-from pyspark.ml.param import Params
+from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.sql import functions as F
 
 from tfos_ml.common import user_warnings
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.compat import TFCluster, util
-from tfos_ml.compat.gpus import num_gpus
+from tfos_ml.compat.gpu_info import num_gpus
 from tfos_ml.compat.map_functions import MapFun
-from tfos_ml.compat.pipeline_params import (
-    HasBatchSize,
-    HasClusterSize,
-    HasEpochs,
-    HasExportDir,
-    HasGraceSecs,
-    HasInputMapping,
-    HasInputMode,
-    HasMasterNode,
-    HasModelDir,
-    HasNumPS,
-    HasOutputMapping,
-    HasProtocol,
-    HasReaders,
-    HasSignatureDefKey,
-    HasSteps,
-    HasTagSet,
-    HasTensorboard,
-    HasTFRecordDir,
-    TFTypeConverters,
-)
+from tfos_ml.compat.removed import removed
 from tfos_ml.data.schema import quoted
 from tfos_ml.driver.programs import classic_session
-from tfos_ml.errors import ParamError, RemovedError
+from tfos_ml.errors import ParamError
 from tfos_ml.stages.model import TFModel as NativeModel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
 
-__all__ = [
-    "HasBatchSize",
-    "HasClusterSize",
-    "HasEpochs",
-    "HasExportDir",
-    "HasGraceSecs",
-    "HasInputMapping",
-    "HasInputMode",
-    "HasMasterNode",
-    "HasModelDir",
+_WIDER = {"float": "double", "tinyint": "bigint", "smallint": "bigint", "int": "bigint"}  # types of Spark SQL
+_ABBREVIATIONS = {"ps": "PS", "tfrecord": "TFRecord"}
+
+
+class TFTypeConverters:
+    """Converters of Params that Spark has none for."""
+
+    @staticmethod
+    def toDict(value: Any) -> dict[Any, Any]:
+        """A dict as it is."""
+        if not isinstance(value, dict):
+            raise TypeError(f"Expected a dict. Received: {value!r}")
+        return value
+
+
+_DEFAULTS: dict[str, Any] = {}  # of Params, by name
+
+
+def _mixin(class_name: str, **params: tuple[str, Callable[[Any], Any], Any]) -> Any:
+    """A class of Params: by name their doc, converter and default. It has a setter and a getter for each."""
+    members: dict[str, Any] = {"__doc__": f"Has {' and '.join(params)}.", "__module__": __name__}
+    for name, (doc, converter, default) in params.items():
+        words = "".join(_ABBREVIATIONS.get(word, word.title()) for word in name.split("_"))
+        members[name] = Param(Params._dummy(), name, doc, converter)
+        members[f"set{words}"], members[f"get{words}"] = _setter(name, doc), _getter(name, doc)
+        _DEFAULTS[name] = default
+    return type(class_name, (Params,), members)
+
+
+def _setter(name: str, doc: str) -> Callable[[Any, Any], Any]:
+    def setter(self: Any, value: Any) -> Any:
+        return self._set(**{name: value})
+
+    setter.__doc__ = f"Set {name}: {doc}."
+    return setter
+
+
+def _getter(name: str, doc: str) -> Callable[[Any], Any]:
+    def getter(self: Any) -> Any:
+        return self.getOrDefault(name)
+
+    getter.__doc__ = f"Get {name}: {doc}."
+    return getter
+
+
+def _fed(value: Any) -> int:
+    if value == TFCluster.InputMode.TENSORFLOW:
+        raise ParamError(
+            "input_mode=TENSORFLOW: an estimator feeds its DataFrame. To read files, run the train function with "
+            "TFCluster.run(), or use tfos_ml.TFEstimator(inputMode=InputMode.TENSORFLOW)."
+        )
+    return TypeConverters.toInt(value)
+
+
+_INTEGER, _TEXT, _FLAG = TypeConverters.toInt, TypeConverters.toString, TypeConverters.toBoolean
+_DICT = TFTypeConverters.toDict
+
+HasBatchSize: Any = _mixin("HasBatchSize", batch_size=("rows of a batch", _INTEGER, 100))
+HasClusterSize: Any = _mixin("HasClusterSize", cluster_size=("number of nodes", _INTEGER, 1))
+HasEpochs: Any = _mixin("HasEpochs", epochs=("how often the rows are fed", _INTEGER, 1))
+HasExportDir: Any = _mixin("HasExportDir", export_dir=("directory of the SavedModel", _TEXT, None))
+HasGraceSecs: Any = _mixin(
+    "HasGraceSecs", grace_secs=("seconds that evaluators and parameter servers have after the training", _INTEGER, 30)
+)
+HasInputMapping: Any = _mixin("HasInputMapping", input_mapping=("{column: tensor name}", _DICT, {}))
+HasInputMode: Any = _mixin("HasInputMode", input_mode=("who reads the data", _fed, TFCluster.InputMode.SPARK))
+HasMasterNode: Any = _mixin("HasMasterNode", master_node=("job name of the chief", _TEXT, "chief"))
+HasModelDir: Any = _mixin("HasModelDir", model_dir=("directory of checkpoints", _TEXT, None))
+HasNumPS: Any = _mixin(
     "HasNumPS",
-    "HasOutputMapping",
-    "HasProtocol",
-    "HasReaders",
-    "HasSignatureDefKey",
-    "HasSteps",
-    "HasTFRecordDir",
-    "HasTagSet",
-    "HasTensorboard",
-    "Namespace",
-    "TFEstimator",
-    "TFModel",
-    "TFParams",
-    "TFTypeConverters",
-    "get_meta_graph_def",
-    "single_node_env",
-    "yield_batch",
-]
+    num_ps=("number of parameter servers", _INTEGER, 0),
+    driver_ps_nodes=("whether parameter servers run on the driver", _FLAG, False),
+)
+HasOutputMapping: Any = _mixin("HasOutputMapping", output_mapping=("{output name: column}", _DICT, {}))
+HasProtocol: Any = _mixin("HasProtocol", protocol=("passed on to the train function only", _TEXT, "grpc"))
+HasReaders: Any = _mixin("HasReaders", readers=("passed on to the train function only", _INTEGER, 1))
+HasSignatureDefKey: Any = _mixin("HasSignatureDefKey", signature_def_key=("signature of the SavedModel", _TEXT, None))
+HasSteps: Any = _mixin("HasSteps", steps=("passed on to the train function only", _INTEGER, 1000))
+HasTagSet: Any = _mixin("HasTagSet", tag_set=("tags of the SavedModel, separated by commas", _TEXT, None))
+HasTensorboard: Any = _mixin("HasTensorboard", tensorboard=("whether the chief starts TensorBoard", _FLAG, False))
+HasTFRecordDir: Any = _mixin("HasTFRecordDir", tfrecord_dir=("passed on to the train function only", _TEXT, None))
 
 
-class Namespace:
+class Namespace(argparse.Namespace):
     """Arguments by name, from a dict or a Namespace; or a list of command line arguments as ``argv``."""
 
     argv: list[str] | None = None
@@ -89,27 +123,13 @@ class Namespace:
     def __init__(self, d: Any):
         if isinstance(d, list):
             self.argv = d
-        elif isinstance(d, dict):
-            vars(self).update(d)
-        elif isinstance(d, (argparse.Namespace, Namespace)):
-            vars(self).update(vars(d))
+        elif isinstance(d, (dict, argparse.Namespace)):
+            vars(self).update(d if isinstance(d, dict) else vars(d))
         else:
             raise ParamError(f"Arguments must be a dict, a Namespace or a list of text. Received: {type(d)}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self.argv or vars(self)))
-
-    def __repr__(self) -> str:
-        if self.argv:
-            return repr(self.argv)
-        return f"Namespace({', '.join(f'{name}={value!r}' for name, value in sorted(vars(self).items()))})"
-
-    def __eq__(self, other: object) -> bool:
-        if self.argv:
-            return self.argv == (other.argv if isinstance(other, Namespace) else other)
-        return isinstance(other, (Namespace, argparse.Namespace)) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class TFParams(Params):
@@ -117,11 +137,13 @@ class TFParams(Params):
 
     args: Namespace
 
-    def merge_args_params(self) -> Namespace:
-        """The arguments, and over them all Params, also those that have their default.
+    def _set_args(self, args: Any) -> None:
+        """Take up the user's arguments, and set the defaults of Params."""
+        self.args = Namespace(args)
+        self._setDefault(**{param.name: _DEFAULTS[param.name] for param in self.params})
 
-        Differences: warns where a default takes the place of another value among the arguments.
-        """
+    def merge_args_params(self) -> Namespace:
+        """The arguments, with the values of all Params over them, defaults included; warns if a default hides one."""
         merged = copy.copy(self.args)
         hidden = {}
         for param in self.params:
@@ -132,7 +154,7 @@ class TFParams(Params):
         if hidden:
             taken = {name: getattr(merged, name) for name in hidden}
             user_warnings.warn(
-                f"{type(self).__name__}: the arguments have {hidden}, but defaults of Params go before them, as in "
+                f"{type(self).__name__}: the arguments have {hidden}, but the defaults of Params replace them, as in "
                 f"TensorFlowOnSpark: {taken}. Set these Params, or leave the arguments out."
             )
         return merged
@@ -159,12 +181,9 @@ class TFEstimator(
 ):
     """Trains on a ``TFCluster``, to which ``fit`` feeds the columns of a DataFrame.
 
-    ``train_fn(args, ctx)`` is the map function of the cluster; ``args`` are `tf_args` and Params, and a list for
-    `tf_args` reaches it as it is, and as ``sys.argv``. The chief writes the model to ``args.export_dir``. The columns
-    of ``input_mapping`` are fed in sorted order, as Rows, as :meth:`TFCluster.TFCluster.train` says.
-
-    Differences: `export_fn` is of TensorFlow 1, and raises when it is given, not after the training. ``protocol`` and
-    ``readers`` only reach `train_fn`.
+    ``train_fn(args, ctx)`` is the map function of the cluster; ``args`` are `tf_args` and Params. If `tf_args` is a
+    list, ``args`` is that list, which also becomes ``sys.argv``. The chief writes the model to ``args.export_dir``. The
+    columns of ``input_mapping`` are fed as Rows, sorted by name. `export_fn` is of TensorFlow 1, and must be None.
     """
 
     def __init__(self, train_fn: MapFun, tf_args: Any, export_fn: Any = None):
@@ -173,25 +192,7 @@ class TFEstimator(
             raise ParamError("export_fn is of TensorFlow 1. Export the model at the end of train_fn, on the chief.")
         self.train_fn = train_fn
         self.export_fn = export_fn
-        self.args = Namespace(tf_args)
-        self._setDefault(
-            input_mapping={},
-            cluster_size=1,
-            num_ps=0,
-            driver_ps_nodes=False,
-            input_mode=TFCluster.InputMode.SPARK,
-            master_node="chief",
-            protocol="grpc",
-            tensorboard=False,
-            model_dir=None,
-            export_dir=None,
-            tfrecord_dir=None,
-            batch_size=100,
-            epochs=1,
-            readers=1,
-            steps=1000,
-            grace_secs=30,
-        )
+        self._set_args(tf_args)
 
     def _fit(self, dataset: DataFrame) -> TFModel:
         check_dataframe(dataset, "TFEstimator.fit")
@@ -199,7 +200,8 @@ class TFEstimator(
         if not columns:
             raise ParamError("input_mapping is empty. Call setInputMapping({column: tensor name}) before fit.")
         args = self.merge_args_params()
-        cluster = TFCluster.run(
+        rows = dataset.select([quoted(column) if column in dataset.columns else column for column in columns]).rdd
+        with TFCluster.run(
             classic_session(dataset.sparkSession, "TFEstimator of tfos_ml.compat").sparkContext,
             self.train_fn,
             self.args.argv or args,
@@ -209,15 +211,9 @@ class TFEstimator(
             TFCluster.InputMode.SPARK,
             driver_ps_nodes=self.getDriverPSNodes(),
             master_node=self.getMasterNode(),
-        )
-        try:
-            cluster.train(
-                dataset.select([quoted(c) if c in dataset.columns else c for c in columns]).rdd, self.getEpochs()
-            )
+        ) as cluster:
+            cluster.train(rows, self.getEpochs())
             cluster.shutdown(grace_secs=self.getGraceSecs())
-        except BaseException as error:
-            cluster.__exit__(type(error), error, None)
-            raise
         model: TFModel = self._copyValues(TFModel(self.args))
         return model
 
@@ -235,38 +231,22 @@ class TFModel(
 ):
     """Runs a SavedModel over the columns of a DataFrame, each task on its own.
 
-    ``transform`` gives the columns of ``output_mapping``, in the sorted order of the outputs, and no others. `tf_args`
-    are as of :class:`TFEstimator`.
-
-    Differences: the DataFrame's types are known before anything runs: numbers are double and bigint as there, text is
-    string. A binary column reaches a tensor of strings as bytes. A value that the tensor's dtype cannot hold exactly is
-    an error; a null gives null outputs. The model reaches the executors from the driver, so these need not see
-    ``export_dir``. Unset, ``signature_def_key`` is ``"serving_default"``. Checkpoints of TensorFlow 1 (``model_dir``)
-    are not read.
+    ``transform`` returns the columns of ``output_mapping``, sorted by the names of the outputs, and no others. Numbers
+    are double and bigint, strings are string; a null gives null outputs. A value that the tensor's dtype cannot hold
+    exactly is an error. Executors need no access to ``export_dir``. ``signature_def_key`` is ``"serving_default"``
+    unless it is set. `tf_args` are as of :class:`TFEstimator`.
     """
 
     def __init__(self, tf_args: Any):
         super().__init__()
-        self.args = Namespace(tf_args)
-        self._setDefault(
-            input_mapping={},
-            output_mapping={},
-            batch_size=100,
-            model_dir=None,
-            export_dir=None,
-            signature_def_key=None,
-            tag_set=None,
-        )
+        self._set_args(tf_args)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_dataframe(dataset, "TFModel.transform")
         args = vars(self.merge_args_params())
-        for name in ("export_dir", "input_mapping", "output_mapping"):
-            if not args[name]:
-                raise ParamError(
-                    f"{name} is not set. TFModel.transform needs export_dir, input_mapping, output_mapping"
-                )
-        columns = sorted(args["input_mapping"])
+        needed = ("export_dir", "input_mapping", "output_mapping")
+        if missing := [name for name in needed if not args[name]]:
+            raise ParamError(f"TFModel.transform needs {', '.join(needed)}. Not set: {missing}")
         outputs = [column for _, column in sorted(args["output_mapping"].items())]
         names = {column: f"_{i}" for i, column in enumerate(outputs)}  # inputs may have the same
         native = NativeModel(
@@ -278,23 +258,14 @@ class TFModel(
             handleInvalid="keep",
         )
         native._tag_set = args["tag_set"] or "serve"
-        scored = native.transform(dataset.select(columns))
-        return scored.select(*(_widened(scored, names[column]).alias(column) for column in outputs))
+        scored = native.transform(dataset.select(sorted(args["input_mapping"])))
+        types = dict(scored.dtypes)
+        return scored.select(*(F.col(names[c]).cast(_wide(types[names[c]])).alias(c) for c in outputs))
 
 
-def _widened(df: DataFrame, column: str) -> Any:
-    """A column of numbers as Python's numbers are in Spark: double and bigint."""
-    return F.col(column).cast(_wide(df.schema[column].dataType))
-
-
-def _wide(data_type: DataType) -> DataType:
-    from pyspark.sql.types import ArrayType, DoubleType, FractionalType, IntegralType, LongType
-
-    if isinstance(data_type, ArrayType):
-        return ArrayType(_wide(data_type.elementType), data_type.containsNull)
-    if isinstance(data_type, FractionalType):
-        return DoubleType()
-    return LongType() if isinstance(data_type, IntegralType) else data_type
+def _wide(dtype: str) -> str:
+    """A type of Spark SQL in the widths of Python's numbers: double and bigint."""
+    return re.sub(r"\w+", lambda word: _WIDER.get(word[0], word[0]), dtype)
 
 
 def single_node_env(args: Any) -> None:
@@ -309,29 +280,18 @@ def single_node_env(args: Any) -> None:
     util.single_node_env(1 if wanted is None else wanted)
 
 
-def get_meta_graph_def(saved_model_dir: str, tag_set: str) -> NoReturn:
-    """Gone: reads models of TensorFlow 1. Raises ``RemovedError``; theirs fails with TensorFlow 2, too."""
-    raise RemovedError(
-        "pipeline.get_meta_graph_def() is of TensorFlow 1. tfos_ml.TFModel(exportDir=...).signature() tells inputs and "
-        "outputs."
-    )
+get_meta_graph_def = removed("pipeline.get_meta_graph_def", "Use tfos_ml.TFModel(exportDir=...).signature().")
 
 
 def yield_batch(iterable: Iterable[Any], batch_size: int, num_tensors: int = 1) -> Iterator[list[list[Any]]]:
     """Batches of rows as columns: a list of values for each of the first `num_tensors` columns.
 
-    A None among the rows ends them; the last batch may have fewer than `batch_size`.
-
-    Differences: a ``bytearray`` gives its bytes, not the text that Python shows of it.
+    A None among the rows ends them. The last batch may have fewer rows than `batch_size`. A ``bytearray`` gives bytes.
     """
-    columns: list[list[Any]] = [[] for _ in range(num_tensors)]
-    for row in iterable:
-        if row is None:
-            break
-        for column, value in zip(columns, row, strict=False):
-            column.append(bytes(value) if isinstance(value, bytearray) else value)
-        if len(columns[0]) >= batch_size:
-            yield columns
-            columns = [[] for _ in range(num_tensors)]
-    if columns[0]:
-        yield columns
+    rows = itertools.takewhile(lambda row: row is not None, iterable)
+    while batch := list(itertools.islice(rows, batch_size)):
+        yield [[_without_bytearray(row[i]) for row in batch] for i in range(num_tensors)]
+
+
+def _without_bytearray(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value

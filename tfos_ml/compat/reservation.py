@@ -1,8 +1,4 @@
-"""How another process requests the end of a program's stream.
-
-Differences: nodes meet at the driver of tfos_ml, whose calls carry a token and no pickles. Of TensorFlowOnSpark's
-``Reservations``, ``MessageSocket``, ``Server`` and ``Client`` there is only what programs use of the last.
-"""
+"""``Client``, with which another process requests the end of a program's stream."""
 
 from __future__ import annotations
 
@@ -16,27 +12,19 @@ __all__ = ["TFOS_SERVER_PORT", "Client"]
 
 
 class Client:
-    """Reaches the driver of a running cluster, at ``cluster.cluster_meta["server_addr"]``.
+    """Reaches the driver of a running cluster.
 
-    That, or where it has been carried to another process its location and token, is `server_addr`.
-
-    Differences: the address has a token instead of a port alone. Only :meth:`request_stop` and :meth:`close` are there.
+    `server_addr` is ``cluster.cluster_meta["server_addr"]``, or its location and token.
     """
 
     def __init__(self, server_addr: Any):
-        if isinstance(server_addr, ClusterAddress):
-            self.server_addr = server_addr
-            return
-        try:
-            location, token = server_addr
-        except (TypeError, ValueError):
-            location = token = None
-        if not isinstance(location, str) or not isinstance(token, str):
+        is_pair = isinstance(server_addr, (tuple, list)) and [type(part) for part in server_addr] == [str, str]
+        if not is_pair and not isinstance(server_addr, ClusterAddress):
             raise ParamError(
                 "server_addr must be cluster.cluster_meta['server_addr'], or its location and token as a pair of text. "
                 f"Received: {type(server_addr).__name__}"
             )
-        self.server_addr = ClusterAddress(location, token)
+        self.server_addr = ClusterAddress(*server_addr) if is_pair else server_addr
 
     def request_stop(self) -> str:
         """Ask the program to end the stream that ``shutdown(ssc)`` waits for."""

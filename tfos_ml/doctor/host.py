@@ -28,6 +28,7 @@ from tfos_ml.data.spool import DISK_RESERVE, MEMORY_RESERVE, SHARED_MEMORY, disk
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 OLDEST_PYTHON = (3, 10)
+NEWEST_PYTHON = (3, 13)  # for which TensorFlow has a final release
 JAVA_SECONDS = 10.0
 LEAST_MEMORY = 1 << 30  # TensorFlow and Keras hold 0.5 GB once imported
 NODE_PACKAGES = ("tfos_ml", "tensorflow", "keras")  # nodes that differ in these are refused, or train apart
@@ -68,6 +69,10 @@ def check_python() -> Finding:
     if sys.version_info < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
         return Finding("Python", FAILED, version, f"Use Python {oldest} or newer, here and on the executors.")
+    if sys.version_info[:2] > NEWEST_PYTHON:
+        newest = ".".join(map(str, NEWEST_PYTHON))
+        advice = f"Use Python {newest}, here and on the executors: TensorFlow has no final release for newer ones."
+        return Finding("Python", FAILED, version, advice)
     return Finding("Python", OK, version)
 
 

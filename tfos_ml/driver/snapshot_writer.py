@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tfos_ml.errors import EmptyDataError, SnapshotError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 ROW_GROUP_BYTES = 16 << 20
 
@@ -30,7 +31,8 @@ def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
     partition, place = F.shiftright(row, PARTITION_SHIFT), row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
     try:
         by_bucket = repartition_by_id(rows, buckets, F.pmod(round_robin_number(row), F.lit(buckets)).cast("int"))
-        options = {"parquet.block.size": ROW_GROUP_BYTES, "maxRecordsPerFile": 0}
+        options: dict[str, int | str] = {"parquet.block.size": ROW_GROUP_BYTES, "maxRecordsPerFile": 0}
+        options |= {f"parquet.enable.dictionary#{path}": "false" for path in _paths_of_floats(rows.schema)}
         by_bucket.sortWithinPartitions(ROW_COLUMN).write.options(**options).parquet(path)
         by_partition = spark.read.schema(f"{ROW_COLUMN} bigint").parquet(path).groupBy(partition)
         groups = [tuple(row) for row in by_partition.agg(F.count("*"), F.max(place) + 1).collect()]
@@ -45,6 +47,21 @@ def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
             "the snapshot. Persist the DataFrame, or make its computation deterministic."
         )
     return np.bincount(numbers, counts).astype(np.int64)
+
+
+def _paths_of_floats(kind: DataType, path: str = "") -> Iterator[str]:
+    """Parquet's paths of all floats in a type. Writing a dictionary of them first takes half as long again."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.UserDefinedType):
+        kind = kind.sqlType()
+    if isinstance(kind, types.StructType):
+        for field in kind.fields:
+            yield from _paths_of_floats(field.dataType, f"{path}.{field.name}" if path else field.name)
+    elif isinstance(kind, types.ArrayType):
+        yield from _paths_of_floats(kind.elementType, f"{path}.list.element")
+    elif isinstance(kind, (types.FloatType, types.DoubleType)):
+        yield path
 
 
 def digest(rows: DataFrame, columns: Sequence[str]) -> tuple[Any, ...]:

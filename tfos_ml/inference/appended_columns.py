@@ -75,19 +75,10 @@ class OutputColumns:
         return self.prediction_spec is not None and self.prediction_spec.is_classifier
 
     def _is_vector(self, field: str) -> bool:
-        return (
-            self.prediction_spec is not None
-            and self.prediction_spec.is_classifier
-            and field in (udf.RAW, udf.PROBABILITY)
-        )
+        return self._is_classifier and field in (udf.RAW, udf.PROBABILITY)
 
     def _about(self, field: str) -> dict[str, Any] | None:
         """Spark ML's metadata: ``IndexToString`` finds the names of the classes there."""
-        if (
-            not self.labels
-            or self.prediction_spec is None
-            or not self.prediction_spec.is_classifier
-            or field != udf.PREDICTION
-        ):
+        if not self.labels or not self._is_classifier or field != udf.PREDICTION:
             return None
         return {"ml_attr": {"vals": list(self.labels), "type": "nominal", "name": self.names[field]}}

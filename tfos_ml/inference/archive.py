@@ -85,7 +85,7 @@ class Archive:
         return self._source is not None
 
     def is_current(self) -> bool:
-        """Whether sizes and times at the URI that it was fetched from, if it was, are what they were then."""
+        """Whether the files at its URI have the sizes and times that were fetched; true if it was not fetched."""
         from tfos_ml.inference import publishing
 
         return self._source is None or publishing.listing(self._source[0]) == self._source[1]
@@ -139,7 +139,7 @@ def pack(directory: str, destination: Path) -> Path:
 
 
 def _content_only(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A member without what differs between copies of a file."""
+    """Remove what differs between copies of a file, such as owner and time."""
     member.mtime = member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o755 if member.isdir() else 0o644
@@ -167,7 +167,7 @@ def extract(tar: tarfile.TarFile, directory: Path) -> None:
 
 
 def _relative_path(member: tarfile.TarInfo) -> PurePosixPath:
-    """Where a member goes; there are no links among them, so its name decides."""
+    """Where a member is written; links are refused, so the name decides."""
     path = PurePosixPath(member.name)
     if not (member.isfile() or member.isdir()) or path.is_absolute() or ".." in path.parts:
         raise _model_error(
@@ -224,7 +224,7 @@ def _enter(artifact: Artifact, model: Path) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Nobody else adds or deletes models meanwhile."""
+    """Hold the lock without which no process adds or deletes models."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline = time.monotonic() + LOCK_TIMEOUT
     with open(folder / _LOCK, "ab") as file:
@@ -272,7 +272,7 @@ def _is_same(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, compare_
 
 
 def _replace(model: Path, artifact: Artifact) -> None:
-    """Put a model in its place, with the folder locked."""
+    """Unpack a model into its place; the caller holds the lock."""
     partial = model.with_name(f"{_PARTIAL}{model.name}")
     try:
         with tarfile.open(artifact.path()) as tar:
@@ -292,7 +292,7 @@ def _replace(model: Path, artifact: Artifact) -> None:
 
 
 def _delete_unused(folder: Path) -> None:
-    """Delete models that no process uses, but for those used last, with the folder locked."""
+    """Delete models that no process uses, except those used last; the caller holds the lock."""
     for partial in folder.glob(f"{_PARTIAL}*"):  # of processes that were killed
         shutil.rmtree(partial, ignore_errors=True)
     unused = []

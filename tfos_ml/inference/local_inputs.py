@@ -1,4 +1,4 @@
-"""Rows that a program hands to a model itself, in any of the forms that they usually have, as its input tensors."""
+"""Makes input tensors of the rows that a program passes to ``TFModel.predict``, in any of the usual forms."""
 
 from __future__ import annotations
 

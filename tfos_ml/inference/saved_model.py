@@ -106,7 +106,7 @@ def _argument(name: str) -> str:
 
 
 def not_exported(why: str) -> str:
-    """What to say of a model that is trained, and cannot be exported."""
+    """The message for a model that is trained but cannot be exported."""
     return (
         f"The model is trained, but cannot be exported: {why}. Its weights are kept, for load_weights() and "
         "initialWeights, in assets.extra/model.weights.h5 of exportDir and of TFModel.savedModelDir(); transform and "
@@ -190,8 +190,8 @@ def _graph(directory: str | Path, tag: str) -> Any:
 def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | None = None) -> Scorer:
     """The function of a signature, from tensors by input name to tensors by output name; a process loads a model once.
 
-    Directories are taken to be named by their content. What only outputs need that are not wanted is not computed; by
-    default all are. Raises ``ModelError`` if TensorFlow cannot load it; says which file is damaged, if one is.
+    A directory's content must never change. Only the wanted outputs are computed, by default all. Raises ``ModelError``
+    if TensorFlow cannot load the model, and names the file that is damaged, if one is.
     """
     with needed_by("Scoring in this process"):
         import_tensorflow()
@@ -287,7 +287,7 @@ def _for_any_batch(function: Scorer, signature: Any) -> Scorer:
 
 
 def _only(function: Any, outputs: tuple[str, ...] | None) -> Scorer:
-    """A signature's function without the outputs that are not wanted, nor what only they need."""
+    """A signature's function that computes only the wanted outputs."""
     import tensorflow as tf
 
     if outputs is None or set(outputs) == set(function.structured_outputs):

@@ -35,8 +35,8 @@ _LOCATIONS = ("modelDir", "exportDir", "logDir", "initialWeights")
 def params_of(estimator: ClusterEstimator) -> dict[str, str]:
     """Params that people compare runs by, by name: those that were set, and a few with their defaults.
 
-    And the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``. Of ``nodeEnv`` only the names are logged,
-    and of what is named like a secret no value.
+    The user's own arguments are included, as ``modelArgs.name`` and ``tfArgs.name``. Values of ``nodeEnv``, and those
+    whose names look like secrets, are not logged.
     """
     logged = [p for p in estimator.params if estimator.isSet(p) or p.name in _ALWAYS]
     values: dict[str, Any] = {p.name: estimator.getOrDefault(p) for p in logged}
@@ -99,7 +99,7 @@ def _versions() -> dict[str, str]:
 
 
 class FittedDataset(SparkDataset):
-    """A DataFrame that was fitted on; its rows, by what they were for, have been counted on the way, so not here."""
+    """A DataFrame that was fitted on, with the numbers of rows that training counted."""
 
     def __init__(self, df: DataFrame, rows: Mapping[str, int]):
         self._rows = dict(rows)
@@ -133,7 +133,7 @@ def _shared(paths: list[list[str]]) -> list[str]:
 
 
 def error_text(error: BaseException, environment: Mapping[str, str]) -> str:
-    """An error as the user sees it, and all that is known of it; without passwords and the values of ``nodeEnv``."""
+    """An error with its traceback and details, without passwords and the values of ``nodeEnv``."""
     text = "".join(traceback.format_exception(error))
     details = getattr(error, "details", "")
     return redact(text + (f"\n{details}\n" if details else ""), secrets=secrets_of_environment(environment))

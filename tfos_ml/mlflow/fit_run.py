@@ -120,7 +120,7 @@ class FitRun(FitListener):
     # While the job runs
 
     def _write_overview(self) -> None:
-        """Have logged, once, what the driver has found out of a Keras model before the job began."""
+        """Log, once, what the driver learned about a Keras model before the job began."""
         describe = getattr(self._estimator, "_describe", None)
         if describe is not None and not self._has_overview:
             self._has_overview = True

@@ -97,8 +97,8 @@ def save_model(
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         data = Path(directory) / DATA
         _write(model, scoring, data)
-        if not packages.is_installed():
-            options["code_paths"] = [*(options.get("code_paths") or []), str(packages.copy_code(Path(directory)))]
+        if added := packages.code_paths(Path(directory)):
+            options["code_paths"] = [*(options.get("code_paths") or []), *added]
         with warnings.catch_warnings():  # MLflow 3.9 warns of pickles, though here are none
             warnings.filterwarnings("ignore", "Passing a Python object as `python_model`", FutureWarning)
             mlflow.pyfunc.save_model(

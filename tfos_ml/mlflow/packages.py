@@ -1,4 +1,4 @@
-"""What a process that serves a model has to have: packages by version, and tfos_ml itself if no index can have it."""
+"""What a process that serves a model needs: packages by version, and the code of tfos_ml if it is not installed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ def version_of(package: str) -> str | None:
     return None if distribution is None else importlib.metadata.version(distribution)
 
 
-def is_installed() -> bool:
-    """Whether this package was installed, rather than found on the path (PYTHONPATH, ``--py-files``)."""
-    return _distribution_of(PACKAGE) is not None
-
-
 def pip_requirements(*more: str) -> list[str]:
     """What a process that serves a model installs, and `more` packages, in the versions of this one."""
     distributions = [_distribution_of(package) for package in (PACKAGE, *_SERVING, *more)]
@@ -47,11 +42,16 @@ def _distribution_of(package: str) -> str | None:
         return next(iter(importlib.metadata.packages_distributions().get(package, ())), None)
 
 
-def copy_code(directory: Path) -> Path:
-    """Write this package into a directory, from wherever it was imported (an archive of ``--py-files``, too)."""
+def code_paths(directory: Path) -> list[str]:
+    """The code that a logged model needs: none if this package was installed, else a copy of it in `directory`.
+
+    The copy is made from wherever the package was imported: PYTHONPATH, or an archive of ``--py-files``.
+    """
+    if _distribution_of(PACKAGE) is not None:
+        return []
     target = directory / PACKAGE
     _copy(importlib.resources.files(tfos_ml), target)
-    return target
+    return [str(target)]
 
 
 def _copy(source: Traversable, target: Path) -> None:

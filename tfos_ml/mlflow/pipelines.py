@@ -21,7 +21,7 @@ from mlflow.models import Model, infer_signature
 
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.errors import DestinationError
-from tfos_ml.mlflow import packages
+from tfos_ml.mlflow import packages, patching
 
 if TYPE_CHECKING:
     from mlflow.models.signature import ModelSignature
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "pipeline"
-_ORIGINAL = "_tfos_ml_original"
 
 
 class LogsPipelines(Protocol):
@@ -47,15 +46,14 @@ def follow_pipelines() -> None:
     """Log fitted pipelines with our stages in them, from now on."""
     from pyspark.ml import Pipeline  # where a model is served there is none
 
-    leave_pipelines()
-    Pipeline._fit = _followed(Pipeline._fit)  # type: ignore[method-assign]
+    patching.replace_fit(Pipeline, _followed)
 
 
 def leave_pipelines() -> None:
     """Put back what :func:`follow_pipelines` replaced."""
     from pyspark.ml import Pipeline
 
-    Pipeline._fit = getattr(Pipeline._fit, _ORIGINAL, Pipeline._fit)  # type: ignore[method-assign]
+    patching.restore_fit(Pipeline)
 
 
 def note(fit: LogsPipelines) -> None:
@@ -80,7 +78,6 @@ def _followed(original: Callable[..., Any]) -> Callable[..., Any]:
             fits[0].log_pipeline(model, dataset)
         return model
 
-    setattr(fit, _ORIGINAL, original)
     return fit
 
 
@@ -95,9 +92,6 @@ def log_pipeline(
     import mlflow.spark
 
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
-        options: dict[str, Any] = {"dfs_tmpdir": _directory_for(dataset.sparkSession, directory)}
-        if not packages.is_installed():
-            options["code_paths"] = [str(packages.copy_code(Path(directory)))]
         Model.log(
             artifact_path=None,
             name=NAME,
@@ -105,9 +99,10 @@ def log_pipeline(
             run_id=run_id,
             step=step,
             spark_model=model,
+            dfs_tmpdir=_directory_for(dataset.sparkSession, directory),
             signature=_signature(_inputs(model, dataset.drop(*not_read))),
             pip_requirements=packages.pip_requirements("pyspark"),
-            **options,
+            code_paths=packages.code_paths(Path(directory)) or None,
         )
 
 

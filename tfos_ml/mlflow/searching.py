@@ -19,14 +19,12 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import content, server
+from tfos_ml.mlflow import content, patching, server
 from tfos_ml.mlflow.runs import NOBODY, Parent, Runs, parent_of
 
 if TYPE_CHECKING:
     from pyspark.ml import Estimator
     from pyspark.sql import DataFrame
-
-_ORIGINAL = "_tfos_ml_original"
 
 
 def _searches() -> list[Any]:
@@ -37,18 +35,17 @@ def _searches() -> list[Any]:
 
 def follow_searches(runs: Runs) -> None:
     """Give searches over our estimators a run, from now on."""
-    leave_searches()
     for search in _searches():
-        search._fit = _followed(search._fit, runs)
+        patching.replace_fit(search, functools.partial(_followed, runs))
 
 
 def leave_searches() -> None:
     """Put back what :func:`follow_searches` replaced."""
     for search in _searches():
-        search._fit = getattr(search._fit, _ORIGINAL, search._fit)
+        patching.restore_fit(search)
 
 
-def _followed(original: Callable[..., Any], runs: Runs) -> Callable[..., Any]:
+def _followed(runs: Runs, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def fit(self: Any, dataset: DataFrame) -> Any:
         if not list(_ours(self.getEstimator())):
@@ -68,7 +65,6 @@ def _followed(original: Callable[..., Any], runs: Runs) -> Callable[..., Any]:
                 _attempt("does not take the search's result", log_best)
             return model
 
-    setattr(fit, _ORIGINAL, original)
     return fit
 
 

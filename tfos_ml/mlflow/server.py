@@ -50,7 +50,7 @@ def attempt(action: Callable[[], object], otherwise: str) -> bool:
 
 @contextlib.contextmanager
 def impatient() -> Iterator[None]:
-    """MLflow tries once and waits 5 s: for requests to a server that did not answer before."""
+    """Make MLflow try once and wait 5 s, for requests to a server that did not answer before."""
     before = {name: os.environ.get(name) for name in (_RETRIES, _REQUEST_TIMEOUT)}
     os.environ[_RETRIES], os.environ[_REQUEST_TIMEOUT] = "0", str(int(TIMEOUT))
     try:

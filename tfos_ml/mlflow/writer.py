@@ -1,4 +1,4 @@
-"""What is on its way to the tracking server while a job runs, in a thread: ``fit`` never waits for it.
+"""Sends to the tracking server from a thread while a job runs, so that ``fit`` never waits for it.
 
 MLflow's own queue (``log_batch(synchronous=False)``) takes no models, drops what a server did not take, and waits for
 one that is dead, at ``flush_async_logging`` and again when the process exits: 247 s, with MLflow 3.17.

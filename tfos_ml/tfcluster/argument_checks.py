@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfos_ml import errors
-from tfos_ml.driver.preflight import check_settings, check_slots
-from tfos_ml.driver.probe import check_executors
 from tfos_ml.stages.input_mode import InputMode
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def input_mode_of(given: Any) -> str:
@@ -20,14 +15,6 @@ def input_mode_of(given: Any) -> str:
     if mode not in (InputMode.SPARK, InputMode.TENSORFLOW):
         raise errors.ParamError(f"input_mode must be InputMode.SPARK or InputMode.TENSORFLOW. Received: {given!r}")
     return str(mode)
-
-
-def check_spark(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
-    """Raise, in terms of :meth:`TFCluster.run`'s arguments, if its settings, slots or executors do not allow it."""
-    check_settings(spark, barrier=False)
-    name = "num_executors - num_ps" if on_driver else "num_executors"
-    check_slots(spark, num_executors - on_driver, timeout, name=name, advice="Lower num_executors")
-    check_executors(spark, num_executors)
 
 
 def check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str], reservation_timeout: float) -> None:
@@ -46,9 +33,6 @@ def check_seconds(name: str, value: Any) -> None:
 
 
 def check_epochs(num_epochs: Any) -> None:
-    """Raise ``ParamError`` unless it is a number of epochs, or 0."""
+    """Raise ``ParamError`` unless it is an integer of at least 0."""
     if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 0:
-        raise errors.ParamError(
-            "num_epochs must be an integer of at least 1, or 0 to repeat the rows until the train functions read "
-            f"no further. Received: {num_epochs!r}"
-        )
+        raise errors.ParamError(f"num_epochs must be an integer of at least 0. Received: {num_epochs!r}")

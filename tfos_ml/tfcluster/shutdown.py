@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,21 +25,21 @@ class Shutdown:
     timeout: float  # seconds for all of it; math.inf for no limit
     deadline: float  # when they have passed, by time.monotonic()
 
-    def has_stream_ended(self, stream: Any) -> bool:
-        """Wait for the end of a stream; False once somebody has requested that it be ended."""
+    def has_stream_ended(self, stream: Any, is_stop_requested: Callable[[], bool]) -> bool:
+        """Wait for the end of a stream; False if it is requested that it be ended."""
         while not self._has_ended(stream):
             self.run.check()
             self._check_time()
-            if self.control.feeds.stop_requested:
+            if is_stop_requested():
                 return False
         return True
 
     def stop_stream(self, stream: Any) -> None:
-        """End a ``StreamingContext`` or ``StreamingQuery`` once begun micro-batches are done, or at the deadline."""
+        """End a ``StreamingContext`` or ``StreamingQuery`` after the micro-batch that runs, or at the deadline."""
         if hasattr(stream, "awaitTerminationOrTimeout"):
             stream.stop(stopSparkContext=False, stopGraceFully=True)
             return
-        while stream.status["isTriggerActive"] and time.monotonic() < self.deadline:  # or its batch would come again
+        while stream.status["isTriggerActive"] and time.monotonic() < self.deadline:  # else its batch is repeated
             time.sleep(POLL_SECONDS)
         stream.stop()
 
@@ -47,14 +48,15 @@ class Shutdown:
         wait = getattr(stream, "awaitTerminationOrTimeout", None) or stream.awaitTermination
         try:
             return bool(wait(STREAM_SECONDS))
-        except Exception:  # of whatever kind Spark's streams raise
+        except Exception:
             self.run.check()  # the failure of a node is the cause
             raise
 
     def await_nodes(self, grace_secs: float) -> None:
-        """End the input and wait until all nodes have finished; passive ones that are left at the deadline are ended.
+        """End the input and wait until all nodes have finished.
 
-        Evaluators and parameter servers have `grace_secs` left after the others; 0 leaves it to the settings.
+        Evaluators and parameter servers have `grace_secs` left after the others; 0 leaves it to the settings. Those
+        that still run at the deadline are ended.
         """
         nodes, notice = self.control.nodes, WaitNotice()
         nodes.announce(None)
@@ -77,7 +79,7 @@ class Shutdown:
             )
 
     def _unfinished(self) -> list[str]:
-        """Labels of the nodes that have not ended well; where some have returned, of those that have not."""
+        """Labels of the unfinished nodes: of those whose train function runs, or else of all."""
         left, progress = self.control.nodes.unfinished(), self.control.nodes.progress()
         working = [node for node in left if node.rank not in progress or not progress[node.rank].returned]
         return [node.label for node in working or left]

@@ -8,13 +8,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode
-from tfos_ml.agent.rendezvous import read_infos
-from tfos_ml.agent.standalone_supervisor import start_node
+from tfos_ml.agent.rendezvous import NodeInfo
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
@@ -22,7 +20,7 @@ from tfos_ml.driver.fit_job import RunResult
 from tfos_ml.driver.preflight import shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
 from tfos_ml.driver.progress import OutputPrinter
-from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run, one_at_a_time
+from tfos_ml.driver.run import CLEANUP_TIMEOUT, Run
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, tensorboard_port
 from tfos_ml.protocol.codec import decode
@@ -33,17 +31,17 @@ from tfos_ml.protocol.template import make_template
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.model import TFModel
 from tfos_ml.tfcluster.address import ClusterAddress
-from tfos_ml.tfcluster.argument_checks import check_arguments, check_epochs, check_seconds, check_spark, input_mode_of
+from tfos_ml.tfcluster.argument_checks import check_arguments, check_epochs, check_seconds, input_mode_of
 from tfos_ml.tfcluster.feeding import Feeding
 from tfos_ml.tfcluster.shutdown import Shutdown
+from tfos_ml.tfcluster.start import await_tensorboard, check_spark, start_nodes
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Self
 
     from tfos_ml.protocol.node_task import NodeTask
-
-BOARD_TIMEOUT = 60.0
 
 
 class TFCluster:
@@ -90,21 +88,21 @@ class TFCluster:
     InputMode = InputMode
     _takes_port_variables: ClassVar[bool] = False  # of TensorFlowOnSpark
 
-    nodeRDD: RDD[int]
-
     def __init__(self, run: Run, control: ControlServer, input_mode: str):
         task = run.task
+        ranks = range(task.first_rank, task.template.size)
         self.sc: SparkContext = run.spark.sparkContext
+        self.nodeRDD: RDD[int] = self.sc.parallelize(ranks, len(ranks))
         self.cluster_id = task.run_id
-        self.input_mode = input_mode
         self.num_executors = task.template.size
         self.defaultFS: str = task.settings.default_fs
         self.working_dir: str = task.settings.working_dir
-        self.cluster_info: list[dict[str, Any]] = []
         self.summary: dict[str, Any] = {}
         self.server = control
         self._run = run
         self._template = task.template
+        self._input_mode = input_mode
+        self._infos: list[NodeInfo] = []
         self._release = weakref.finalize(self, control.close)  # nodes end without the driver's server
         self._printer = OutputPrinter(control)
         self._feeding = Feeding(run, control, ())
@@ -132,7 +130,7 @@ class TFCluster:
         eval_node: bool = False,
         release_port: bool = True,
         verbose: int = 1,
-    ) -> TFCluster:
+    ) -> Self:
         """Start a cluster, and return when all nodes have connected.
 
         Parameters
@@ -214,7 +212,7 @@ class TFCluster:
         return cluster
 
     @classmethod
-    def _of_task(cls, spark: SparkSession, task: NodeTask, mode: str) -> TFCluster:
+    def _of_task(cls, spark: SparkSession, task: NodeTask, mode: str) -> Self:
         """A cluster none of whose nodes has been started; its server ends with the SparkContext."""
         context = spark.sparkContext
         endpoint = driver_endpoint(spark, cls._takes_port_variables)
@@ -222,31 +220,38 @@ class TFCluster:
         return cls(Run(spark, task, control), control, mode)
 
     def _start(self, program: bytes) -> None:
-        """Start the nodes, and wait until all have met; those that are fed hold no slot after that."""
         self._printer.start()
-        task, fed = self._run.task, self.input_mode == InputMode.SPARK
         try:
-            with one_at_a_time:
-                ranks = range(task.first_rank, task.template.size)
-                self.nodeRDD = self.sc.parallelize(ranks, len(ranks))
-                start = partial(self.nodeRDD.foreach, partial(start_node, task, fed))
-                job = self._run.start(start, program if task.first_rank else None)
-                self._run.gather(job)
-                if fed or self._run.missing():
-                    self._run.wait(job)
-                self._read_infos()
+            self._infos = start_nodes(self._run, self.nodeRDD, program, self._is_fed)
         except BaseException:
             self._abort()
             raise
-
-    def _read_infos(self) -> None:
-        """Take up what the nodes have said of themselves."""
-        infos = read_infos([info for _, info in sorted(self.server.all_gather.first().items())])
-        for node, info in zip(self._template.nodes, infos, strict=True):
-            role = {"executor_id": node.rank, "job_name": node.job_name, "task_index": node.task_index}
-            self.cluster_info.append({**role, "host": info.host, "port": info.port, "pid": info.pid})
-        fed = tuple(FeedNode(info.rank, info.host, info.feed) for info in infos if info.feed)
+        fed = tuple(FeedNode(info.rank, info.host, info.feed) for info in self._infos if info.feed)
         self._feeding = Feeding(self._run, self.server, fed)
+
+    @property
+    def _is_fed(self) -> bool:
+        return self._input_mode == InputMode.SPARK
+
+    @property
+    def input_mode(self) -> Any:
+        """See the attributes of the class."""
+        return self._input_mode
+
+    @property
+    def cluster_info(self) -> list[dict[str, Any]]:
+        """See the attributes of the class."""
+        return [
+            {
+                "executor_id": node.rank,
+                "job_name": node.job_name,
+                "task_index": node.task_index,
+                "host": info.host,
+                "port": info.port,
+                "pid": info.pid,
+            }
+            for node, info in zip(self._template.nodes, self._infos, strict=False)  # none before they have met
+        ]
 
     @property
     def cluster_meta(self) -> dict[str, Any]:
@@ -366,7 +371,7 @@ class TFCluster:
         return self._feeding.infer(dataRDD, feed_timeout, qname, schema)
 
     def _check_feed(self, qname: str) -> None:
-        if self.input_mode != InputMode.SPARK:
+        if not self._is_fed:
             raise errors.ClusterConfigError(
                 "input_mode=InputMode.TENSORFLOW: the nodes read their data themselves. To feed rows, start the "
                 "cluster with input_mode=InputMode.SPARK."
@@ -384,6 +389,9 @@ class TFCluster:
     def request_stop(self) -> None:
         """Request the end of the stream that ``shutdown(ssc)`` waits for."""
         self.server.feeds.stop_requested = True
+
+    def _is_stop_requested(self) -> bool:
+        return self.server.feeds.stop_requested
 
     @concise
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
@@ -425,7 +433,7 @@ class TFCluster:
         timeout = timeout if timeout > 0 else math.inf
         shutdown = Shutdown(self._run, self.server, timeout, time.monotonic() + timeout)
         try:
-            if ssc is not None and not shutdown.has_stream_ended(ssc):
+            if ssc is not None and not shutdown.has_stream_ended(ssc, self._is_stop_requested):
                 self._refuses_batches = True
                 shutdown.stop_stream(ssc)
             shutdown.await_nodes(grace_secs)
@@ -442,21 +450,8 @@ class TFCluster:
         """URL of the chief's TensorBoard, which ends with the chief, once it answers; None if none was requested."""
         if not self._run.task.settings.tensorboard:
             return None
-        deadline = time.monotonic() + BOARD_TIMEOUT
         with self._ended_by_failures():
-            while True:
-                chief = self.server.nodes.progress().get(self._template.chief_rank)
-                if chief is not None and chief.tensorboard is not None:
-                    return chief.tensorboard
-                self._run.check()
-                if all(node.rank != self._template.chief_rank for node in self.server.nodes.unfinished()):
-                    raise errors.ReservationTimeoutError(
-                        "The chief has ended before its TensorBoard had started. Its event files stay in ctx.log_dir; "
-                        "give log_dir to know where, and start tensorboard --logdir there."
-                    )
-                if time.monotonic() > deadline:
-                    raise errors.ReservationTimeoutError(f"TensorBoard has not started within {BOARD_TIMEOUT:g} s.")
-                time.sleep(POLL_SECONDS)
+            return await_tensorboard(self._run)
 
     @property
     def model(self) -> TFModel:
@@ -464,7 +459,7 @@ class TFCluster:
         models = [payload for _, payload in results.joined(self._results, "model")]
         return TFModel._from_run(RunResult(self.summary["nodes"], [], models[0] if models else None), [])
 
-    def __enter__(self) -> TFCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:

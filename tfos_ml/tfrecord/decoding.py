@@ -15,11 +15,10 @@ from tfos_ml.tfrecord.protobuf import rewritten
 from tfos_ml.tfrecord.wire import (
     Array,
     Buffer,
+    field_at,
     floats_at,
     gather,
     integers,
-    lengths_at,
-    only_part,
     padded,
     single_integers,
     split,
@@ -30,7 +29,7 @@ _ITEM = 1  # number of the field in each list that has the values, and of Featur
 
 @dataclass(frozen=True)
 class Decoded:
-    """The columns of some records, and what is wrong with records, whose values are null or any."""
+    """The columns of some records, and why records cannot be read, whose values then mean nothing."""
 
     columns: list[pa.Array]
     problems: dict[int, str]
@@ -45,8 +44,7 @@ def decode_records(records: pa.LargeBinaryArray, columns: Sequence[Column], reco
 def decode(data: Array, start: Array, end: Array, columns: Sequence[Column], record_type: str) -> Decoded:
     """The columns that serialized messages hold, which lie in padded bytes.
 
-    Those that are written in an unusual way, as the wire format allows it, are first written anew by Protocol Buffers'
-    own library.
+    Protocol Buffers' own library first rewrites messages that are written in an unusual way.
     """
     arrays, problems = _decode(data, start, end, columns, record_type)
     if not problems.unusual.any():
@@ -90,7 +88,8 @@ def _decode(
     buffer = Buffer.of(data)
     in_lists = {c.name for c in columns if c.ndim}
     in_context = {c.name for c in columns if c.ndim < 2}
-    features, feature_lists = named_spans(buffer, start, end, record_type, in_context, in_lists, problems)
+    messages = Spans(np.arange(len(start)), start, end)
+    features, feature_lists = named_spans(buffer, messages, record_type, in_context, in_lists, problems)
     arrays = []
     for column in columns:
         decoder = Decoder(buffer, column, problems)
@@ -118,7 +117,7 @@ class Decoder:
     def feature_lists(self, spans: Spans, count: int) -> pa.Array:
         """The column of arrays, whose items are features of their own."""
         owner, start, end, wrong = split(self.buffer, spans.start, spans.end, _ITEM)
-        self.problems.unusual[spans.rows[wrong]] = True
+        self._expect(~wrong, spans.rows)
         items = Spans(np.arange(len(owner)), start, end)
         inner = self._rows(items, len(owner), spans.rows[owner], self.column.ndim - 1)
         bounds = _bounds(np.bincount(owner, minlength=len(spans.rows)))
@@ -126,36 +125,30 @@ class Decoder:
 
     def _rows(self, spans: Spans, count: int, records: Array, ndim: int) -> pa.Array:
         """`count` rows, of which those at ``spans.rows`` have a feature; `records` are the records of these."""
-        kinds = self.buffer.data[spans.start]
-        length, begin = lengths_at(self.buffer, spans.start + 1)
-        present = spans.start < spans.end
-        torn = present & (begin + length != spans.end)
-        self.problems.unusual[records[torn]] = True
-        present &= ~torn
+        is_left = spans.start < spans.end
         arrays, places = [], []
-        for list_type in self.column.lists:
-            chosen = np.flatnonzero(present & (kinds == list_type))
-            if len(chosen):
-                values, bounds = self._items(list_type, begin[chosen], spans.end[chosen], records[chosen], ndim)
+        for list_type in sorted(LIST_NAMES, key=lambda list_type: list_type not in self.column.lists):
+            if not is_left.any():
+                break
+            begin, finish, is_there = field_at(self.buffer, spans.start, spans.end, list_type >> 3)
+            chosen = np.flatnonzero(is_there & (finish == spans.end))
+            is_left[chosen] = False
+            if len(chosen) and list_type in self.column.lists:
+                values, bounds = self._items(list_type, begin[chosen], finish[chosen], records[chosen], ndim)
                 arrays.append(self._of_each(values, bounds, records[chosen], ndim))
                 places.append(spans.rows[chosen])
-                present[chosen] = False
-        if present.any():
-            self._mark_others(kinds, present, records)
+            elif len(chosen):
+                wanted = " or ".join(LIST_NAMES[k] for k in self.column.lists)
+                self._mark(records[chosen], f"is a {LIST_NAMES[list_type]}", f"is read from {wanted}")
+        self.problems.unusual[records[is_left]] = True
         if not arrays:
             return pa.nulls(count, _type_at(self.column, ndim))
         return _placed(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), np.concatenate(places), count)
 
-    def _mark_others(self, kinds: Array, present: Array, records: Array) -> None:
-        """Features whose list is none that the column takes."""
-        for list_type in np.unique(kinds[present]).tolist():
-            chosen = records[present & (kinds == list_type)]
-            if list_type not in LIST_NAMES:
-                self.problems.unusual[chosen] = True
-                continue
-            wanted = " or ".join(LIST_NAMES[k] for k in self.column.lists)
-            problem = f"feature '{self.column.name}' is a {LIST_NAMES[list_type]}"
-            self.problems.mark(chosen, f"{problem}, and its column, {self.column.type}, is read from {wanted}")
+    def _mark(self, records: Array, feature: str, column: str) -> None:
+        """Note why records do not fit the column: what the feature is, and what the column takes."""
+        text = f"feature '{self.column.name}' {feature}, and its column, {self.column.type}, {column}"
+        self.problems.mark(records, text)
 
     def _of_each(self, values: pa.Array, bounds: Array, records: Array, ndim: int) -> pa.Array:
         """Arrays, or the single values of lists; null for a list of none."""
@@ -166,57 +159,53 @@ class Decoder:
             return values
         several = counts > 1
         if several.any():
-            problem = f"feature '{self.column.name}' has {counts[several][0]} values"
-            self.problems.mark(records[several], f"{problem}, and its column, {self.column.type}, takes one")
+            self._mark(records[several], f"has {counts[several][0]} values", "takes one")
         return values.take(pa.array(np.where(counts > 0, bounds[:-1], 0), mask=counts == 0))
 
     def _items(self, list_type: int, start: Array, end: Array, records: Array, ndim: int) -> tuple[pa.Array, Array]:
         """The values of lists of one kind, one after another, as the column has them, and where each list begins."""
         if list_type == BYTES:
             return self._bytes(start, end, records)
-        begin, finish, wrong = only_part(self.buffer, start, end, _ITEM)
-        self.problems.unusual[records[wrong]] = True
+        begin, finish, _ = field_at(self.buffer, start, end, _ITEM)
+        self._expect(finish == end, records)
         read = self._floats if list_type == FLOAT else self._integers
         values, bounds = read(begin, finish, records, ndim)
         return self._fitted(pa.array(values), bounds, records), bounds
+
+    def _expect(self, fits: Array, records: Array) -> None:
+        self.problems.unusual[records[~fits]] = True
 
     def _floats(self, begin: Array, end: Array, records: Array, ndim: int) -> tuple[Array, Array]:
         size = end - begin
         if not ndim and len(size) and size.min() == size.max() == 4:
             return floats_at(self.buffer, begin), np.arange(len(size) + 1)
-        uneven = size % 4 != 0
-        if uneven.any():
-            self.problems.unusual[records[uneven]] = True
-            end = np.where(uneven, begin, end)
-        data, offsets = gather(self.buffer, begin, end)
+        self._expect(size % 4 == 0, records)
+        data, offsets = gather(self.buffer, begin, end - size % 4)
         return data.view("<f4"), offsets // 4
 
     def _integers(self, begin: Array, end: Array, records: Array, ndim: int) -> tuple[Array, Array]:
-        if not ndim:
-            values, wrong = single_integers(self.buffer, begin, end)
-            if not wrong.any():
-                return values, np.arange(len(begin) + 1)
-        data, offsets = gather(self.buffer, begin, end)
-        values, bounds, wrong = integers(data, offsets)
-        self.problems.unusual[records[wrong]] = True
+        values = None if ndim else single_integers(self.buffer, begin, end)
+        if values is not None:
+            return values, np.arange(len(begin) + 1)
+        values, bounds, wrong = integers(*gather(self.buffer, begin, end))
+        self._expect(~wrong, records)
         return values, bounds
 
     def _bytes(self, start: Array, end: Array, records: Array) -> tuple[pa.Array, Array]:
         owner, begin, finish, wrong = split(self.buffer, start, end, _ITEM)
-        self.problems.unusual[records[wrong]] = True
+        self._expect(~wrong, records)
         bounds = _bounds(np.bincount(owner, minlength=len(start)))
         data, offsets = gather(self.buffer, begin, finish)
-        if pa.types.is_float64(self.column.element):
-            uneven = (finish - begin) % 8 != 0
-            if uneven.any():
-                problem = f"feature '{self.column.name}' has bytes that are no multiple of eight"
-                self.problems.mark(records[owner[uneven]], f"{problem}, and its column is {self.column.type}")
-                return pa.nulls(0, pa.float64()), np.zeros(len(start) + 1, np.int64)
-            return pa.array(data.view("<f8")), offsets[bounds] // 8
-        return self._fitted(_binary(data, offsets), bounds, records), bounds
+        if not pa.types.is_float64(self.column.element):
+            return self._fitted(binary(data, offsets), bounds, records), bounds
+        uneven = (finish - begin) % 8 != 0
+        if uneven.any():
+            self._mark(records[owner[uneven]], "has bytes that are no multiple of eight", "takes eight for each value")
+            return pa.nulls(0, pa.float64()), np.zeros(len(start) + 1, np.int64)
+        return pa.array(data.view("<f8")), offsets[bounds] // 8
 
     def _fitted(self, values: pa.Array, bounds: Array, records: Array) -> pa.Array:
-        """Values as the column has them; what it cannot have is null, and told."""
+        """Values as the column has them; those that it cannot hold become null, and their records are noted."""
         if values.type == self.column.element:
             return values
         try:
@@ -230,10 +219,10 @@ class Decoder:
             except pa.ArrowInvalid:
                 fits[i] = False
         lists = np.searchsorted(bounds, np.flatnonzero(~fits), side="right") - 1
-        reason = f"feature '{self.column.name}' has a value that its column, {self.column.type}, cannot hold"
-        if pa.types.is_string(self.column.element) or pa.types.is_large_string(self.column.element):
+        reason = "cannot hold it"
+        if self.column.element in (pa.string(), pa.large_string()):
             reason += ": it is no UTF-8. Read it as binary (option binaryFeatures, or a schema)"
-        self.problems.mark(records[lists], reason)
+        self._mark(records[lists], "has a value of another range or form", reason)
         return _cast(values.take(pa.array(np.arange(len(values)), mask=~fits)), self.column.element)
 
 
@@ -258,7 +247,8 @@ def _bounds(counts: Array) -> Array:
     return np.concatenate([[0], np.cumsum(counts)])
 
 
-def _binary(data: Array, offsets: Array) -> pa.LargeBinaryArray:
+def binary(data: Array, offsets: Array) -> pa.LargeBinaryArray:
+    """Bytes cut at offsets."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 

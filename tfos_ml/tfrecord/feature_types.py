@@ -14,7 +14,7 @@ vector                                   as an array of double         as an arr
 array of arrays, in a SequenceExample    FeatureList                   FeatureList
 =======================================  ============================  ============================================
 
-A null is a feature that is not there; an empty array one whose list has no value.
+A null is a feature that is missing; an empty array is a feature whose list has no value.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ def columns_of(schema: pa.Schema, record_type: str) -> list[Column]:
                 f"Column '{column.name}' is an array of arrays ({field.type}), which an Example cannot hold. Set "
                 "option recordType to 'SequenceExample', or make it one array (pyspark.sql.functions.flatten)."
             )
+    if record_type == BYTE_ARRAY and [field.type for field in schema] not in ([pa.binary()], [pa.large_binary()]):
+        raise ColumnTypeError(
+            f"With option recordType='{BYTE_ARRAY}' there must be one column of type binary, got: "
+            f"{', '.join(schema.names)}."
+        )
     return [column for column in columns if column is not None]
 
 
@@ -97,12 +102,7 @@ def _column(field: pa.Field) -> Column | None:
 
 def is_text(arrow_type: pa.DataType) -> bool:
     """Whether a type is text or bytes."""
-    return bool(
-        pa.types.is_string(arrow_type)
-        or pa.types.is_large_string(arrow_type)
-        or pa.types.is_binary(arrow_type)
-        or pa.types.is_large_binary(arrow_type)
-    )
+    return arrow_type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def _is_list(arrow_type: pa.DataType) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
 from tfos_ml.common import filesystems
@@ -22,7 +23,7 @@ from tfos_ml.errors import DataError, EmptyDataError, ShapeError, TfosMlError
 SCHEMA_FILE = "_tfrecord_schema.json"
 SUCCESS, TEMPORARY = "_SUCCESS", "_temporary"
 COMMITTING = "_committing"
-"""In the temporary directory of a job while its files are put to their place, one after another."""
+"""A file in the temporary directory of a job while it commits."""
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PATTERN = re.compile(r"[*?\[{]")
 _UNSAFE = re.compile("[\x00-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")  # in names of directories, as Hive has it
@@ -35,7 +36,7 @@ class DataFile:
     root: str = field(repr=False)  # path, or URI that ``filesystems.open_uri`` opens, with credentials
     path: str  # in the filesystem of `root`
     size: int  # bytes
-    partition: tuple[tuple[str, str | None], ...] = ()  # columns and values that its directories tell
+    partition: tuple[tuple[str, str | None], ...] = ()  # columns and values that its directories name
 
     @property
     def shown(self) -> str:
@@ -49,14 +50,14 @@ class DataFile:
 
 @dataclass(frozen=True)
 class DataSet:
-    """The files at some paths, in order, and the schemas that are kept beside them."""
+    """The files at some paths, in order, and the schemas that are saved beside them."""
 
     files: tuple[DataFile, ...]
     schemas: tuple[dict[str, Any] | None, ...]  # of each path, None where there is none
 
     @property
     def partition_names(self) -> list[str]:
-        """Columns that directories tell; raises ``ShapeError`` if they differ by file."""
+        """Columns that directories name; raises ``ShapeError`` if they differ by file."""
         by_names = {tuple(name for name, _ in file.partition): file for file in self.files}
         if len(by_names) > 1:
             (first, a), (other, b), *_ = by_names.items()
@@ -81,7 +82,7 @@ def located(path: str, stores: Mapping[str, str] | None = None) -> str:
 
 @contextlib.contextmanager
 def storage_errors(uri: str, error_class: type[TfosMlError], what: str) -> Iterator[None]:
-    """Errors of a filesystem within as errors of ours, which say what to check and tell no password."""
+    """Raise errors of a filesystem as `error_class`, with what to check and without passwords."""
     try:
         with filesystems.storage_errors(uri):
             yield
@@ -108,19 +109,17 @@ def find(paths: Sequence[str], stores: Mapping[str, str] | None = None) -> DataS
 
 
 def unfinished(filesystem: fs.FileSystem, directory: str) -> list[str]:
-    """Temporary directories of jobs whose files are being put to their place, or were when they failed."""
+    """Temporary directories of jobs whose commit is running, or was interrupted."""
     jobs = filesystem.get_file_info(fs.FileSelector(f"{directory}/{TEMPORARY}", allow_not_found=True))
     marks = filesystem.get_file_info([f"{job.path}/{COMMITTING}" for job in jobs])
     return [mark.path.rpartition("/")[0] for mark in marks if mark.type == fs.FileType.File]
 
 
 def _check_committed(filesystem: fs.FileSystem, place: str, uri: str) -> None:
-    unfinished_files = unfinished(filesystem, place)
-    if unfinished_files:
+    for job in unfinished(filesystem, place):
         raise DataError(
-            f"The files of a job are not all at {redact(uri)!r}: it puts them there now, or was interrupted when it "
-            f"did ({unfinished_files[0]}). If no such job runs, write the TFRecords again with mode 'overwrite', "
-            "or elsewhere."
+            f"The commit of a job to {redact(uri)!r} is running, or was interrupted ({job}). If no such job runs, "
+            "write the TFRecords again with mode 'overwrite', or elsewhere."
         )
 
 
@@ -150,22 +149,16 @@ def _braces(pattern: str) -> list[str]:
     return [p for part in match[1].split(",") for p in _braces(before + part + after)]
 
 
-def _matches(filesystem: fs.FileSystem, directory: str, patterns: Sequence[str]) -> list[str]:
+def _matches(filesystem: fs.FileSystem, directory: str, patterns: Sequence[str]) -> Iterator[str]:
     """Paths below a directory that match a pattern for each level."""
-    if not patterns:
-        return [directory]
-    infos = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
-    matching = [
-        info for info in infos if fnmatch.fnmatchcase(info.base_name, patterns[0]) and not _hidden(info.base_name)
-    ]
-    if len(patterns) == 1:
-        return [info.path for info in matching]
-    return [
-        p
-        for info in matching
-        if info.type == fs.FileType.Directory
-        for p in _matches(filesystem, info.path, patterns[1:])
-    ]
+    pattern, *below = patterns
+    for info in filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True)):
+        if _hidden(info.base_name) or not fnmatch.fnmatchcase(info.base_name, pattern):
+            continue
+        if not below:
+            yield info.path
+        elif info.type == fs.FileType.Directory:
+            yield from _matches(filesystem, info.path, below)
 
 
 def _files_at(root: str, filesystem: fs.FileSystem, place: str) -> list[DataFile]:
@@ -201,14 +194,14 @@ def _escaped(text: str) -> str:
     return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
-def partition_type(values: Iterable[str | None]) -> str:
-    """The Spark type, as a name, of a column that directories tell."""
+def partition_type(values: Iterable[str | None]) -> pa.DataType:
+    """The type of a column that directories name: as Spark's, int, long, double or string."""
     texts = [value for value in values if value is not None]
-    for name, pattern in (("long", r"[+-]?\d{1,18}"), ("double", r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")):
-        if texts and all(re.fullmatch(pattern, text) for text in texts):
-            is_int = name == "long" and all(abs(int(text)) < 1 << 31 for text in texts)
-            return "integer" if is_int else name
-    return "string"
+    if texts and all(re.fullmatch(r"[+-]?\d{1,18}", text) for text in texts):
+        return pa.int32() if all(abs(int(text)) < 1 << 31 for text in texts) else pa.int64()
+    if texts and all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) for text in texts):
+        return pa.float64()
+    return pa.string()
 
 
 def read_schema(filesystem: fs.FileSystem, directory: str) -> dict[str, Any] | None:
@@ -219,13 +212,3 @@ def read_schema(filesystem: fs.FileSystem, directory: str) -> dict[str, Any] | N
     with filesystem.open_input_stream(path) as stream:
         schema: dict[str, Any] = json.loads(stream.read())
     return schema
-
-
-def schema_text(schema_json: str, record_type: str, partition_by: Sequence[str]) -> dict[str, Any]:
-    """What to write into the file of the schema."""
-    return {
-        "version": 1,
-        "recordType": record_type,
-        "partitionBy": list(partition_by),
-        "schema": json.loads(schema_json),
-    }

@@ -30,7 +30,7 @@ class Frames:
     start: Array  # int64, of each record's data
     end: Array
     consumed: int  # bytes that they take, frames included
-    broken: bool  # whether what follows cannot be a record, so that nothing after it can be found
+    broken: bool  # whether the length that follows is damaged, so that no record after it can be found
 
 
 def masked(crc: Array) -> Array:
@@ -49,28 +49,22 @@ def find_frames(data: Array) -> Frames:
     """Where the records in some bytes lie, up to the first that is not whole or whose length is damaged."""
     view, size = data.data, len(data)
     begins: list[int] = []
-    unpack, position = _LENGTH.unpack_from, 0
-    append = begins.append
-    last_header = size - HEADER
-    while position <= last_header:
+    append, unpack, last = begins.append, _LENGTH.unpack_from, size - HEADER
+    position, is_cut = 0, False
+    while position <= last:
         (length,) = unpack(view, position)
-        if length > size:  # it may be damaged
-            break
         append(position)
-        position += length + HEADER + FOOTER
+        follower = position + length + (HEADER + FOOTER)
+        if follower > size:  # or its length is damaged
+            is_cut = True
+            break
+        position = follower
     at = np.array(begins, np.int64)
-    if not len(at):
-        return Frames(at, at, 0, len(data) >= HEADER and not _lengths_are_right(data, np.zeros(1, np.int64))[0])
-    end = np.append(at[1:], position) - FOOTER
     right = _lengths_are_right(data, at)
-    count = len(at) if right.all() else int(np.argmin(right))
-    broken = count < len(at)
-    if not broken and position > size:  # the last is not whole
-        count -= 1
-    consumed = int(at[count]) if count < len(at) else position
-    if not broken and consumed <= last_header:
-        broken = not _lengths_are_right(data, np.array([consumed]))[0]
-    return Frames(at[:count] + HEADER, end[:count], consumed, broken)
+    broken = not right.all()
+    count = int(np.argmin(right)) if broken else len(at) - is_cut
+    bounds = np.append(at, position)
+    return Frames(at[:count] + HEADER, bounds[1 : count + 1] - FOOTER, int(bounds[count]), broken)
 
 
 def _lengths_are_right(data: Array, at: Array) -> Array:

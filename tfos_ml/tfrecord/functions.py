@@ -17,26 +17,11 @@ from tfos_ml.common.hadoop import store_settings
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import register_data_source, struct_of
-from tfos_ml.errors import (
-    ClusterConfigError,
-    DestinationError,
-    ParamError,
-    TfosMlError,
-)
-from tfos_ml.tfrecord.options import parsed
+from tfos_ml.errors import ClusterConfigError, DestinationError, ParamError, TfosMlError
+from tfos_ml.tfrecord.commit import APPEND, ERROR, IGNORE, OVERWRITE, abandon, commit, prepare
+from tfos_ml.tfrecord.options import Options, parsed
 from tfos_ml.tfrecord.plan import ReadPlan, plan_read, plan_write
-from tfos_ml.tfrecord.writing import (
-    APPEND,
-    ERROR,
-    IGNORE,
-    OVERWRITE,
-    Destination,
-    Written,
-    abandon,
-    commit,
-    prepare,
-    write_rows,
-)
+from tfos_ml.tfrecord.writing import Destination, Written, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +32,7 @@ _STORE_FAILED = re.compile(rf"{StorageError.__name__}: (.*)")
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tfrecord")`` known to a session, with its settings ``fs.s3a.*`` as they are now.
+    """Register ``format("tfrecord")`` in a session, with its settings ``fs.s3a.*`` as they are now.
 
     Parameters
     ----------
@@ -123,17 +108,17 @@ def save_as_tfrecords(
     if mode.lower() not in _MODES:
         raise ParamError(f"mode is '{mode}', and takes one of: {', '.join(_MODES)}.")
     how = _MODES[mode.lower()]
-    names = [partition_by] if isinstance(partition_by, str) else list(partition_by)
-    checked = replace(parsed(_texts(options)), partition_by=tuple(names))
+    checked = replace(_parsed(options), partition_by=tuple(_list(partition_by)))
     destination = plan_write(path, df.schema, checked, overwrite=how == OVERWRITE)
     if prepare(destination, how):
         write(df, destination)
 
 
 def write(df: DataFrame, destination: Destination) -> None:
-    """Write the rows of a DataFrame by a job of its own; after an error nothing is there that was not before.
+    """Write the rows of a DataFrame by a job of its own; after an error nothing of it stays.
 
-    Raises ``DestinationError`` if the store fails; if that cannot delete what is there by then, readers are told.
+    Raises ``DestinationError`` if the store fails. If the store also fails to delete what was written, a mark stays
+    that readers see.
     """
 
     def run_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,7 +128,7 @@ def write(df: DataFrame, destination: Destination) -> None:
         try:
             written = write_rows(batches, destination, context.partitionId() if context else 0)
             outcome: dict[str, Any] = {"files": written.files, "rows": written.rows}
-        except TfosMlError as error:  # nothing that another attempt would change
+        except TfosMlError as error:  # another attempt would raise it, too
             outcome = {"error": type(error).__name__, "message": str(error)}
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(outcome)]})
 
@@ -154,7 +139,7 @@ def write(df: DataFrame, destination: Destination) -> None:
                 raise getattr(errors, report["error"])(report["message"])
         commit(destination, [Written(tuple(map(tuple, report["files"])), report["rows"]) for report in reports])
     except BaseException as error:
-        with contextlib.suppress(OSError):  # of a store that is gone
+        with contextlib.suppress(OSError):  # if the store is unreachable
             abandon(destination)
         failed = _STORE_FAILED.search(str(error))
         if failed is None or isinstance(error, TfosMlError):
@@ -179,10 +164,10 @@ def load_tfrecords(
     path : str or list of str
         Files, directories or patterns: paths, or URIs that ``pyarrow.fs`` understands.
     binary_features : collection of str
-        Features of bytes that are no text; only where the columns are told from records.
+        Features of bytes that are not text, for columns that are inferred from records.
     schema : StructType or str, optional
-        The columns to be read, and no others. By default those of the file of the schema beside the records, else
-        what a sample of the records of each file holds.
+        The columns to read. By default those of the file of the schema beside the records, else those of a sample of
+        the records of each file.
     **options
         Options of the data source for reading: ``recordType``, ``codec``, ``mode``, ``columnNameOfCorruptRecord``,
         ``sampleRecords``, ``maxPartitionBytes``.
@@ -195,11 +180,11 @@ def load_tfrecords(
     Raises
     ------
     EmptyDataError
-        If there is nothing at `path`, or no record to tell the columns from.
+        If there is nothing at `path`, or no record to infer the columns from.
     ColumnTypeError
         If features are bytes in some records and numbers in others, or a column is of a type that no record holds.
     DataError
-        If the store fails, or the job that writes there is not done, or was interrupted.
+        If the store fails, or the job that writes there has not ended, or was interrupted.
 
     Examples
     --------
@@ -209,10 +194,8 @@ def load_tfrecords(
     >>> load_tfrecords(spark, "/tmp/ids").count()
     3
     """
-    paths = [path] if isinstance(path, str) else list(path)
-    checked = replace(parsed(_texts(options)), binary_features=tuple(binary_features))
     given = struct_of(schema) if isinstance(schema, str) else schema
-    return read(spark, plan_read(paths, checked, given))
+    return read(spark, plan_read(_list(path), _parsed(options, binary_features), given))
 
 
 def read(spark: SparkSession, plan: ReadPlan) -> DataFrame:
@@ -235,7 +218,7 @@ def infer_schema(path: str | Sequence[str], binary_features: Collection[str] = (
     path : str or list of str
         Files, directories or patterns.
     binary_features : collection of str
-        Features of bytes that are no text.
+        Features of bytes that are not text.
     **options
         As for :func:`load_tfrecords`.
 
@@ -248,10 +231,14 @@ def infer_schema(path: str | Sequence[str], binary_features: Collection[str] = (
     EmptyDataError
         If there is no record.
     """
-    paths = [path] if isinstance(path, str) else list(path)
-    return plan_read(paths, replace(parsed(_texts(options)), binary_features=tuple(binary_features)), None).schema
+    return plan_read(_list(path), _parsed(options, binary_features), None).schema
 
 
-def _texts(options: dict[str, Any]) -> dict[str, str]:
-    """Options as Spark hands them to a data source; names with underscores are taken as well."""
-    return {key.replace("_", ""): str(value) for key, value in options.items() if value is not None}
+def _list(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+def _parsed(options: dict[str, Any], binary_features: Collection[str] = ()) -> Options:
+    """Options from keywords, whose names may have underscores."""
+    texts = {key.replace("_", ""): str(value) for key, value in options.items() if value is not None}
+    return replace(parsed(texts), binary_features=tuple(binary_features))

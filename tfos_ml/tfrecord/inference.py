@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.framing import damaged
 from tfos_ml.tfrecord.options import FAILFAST, Options
 from tfos_ml.tfrecord.protobuf import LISTS, parsed
-from tfos_ml.tfrecord.reading import chunks_of
+from tfos_ml.tfrecord.reading import chunks
 
 _THREADS, _SAMPLE_BYTES = 16, 1 << 20
 _BYTES, _FLOATS, _INTEGERS = LISTS
@@ -24,11 +25,11 @@ _BYTES, _FLOATS, _INTEGERS = LISTS
 
 @dataclass
 class Seen:
-    """What a feature has been in the records that were looked at."""
+    """What a feature is in the records of the sample."""
 
     kinds: dict[str, str] = field(default_factory=dict)  # its lists, and a file with each
-    is_array: bool = False  # whether it had no value, or several, somewhere
-    in_lists: bool = False  # whether it was among the feature lists of a SequenceExample
+    is_array: bool = False  # whether it has no value, or several, in some record
+    in_lists: bool = False  # whether it is among the feature lists of a SequenceExample
     is_text: bool = True  # whether its bytes are UTF-8
 
     def add(self, feature: Any, file: str) -> None:
@@ -41,13 +42,6 @@ class Seen:
         self.is_array |= len(values) != 1
         if list_name == _BYTES and self.is_text:
             self.is_text = all(map(_is_text, values))
-
-    def update(self, other: Seen) -> None:
-        """Take in what was seen elsewhere."""
-        self.kinds = {**other.kinds, **self.kinds}
-        self.is_array |= other.is_array
-        self.in_lists |= other.in_lists
-        self.is_text &= other.is_text
 
 
 def _is_text(value: bytes) -> bool:
@@ -63,43 +57,44 @@ def infer(files: Sequence[DataFile], options: Options) -> pa.Schema:
 
     A feature of integers in some records and of floats in others is double.
     """
-    with ThreadPoolExecutor(_THREADS) as pool:
-        samples = list(pool.map(lambda file: _seen_in(file, options), files))
     columns: dict[str, Seen] = {}
-    for _, sample in samples:
-        for name, seen in sample.items():
-            columns.setdefault(name, Seen()).update(seen)
-    if not any(count for count, _ in samples):
+    lock = threading.Lock()
+
+    def look_into(file: DataFile) -> bool:
+        records = _sample(file, options)
+        with lock:
+            add_records(columns, records, options.record_type, file.shown)
+        return bool(records)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        has_records = list(pool.map(look_into, files))
+    if not any(has_records):
         first_file = files[0].shown if files else "the directory"
         raise EmptyDataError(
-            f"There are no TFRecords in {len(files)} files ({first_file}, ...), from which to tell the columns. Give a "
+            f"There are no TFRecords in {len(files)} files ({first_file}, ...) from which to infer the columns. Give a "
             "schema."
         )
     return schema_of(columns, options.binary_features)
 
 
-def _seen_in(file: DataFile, options: Options) -> tuple[int, dict[str, Seen]]:
-    """The number of records in a sample of a file, and what their features are."""
-    for chunk in chunks_of(file, options.codec, _SAMPLE_BYTES):
+def _sample(file: DataFile, options: Options) -> list[bytes]:
+    """The first records of a file that are not damaged."""
+    for chunk in chunks(file, options.codec, _SAMPLE_BYTES):
         good = np.flatnonzero(~damaged(chunk.data, chunk.frames))[: options.sample_records]
         if len(good):
             spans = zip(chunk.frames.start[good].tolist(), chunk.frames.end[good].tolist(), strict=True)
-            records = [chunk.data[start:end].tobytes() for start, end in spans]
-            return len(good), seen_in(records, options.record_type, file.shown)
-        if chunk.is_torn and options.mode == FAILFAST:
-            at = chunk.offset + chunk.frames.consumed
+            return [chunk.data[start:end].tobytes() for start, end in spans]
+        if chunk.torn and options.mode == FAILFAST:
             raise CorruptRecordError(
-                f"{file.shown} has no record that is whole; it may be none of TFRecords, or have a "
-                f"codec that is not known.",
+                f"{file.shown} has no whole record. Its format may not be TFRecord, or its codec is not supported.",
                 file.shown,
-                at,
+                chunk.offset + chunk.frames.consumed,
             )
-    return 0, {}
+    return []
 
 
-def seen_in(records: Iterable[bytes], record_type: str, file: str) -> dict[str, Seen]:
-    """What the features of serialized messages are; those that are none are passed over."""
-    columns: dict[str, Seen] = {}
+def add_records(columns: dict[str, Seen], records: Iterable[bytes], record_type: str, file: str) -> None:
+    """Add what the features of serialized messages are to `columns`; skip records that are no messages."""
     for message in (parsed(record, record_type) for record in records):
         if message is None:
             continue
@@ -112,11 +107,10 @@ def seen_in(records: Iterable[bytes], record_type: str, file: str) -> dict[str, 
             seen.in_lists = True
             for feature in items.feature:
                 seen.add(feature, file)
-    return columns
 
 
 def schema_of(columns: dict[str, Seen], binary_features: Collection[str]) -> pa.Schema:
-    """Arrow types of features; raises ``ColumnTypeError`` if one is bytes here and numbers there."""
+    """Arrow types of features; raises ``ColumnTypeError`` if one is bytes in some records and numbers in others."""
     fields = []
     for name, seen in sorted(columns.items()):
         arrow_type: pa.DataType = _type(name, seen, name in binary_features)
@@ -130,8 +124,8 @@ def _type(name: str, seen: Seen, is_binary: bool) -> pa.DataType:
     if _BYTES in kinds and len(kinds) > 1:
         where = " and ".join(f"a {LISTS[kind]} in {file}" for kind, file in seen.kinds.items())
         raise ColumnTypeError(
-            f"Feature '{name}' is {where}, which cannot be one column. Read the files apart, or give a schema without "
-            "it."
+            f"Feature '{name}' is {where}, which cannot be one column. Read the files apart, or "
+            "give a schema without it."
         )
     if kinds == {_INTEGERS}:
         return pa.int64()

@@ -24,19 +24,10 @@ _CODECS = {
     "uncompressed": PLAIN,
 }
 _DOUBLES = ("float", "bytes")
+_PATHS = ("path", "paths")
 _NAMES = (
-    "path",
-    "paths",
-    "recordType",
-    "codec",
-    "compression",
-    "mode",
-    "columnNameOfCorruptRecord",
-    "binaryFeatures",
-    "sampleRecords",
-    "maxPartitionBytes",
-    "partitionBy",
-    "doubles",
+    *("recordType", "codec", "compression", "mode", "columnNameOfCorruptRecord", "binaryFeatures"),
+    *("sampleRecords", "maxPartitionBytes", "partitionBy", "doubles"),
 )
 
 
@@ -44,27 +35,31 @@ _NAMES = (
 class Options:
     """How files are read and written; :func:`parsed` makes them of what users write."""
 
-    record_type: str = ""  # empty: as the file of the schema tells, else Example
-    codec: str | None = None  # None: as the file's first bytes tell; none, for writing
-    mode: str = FAILFAST  # what becomes of a record that cannot be read
+    record_type: str = ""  # empty: as the file of the schema says, else Example
+    codec: str | None = None  # None: for reading, detected from the first bytes of a file; for writing, no compression
+    mode: str = FAILFAST  # what happens to a record that cannot be read
     corrupt_column: str = "_corrupt_record"
-    binary_features: tuple[str, ...] = ()  # of bytes that are no text
-    sample_records: int = 100  # of each file, to tell the columns from
-    max_partition_bytes: int = 128 << 20  # of files that are read by one task
+    binary_features: tuple[str, ...] = ()  # of bytes that are not text
+    sample_records: int = 100  # of each file, from which columns are inferred
+    max_partition_bytes: int = 128 << 20  # of files that one task reads
     partition_by: tuple[str, ...] = ()
     exact_doubles: bool = False
+
+    @property
+    def aside(self) -> list[str]:
+        """The column for records that cannot be read, if there is one."""
+        return [self.corrupt_column] if self.mode == PERMISSIVE else []
 
 
 def parsed(options: Mapping[str, str]) -> Options:
     """Options by name in any case; raises ``ParamError`` if one is not known, or has a value it does not take."""
-    known = {name.lower(): name for name in _NAMES}
+    known = {name.lower(): name for name in (*_NAMES, *_PATHS)}
     given: dict[str, str] = {}
     for key, value in options.items():
         if key.lower() not in known:
             near = difflib.get_close_matches(key.lower(), known, 1)
             hint = f" Did you mean {known[near[0]]}?" if near else ""
-            names = ", ".join(_NAMES[2:])
-            raise ParamError(f"The data source tfrecord has no option '{key}'.{hint} It has: {names}.")
+            raise ParamError(f"The data source tfrecord has no option '{key}'.{hint} It has: {', '.join(_NAMES)}.")
         given[known[key.lower()]] = value
     default = Options()
     codec = given.get("codec", given.get("compression"))
@@ -84,11 +79,12 @@ def parsed(options: Mapping[str, str]) -> Options:
 def paths_of(options: Mapping[str, str]) -> list[str]:
     """The paths that were given to ``load`` or ``save``; raises ``ParamError`` if there are none."""
     given = {key.lower(): value for key, value in options.items()}
-    paths = json.loads(given["paths"]) if "paths" in given else []
-    all_paths = [*paths, *([given["path"]] if "path" in given else [])]
-    if not all_paths:
+    paths: list[str] = json.loads(given.get("paths", "[]"))
+    if "path" in given:
+        paths.append(given["path"])
+    if not paths:
         raise ParamError("The data source tfrecord needs a path: load(path), or save(path).")
-    return all_paths
+    return paths
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
@@ -99,17 +95,13 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
 
 
 def _positive(name: str, value: str | int) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        number = 0
-    if number < 1:
+    if not str(value).isdecimal() or int(value) < 1:
         raise ParamError(f"Option {name} is '{value}', and takes a whole number above 0.")
-    return number
+    return int(value)
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names as a JSON list, or with commas between."""
+    """Names as a JSON list, or separated by commas."""
     if text.lstrip().startswith("["):
         return tuple(json.loads(text))
     return tuple(name.strip() for name in text.split(",") if name.strip())

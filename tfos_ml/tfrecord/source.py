@@ -18,9 +18,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tfos_ml.tfrecord.commit import APPEND, OVERWRITE, abandon, commit, prepare
 from tfos_ml.tfrecord.options import parsed, paths_of
 from tfos_ml.tfrecord.plan import ReadPlan, plan_read, plan_write
-from tfos_ml.tfrecord.writing import APPEND, OVERWRITE, Destination, Written, abandon, commit, prepare, write_rows
+from tfos_ml.tfrecord.writing import Destination, Written, write_rows
 
 
 class TFRecordDataSource(DataSource):

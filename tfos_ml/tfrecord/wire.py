@@ -1,8 +1,8 @@
 """Protocol Buffers' wire format, for all records of a batch at once.
 
 A *span* is a part of the buffer, from a start to an end; spans of many records are two int64 arrays. Functions step
-through all spans together, so that each NumPy call works on as many values as there are records. What they do not
-understand, because it is damaged or written in an unusual way, is told by a mask and never guessed.
+through all spans together, so that each NumPy call works on as many values as there are records. A mask names the spans
+that they do not understand, because these are damaged or written in an unusual way.
 """
 
 from __future__ import annotations
@@ -44,9 +44,28 @@ class Buffer:
         return cls(data, np.ndarray((len(data) - 7,), "<u8", data.data, 0, (1,)))
 
 
+def kept(mask: Array, *arrays: Array) -> tuple[Array, ...]:
+    """Those values of arrays that a mask has."""
+    return arrays if mask.all() else tuple(array[mask] for array in arrays)
+
+
 def tag(field: int) -> int:
     """The byte before a length-delimited field of a number below 16."""
     return field << 3 | LENGTH_DELIMITED
+
+
+def field_at(buffer: Buffer, position: Array, end: Array, field: int) -> tuple[Array, Array, Array]:
+    """The length-delimited fields of one number that begin at positions and lie before `end`.
+
+    Returns where their contents begin and end, and a mask of those that are there. Where there is none, the contents
+    are empty and begin at the position, so that it is safe to look into them.
+    """
+    length, begin = lengths_at(buffer, position + 1)
+    finish = begin + length
+    is_there = (buffer.data[position] == tag(field)) & (finish <= end)
+    if not is_there.all():
+        begin, finish = np.where(is_there, begin, position), np.where(is_there, finish, position)
+    return begin, finish, is_there
 
 
 def lengths_at(buffer: Buffer, position: Array) -> tuple[Array, Array]:
@@ -78,42 +97,31 @@ def split(buffer: Buffer, start: Array, end: Array, field: int) -> tuple[Array, 
     that consist of something else, whose parts are left out.
     """
     wrong = np.zeros(len(start), bool)
-    rounds: list[tuple[Array, Array, Array]] = []
+    empty = np.zeros(0, np.int64)
+    rounds: list[tuple[Array, ...]] = [(empty, empty, empty)]
     active = np.flatnonzero(start < end)
     position = start[active]
-    while len(active) > _TOO_FEW or (len(active) and not rounds):
-        length, begin = lengths_at(buffer, position + 1)
-        finish = begin + length
-        fits = (buffer.data[position] == tag(field)) & (finish <= end[active])
-        if not fits.all():
-            wrong[active[~fits]] = True
-            active, begin, finish = active[fits], begin[fits], finish[fits]
+    while len(active) > _TOO_FEW or (len(active) and len(rounds) == 1):
+        begin, finish, is_there = field_at(buffer, position, end[active], field)
+        wrong[active[~is_there]] = True
+        active, begin, finish = kept(is_there, active, begin, finish)
         rounds.append((active, begin, finish))
-        more = finish < end[active]
-        active, position = active[more], finish[more]
+        active, position = kept(finish < end[active], active, finish)
     for span, at in zip(active.tolist(), position.tolist(), strict=True):
         parts = _split_one(buffer.data, at, int(end[span]), tag(field))
         wrong[span] = parts is None
         begins, finishes = parts or ([], [])
         rounds.append((np.full(len(begins), span), np.array(begins, np.int64), np.array(finishes, np.int64)))
-    spans, begins_of_all, ends_of_all = _joined(rounds)
-    if wrong.any():
-        kept = ~wrong[spans]
-        spans, begins_of_all, ends_of_all = spans[kept], begins_of_all[kept], ends_of_all[kept]
-    return spans, begins_of_all, ends_of_all, wrong
-
-
-def _joined(parts: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
-    if len(parts) == 1:
-        return parts[0]
-    empty = np.zeros(0, np.int64)
-    spans, begins, ends = (np.concatenate([empty, *(part[i] for part in parts)]) for i in range(3))
+    if len(rounds) == 2 and not wrong.any():
+        return (*rounds[1], wrong)  # type: ignore[return-value]
+    spans, begins_of_all, ends_of_all = map(np.concatenate, zip(*rounds, strict=True))
     order = np.argsort(spans, kind="stable")
-    return spans[order], begins[order], ends[order]
+    order = order[~wrong[spans[order]]]
+    return spans[order], begins_of_all[order], ends_of_all[order], wrong
 
 
 def _split_one(data: Array, position: int, end: int, wanted: int) -> tuple[list[int], list[int]] | None:
-    """The same for the rest of one span, of which few others are as long; None if it consists of something else."""
+    """The same for the rest of one of the few longest spans; None if it consists of something else."""
     view = data.data
     begins, ends = [], []
     while position < end:
@@ -133,19 +141,6 @@ def _split_one(data: Array, position: int, end: int, wanted: int) -> tuple[list[
         position += 1 + length
         ends.append(position)
     return (begins, ends) if position == end else None
-
-
-def only_part(buffer: Buffer, start: Array, end: Array, field: int) -> tuple[Array, Array, Array]:
-    """Starts and ends of the one length-delimited field that spans consist of, and a mask of those that do not.
-
-    An empty span has an empty part.
-    """
-    is_empty = start == end
-    length, begin = lengths_at(buffer, start + 1)
-    wrong = ((buffer.data[start] != tag(field)) | (begin + length != end)) & ~is_empty
-    if is_empty.any() or wrong.any():
-        return np.where(is_empty | wrong, start, begin), np.where(wrong, start, end), wrong
-    return begin, end, wrong
 
 
 def equals(buffer: Buffer, position: Array, expected: bytes) -> Array:
@@ -234,22 +229,14 @@ def _block_of_integers(data: Array, last: Array) -> tuple[Array, int]:
     return sums.astype(np.int64), longest
 
 
-def single_integers(buffer: Buffer, start: Array, end: Array) -> tuple[Array, Array]:
-    """The varint that each span consists of, as int64, and a mask of the spans that are something else."""
+def single_integers(buffer: Buffer, start: Array, end: Array) -> Array | None:
+    """The varint that each span consists of, as int64; None if one is something else, or has more than eight bytes."""
     size = end - start
-    if len(size) and size.max() == 1 and size.min() == 1:
-        first = buffer.data[start]
-        return first.astype(np.int64), first >= 0x80
+    if len(size) and size.max() == size.min() == 1:
+        values = buffer.data[start]
+        return values.astype(np.int64) if values.max() < 0x80 else None
     value, encoded_size = _varints(buffer.words[start])
-    wrong = encoded_size != size
-    longer = np.flatnonzero((size > 8) & (size <= 10) & (encoded_size == 0))
-    if len(longer):
-        data, offsets = gather(buffer, start[longer], end[longer])
-        values, bounds, bad = integers(data, offsets)
-        single = (np.diff(bounds) == 1) & ~bad
-        value[longer[single]] = values[bounds[:-1][single]].view(np.uint64)
-        wrong[longer[single]] = False
-    return value.view(np.int64), wrong
+    return value.view(np.int64) if (encoded_size == size).all() else None
 
 
 def floats_at(buffer: Buffer, position: Array) -> Array:

@@ -1,0 +1,21 @@
+"""Replaces ``fit`` of Spark's own stages while ``autolog`` is on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_ORIGINAL = "_tfos_ml_original"
+
+
+def replace_fit(stage: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace ``_fit`` of a class by what `wrap` makes of the original."""
+    restore_fit(stage)
+    replacement = wrap(stage._fit)
+    setattr(replacement, _ORIGINAL, stage._fit)
+    stage._fit = replacement
+
+
+def restore_fit(stage: Any) -> None:
+    """Put back what :func:`replace_fit` replaced, if it did."""
+    stage._fit = getattr(stage._fit, _ORIGINAL, stage._fit)

@@ -1,0 +1,61 @@
+"""Starts the nodes of a ``TFCluster``, and waits until they have met."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tfos_ml import errors
+from tfos_ml.agent.rendezvous import NodeInfo, read_infos
+from tfos_ml.agent.standalone_supervisor import start_node
+from tfos_ml.driver.preflight import check_settings, check_slots
+from tfos_ml.driver.probe import check_executors
+from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+BOARD_TIMEOUT = 60.0
+
+
+def check_spark(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
+    """Raise, in terms of ``TFCluster.run``'s arguments, if settings, slots or executors do not allow the cluster."""
+    check_settings(spark, barrier=False)
+    name = "num_executors - num_ps" if on_driver else "num_executors"
+    check_slots(spark, num_executors - on_driver, timeout, name=name, advice="Lower num_executors")
+    check_executors(spark, num_executors)
+
+
+def start_nodes(run: Run, ranks: RDD[int], program: bytes, is_fed: bool) -> list[NodeInfo]:
+    """Start a node in a task for each rank, and the others on the driver's host; returns what all say of themselves.
+
+    Nodes that are fed hold no task slot when this returns.
+    """
+    with one_at_a_time:
+        start = partial(ranks.foreach, partial(start_node, run.task, is_fed))
+        job = run.start(start, program if run.task.first_rank else None)
+        run.gather(job)
+        if is_fed or run.missing():
+            run.wait(job)
+        return read_infos([info for _, info in sorted(run.control.all_gather.first().items())])
+
+
+def await_tensorboard(run: Run) -> str:
+    """URL of the chief's TensorBoard; raises ``ReservationTimeoutError`` if it does not start, or as ``Run.check``."""
+    nodes, chief_rank = run.control.nodes, run.task.template.chief_rank
+    deadline = time.monotonic() + BOARD_TIMEOUT
+    while True:
+        chief = nodes.progress().get(chief_rank)
+        if chief is not None and chief.tensorboard is not None:
+            return chief.tensorboard
+        run.check()
+        if all(node.rank != chief_rank for node in nodes.unfinished()):
+            raise errors.ReservationTimeoutError(
+                "The chief has ended before its TensorBoard had started. Its event files stay in ctx.log_dir; "
+                "set log_dir to choose where, and start tensorboard --logdir there."
+            )
+        if time.monotonic() > deadline:
+            raise errors.ReservationTimeoutError(f"TensorBoard has not started within {BOARD_TIMEOUT:g} s.")
+        time.sleep(POLL_SECONDS)
