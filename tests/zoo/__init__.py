@@ -25,13 +25,19 @@ NAMESPACES: dict[str, Mapping[str, Place]] = {
 
 
 def groups() -> dict[str, Group]:
-    """All small models, by name."""
+    """All small models of what is exact, by name."""
     found = [*layers.groups(), *losses.groups(), *metrics.groups(), *optimizers.groups()]
     found += [*callbacks.groups(), *parts.groups(), *applications.groups()]
     return {group.name: group for group in found}
 
 
+def others() -> dict[str, Group]:
+    """A small model for each class that several workers tell of, or refuse, by name."""
+    found = [*layers.others(), *metrics.others(), *parts.others()]
+    return {group.name: group for group in found}
+
+
 def case(name: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """What ``keras_worker.py`` trains: the functions that make data and model of a group."""
-    group = groups()[name]
+    group = {**groups(), **others()}[name]
     return group.data, group.model

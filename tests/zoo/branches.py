@@ -103,15 +103,17 @@ def model(inputs: str, branches: Mapping[str, Callable[[Any], Any]]) -> Any:
     return keras.Model(x, outputs if len(outputs) > 1 else outputs[0])
 
 
-def sgd() -> Any:
+def sgd(rate: float = 0.05) -> Any:
     import keras
 
-    return keras.optimizers.SGD(0.05, momentum=0.9)
+    return keras.optimizers.SGD(rate, momentum=0.9)
 
 
-def compiled(model: Any, losses: Mapping[str, Any], metrics: Mapping[str, Any] | None = None) -> Any:
+def compiled(
+    model: Any, losses: Mapping[str, Any], metrics: Mapping[str, Any] | None = None, rate: float = 0.05
+) -> Any:
     """The model, compiled with losses, and metrics, by branch."""
     if len(losses) == 1:
         losses, metrics = next(iter(losses.values())), next(iter(metrics.values())) if metrics else None
-    model.compile(sgd(), losses, metrics=metrics)
+    model.compile(sgd(rate), losses, metrics=metrics)
     return model

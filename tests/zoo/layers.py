@@ -138,7 +138,7 @@ GROUPS: dict[str, dict[str, Exact]] = {
         **exact("RMSNormalization UnitNormalization AlphaDropout Dropout GaussianDropout GaussianNoise Flatten"),
         "InputLayer": Exact(lambda hidden: hidden),  # every model has one
         "Activation": layer("Activation", "tanh"),
-        **{name: merging(name) for name in "Add Average Concatenate Maximum Minimum Multiply Subtract".split()},
+        **{name: merging(name) for name in exact("Add Average Concatenate Maximum Minimum Multiply Subtract")},
         "Dot": merging("Dot", axes=1),
         "GroupNormalization": layer("GroupNormalization", 3),
         "Discretization": numbered("Discretization", 3, bin_boundaries=[0.4, 0.6]),
@@ -161,9 +161,7 @@ GROUPS: dict[str, dict[str, Exact]] = {
         "EinsumDense": layer("EinsumDense", "abc,cd->abd", output_shape=(None, 4)),
         "Permute": layer("Permute", (2, 1)),
         "TimeDistributed": Exact(lambda hidden: made("TimeDistributed", made("Dense"))(hidden)),
-        "TimeDistributed_normalized": Exact(
-            lambda hidden: made("TimeDistributed", made("BatchNormalization"))(hidden)
-        ),
+        "TimeDistributed_normalized": Exact(lambda hidden: made("TimeDistributed", made("BatchNormalization"))(hidden)),
         "BatchNormalization_of_steps": layer("BatchNormalization"),
         "MelSpectrogram": Exact(
             lambda hidden: made("MelSpectrogram", fft_length=8, sequence_stride=4, num_mel_bins=3, sampling_rate=80)(
@@ -176,7 +174,9 @@ GROUPS: dict[str, dict[str, Exact]] = {
     },
     "images": {
         **exact("Conv2D Conv2DTranspose DepthwiseConv2D SeparableConv2D AdaptiveAveragePooling2D AdaptiveMaxPooling2D"),
-        **exact("AveragePooling2D GlobalAveragePooling2D GlobalMaxPooling2D MaxPooling2D SpatialDropout2D UpSampling2D"),
+        **exact(
+            "AveragePooling2D GlobalAveragePooling2D GlobalMaxPooling2D MaxPooling2D SpatialDropout2D UpSampling2D"
+        ),
         **exact("ZeroPadding2D CenterCrop Resizing"),
         "Cropping2D": layer("Cropping2D", 1),
         "BatchNormalization_of_images": layer("BatchNormalization"),
@@ -252,10 +252,15 @@ def groups() -> list[Group]:
     return [_group(name, present(parts, "layers")) for name, parts in GROUPS.items()]
 
 
-def _group(kind: str, parts: dict[str, Exact]) -> Group:
-    return Group(
-        f"layers-{kind}", parts, functools.partial(rows, kind, list(parts)), functools.partial(model, kind, parts)
-    )
+def others() -> list[Group]:
+    """A model for each layer that is refused."""
+    refused = {name: place for name, place in present(OTHERS, "layers").items() if isinstance(place, Refused)}
+    return [_group(place.of, {name: place}, name) for name, place in refused.items()]
+
+
+def _group(kind: str, parts: dict[str, Any], name: str = "") -> Group:
+    data = functools.partial(rows, kind, list(parts))
+    return Group(f"layers-{name or kind}", parts, data, functools.partial(model, kind, parts))
 
 
 def rows(kind: str, names: list[str]) -> dict[str, Any]:

@@ -77,4 +77,5 @@ def model(parts: dict[str, Exact]) -> Any:
 
     made_branches = {name: functools.partial(branch, name, place) for name, place in parts.items()}
     losses = {name: made(name, place) for name, place in parts.items()}
-    return branches.compiled(branches.model("numbers", made_branches), losses)
+    rate = 0.001 if {"Circle", "circle"} & parts.keys() else 0.05
+    return branches.compiled(branches.model("numbers", made_branches), losses, rate=rate)

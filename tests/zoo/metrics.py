@@ -62,15 +62,12 @@ EXACT: dict[str, Exact] = {  # `of` is the output whose metric it is
     "CosineSimilarity": Exact(of="several"),
     "MeanMetricWrapper": Exact(mean_of, "number"),
 }
+OF_BATCHES = Told("the mean of a value for each batch", "cannot be combined exactly", of="several")
 OTHERS: dict[str, Place] = {
-    **{
-        name: Told("the mean of a value for each batch", "cannot be combined exactly", of="several")
-        for name in "ConcordanceCorrelation PearsonCorrelation".split()
-    },
-    **{
-        name: Told("the mean of a value for each batch", "cannot be combined exactly", of="several")
-        for name in "concordance_correlation pearson_correlation".split()
-    },
+    "ConcordanceCorrelation": OF_BATCHES,
+    "PearsonCorrelation": OF_BATCHES,
+    "concordance_correlation": OF_BATCHES,
+    "pearson_correlation": OF_BATCHES,
     "Metric": NotTrained("base class"),
     "Mean": NotTrained("of values that a train_step of one's own computes"),
     "Sum": NotTrained("of values that a train_step of one's own computes"),
@@ -93,6 +90,12 @@ def made(name: str, place: Any) -> Any:
 def groups() -> list[Group]:
     """One model with an output for each kind of label."""
     return [group("all", present(EXACT, "metrics"))]
+
+
+def others() -> list[Group]:
+    """A model for each metric that workers tell of."""
+    told = {name: place for name, place in present(OTHERS, "metrics").items() if isinstance(place, Told)}
+    return [group(name, {name: place}) for name, place in told.items()]
 
 
 def group(name: str, parts: dict[str, Any]) -> Group:

@@ -113,9 +113,7 @@ OTHERS: dict[str, dict[str, Place]] = {
         "AWQDTypePolicy": OF_QUANTIZED,
         "GPTQDTypePolicy": OF_QUANTIZED,
         "Int4DTypePolicy": OF_QUANTIZED,
-        "QuantizedFloat8DTypePolicy": Refused(
-            "scales follow the largest value of a batch", "float8", in_eight_bits
-        ),
+        "QuantizedFloat8DTypePolicy": Refused("scales follow the largest value of a batch", "float8", in_eight_bits),
     },
 }
 PLACES: dict[str, dict[str, Place]] = {name: {**parts, **OTHERS[name]} for name, parts in EXACT.items()}
@@ -133,6 +131,16 @@ def groups() -> list[Group]:
     return found
 
 
+def others() -> list[Group]:
+    """A model for each part that is refused."""
+    found = []
+    for namespace, places in OTHERS.items():
+        for name, place in present(places, namespace).items():
+            if isinstance(place, Refused):
+                found.append(group(namespace, {name: place}, f"{namespace}-{name}"))
+    return found
+
+
 def group(namespace: str, parts: dict[str, Any], name: str) -> Group:
     """A branch for each part of a namespace."""
     data = functools.partial(branches.data, "numbers", dict.fromkeys(parts, "number"))
@@ -143,9 +151,8 @@ def model(namespace: str, parts: dict[str, Any]) -> Any:
     def branch(name: str, place: Any, x: Any) -> Any:
         import importlib
 
-        part = getattr(importlib.import_module(f"keras.{namespace}"), name, None)
-        if part is None:
-            part = getattr(importlib.import_module(f"keras.{namespace}"), name.split("_")[0])
+        module = importlib.import_module(f"keras.{namespace}")
+        part = getattr(module, name if hasattr(module, name) else name.split("_")[0])
         return branches.one_number((place.use or RULES[namespace])(part, x))
 
     made = {name: functools.partial(branch, name, place) for name, place in parts.items()}

@@ -71,7 +71,7 @@ class Group:
     """
 
     name: str
-    parts: dict[str, Exact]
+    parts: dict[str, Any]
     data: Callable[[], dict[str, Any]]
     model: Callable[[], Any]
 
