@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import zoo
 from keras_worker import EPOCHS, make
 from test_exactness import rows_of, train
@@ -64,9 +65,9 @@ def plain(group):
     validates = np.zeros(len(data["x"]), bool) if data["val"] is None else data["val"]
     x, y = data["x"], data["y"]
     history = model.fit(
-        x[~validates],
+        tf.constant(x[~validates]),
         rows_of(y, ~validates),
-        validation_data=(x[validates], rows_of(y, validates)) if validates.any() else None,
+        validation_data=(tf.constant(x[validates]), rows_of(y, validates)) if validates.any() else None,
         callbacks=data.get("callbacks", list)(),
         epochs=data.get("epochs", EPOCHS),
         batch_size=data["batch"],
@@ -86,7 +87,7 @@ def test_the_export_computes_what_plain_keras_does(trained, reference, group):
     model, _ = reference(group)
     x = make(group)[0]["x"]
     served = load(trained("two workers") / f"{group}-2-served", "exported", "serve")(x=x)
-    expected = model.predict(x, verbose=0)
+    expected = model.predict(tf.constant(x), verbose=0)
     parts = GROUPS[group].parts
     if len(served) == 1:
         served, expected = {name: next(iter(served.values())) for name in parts}, [expected]
@@ -146,7 +147,7 @@ def check(directory: Path, sizes, reference, group):
         for key, values in history.items():
             name = next((n for n in parts if key.removeprefix("val_") == f"{n}_loss"), key)
             note(wrong, parts, name, np.array([log[key] for log in logs]), np.array(values), relative=True)
-        assert wrong == {}, f"{size} workers"
+        assert wrong == {}, f"{size} workers: {wrong}"
 
 
 def owners_of(model, parts):

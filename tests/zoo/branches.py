@@ -26,9 +26,9 @@ def labels_of(kind: str) -> Any:
     random = np.random.RandomState(22)
     chosen = random.randint(0, 3, ROWS)
     return {
-        "number": lambda: random.uniform(0.5, 2.0, ROWS),
-        "half": lambda: np.maximum(random.uniform(-1.0, 1.0, ROWS), 0),
-        "chance": lambda: (chosen > 1) * 1.0,
+        "number": lambda: random.uniform(0.5, 2.0, (ROWS, 1)),
+        "half": lambda: np.maximum(random.uniform(-1.0, 1.0, (ROWS, 1)), 0),
+        "chance": lambda: (chosen[:, None] > 1) * 1.0,
         "pixels": lambda: (random.rand(ROWS, 6) > 0.5) * 1.0,
         "classes": lambda: np.eye(3)[chosen],
         "index": lambda: chosen.astype("i8"),

@@ -14,6 +14,7 @@ REQUIRED = {
     "units": 3,
     "filters": 3,
     "kernel_size": 2,
+    "pool_size": 2,
     "output_size": 2,
     "rate": 0.3,
     "stddev": 0.3,
@@ -158,18 +159,22 @@ GROUPS: dict[str, dict[str, Exact]] = {
         "Attention": Exact(lambda hidden: made("Attention", use_scale=True)([hidden, hidden])),
         "GroupQueryAttention": twice("GroupQueryAttention", 2, 4, 2),
         "MultiHeadAttention": twice("MultiHeadAttention", 2, 2),
-        "EinsumDense": layer("EinsumDense", "abc,cd->abd", output_shape=(None, 4)),
+        "EinsumDense": layer("EinsumDense", "abc,cd->abd", output_shape=(6, 4)),
         "Permute": layer("Permute", (2, 1)),
         "TimeDistributed": Exact(lambda hidden: made("TimeDistributed", made("Dense"))(hidden)),
         "TimeDistributed_normalized": Exact(lambda hidden: made("TimeDistributed", made("BatchNormalization"))(hidden)),
         "BatchNormalization_of_steps": layer("BatchNormalization"),
         "MelSpectrogram": Exact(
-            lambda hidden: made("MelSpectrogram", fft_length=8, sequence_stride=4, num_mel_bins=3, sampling_rate=80)(
-                made("Flatten")(hidden)
+            lambda hidden: made("LayerNormalization")(
+                made("MelSpectrogram", fft_length=8, sequence_stride=4, num_mel_bins=3, sampling_rate=80)(
+                    made("Flatten")(hidden)
+                )
             )
         ),
         "STFTSpectrogram": Exact(
-            lambda hidden: made("STFTSpectrogram", frame_length=6, frame_step=3, fft_length=8)(hidden)
+            lambda hidden: made("LayerNormalization")(
+                made("STFTSpectrogram", frame_length=6, frame_step=3, fft_length=8)(hidden)
+            )
         ),
     },
     "images": {
@@ -188,7 +193,7 @@ GROUPS: dict[str, dict[str, Exact]] = {
         **exact("ZeroPadding3D"),
     },
     "augmentation": {
-        **exact("AutoContrast Equalization RandomBrightness RandomColorDegeneration RandomColorJitter"),
+        **exact("AutoContrast RandomBrightness RandomColorDegeneration RandomColorJitter"),
         **exact("RandomContrast RandomCrop RandomElasticTransform RandomErasing RandomFlip RandomGaussianBlur"),
         **exact("RandomGrayscale RandomHue RandomInvert RandomPerspective RandomRotation RandomSaturation"),
         **exact("RandomSharpness RandomTranslation RandomZoom Solarization AugMix RandAugment"),
@@ -237,6 +242,7 @@ GROUPS: dict[str, dict[str, Exact]] = {
 OTHERS: dict[str, Place] = {
     "MixUp": mixing("MixUp"),
     "CutMix": mixing("CutMix"),
+    "Equalization": NotTrained("gives its own input while Keras builds a model, which Keras refuses; for tf.data"),
     "Layer": NotTrained("base class"),
     "Wrapper": NotTrained("base class"),
     "InputSpec": NotTrained("describes the input of a layer"),
@@ -276,4 +282,4 @@ def model(kind: str, parts: dict[str, Any]) -> Any:
         return branches.one_number(use(hidden))
 
     made_branches = {name: functools.partial(branch, name, place) for name, place in parts.items()}
-    return branches.compiled(branches.model(kind, made_branches), dict.fromkeys(parts, "mse"))
+    return branches.compiled(branches.model(kind, made_branches), dict.fromkeys(parts, "mse"), rate=0.01)

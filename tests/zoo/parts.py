@@ -102,11 +102,6 @@ OTHERS: dict[str, dict[str, Place]] = {
     "initializers": {"Initializer": NotTrained("base class")},
     "regularizers": {
         "Regularizer": NotTrained("base class"),
-        "OrthogonalRegularizer_of_rows": Refused(
-            "as an activity_regularizer, compares the rows of a batch with each other",
-            "Two workers would not train this model as one does",
-            lambda part, x: dense(activity_regularizer=part())(x),
-        ),
     },
     "constraints": {"Constraint": NotTrained("base class")},
     "dtype_policies": {
@@ -156,4 +151,4 @@ def model(namespace: str, parts: dict[str, Any]) -> Any:
         return branches.one_number((place.use or RULES[namespace])(part, x))
 
     made = {name: functools.partial(branch, name, place) for name, place in parts.items()}
-    return branches.compiled(branches.model("numbers", made), dict.fromkeys(parts, "mse"))
+    return branches.compiled(branches.model("numbers", made), dict.fromkeys(parts, "mse"), rate=0.01)
