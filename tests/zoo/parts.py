@@ -37,10 +37,6 @@ def spectral(initializer: Any, x: Any) -> Any:
     return keras.layers.Conv1D(5, 8, kernel_initializer=kernel)(keras.layers.Reshape((branches.WIDTH, 1))(x))
 
 
-def in_eight_bits(policy: Any, x: Any) -> Any:
-    return dense(dtype=policy("float8", "float32"))(x)
-
-
 def quantized(policy: Any, x: Any) -> Any:
     """A layer whose kernel is not trained, between others."""
     return dense(dtype=policy("int8", "float32"))(dense(activation="tanh")(x))
@@ -108,7 +104,9 @@ OTHERS: dict[str, dict[str, Place]] = {
         "AWQDTypePolicy": OF_QUANTIZED,
         "GPTQDTypePolicy": OF_QUANTIZED,
         "Int4DTypePolicy": OF_QUANTIZED,
-        "QuantizedFloat8DTypePolicy": Refused("scales follow the largest value of a batch", "float8", in_eight_bits),
+        "QuantizedFloat8DTypePolicy": NotTrained(
+            "its scales follow the largest value of a batch, which several workers do not combine"
+        ),
     },
 }
 PLACES: dict[str, dict[str, Place]] = {name: {**parts, **OTHERS[name]} for name, parts in EXACT.items()}
