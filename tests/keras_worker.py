@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pyarrow as pa
+import zoo
 from keras_layers import LAYERS
 from keras_programs import PROGRAMS, TRIED
 
@@ -229,10 +230,10 @@ if tuple(map(int, metadata.version("keras").split(".")[:2])) < (3, 9):  # whose 
 
 
 def make(case):
-    """Data and model of a case; the model is the same in every process."""
+    """Data and model of a case, or of a group of the zoo; the model is the same in every process."""
     import keras
 
-    data, model = CASES[case]
+    data, model = CASES[case] if case in CASES else zoo.case(case)
     keras.utils.set_random_seed(1)
     return data(), model()
 
@@ -244,7 +245,7 @@ def columns_of(data):
     def arrow(values):
         if lengths is not None and values.ndim == 2:
             return pa.array([row[:n] for row, n in zip(values, lengths, strict=True)])
-        kind = pa.from_numpy_dtype(values.dtype)
+        kind = pa.string() if values.dtype.kind == "U" else pa.from_numpy_dtype(values.dtype)
         for _ in values.shape[1:]:
             kind = pa.list_(kind)
         return pa.array(values.tolist(), kind)
@@ -257,6 +258,14 @@ def columns_of(data):
     if data["w"] is not None:
         columns["weight", "weight"] = arrow(data["w"])
     return columns
+
+
+def dealt(rows, rank, size, uneven):
+    """The rows of a worker; if they are dealt unevenly, the first has about twice as many as the others."""
+    if not uneven:
+        return rows[rank::size]
+    owners = np.random.RandomState(6).randint(0, size + 1, len(rows)) % size
+    return rows[owners == rank]
 
 
 def worker_context(data, rank, size, shuffle, directory):
@@ -275,7 +284,8 @@ def worker_context(data, rank, size, shuffle, directory):
         kind, ndim = values.type, 0
         while pa.types.is_list(kind):
             kind, ndim = kind.value_type, ndim + 1
-        specs.append(ColumnSpec(name, name, role, kind.to_pandas_dtype().__name__, ndim))
+        dtype = "string" if pa.types.is_string(kind) else kind.to_pandas_dtype().__name__
+        specs.append(ColumnSpec(name, name, role, dtype, ndim))
         extents = list_extents(values, ndim)
         shapes.append(fixed_shape(extents, ndim))
         longest.append(tuple(high for _, high in extents))
@@ -287,13 +297,19 @@ def worker_context(data, rank, size, shuffle, directory):
     validates = np.zeros(rows, bool) if data["val"] is None else data["val"]
     stores = {}
     for name, chosen in (("train", ~validates), ("validation", validates)):
-        mine = np.flatnonzero(chosen)[rank::size]
+        mine = dealt(np.flatnonzero(chosen), rank, size, data.get("uneven", False))
         chunks = []
         writer = spool.SpoolWriter(directory, name, chunks.append)
         writer.write(table.take(pa.array(mine)))
         writer.flush()
         stores[name] = RowStore(chunks, schema, shapes, np.array([rows]), longest)
     logs = []
+    served = []
+
+    def prepare_export(model, inputs):
+        served.append(prepare(model, inputs, "exported"))
+        return "" if rank else getattr(served[0], "reason", "")
+
     return SimpleNamespace(
         schema=schema,
         settings=NodeSettings(shuffle=shuffle, seed=11, validates=bool(validates.any())),
@@ -303,7 +319,7 @@ def worker_context(data, rank, size, shuffle, directory):
         row_count=int((~validates).sum()),
         validation_row_count=int(validates.sum()),
         batch_size=data.get("batch", BATCH),
-        epochs=EPOCHS,
+        epochs=data.get("epochs", EPOCHS),
         is_chief=rank == 0,
         checkpoint_dir=None,
         run_id="run",
@@ -312,7 +328,8 @@ def worker_context(data, rank, size, shuffle, directory):
         summarize=lambda facts: [print(f"NOTICE {w}", flush=True) for w in facts["warnings"]],
         log_upload=LogUpload(str(directory.disk), None),
         export_checkpoint=lambda model, epoch: None,
-        prepare_export=lambda model, inputs: "" if rank else getattr(prepare(model, inputs, "exported"), "reason", ""),
+        prepare_export=prepare_export,
+        served=served,
         log=logs.append,
     )
 
@@ -354,6 +371,8 @@ def main(arguments):
         np.savez(f"{out}/{case}-{size}-{rank}.npz", **weights)
         if rank == 0:
             Path(f"{out}/{case}-{size}.json").write_text(json.dumps(ctx.logs))
+            if data.get("serves"):
+                ctx.served[0].write(f"{out}/{case}-{size}-served")
         print(case, "done", flush=True)
 
 

@@ -26,6 +26,7 @@ CHIEF_ONLY = (
     keras.callbacks.TensorBoard,
     keras.callbacks.CSVLogger,
     keras.callbacks.RemoteMonitor,
+    *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
 _QUIET = (*CHIEF_ONLY, keras.callbacks.History, keras.callbacks.ProgbarLogger, keras.callbacks.EarlyStopping)
 

@@ -72,16 +72,14 @@ def _with_tuples(value: Any) -> Any:
 def _is_of_keras_alone(model: keras.Model) -> bool:
     """Whether a step uses only parts of Keras that treat each row independently of the others."""
     layers = keras_privates.all_layers(model)
-    if any(isinstance(layer, (keras.layers.Lambda, keras.layers.SpectralNormalization)) for layer in layers):
-        return False
-    if any(isinstance(loss, _coupling_losses()) for loss in _losses(model)):
-        return False
-    operations = {op for layer in layers for op in getattr(layer, "operations", ())}
     parts = [*layers, *_losses(model), *leaf_metrics(model)]
+    if any(isinstance(part, _coupling_classes()) for part in parts):
+        return False
     parts += [
         getattr(part, name, None) for part in parts for name in ("activation", "activity_regularizer", "fn", "_fn")
     ]
-    return operations <= set(layers) and all(_is_of_keras(part) for part in parts)
+    operations = {op for layer in layers for op in getattr(layer, "operations", ())}
+    return operations <= set(layers) and all(_is_of_keras(part) and not _couples(part) for part in parts)
 
 
 def _losses(model: keras.Model) -> list[Any]:
@@ -89,10 +87,24 @@ def _losses(model: keras.Model) -> list[Any]:
     return [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []
 
 
-def _coupling_losses() -> tuple[type, ...]:
-    """Keras's losses over all rows of a batch together, if this version has them."""
-    names = ("Dice", "Tversky", "Circle")
-    return tuple(getattr(keras.losses, name) for name in names if hasattr(keras.losses, name))
+def _coupling_classes() -> tuple[type, ...]:
+    """Keras's layers and losses that may compute over all rows of a batch together, if this version has them.
+
+    Some run functions that Keras does not know.
+    """
+    layers = ("CutMix", "FlaxLayer", "JaxLayer", "Lambda", "MixUp", "SpectralNormalization", "TFSMLayer")
+    losses = ("Circle", "Dice", "Tversky")
+    named = [(keras.layers, name) for name in layers] + [(keras.losses, name) for name in losses]
+    return tuple(getattr(module, name) for module, name in named if hasattr(module, name))
+
+
+def _couples(part: Any) -> bool:
+    """Whether a part of Keras computes over the rows of a batch: these functions, and whatever has the axis 0."""
+    if getattr(part, "__name__", "") in ("circle", "dice", "tversky"):
+        return True
+    options = getattr(part, "_fn_kwargs", {})
+    axes = [getattr(part, "axis", None), getattr(part, "axes", None), options.get("axis") if options else None]
+    return any(0 in axis if isinstance(axis, (list, tuple)) else axis == 0 for axis in axes)
 
 
 def _is_of_keras(part: Any) -> bool:
