@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from example_programs.data import adam, case, sgd
 
 WORDS = ["fine", "good", "bad", "dull", "film", "plot", "the", "a", "Über", "end,"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from example_programs.data import adam, case, sgd
 
 
@@ -74,7 +75,7 @@ def quantiles_data(rows=53):
     random = np.random.RandomState(23)
     x = random.uniform(-1, 1, (rows, 3)).astype("f")
     y = (x.sum(1) + (1 + x[:, 0]) * random.standard_exponential(rows)).astype("f")
-    return case(x, {name: y for name in ("low", "middle", "high")}, validates=True)
+    return case(x, dict.fromkeys(("low", "middle", "high"), y), validates=True)
 
 
 def quantiles():
