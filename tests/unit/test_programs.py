@@ -17,6 +17,7 @@ OFTEN = [  # each has something that no case of test_exactness.py has
     "triplet",  # several inputs, test_step
     "wasserstein_gan",  # the gradient of a gradient, three updates a step
 ]
+ALL = {size: [*EXAMPLES] for size in (1, 2, 3)}
 
 
 def trained(cases_by_size, directory):
@@ -34,7 +35,7 @@ def on_two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def on_any(tmp_path_factory):
-    return trained(dict.fromkeys((1, 2, 3), [*EXAMPLES]), tmp_path_factory.mktemp("all"))
+    return trained(ALL, tmp_path_factory.mktemp("all"))
 
 
 @pytest.mark.parametrize("case", OFTEN)
@@ -46,4 +47,4 @@ def test_two_workers_end_like_plain_keras(on_two, case):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", EXAMPLES)
 def test_any_number_of_workers_ends_like_plain_keras(on_any, case):
-    check(on_any, dict.fromkeys((1, 2, 3), [*EXAMPLES]), case)
+    check(on_any, ALL, case)
