@@ -67,7 +67,7 @@ def _rows(data, chosen, is_ragged):
     import tensorflow as tf
 
     def of(values):
-        if values.dtype.kind == "O":
+        if values.dtype.kind in "OU":
             return tf.constant(values[chosen].tolist())
         return values[chosen]
 

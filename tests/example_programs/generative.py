@@ -182,6 +182,7 @@ def diffusion():
         def __init__(self):
             super().__init__()
             self.normalizer = layers.Normalization(mean=[0.5], variance=[0.1])
+            self.normalizer.build((None, 8, 8, 1))
             self.network = self.denoiser()
             self.average = keras.models.clone_model(self.network)
             self.average.trainable = False
