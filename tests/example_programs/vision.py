@@ -56,7 +56,8 @@ def vision_transformer():
     hidden = layers.Dropout(0.5)(layers.Flatten()(layers.LayerNormalization(epsilon=1e-6)(encoded)))
     model = keras.Model(x, layers.Dense(2)(hidden))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.AdamW(0.005, weight_decay=0.01), loss)
+    # Adam would scale up the gradient of the bias of attention keys, which is rounding.
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=0.01), loss)
     return model
 
 
@@ -77,7 +78,9 @@ def u_net():
     up = layers.Conv2DTranspose(4, 3, strides=2, padding="same", activation="relu")(down)
     up = layers.Concatenate()([up, layers.UpSampling2D(2, interpolation="bilinear")(down), first])
     model = keras.Model(x, layers.Conv2D(2, 3, padding="same", activation="softmax")(up))
-    model.compile(sgd(), "sparse_categorical_crossentropy", metrics=[keras.metrics.MeanIoU(2, sparse_y_pred=False)])
+    model.compile(
+        sgd(), "sparse_categorical_crossentropy", metrics=[keras.metrics.MeanIoU(2, sparse_y_pred=False, name="iou")]
+    )
     return model
 
 
