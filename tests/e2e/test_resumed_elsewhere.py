@@ -31,7 +31,7 @@ def network():
     return model
 
 
-@pytest.mark.filterwarnings("ignore:Training on several workers")
+@pytest.mark.filterwarnings("ignore:Training on several workers", "ignore:Skipping variable loading for optimizer")
 def test_two_then_three_then_one_worker_end_like_six_epochs_of_plain_keras(spark, tmp_path):
     random = np.random.RandomState(4)
     x = random.randn(ROWS, 5).astype("f")
