@@ -110,7 +110,7 @@ def vector_quantized():
             self.optimizer.apply_gradients(zip(tape.gradient(total, variables), variables, strict=True))
             self.total.update_state(total)
             self.quantized.update_state(added)
-            return {"loss": self.total.result(), "vq_loss": self.quantized.result()}
+            return {"total_loss": self.total.result(), "vq_loss": self.quantized.result()}
 
     model = Trainer()
     model.compile(adam())

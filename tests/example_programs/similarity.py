@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from example_programs.data import adam, case, images, sgd
+from example_programs.data import case, images, sgd
 
 
 def pairs(rows=37):
@@ -93,7 +93,7 @@ def triplet():
     inputs = {name: layers.Input((8, 8, 1), name=name) for name in ("anchor", "positive", "negative")}
     shared = tower()
     model = Siamese(keras.Model(inputs, Distances()(*(shared(x) for x in inputs.values()))))
-    model.compile(adam(0.003))
+    model.compile(sgd(0.01))  # the gradient of the last bias is rounding, as it cancels in a distance
     return model
 
 
