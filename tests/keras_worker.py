@@ -19,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import pyarrow as pa
 import zoo
+from example_programs import EXAMPLES
 from keras_layers import LAYERS
 from keras_programs import PROGRAMS, TRIED
 
@@ -224,6 +225,7 @@ CASES = {
     **LAYERS,
     **PROGRAMS,
     **TRIED,
+    **EXAMPLES,
 }
 if tuple(map(int, metadata.version("keras").split(".")[:2])) < (3, 9):  # whose inputs are never ragged
     del CASES["ragged_input"]
@@ -238,6 +240,17 @@ def make(case):
     return data(), model()
 
 
+def named(values, name):
+    """Columns by name: those of a dict, or one; none of None."""
+    if values is None:
+        return {}
+    return values if isinstance(values, dict) else {name: values}
+
+
+def row_count(data):
+    return len(next(iter(named(data["x"], "x").values())))
+
+
 def columns_of(data):
     """The columns of a case as Arrow arrays by (name, role), ragged where the case is."""
     lengths = data.get("lengths")
@@ -245,19 +258,17 @@ def columns_of(data):
     def arrow(values):
         if lengths is not None and values.ndim == 2:
             return pa.array([row[:n] for row, n in zip(values, lengths, strict=True)])
-        kind = pa.string() if values.dtype.kind == "U" else pa.from_numpy_dtype(values.dtype)
+        kind = pa.string() if values.dtype.kind in "OU" else pa.from_numpy_dtype(values.dtype)
         for _ in values.shape[1:]:
             kind = pa.list_(kind)
         return pa.array(values.tolist(), kind)
 
-    labels = data["y"] if isinstance(data["y"], dict) else {"label": data["y"]}
-    columns = {("x", "feature"): arrow(data["x"])}
-    if data["y"] is None:
-        return columns
-    columns.update({(name, "label"): arrow(values) for name, values in labels.items()})
-    if data["w"] is not None:
-        columns["weight", "weight"] = arrow(data["w"])
-    return columns
+    roles = {"feature": ("x", "x"), "label": ("y", "label"), "weight": ("w", "weight")}
+    return {
+        (name, role): arrow(values)
+        for role, (key, single) in roles.items()
+        for name, values in named(data[key], single).items()
+    }
 
 
 def dealt(rows, rank, size, uneven):
@@ -289,8 +300,8 @@ def worker_context(data, rank, size, shuffle, directory):
         extents = list_extents(values, ndim)
         shapes.append(fixed_shape(extents, ndim))
         longest.append(tuple(high for _, high in extents))
-    schema = FeedSchema(tuple(specs), False, isinstance(data["y"], dict))
-    rows = len(data["x"])
+    schema = FeedSchema(tuple(specs), *(isinstance(data[key], dict) for key in "xyw"))
+    rows = row_count(data)
     table = pa.RecordBatch.from_arrays(
         [*columns.values(), pa.array(np.arange(rows))], [*(f"c{i}" for i in range(len(specs))), ROW_COLUMN]
     )

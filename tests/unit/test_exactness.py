@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 
 import numpy as np
 import pytest
-from conftest import free_ports
+from example_programs import EXAMPLES
 from keras_layers import LAYERS
+from keras_processes import check, plain_fit, train
 from keras_programs import PROGRAMS, TRIED
-from keras_worker import BATCH, CASES, EPOCHS, make
-
-from tfos_ml.agent.fork_client import Forking, start_process
-from tfos_ml.agent.process import child_environment
-from tfos_ml.inference.tensorflow_import import USES_KERAS
-from tfos_ml.worker.forkserver import NO_MARKER
+from keras_worker import CASES
 
 pytestmark = pytest.mark.slow
-WAIT_SECONDS = 500.0
 RARE = {  # what they have of their own is a part of other cases; theirs are chaos tests
     "adamw_schedule",  # adam, and a schedule without state
     "rmsprop",  # adam
@@ -40,7 +34,7 @@ RAGGED = {"ragged_input"} & CASES.keys()
 TRAINED = {
     False: {
         1: ["own_train_step", "shuffle"],
-        2: [case for case in CASES if case not in {*RARE, *TRIED}],
+        2: [case for case in CASES if case not in {*RARE, *TRIED, *EXAMPLES}],
         3: ["convolution_idle_worker", "shuffle", *IN_THREE],
     },
     True: {
@@ -76,67 +70,6 @@ def trained(tmp_path_factory):
     return Trained(tmp_path_factory)
 
 
-def train(cases_by_size, out, communication="auto"):
-    """Train in worker processes; returns where their weights and logs are."""
-    environment = {**child_environment(NO_MARKER, 1, {}), USES_KERAS: "1"}
-    environment["TFOS_ML_TEST_COMMUNICATION"] = communication
-    forking = Forking(os.getpid(), idle_seconds=300)
-    for size, cases in cases_by_size.items():
-        ports = free_ports(size)
-        workers = []
-        for rank in range(size):
-            arguments = [str(out), str(rank), ",".join(ports), *cases]
-            with open(os.devnull, "rb") as nothing, open(out / f"log-{size}-{rank}", "wb") as log:
-                workers.append(start_process("keras_worker", arguments, environment, nothing, log, forking))
-        try:
-            codes = [worker.wait(WAIT_SECONDS) for worker in workers]
-        finally:
-            for worker in workers:
-                worker.kill()
-        assert not any(codes), (out / f"log-{size}-{np.argmax(codes)}").read_text()[-3000:]
-    return out
-
-
-def rows_of(values, chosen):
-    return {k: v[chosen] for k, v in values.items()} if isinstance(values, dict) else values[chosen]
-
-
-@pytest.fixture(scope="module")
-def reference():
-    """Plain Keras on the same rows in the same order."""
-    import keras
-    import tensorflow as tf
-
-    def train(case):
-        data, model = make(case)
-        validates = np.zeros(len(data["x"]), bool) if data["val"] is None else data["val"]
-
-        def part(chosen):
-            labels = () if data["y"] is None else (rows_of(data["y"], chosen),)
-            weight = () if data["w"] is None else (data["w"][chosen],)
-            x = data["x"][chosen]
-            if case == "ragged_input":
-                x = tf.RaggedTensor.from_tensor(x, lengths=data["lengths"][chosen])
-            return (x, *labels, *weight)
-
-        x, y, w = keras.utils.unpack_x_y_sample_weight(part(~validates))
-        history = model.fit(
-            x,
-            y,
-            sample_weight=w,
-            class_weight=data.get("class_weight"),
-            callbacks=data.get("callbacks", list)(),
-            validation_data=part(validates) if validates.any() else None,
-            epochs=EPOCHS,
-            batch_size=data.get("batch", BATCH),
-            shuffle=False,
-            verbose=0,
-        ).history
-        return model.get_weights(), history
-
-    return train
-
-
 def cases_of(is_chaos):
     cases = {case for cases in TRAINED[is_chaos].values() for case in cases} - {"shuffle"}
     return pytest.mark.parametrize("case", [case for case in CASES if case in cases])
@@ -145,46 +78,29 @@ def cases_of(is_chaos):
 @pytest.mark.corner("One, two and three workers end with the same weights")
 @pytest.mark.timeout(900)
 @cases_of(False)
-def test_every_number_of_workers_ends_like_plain_keras(trained, reference, case):
-    check(trained[False], TRAINED[False], reference, case)
+def test_every_number_of_workers_ends_like_plain_keras(trained, case):
+    check(trained[False], TRAINED[False], case)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 @cases_of(True)
-def test_more_cases_end_like_plain_keras(trained, reference, case):
-    check(trained[True], TRAINED[True], reference, case)
+def test_more_cases_end_like_plain_keras(trained, case):
+    check(trained[True], TRAINED[True], case)
 
 
 @pytest.mark.timeout(900)
-def test_with_tensorflows_own_operations(reference, tmp_path):
+def test_with_tensorflows_own_operations(tmp_path):
     """As with GPUs."""
     cases_by_size = {2: ["ragged_input", "two_outputs"]}
     train(cases_by_size, tmp_path, communication="ring")
     for case in cases_by_size[2]:
-        check(tmp_path, cases_by_size, reference, case)
+        check(tmp_path, cases_by_size, case)
 
 
-def check(trained, cases_by_size, reference, case):
-    """The weights of all ranks, and the logs of the first, are those of plain Keras."""
-    weights, history = reference(case)
-    for size in [size for size, cases in cases_by_size.items() if case in cases]:
-        for rank in range(size):
-            with np.load(trained / f"{case}-{size}-{rank}.npz") as file:
-                own = [file[name] for name in file.files]
-            worst = max(float(np.abs(a - b).max()) for a, b in zip(own, weights, strict=True))
-            assert worst < 1e-5, f"{size} workers, rank {rank}: {worst}"
-        logs = json.loads((trained / f"{case}-{size}.json").read_text())
-        assert set(logs[0]) == set(history)
-        for name, values in history.items():
-            np.testing.assert_allclose(
-                [log[name] for log in logs], values, rtol=1e-5, atol=1e-5, err_msg=f"{size} {name}"
-            )
-
-
-def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained, reference):
+def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained):
     trained = trained[False]
-    in_order, _ = reference("shuffle")
+    in_order, _ = plain_fit("shuffle")
     with np.load(trained / "shuffle-1-0.npz") as file:
         alone = [file[name] for name in file.files]
     assert max(float(np.abs(a - b).max()) for a, b in zip(alone, in_order, strict=True)) > 1e-4
@@ -195,7 +111,7 @@ def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained, refer
 
 
 @pytest.mark.timeout(900)
-def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(reference, tmp_path):
+def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(tmp_path):
     """Metrics that cannot be added up, draws of TensorFlow's own, local statistics; nothing of layers of Keras."""
     told = {
         "local_statistics": "batchStatistics='local': 1 Batch",
@@ -208,7 +124,7 @@ def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(ref
         assert notice in log[: log.index(f"{case} done")].rpartition(" done")[2]
     assert "NOTICE" not in log[log.index("sampling done") :]
     rmse = [logs["rmse"] for logs in json.loads((tmp_path / "rmse_metric-2.json").read_text())]
-    assert rmse == pytest.approx(reference("rmse_metric")[1]["rmse"], abs=0.1)  # a mean of both workers' own
+    assert rmse == pytest.approx(plain_fit("rmse_metric")[1]["rmse"], abs=0.1)  # a mean of both workers' own
 
 
 @pytest.mark.timeout(900)

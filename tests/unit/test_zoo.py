@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import zoo
+from keras_processes import train
 from keras_worker import EPOCHS, make
-from test_exactness import rows_of, train
 from zoo.places import Exact, Told, present, public
 
 from tfos_ml.errors import ModelError
@@ -65,6 +65,10 @@ def trained(tmp_path_factory):
 def reference():
     """The model and history of plain Keras for a group."""
     return functools.cache(plain)
+
+
+def rows_of(values, chosen):
+    return {k: v[chosen] for k, v in values.items()} if isinstance(values, dict) else values[chosen]
 
 
 def plain(group):

@@ -147,8 +147,9 @@ class Checkpoints:
         state, problem = None, ""
         try:
             shared = _unpack(self._read(f"{name}/{_SHARED}", files[_SHARED]))
-            mine = _own_file(self._group.rank)
-            own = _unpickle(self._read(f"{name}/{mine}", files[mine])) if mine in files else {}
+            # Random states are the same on all workers, so that one which is new takes those of another.
+            mine = _own_file(min(self._group.rank, len(files) - 2))
+            own = _unpickle(self._read(f"{name}/{mine}", files[mine]))
             state = TrainingState(**about, shared=shared, own=own)
         except (OSError, DamagedError) as error:
             problem = redact(error)

@@ -131,6 +131,8 @@ class LossTerms:
         """A Keras loss with the denominator of all workers."""
         values: list[Any] = []
         plain = _capturing(loss, values)(y_true, y_pred, sample_weight)
+        if values[0].shape.rank == 0:  # reduced by the loss itself, in a way that only a try of a step can show
+            return plain
         mask = _mask_of(y_pred, values[0])
         own_mean = loss.reduction in _MEAN_OF_ROWS and mask is None
         if own_mean or (loss.reduction == "mean_with_sample_weight" and mask is None and sample_weight is None):

@@ -53,7 +53,11 @@ def _nothing_displayed() -> AbstractContextManager[Any]:
 def _optimizer(optimizer: Any) -> dict[str, str]:
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of one that scales losses
     # Not the optimizer's own name, which Keras numbers.
-    config = {**_in_effect(inner.get_config()), "name": type(inner).__name__}
+    try:
+        config = _in_effect(inner.get_config())
+    except NotImplementedError:  # of a schedule without ``get_config``, which Keras needs only to save it
+        config = {}
+    config["name"] = type(inner).__name__
     if inner is not optimizer:
         config["wrapper"] = type(optimizer).__name__
     return {f"opt_{name}": _text(value) for name, value in config.items()}

@@ -1,0 +1,82 @@
+"""A program is exact on several workers, or its user is told before the first step: tried in one process."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import keras
+import pytest
+from keras_layers import own_sampling
+from keras_programs import added_sum, batch_normalized, numbers
+from keras_worker import worker_context
+from wrong_programs import ERROR, ROWS, WRONG
+
+from tfos_ml.data import spool
+from tfos_ml.errors import ModelError
+from tfos_ml.keras import data_parallel, dry_run
+from tfos_ml.keras.batches import TrainingData
+from tfos_ml.keras.collectives import WorkerGroup
+from tfos_ml.keras.inspection import describe
+from tfos_ml.keras.loss_terms import LossTerms
+from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.worker import keras_privates
+
+pytestmark = pytest.mark.slow
+SECONDS = 30.0
+
+
+def told(make, data, directory):
+    """What the try of a step says of a model, as its error or as its notices."""
+    keras.utils.set_random_seed(1)
+    model = make()
+    ctx = worker_context(data, 0, 1, False, spool.SpoolDirectories(directory, directory))
+    rows = TrainingData(ctx, WorkerGroup(0, 1, 10.0), model, describe(model), {})
+    keras_privates.symbolic_build(model, rows.element_spec())
+    try:
+        rules = dry_run._try(model, rows)
+    except ModelError as error:
+        return str(error)
+    inexact = {*(rules.train.inexact or ()), *(rules.test.inexact or ())}
+    return " ".join([*rules.notices, *sorted(inexact)])
+
+
+@pytest.mark.parametrize("program", WRONG)
+def test_what_is_not_exact_is_told(program, tmp_path: Path):
+    make, said = WRONG[program]
+    data = ROWS.get(program, numbers)()
+    started = time.monotonic()
+    text = told(make, data, tmp_path)
+    assert time.monotonic() - started < SECONDS
+    if said:
+        assert said in text
+    else:
+        assert text == ""
+
+
+def moments_of_own_rows(layer, plain, group, weights):
+    return plain
+
+
+def unscaled(terms, name, value):
+    terms.values[name] = value
+    return value
+
+
+def first_rows(rows, drawn, times):
+    return drawn[: rows.count * times]
+
+
+BUGS = {  # in our own code: the program that shows it, where, and what stands there
+    "a sum taken for a mean": (added_sum, LossTerms, "_scaled", unscaled),
+    "moments of a worker's own rows": (batch_normalized, data_parallel, "global_moments", moments_of_own_rows),
+    "the draws of other rows": (own_sampling, RowsOfStep, "_own", first_rows),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_of_our_own_is_found(bug, tmp_path, monkeypatch):
+    make, owner, name, planted = BUGS[bug]
+    assert told(make, numbers(), tmp_path) == ""
+    monkeypatch.setattr(owner, name, planted)
+    assert ERROR in told(make, numbers(), tmp_path)

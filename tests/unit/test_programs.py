@@ -1,0 +1,50 @@
+"""Programs of the kinds that keras.io shows: on any number of workers they end like plain Keras, without a warning."""
+
+from __future__ import annotations
+
+import pytest
+from example_programs import EXAMPLES
+from keras_processes import check, train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+OFTEN = [  # each has something that no case of test_exactness.py has
+    "collaborative_filtering",  # tables with penalties
+    "ctc_endpoint",  # a loss for each row, added by a layer
+    "diffusion",  # draws, BatchNormalization, a moving average of weights
+    "feature_space",  # columns of several types
+    "named_entities",  # a loss divided by the number of words in the batch
+    "outputs_with_row_weights",  # weights of rows by output
+    "triplet",  # several inputs, test_step
+    "wasserstein_gan",  # the gradient of a gradient, three updates a step
+]
+ALL = {size: [*EXAMPLES] for size in (1, 2, 3)}
+
+
+def trained(cases_by_size, directory):
+    """Train; no worker may warn of a difference."""
+    train(cases_by_size, directory)
+    for log in directory.glob("log-*"):
+        assert "NOTICE" not in log.read_text()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
+    return trained({2: OFTEN}, tmp_path_factory.mktemp("often"))
+
+
+@pytest.fixture(scope="module")
+def on_any(tmp_path_factory):
+    return trained(ALL, tmp_path_factory.mktemp("all"))
+
+
+@pytest.mark.parametrize("case", OFTEN)
+def test_two_workers_end_like_plain_keras(on_two, case):
+    check(on_two, {2: OFTEN}, case)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("case", EXAMPLES)
+def test_any_number_of_workers_ends_like_plain_keras(on_any, case):
+    check(on_any, ALL, case)

@@ -1,0 +1,162 @@
+"""Programs that compute over the rows of a batch by themselves, and what is said of each before the first step."""
+
+from __future__ import annotations
+
+import functools
+
+from keras_programs import hand_normalized, in_batch_negatives, in_batch_step, numbers, rmse_metric, sampling, small
+
+ERROR = "Two workers would not train this model as one does"
+DRAWS = "draws random numbers"
+EXACT = ""
+
+
+def over_batch(function):
+    """A network with a layer that applies a function to a whole batch."""
+    import keras
+
+    class Coupled(keras.layers.Layer):
+        def call(self, x):
+            return function(keras.ops, x)
+
+    x = keras.layers.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(1)(Coupled()(keras.layers.Dense(5, "tanh")(x))))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def with_loss(function, is_step=False):
+    """A network with a loss function of one's own; or with the same in ``compute_loss``, which we cannot split."""
+    import keras
+
+    class Own(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return function(keras.ops, y, y_pred)
+
+    if is_step:
+        return small(model_class=Own)
+    return small(loss=lambda y, p: function(keras.ops, y, p))
+
+
+def with_metric(function):
+    import keras
+
+    def own(y, p):
+        return function(keras.ops, keras.ops.reshape(y, (-1, 1)), p)
+
+    return small(metrics=[own])
+
+
+def squares(ops, y, p):
+    return ops.square(ops.reshape(y, (-1, 1)) - p)
+
+
+def hardest(ops, y, p):
+    return ops.mean(ops.top_k(ops.reshape(squares(ops, y, p), (-1,)), 3)[0])
+
+
+def ranking(ops, y, p):
+    y, p = ops.reshape(y, (-1, 1)), ops.reshape(p, (-1, 1))
+    above = ops.cast(y > ops.transpose(y), "float32")
+    return ops.sum(above * ops.softplus(ops.transpose(p) - p)) / (ops.sum(above) + 1)
+
+
+def listwise(ops, y, p):
+    return -ops.sum(ops.softmax(ops.reshape(y, (-1,))) * ops.log_softmax(ops.reshape(p, (-1,))))
+
+
+def mean_and_sum(ops, y, p):
+    return ops.mean(squares(ops, y, p)) + ops.sum(ops.abs(p))
+
+
+def assigning(update):
+    """A layer that assigns a variable from the rows of each batch."""
+    import keras
+
+    class Remembers(keras.layers.Layer):
+        def build(self, shape):
+            self.memory = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="memory")
+
+        def call(self, x, training=None):
+            if training:
+                self.memory.assign(update(keras.ops, self.memory, x))
+            return x + 0.0
+
+    x = keras.layers.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(1)(Remembers()(x)))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def shuffled_partners(ops, x):
+    return 0.5 * x + 0.5 * ops.roll(x, 1, axis=0)
+
+
+def balanced():
+    """A loss that a layer adds: a product of two means over the batch, as for the load of experts."""
+    import keras
+    from keras import ops
+
+    class Balance(keras.layers.Layer):
+        def call(self, x):
+            shares = ops.softmax(x)
+            self.add_loss(5 * ops.sum(ops.mean(shares, axis=0) * ops.mean(shares**2, axis=0)))
+            return x
+
+    x = keras.layers.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(1)(Balance()(keras.layers.Dense(5)(x))))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def clipped_by_hand():
+    """Gradients that a step scales by their own norm, before they are summed."""
+    import keras
+    import tensorflow as tf
+
+    class Clips(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+            gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, self.trainable_variables), 0.01)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"loss": loss}
+
+    return small(model_class=Clips)
+
+
+WRONG = {  # the program, and what is said
+    "layer: centers by hand": (hand_normalized, ERROR),
+    "layer: softmax over rows": (functools.partial(over_batch, lambda ops, x: ops.softmax(x, axis=0)), ERROR),
+    "layer: divides by the maximum": (functools.partial(over_batch, lambda ops, x: x / ops.max(ops.abs(x))), ERROR),
+    "layer: product over rows, too": (functools.partial(over_batch, lambda ops, x: x + ops.tensordot(x, x, 2)), ERROR),
+    "layer: deviation of the batch": (functools.partial(over_batch, lambda ops, x: x * ops.std(x, axis=0)), ERROR),
+    "layer: mixes neighboring rows": (functools.partial(over_batch, shuffled_partners), ERROR),
+    "layer: adds a product of means": (balanced, ERROR),
+    "step: pairs of rows": (in_batch_step, ERROR),
+    "step: hardest rows": (functools.partial(with_loss, hardest, True), ERROR),
+    "step: ranking": (functools.partial(with_loss, ranking, True), ERROR),
+    "step: list of rows": (functools.partial(with_loss, listwise, True), ERROR),
+    "step: a mean and a sum": (functools.partial(with_loss, mean_and_sum, True), ERROR),
+    "step: clips gradients by hand": (clipped_by_hand, ERROR),
+    "loss: pairs of rows": (in_batch_negatives, EXACT),
+    "loss: hardest rows": (functools.partial(with_loss, hardest), EXACT),
+    "loss: ranking": (functools.partial(with_loss, ranking), EXACT),
+    "loss: list of rows": (functools.partial(with_loss, listwise), EXACT),
+    "metric: root of a mean": (rmse_metric, "rmse"),
+    "metric: largest error": (functools.partial(with_metric, lambda ops, y, p: ops.max(ops.abs(y - p))), "own"),
+    "state: the largest row": (
+        functools.partial(assigning, lambda ops, memory, x: ops.maximum(memory, ops.max(x, axis=0))),
+        "several workers do not assign the same",
+    ),
+    "state: mean of rows": (
+        functools.partial(assigning, lambda ops, memory, x: 0.9 * memory + 0.1 * ops.mean(x, axis=0)),
+        EXACT,
+    ),
+    "draws of TensorFlow": (lambda: sampling(), DRAWS),
+}
+ROWS = {
+    "draws of TensorFlow": functools.partial(numbers, width=16),
+    "step: pairs of rows": functools.partial(numbers, labels=3),
+}
