@@ -76,7 +76,7 @@ def position_embedding(optimizer):
 def adam():
     import keras
 
-    return keras.optimizers.Adam(0.01)
+    return keras.optimizers.Adam(0.01, epsilon=1e-4)  # a smaller one scales the rounding of tiny gradients up
 
 
 def clipped_rmsprop():

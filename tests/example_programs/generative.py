@@ -57,7 +57,10 @@ def variational_autoencoder():
             self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
             for tracker, value in zip(self.trackers, (total, reconstruction, divergence), strict=True):
                 tracker.update_state(value)
-            return {tracker.name: tracker.result() for tracker in self.trackers}
+            results = [tracker.result() for tracker in self.trackers]
+            return dict(
+                zip(("loss", "reconstruction_loss", "kl_loss"), results, strict=True)
+            )  # not the first one's name
 
     model = Variational()
     model.compile(adam())

@@ -168,6 +168,7 @@ class EpochEndSync(keras.callbacks.Callback):
         if own:
             results = numbers(self.model.get_metrics_result())
             replaced |= {k: v for k, v in results.items() if k in logs and k not in own}
+            replaced |= {log: results[name] for log, name in metrics.renamed}
         return {**replaced, **averages}
 
     def _check_finite(self) -> None:

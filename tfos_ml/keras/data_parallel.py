@@ -45,6 +45,8 @@ class PassRules:
         Positions, in :func:`metric_variables`, of state that is updated once per step, not once per row.
     own_logs, summed_logs : tuple of str
         Logs that are not results of metrics, and those of them that are sums over rows.
+    renamed : tuple of (str, str)
+        Logs that are results of metrics under other names, and the names of these metrics.
     inexact : tuple of str, or None
         Metrics whose states cannot be added up; None if that was not tried.
     """
@@ -52,6 +54,7 @@ class PassRules:
     by_step: tuple[int, ...] = ()
     own_logs: tuple[str, ...] = ()
     summed_logs: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
     inexact: tuple[str, ...] | None = None
 
 

@@ -368,7 +368,7 @@ class _DryRun:
         logs, results = outcomes[_ALL].logs, outcomes[_ALL].results
         own = tuple(name for name in logs if not np.isclose(logs[name], results.get(name, np.nan)))
         summed = tuple(name for name in own if self._kind(*(o.logs[name] for o in outcomes)) == "sum")
-        return PassRules(tuple(by_step), own, summed, tuple(inexact))
+        return PassRules(tuple(by_step), own, summed, tuple(_renamed(own, outcomes)), tuple(inexact))
 
     def _adds(self, place: int, outcomes: Sequence[_Outcome]) -> str:
         """Like :meth:`_kind`, but "sum" if both are possible."""
@@ -399,6 +399,15 @@ class _DryRun:
 
 def _statistics(layer: Any) -> list[Any]:
     return list(layer.non_trainable_variables) if is_batch_normalization(layer) else []
+
+
+def _renamed(logs: Sequence[str], outcomes: Sequence[_Outcome]) -> Iterator[tuple[str, str]]:
+    """Logs that have the result of a metric of another name, each with that name."""
+    for log in logs:
+        for name in outcomes[_ALL].results:
+            if all(np.isclose(o.logs[log], o.results[name], rtol=1e-6) for o in outcomes):
+                yield log, name
+                break
 
 
 def _dense(gradient: Any) -> Any:

@@ -74,7 +74,7 @@ class MetricSums:
     def __init__(self, model: keras.Model, group: WorkerGroup, rules: PassRules):
         self._model = model
         self._group = group
-        self.own_logs, self.summed_logs = rules.own_logs, rules.summed_logs
+        self.own_logs, self.summed_logs, self.renamed = rules.own_logs, rules.summed_logs, rules.renamed
         self.inexact: list[str] = []
         if group.size > 1:
             self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, rules)]
