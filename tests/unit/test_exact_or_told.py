@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import pytest
 from keras_layers import own_sampling
-from keras_programs import added_sum, batch_normalized, numbers
+from keras_programs import added_sum, batch_normalized, numbers, own_call_loss
 from keras_worker import worker_context
 from wrong_programs import ERROR, ROWS, WRONG
 
@@ -54,6 +55,13 @@ def test_what_is_not_exact_is_told(program, tmp_path: Path):
         assert text == ""
 
 
+def test_layers_in_float8_are_refused():
+    policy = keras.dtype_policies.get("float8_from_float32")
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, dtype=policy, name="small")])
+    with pytest.raises(ModelError, match=r"\['small'\] compute in float8"):
+        dry_run.find_rules(model, None, SimpleNamespace(size=2))
+
+
 def moments_of_own_rows(layer, plain, group, weights):
     return plain
 
@@ -67,8 +75,14 @@ def first_rows(rows, drawn, times):
     return drawn[: rows.count * times]
 
 
+def counted_twice(terms, name, value):
+    terms.values[name] = value
+    return 2 * value
+
+
 BUGS = {  # in our own code: the program that shows it, where, and what stands there
     "a sum taken for a mean": (added_sum, LossTerms, "_scaled", unscaled),
+    "a loss counted twice": (own_call_loss, LossTerms, "_scaled", counted_twice),
     "moments of a worker's own rows": (batch_normalized, data_parallel, "global_moments", moments_of_own_rows),
     "the draws of other rows": (own_sampling, RowsOfStep, "_own", first_rows),
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +47,12 @@ _ALL, _FIRST, _SECOND = range(3)
 def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Rules:
     """The rules of a training, found with rows of the first worker, and the same on all workers.
 
-    Raises ``ModelError`` on that worker if the results of several workers cannot be combined.
+    Raises ``ModelError``, on that worker at least, if the results of several workers cannot be combined.
     """
-    if group.size == 1 or _is_of_keras_alone(model):
+    if group.size == 1:
+        return Rules()
+    _refuse_float8(model)
+    if _is_of_keras_alone(model):
         return Rules()
     rules = Rules()
     if group.rank == 0:
@@ -80,6 +83,16 @@ def _is_of_keras_alone(model: keras.Model) -> bool:
     ]
     operations = {op for layer in layers for op in getattr(layer, "operations", ())}
     return operations <= set(layers) and all(_is_of_keras(part) and not _couples(part) for part in parts)
+
+
+def _refuse_float8(model: keras.Model) -> None:
+    """Raise ``ModelError`` if layers scale values by the largest of each batch, which each worker would find alone."""
+    names = [a.name for a in keras_privates.all_layers(model) if getattr(a, "quantization_mode", None) == "float8"]
+    if names:
+        raise ModelError(
+            f"The layers {names[:3]} compute in float8, with scales by the largest values of the worker's own rows, so "
+            "several workers would not train them as one does. Use another dtype policy, or clusterSize=1."
+        )
 
 
 def _losses(model: keras.Model) -> list[Any]:
@@ -143,6 +156,19 @@ def _kept(model: keras.Model) -> Iterator[None]:
         set_random_state(drawn)
         for variable, value in before:
             variable.assign(value)
+
+
+@contextlib.contextmanager
+def _instead_of_updates(model: keras.Model, call: Callable[..., None]) -> Iterator[None]:
+    """Within the context, optimizers call a function with gradients and variables, and update nothing."""
+    optimizers = keras_privates.optimizers(model)
+    for optimizer in optimizers:
+        optimizer.apply = call
+    try:
+        yield
+    finally:
+        for optimizer in optimizers:
+            vars(optimizer).pop("apply", None)
 
 
 class _Shares:
@@ -255,6 +281,8 @@ class _DryRun:
             rules = replace(rules, together=tuple(sorted(of_outputs)))
             outcomes = self._run(rules)
             gradient_is_sum = self._gradient_is_sum(outcomes)
+        if not draws:
+            self._check_beside_keras(outcomes[_ALL])
         assigned, notices = self._assigned(outcomes)
         return replace(
             rules,
@@ -270,27 +298,47 @@ class _DryRun:
         """The outcomes for all rows, and for both shares."""
         shares, model = _Shares(), self._model
         train, test = (_TriedPassCounter(name, self._rows) for name in ("train", "test"))
-        for optimizer in keras_privates.optimizers(model):
-            optimizer.apply = lambda gradients, variables=None: None
-        parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
-        try:
+        with _instead_of_updates(model, lambda gradients, variables=None: None):
+            parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
+            try:
 
-            def outcome(part: int) -> _Outcome:
-                train.rewind(*self._places[part])
-                test.rewind(*self._places[part])
-                return self._step(parallel, shares, step, part)
+                def outcome(part: int) -> _Outcome:
+                    train.rewind(*self._places[part])
+                    test.rewind(*self._places[part])
+                    return self._step(parallel, shares, step, part)
 
-            return [outcome(part) for part in (_ALL, _FIRST, _SECOND)]
-        finally:
-            self._updated = parallel.updated
-            parallel.close()
-            for optimizer in keras_privates.optimizers(model):
-                vars(optimizer).pop("apply", None)
+                return [outcome(part) for part in (_ALL, _FIRST, _SECOND)]
+            finally:
+                self._updated = parallel.updated
+                parallel.close()
 
-    def _step(self, parallel: DataParallel, shares: _Shares, step: str, part: int) -> _Outcome:
+    def _check_beside_keras(self, ours: _Outcome) -> None:
+        """Raise ``ModelError`` if the step on all rows has other gradients than Keras computes without our wrappers."""
+        gradients: list[Any] = []
+        self._begin()
+        with _instead_of_updates(self._model, lambda given, variables=None: gradients.extend(given)):
+            self._model.train_step(self._parts[_ALL])
+        far = {}
+        for name, gradient, expected in zip(self._updated, ours.gradients, gradients, strict=True):
+            if expected is None:
+                continue
+            off, scale = np.abs(_dense(gradient) - _dense(expected)), np.abs(_dense(expected)).max(initial=0.0)
+            if off.max(initial=0.0) > self._tolerance * scale + 1e-6:
+                far[name] = float(off.max() / (scale + 1e-12))
+        if far:
+            raise ModelError(
+                f"Two workers would not train this model as one does. On {self._rows} rows tfos_ml computes other "
+                f"gradients than Keras alone: {_worst(far)}. Use clusterSize=1, and please report the model as a bug."
+            )
+
+    def _begin(self) -> None:
+        """Give all variables the values that every step begins with."""
         for variable, value in zip(self._variables, self._start, strict=True):
             variable.assign(value)
         self._model.reset_metrics()
+
+    def _step(self, parallel: DataParallel, shares: _Shares, step: str, part: int) -> _Outcome:
+        self._begin()
         shares.begin(part)
         logs = getattr(self._model, step)(self._parts[part])
         assert parallel.terms is not None
@@ -421,12 +469,16 @@ def _differ(once: _Outcome, again: _Outcome) -> bool:
 
 
 def _not_additive(differing: dict[str, float], rows: int) -> str:
-    worst = sorted(differing, key=lambda name: -differing[name])[:3]
-    examples = ", ".join(f"'{name}' by {differing[name]:.0%}" for name in worst)
-    more = ", ..." if len(differing) > 3 else ""
     return (
         f"Two workers would not train this model as one does. A step was tried on {rows} rows, whole and in two "
-        f"shares, and the gradients differ: {examples}{more}. The loss, or a layer, computes over the rows of a batch "
-        "together, as contrastive losses do, or adds a sum over rows to a mean over rows; expected is a mean or a sum. "
-        "Use clusterSize=1, or a TFEstimator with a training loop of your own."
+        f"shares, and the gradients differ: {_worst(differing)}. The loss, or a layer, computes over the rows of a "
+        "batch together, as contrastive losses do, or adds a sum over rows to a mean over rows; expected is a mean or "
+        "a sum. Use clusterSize=1, or a TFEstimator with a training loop of your own."
     )
+
+
+def _worst(differing: dict[str, float]) -> str:
+    """The variables that differ most, and by how much."""
+    worst = sorted(differing, key=lambda name: -differing[name])[:3]
+    examples = ", ".join(f"'{name}' by {differing[name]:.0%}" for name in worst)
+    return examples + (", ..." if len(differing) > 3 else "")
