@@ -8,25 +8,32 @@ an error. Afterwards the model is as before.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.batch_statistics import is_batch_normalization
-from tfos_ml.keras.checkpoint import random_state, set_random_state
-from tfos_ml.keras.data_parallel import DataParallel, PassCounter, PassRules, Rules, metric_variables
+from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, metric_variables
 from tfos_ml.keras.loss_terms import OUTPUT_LOSS
-from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.keras.row_independence import is_row_by_row, refuse_float8
 from tfos_ml.keras.sync import leaf_metrics, numbers
+from tfos_ml.keras.tried_step import (
+    ALL,
+    FIRST,
+    SECOND,
+    Outcome,
+    SharesOfGroup,
+    TriedPassCounter,
+    instead_of_updates,
+    kept,
+)
 from tfos_ml.worker import keras_privates
 
 if TYPE_CHECKING:
@@ -36,12 +43,10 @@ if TYPE_CHECKING:
 ROWS = 8
 _TOLERANCE = 1e-3
 _HALF_TOLERANCE = 5e-2  # of models that compute in 16 bits
-_NOISE = 0.05  # standard deviation of noise added to weights: too much agrees at zero
 _DRAWS = (
     "A training step draws random numbers that differ between workers: two steps on the same rows differed. Several "
     "workers do not train exactly what one does. Use keras.random with a keras.random.SeedGenerator of the layer."
 )
-_ALL, _FIRST, _SECOND = range(3)
 
 
 def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Rules:
@@ -51,8 +56,8 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Ru
     """
     if group.size == 1:
         return Rules()
-    _refuse_float8(model)
-    if _is_of_keras_alone(model):
+    refuse_float8(model)
+    if is_row_by_row(model):
         return Rules()
     rules = Rules()
     if group.rank == 0:
@@ -72,177 +77,18 @@ def _with_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _is_of_keras_alone(model: keras.Model) -> bool:
-    """Whether a step uses only parts of Keras that treat each row independently of the others."""
-    layers = keras_privates.all_layers(model)
-    parts = [*layers, *_losses(model), *leaf_metrics(model)]
-    if any(isinstance(part, _coupling_classes()) for part in parts):
-        return False
-    parts += [
-        getattr(part, name, None) for part in parts for name in ("activation", "activity_regularizer", "fn", "_fn")
-    ]
-    operations = {op for layer in layers for op in getattr(layer, "operations", ())}
-    return operations <= set(layers) and all(_is_of_keras(part) and not _couples(part) for part in parts)
-
-
-def _refuse_float8(model: keras.Model) -> None:
-    """Raise ``ModelError`` if layers scale values by the largest of each batch, which each worker would find alone."""
-    names = [a.name for a in keras_privates.all_layers(model) if getattr(a, "quantization_mode", None) == "float8"]
-    if names:
-        raise ModelError(
-            f"The layers {names[:3]} compute in float8, with scales by the largest values of the worker's own rows, so "
-            "several workers would not train them as one does. Use another dtype policy, or clusterSize=1."
-        )
-
-
-def _losses(model: keras.Model) -> list[Any]:
-    compiled = keras_privates.compiled_loss(model)
-    return [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []
-
-
-def _coupling_classes() -> tuple[type, ...]:
-    """Keras's layers and losses that may compute over all rows of a batch together, if this version has them.
-
-    Some run functions that Keras does not know.
-    """
-    layers = ("CutMix", "FlaxLayer", "JaxLayer", "Lambda", "MixUp", "SpectralNormalization", "TFSMLayer")
-    losses = ("Circle", "Dice", "Tversky")
-    named = [(keras.layers, name) for name in layers] + [(keras.losses, name) for name in losses]
-    return tuple(getattr(module, name) for module, name in named if hasattr(module, name))
-
-
-def _couples(part: Any) -> bool:
-    """Whether a part of Keras computes over the rows of a batch: these functions, and whatever has the axis 0."""
-    if getattr(part, "__name__", "") in ("circle", "dice", "tversky"):
-        return True
-    options = getattr(part, "_fn_kwargs", {})
-    axes = [getattr(part, "axis", None), getattr(part, "axes", None), options.get("axis") if options else None]
-    return any(0 in axis if isinstance(axis, (list, tuple)) else axis == 0 for axis in axes)
-
-
-def _is_of_keras(part: Any) -> bool:
-    owner = part if hasattr(part, "__name__") else type(part)
-    return part is None or str(owner.__module__).startswith("keras.")
-
-
 def _try(model: keras.Model, data: TrainingData) -> Rules:
     element = data.first_element(ROWS)
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
         return Rules(notices=(f"The first worker had {rows} rows, too few to try a step in shares before the first.",))
     try:
-        with _kept(model):
+        with kept(model):
             return _DryRun(model, element, rows).rules(bool(data.validation.total))
     except ModelError:
         raise
     except Exception as error:
         return Rules(notices=(f"No step could be tried in shares of {rows} rows before the training: {error}",))
-
-
-@contextlib.contextmanager
-def _kept(model: keras.Model) -> Iterator[None]:
-    """Change the weights within the context, and restore the model afterwards."""
-    optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
-    everything = [*model.variables, *optimizers, *metric_variables(model)]
-    everything.append(keras_privates.global_seed_state())
-    before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
-    random, drawn = np.random.default_rng(0), random_state()
-    try:
-        for variable in model.trainable_variables:
-            value = np.asarray(variable)
-            variable.assign((value + _NOISE * random.standard_normal(value.shape)).astype(value.dtype))
-        yield
-    finally:
-        set_random_state(drawn)
-        for variable, value in before:
-            variable.assign(value)
-
-
-@contextlib.contextmanager
-def _instead_of_updates(model: keras.Model, call: Callable[..., None]) -> Iterator[None]:
-    """Within the context, optimizers call a function with gradients and variables, and update nothing."""
-    optimizers = keras_privates.optimizers(model)
-    for optimizer in optimizers:
-        optimizer.apply = call
-    try:
-        yield
-    finally:
-        for optimizer in optimizers:
-            vars(optimizer).pop("apply", None)
-
-
-class _Shares:
-    """Stands in for the group of workers: gives a share the sums of the step on all rows."""
-
-    size = 2
-
-    def __init__(self) -> None:
-        self._sums: list[Any] = []
-        self.begin(_ALL)
-
-    def begin(self, part: int) -> None:
-        """Begin a step on all rows, or on a share of those of the last such step."""
-        self._part, self._at, self.gradients = part, 0, list[Any]()
-        if part == _ALL:
-            self._sums.clear()
-
-    def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
-        if self._part == _ALL:
-            self._sums.append(value)
-        self._at += 1
-        return self._sums[self._at - 1]
-
-    def sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
-        self.gradients += gradients
-        return list(gradients)
-
-
-class _TriedPassCounter(PassCounter):
-    """A pass of one step, run outside of TensorFlow's graphs, where all shapes are known.
-
-    Random numbers for rows have another first dimension in a share than in the whole; the whole runs first.
-    """
-
-    def __init__(self, name: str, rows: int):
-        super().__init__(name, rows, rows, lambda: None)
-        self._first_dimensions: list[int] = []
-        self._places_in_step = np.zeros(0, np.int64)
-
-    def rewind(self, places: Int64s, sizes: Int64s) -> None:
-        super().rewind(places, sizes)
-        self._places_in_step = places
-        if len(places) == self.total:
-            self._first_dimensions.clear()
-
-    def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
-        is_whole = len(self._places_in_step) == self.total
-        return _TriedRows(tf.constant(self._places_in_step), total, self._first_dimensions, is_whole)
-
-
-class _TriedRows(RowsOfStep):
-    def __init__(self, places: tf.Tensor, total: tf.Tensor, first_dimensions: list[int], is_whole: bool):
-        super().__init__(places, total)
-        self._of_all, self._is_whole, self._drawn = first_dimensions, is_whole, 0
-
-    def _is_of_rows(self, shape: Any) -> bool:
-        first = int(shape[0]) if len(shape) else 0
-        if self._is_whole:
-            self._of_all.append(first)
-            return False
-        self._drawn += 1
-        return self._drawn <= len(self._of_all) and first != self._of_all[self._drawn - 1]
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """The results of a step on some rows, before any rule."""
-
-    terms: dict[str, Any]
-    gradients: list[Any]
-    metrics: list[Any]
-    state: list[Any]
-    logs: dict[str, float]
-    results: dict[str, float]  # of metrics
 
 
 class _DryRun:
@@ -264,8 +110,8 @@ class _DryRun:
 
     def rules(self, validates: bool) -> Rules:
         outcomes = self._run(Rules())
-        draws = self._is_uncertain = _differ(outcomes[_ALL], self._run(Rules())[_ALL])
-        kinds = {name: self._kind(*(o.terms[name] for o in outcomes)) for name in outcomes[_ALL].terms}
+        draws = self._is_uncertain = _differ(outcomes[ALL], self._run(Rules())[ALL])
+        kinds = {name: self._kind(*(o.terms[name] for o in outcomes)) for name in outcomes[ALL].terms}
         of_outputs = {name for name, kind in kinds.items() if name.startswith(OUTPUT_LOSS) and kind != "sum"}
         rules = Rules(
             sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
@@ -282,7 +128,7 @@ class _DryRun:
             outcomes = self._run(rules)
             gradient_is_sum = self._gradient_is_sum(outcomes)
         if not draws:
-            self._check_beside_keras(outcomes[_ALL])
+            self._check_beside_keras(outcomes[ALL])
         assigned, notices = self._assigned(outcomes)
         return replace(
             rules,
@@ -294,30 +140,30 @@ class _DryRun:
             test=self._of_pass(self._run(rules, "test_step")) if validates else PassRules(),
         )
 
-    def _run(self, rules: Rules, step: str = "train_step") -> list[_Outcome]:
+    def _run(self, rules: Rules, step: str = "train_step") -> list[Outcome]:
         """The outcomes for all rows, and for both shares."""
-        shares, model = _Shares(), self._model
-        train, test = (_TriedPassCounter(name, self._rows) for name in ("train", "test"))
-        with _instead_of_updates(model, lambda gradients, variables=None: None):
+        shares, model = SharesOfGroup(), self._model
+        train, test = (TriedPassCounter(name, self._rows) for name in ("train", "test"))
+        with instead_of_updates(model, lambda gradients, variables=None: None):
             parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
             try:
 
-                def outcome(part: int) -> _Outcome:
+                def outcome(part: int) -> Outcome:
                     train.rewind(*self._places[part])
                     test.rewind(*self._places[part])
                     return self._step(parallel, shares, step, part)
 
-                return [outcome(part) for part in (_ALL, _FIRST, _SECOND)]
+                return [outcome(part) for part in (ALL, FIRST, SECOND)]
             finally:
                 self._updated = parallel.updated
                 parallel.close()
 
-    def _check_beside_keras(self, ours: _Outcome) -> None:
+    def _check_beside_keras(self, ours: Outcome) -> None:
         """Raise ``ModelError`` if the step on all rows has other gradients than Keras computes without our wrappers."""
         gradients: list[Any] = []
         self._begin()
-        with _instead_of_updates(self._model, lambda given, variables=None: gradients.extend(given)):
-            self._model.train_step(self._parts[_ALL])
+        with instead_of_updates(self._model, lambda given, variables=None: gradients.extend(given)):
+            self._model.train_step(self._parts[ALL])
         far = {}
         for name, gradient, expected in zip(self._updated, ours.gradients, gradients, strict=True):
             if expected is None:
@@ -337,12 +183,12 @@ class _DryRun:
             variable.assign(value)
         self._model.reset_metrics()
 
-    def _step(self, parallel: DataParallel, shares: _Shares, step: str, part: int) -> _Outcome:
+    def _step(self, parallel: DataParallel, shares: SharesOfGroup, step: str, part: int) -> Outcome:
         self._begin()
         shares.begin(part)
         logs = getattr(self._model, step)(self._parts[part])
         assert parallel.terms is not None
-        return _Outcome(
+        return Outcome(
             {name: np.asarray(value, np.float64) for name, value in parallel.terms.values.items()},
             shares.gradients,
             [np.asarray(v, np.float64) for v in metric_variables(self._model)],
@@ -362,7 +208,7 @@ class _DryRun:
 
     # Gradients
 
-    def _gradient_is_sum(self, outcomes: Sequence[_Outcome]) -> bool:
+    def _gradient_is_sum(self, outcomes: Sequence[Outcome]) -> bool:
         wholes, firsts, seconds = ([_dense(g) for g in o.gradients] for o in outcomes)
         largest = max((float(np.abs(g).max(initial=0.0)) for g in wholes if g is not None), default=0.0)
         distances: dict[str, float] = {"mean": 0.0, "sum": 0.0}
@@ -382,7 +228,7 @@ class _DryRun:
             raise ModelError(_not_additive(differing, self._rows))
         return nearest == "sum"
 
-    def _whole_slices(self, outcomes: Sequence[_Outcome]) -> Iterator[int]:
+    def _whole_slices(self, outcomes: Sequence[Outcome]) -> Iterator[int]:
         for i, gradients in enumerate(zip(*(o.gradients for o in outcomes), strict=False)):
             if not all(isinstance(g, tf.IndexedSlices) for g in gradients):
                 continue
@@ -400,7 +246,7 @@ class _DryRun:
 
     # Metrics and state
 
-    def _of_pass(self, outcomes: Sequence[_Outcome]) -> PassRules:
+    def _of_pass(self, outcomes: Sequence[Outcome]) -> PassRules:
         places = {id(v): i for i, v in enumerate(metric_variables(self._model))}
         of_losses = list(getattr(keras_privates.compiled_loss(self._model), "metrics", ()))
         by_step: list[int] = []
@@ -413,19 +259,19 @@ class _DryRun:
                 inexact.append(metric.name)
             else:
                 by_step += [i for i, kind in kinds.items() if kind == "mean"]
-        logs, results = outcomes[_ALL].logs, outcomes[_ALL].results
+        logs, results = outcomes[ALL].logs, outcomes[ALL].results
         own = tuple(name for name in logs if not np.isclose(logs[name], results.get(name, np.nan)))
         summed = tuple(name for name in own if self._kind(*(o.logs[name] for o in outcomes)) == "sum")
         return PassRules(tuple(by_step), own, summed, tuple(_renamed(own, outcomes)), tuple(inexact))
 
-    def _adds(self, place: int, outcomes: Sequence[_Outcome]) -> str:
+    def _adds(self, place: int, outcomes: Sequence[Outcome]) -> str:
         """Like :meth:`_kind`, but "sum" if both are possible."""
         whole, first, second = (o.metrics[place] for o in outcomes)
         if np.allclose(first + second, whole, rtol=self._tolerance, atol=1e-7):
             return "sum"
         return self._kind(whole, first, second)
 
-    def _assigned(self, outcomes: Sequence[_Outcome]) -> tuple[list[int], list[str]]:
+    def _assigned(self, outcomes: Sequence[Outcome]) -> tuple[list[int], list[str]]:
         """Which variables the step assigns, without BatchNormalization's; a notice if their mean is not exact."""
         known = {id(v) for layer in keras_privates.all_layers(self._model) for v in _statistics(layer)}
         known |= {id(v) for v in metric_variables(self._model)}
@@ -449,10 +295,10 @@ def _statistics(layer: Any) -> list[Any]:
     return list(layer.non_trainable_variables) if is_batch_normalization(layer) else []
 
 
-def _renamed(logs: Sequence[str], outcomes: Sequence[_Outcome]) -> Iterator[tuple[str, str]]:
+def _renamed(logs: Sequence[str], outcomes: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
     """Logs that have the result of a metric of another name, each with that name."""
     for log in logs:
-        for name in outcomes[_ALL].results:
+        for name in outcomes[ALL].results:
             if all(np.isclose(o.logs[log], o.results[name], rtol=1e-6) for o in outcomes):
                 yield log, name
                 break
@@ -462,7 +308,7 @@ def _dense(gradient: Any) -> Any:
     return None if gradient is None else np.asarray(tf.convert_to_tensor(gradient), np.float64)
 
 
-def _differ(once: _Outcome, again: _Outcome) -> bool:
+def _differ(once: Outcome, again: Outcome) -> bool:
     """Whether two steps on the same rows differ, because they draw random numbers."""
     pairs = zip(once.gradients, again.gradients, strict=True)
     return any(g is not None and not np.allclose(_dense(g), _dense(h), rtol=1e-4) for g, h in pairs)

@@ -1,0 +1,64 @@
+"""Which models need no dry run: Keras's own parts that treat each row independently of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from tfos_ml.errors import ModelError
+from tfos_ml.keras.sync import leaf_metrics
+from tfos_ml.worker import keras_privates
+
+
+def is_row_by_row(model: keras.Model) -> bool:
+    """Whether a step uses only parts of Keras that treat each row independently of the others."""
+    layers = keras_privates.all_layers(model)
+    parts = [*layers, *_losses(model), *leaf_metrics(model)]
+    if any(isinstance(part, _coupling_classes()) for part in parts):
+        return False
+    parts += [
+        getattr(part, name, None) for part in parts for name in ("activation", "activity_regularizer", "fn", "_fn")
+    ]
+    operations = {op for layer in layers for op in getattr(layer, "operations", ())}
+    return operations <= set(layers) and all(_is_of_keras(part) and not _couples(part) for part in parts)
+
+
+def refuse_float8(model: keras.Model) -> None:
+    """Raise ``ModelError`` if layers scale values by the largest of each batch, which each worker would find alone."""
+    names = [a.name for a in keras_privates.all_layers(model) if getattr(a, "quantization_mode", None) == "float8"]
+    if names:
+        raise ModelError(
+            f"The layers {names[:3]} compute in float8, with scales by the largest values of the worker's own rows, so "
+            "several workers would not train them as one does. Use another dtype policy, or clusterSize=1."
+        )
+
+
+def _losses(model: keras.Model) -> list[Any]:
+    compiled = keras_privates.compiled_loss(model)
+    return [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []
+
+
+def _coupling_classes() -> tuple[type, ...]:
+    """Keras's layers and losses that may compute over all rows of a batch together, if this version has them.
+
+    Some run functions that Keras does not know.
+    """
+    layers = ("CutMix", "FlaxLayer", "JaxLayer", "Lambda", "MixUp", "SpectralNormalization", "TFSMLayer")
+    losses = ("Circle", "Dice", "Tversky")
+    named = [(keras.layers, name) for name in layers] + [(keras.losses, name) for name in losses]
+    return tuple(getattr(module, name) for module, name in named if hasattr(module, name))
+
+
+def _couples(part: Any) -> bool:
+    """Whether a part of Keras computes over the rows of a batch: these functions, and whatever has the axis 0."""
+    if getattr(part, "__name__", "") in ("circle", "dice", "tversky"):
+        return True
+    options = getattr(part, "_fn_kwargs", {})
+    axes = [getattr(part, "axis", None), getattr(part, "axes", None), options.get("axis") if options else None]
+    return any(0 in axis if isinstance(axis, (list, tuple)) else axis == 0 for axis in axes)
+
+
+def _is_of_keras(part: Any) -> bool:
+    owner = part if hasattr(part, "__name__") else type(part)
+    return part is None or str(owner.__module__).startswith("keras.")

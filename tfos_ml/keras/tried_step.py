@@ -1,0 +1,131 @@
+"""One step of training that changes nothing: on all rows, or on a share of them as one of two workers would."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfos_ml.data.order import Int64s
+from tfos_ml.keras.checkpoint import random_state, set_random_state
+from tfos_ml.keras.data_parallel import PassCounter, metric_variables
+from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.worker import keras_privates
+
+NOISE = 0.05  # standard deviation of noise added to weights: too much agrees at zero
+ALL, FIRST, SECOND = range(3)
+
+
+@contextlib.contextmanager
+def kept(model: keras.Model) -> Iterator[None]:
+    """Change the weights within the context, and restore the model afterwards."""
+    optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
+    everything = [*model.variables, *optimizers, *metric_variables(model)]
+    everything.append(keras_privates.global_seed_state())
+    before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
+    random, drawn = np.random.default_rng(0), random_state()
+    try:
+        for variable in model.trainable_variables:
+            value = np.asarray(variable)
+            variable.assign((value + NOISE * random.standard_normal(value.shape)).astype(value.dtype))
+        yield
+    finally:
+        set_random_state(drawn)
+        for variable, value in before:
+            variable.assign(value)
+
+
+@contextlib.contextmanager
+def instead_of_updates(model: keras.Model, call: Callable[..., None]) -> Iterator[None]:
+    """Within the context, optimizers call a function with gradients and variables, and update nothing."""
+    optimizers = keras_privates.optimizers(model)
+    for optimizer in optimizers:
+        optimizer.apply = call
+    try:
+        yield
+    finally:
+        for optimizer in optimizers:
+            vars(optimizer).pop("apply", None)
+
+
+class SharesOfGroup:
+    """Stands in for the group of workers: gives a share the sums of the step on all rows."""
+
+    size = 2
+
+    def __init__(self) -> None:
+        self._sums: list[Any] = []
+        self.begin(ALL)
+
+    def begin(self, part: int) -> None:
+        """Begin a step on all rows, or on a share of those of the last such step."""
+        self._part, self._at, self.gradients = part, 0, list[Any]()
+        if part == ALL:
+            self._sums.clear()
+
+    def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
+        """As of ``WorkerGroup``; the sum is the value of the step on all rows."""
+        if self._part == ALL:
+            self._sums.append(value)
+        self._at += 1
+        return self._sums[self._at - 1]
+
+    def sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
+        """As of ``WorkerGroup``; records the gradients and sums nothing."""
+        self.gradients += gradients
+        return list(gradients)
+
+
+class TriedPassCounter(PassCounter):
+    """A pass of one step, run outside of TensorFlow's graphs, where all shapes are known.
+
+    Random numbers for rows have another first dimension in a share than in the whole; the whole runs first.
+    """
+
+    def __init__(self, name: str, rows: int):
+        super().__init__(name, rows, rows, lambda: None)
+        self._first_dimensions: list[int] = []
+        self._places_in_step = np.zeros(0, np.int64)
+
+    def rewind(self, places: Int64s, sizes: Int64s) -> None:
+        """As of ``PassCounter``."""
+        super().rewind(places, sizes)
+        self._places_in_step = places
+        if len(places) == self.total:
+            self._first_dimensions.clear()
+
+    def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
+        """As of ``PassCounter``."""
+        is_whole = len(self._places_in_step) == self.total
+        return _TriedRows(tf.constant(self._places_in_step), total, self._first_dimensions, is_whole)
+
+
+class _TriedRows(RowsOfStep):
+    def __init__(self, places: tf.Tensor, total: tf.Tensor, first_dimensions: list[int], is_whole: bool):
+        super().__init__(places, total)
+        self._of_all, self._is_whole, self._drawn = first_dimensions, is_whole, 0
+
+    def _is_of_rows(self, shape: Any) -> bool:
+        first = int(shape[0]) if len(shape) else 0
+        if self._is_whole:
+            self._of_all.append(first)
+            return False
+        self._drawn += 1
+        return self._drawn <= len(self._of_all) and first != self._of_all[self._drawn - 1]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of a step on some rows, before any rule."""
+
+    terms: dict[str, Any]
+    gradients: list[Any]
+    metrics: list[Any]
+    state: list[Any]
+    logs: dict[str, float]
+    results: dict[str, float]  # of metrics
