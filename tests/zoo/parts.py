@@ -104,8 +104,8 @@ OTHERS: dict[str, dict[str, Place]] = {
         "AWQDTypePolicy": OF_QUANTIZED,
         "GPTQDTypePolicy": OF_QUANTIZED,
         "Int4DTypePolicy": OF_QUANTIZED,
-        "QuantizedFloat8DTypePolicy": NotTrained(
-            "its scales follow the largest value of a batch, which several workers do not combine"
+        "QuantizedFloat8DTypePolicy": Refused(
+            "its scales follow the largest value of a batch, which several workers do not combine", "compute in float8"
         ),
     },
 }
