@@ -56,6 +56,7 @@ VALUES = {  # one that differs from the default, by Param
     "feedTimeout": 2.5,
     "maxRestarts": 2,
     "communication": "ring",
+    "batchStatistics": "local",
     "nodeCpus": 2,
     "nodeGpus": 1,
     "nodeEnv": {"A": "b"},
