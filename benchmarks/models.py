@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ import numpy as np
 import pandas as pd
 from executors import session
 from pyspark.sql import DataFrame, SparkSession
-from training import EPOCHS, ONE_THREAD, plain_keras, rate_of_plain_keras, steady_rate
+from training import EPOCHS, ONE_THREAD, compare, plain_keras, rate_of_plain_keras, steady_rate
 
 from tfos_ml import KerasEstimator
 
@@ -203,23 +202,14 @@ def measure(spark: SparkSession, name: str, rounds: int) -> None:
         "1 worker": lambda: rate_of_fit(df, workload, 1),
         "2 plain at once": lambda: rate_of_plain_keras(name, workload.rows, workload.batch, 2, script=__file__),
     }
-    aim_of_two = f", aim {workload.aim}" if workload.aim else ""
-    beside = {"1 worker": [("plain keras", "")], "2 workers": [("2 plain at once", aim_of_two)]}
+    beside = {"1 worker": [("plain keras", None)], "2 workers": [("2 plain at once", workload.aim)]}
     if workload.other is not None:
         other, model, params, aim = workload.other
         contenders[other] = lambda: rate_of_fit(df, workload, 2, model, **params)
-        beside["2 workers"].append((other, f", aim {aim}" if aim else ""))
+        beside["2 workers"].append((other, aim))
     contenders["2 workers"] = lambda: rate_of_fit(df, workload, 2)
-    rates: dict[str, list[float]] = {contender: [] for contender in contenders}
-    for _, (contender, rate) in itertools.product(range(rounds), contenders.items()):
-        rates[contender].append(rate())
-    print(f"\n{name}, batch {workload.batch}, {workload.rows:,} rows an epoch, {rounds} rounds, medians:")
-    for contender, found in rates.items():
-        line = f"  {contender:23} {statistics.median(found):>9,.0f} rows/s ({min(found):,.0f} to {max(found):,.0f})"
-        for reference, aim_text in beside.get(contender, ()):
-            ratios = sorted(a / b for a, b in zip(found, rates[reference], strict=True))
-            line += f"   {statistics.median(ratios):.2f} of {reference} ({ratios[0]:.2f} to {ratios[-1]:.2f}){aim_text}"
-        print(line, flush=True)
+    title = f"{name}, batch {workload.batch}, {workload.rows:,} rows an epoch, {rounds} rounds, medians:"
+    compare(title, contenders, beside, rounds)
     df.unpersist()
 
 

@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ BATCH, EPOCHS = 256, 4
 ROWS = {"cnn": 20_000, "mlp": 120_000, "long": 8_000}
 AIMS_OF_ONE = {"cnn": 1.0, "mlp": 0.95, "long": 1.0}  # beside plain Keras
 AIMS_OF_TWO = {"cnn": 1.1, "mlp": 2.0, "long": 1.1}  # beside MultiWorkerMirroredStrategy
-AIM_OF_LONG = ", aim 0.95 for long steps"  # of two workers beside two plain processes
+AIM_OF_LONG = 0.95  # of two workers beside two plain processes, with long steps
 ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "OMP_NUM_THREADS": "1"}
 
 
@@ -126,6 +127,29 @@ def plain_keras(model: Any, x: Any, y: Any, batch: int) -> None:
     print(json.dumps(Clock.seconds))
 
 
+def compare(
+    title: str,
+    contenders: Mapping[str, Callable[[], float]],
+    beside: Mapping[str, Sequence[tuple[str, float | None]]],
+    rounds: int,
+) -> None:
+    """Run contenders in turns; print their rates and, round by round, ratios to those that they stand beside.
+
+    `beside` has for a contender the names of others, each with the ratio that is the aim, if there is one.
+    """
+    rates: dict[str, list[float]] = {contender: [] for contender in contenders}
+    for _, (contender, rate) in itertools.product(range(rounds), contenders.items()):
+        rates[contender].append(rate())
+    print(f"\n{title}")
+    for contender, found in rates.items():
+        line = f"  {contender:23} {statistics.median(found):>8,.0f} rows/s ({min(found):,.0f} to {max(found):,.0f})"
+        for other, aim in beside.get(contender, ()):
+            ratios = sorted(a / b for a, b in zip(found, rates[other], strict=True))
+            line += f"   {statistics.median(ratios):.2f} of {other} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            line += f", aim {aim}" if aim else ""
+        print(line, flush=True)
+
+
 def measure(spark: SparkSession, name: str, rows: int, rounds: int) -> None:
     """Print rates and, round by round, ratios."""
     df = frame(spark, rows)
@@ -136,25 +160,17 @@ def measure(spark: SparkSession, name: str, rows: int, rounds: int) -> None:
         "mirrored": lambda: rate_of_mirrored(name, rows),
         "2 workers": lambda: rate_of_fit(df, name, 2),
     }
-    rates: dict[str, list[float]] = {contender: [] for contender in contenders}
-    for _, (contender, rate) in itertools.product(range(rounds), contenders.items()):
-        rates[contender].append(rate())
-    print(f"\n{name}, batch {BATCH}, {rows:,} rows an epoch, {rounds} rounds, medians:")
     beside = {
-        "1 worker": [("plain keras", f", aim {AIMS_OF_ONE[name]}")],
-        "2 plain at once": [("plain keras", "")],
+        "1 worker": [("plain keras", AIMS_OF_ONE[name])],
+        "2 plain at once": [("plain keras", None)],
         "2 workers": [
-            ("1 worker", ""),
-            ("2 plain at once", AIM_OF_LONG if name == "long" else ""),
-            ("mirrored", f", aim {AIMS_OF_TWO[name]}"),
+            ("1 worker", None),
+            ("2 plain at once", AIM_OF_LONG if name == "long" else None),
+            ("mirrored", AIMS_OF_TWO[name]),
         ],
     }
-    for contender, found in rates.items():
-        line = f"  {contender:15} {statistics.median(found):>8,.0f} rows/s ({min(found):,.0f} to {max(found):,.0f})"
-        for other, aim in beside.get(contender, ()):
-            ratios = sorted(a / b for a, b in zip(found, rates[other], strict=True))
-            line += f"   {statistics.median(ratios):.2f} of {other} ({ratios[0]:.2f} to {ratios[-1]:.2f}){aim}"
-        print(line, flush=True)
+    title = f"{name}, batch {BATCH}, {rows:,} rows an epoch, {rounds} rounds, medians:"
+    compare(title, contenders, beside, rounds)
     df.unpersist()
 
 
