@@ -147,8 +147,8 @@ class Checkpoints:
         state, problem = None, ""
         try:
             shared = _unpack(self._read(f"{name}/{_SHARED}", files[_SHARED]))
-            # Random states are the same on all workers, so that one which is new takes those of another.
-            mine = _own_file(min(self._group.rank, len(files) - 2))
+            last_rank = len(files) - 2  # there is one file for each worker, and the shared one
+            mine = _own_file(min(self._group.rank, last_rank))  # a new worker takes the random states of another
             own = _unpickle(self._read(f"{name}/{mine}", files[mine]))
             state = TrainingState(**about, shared=shared, own=own)
         except (OSError, DamagedError) as error:

@@ -52,7 +52,8 @@ _DRAWS = (
 def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Rules:
     """The rules of a training, found with rows of the first worker, and the same on all workers.
 
-    Raises ``ModelError``, on that worker at least, if the results of several workers cannot be combined.
+    Raises ``ModelError`` if the results of several workers cannot be combined; if a step has shown that, on the first
+    worker only.
     """
     if group.size == 1:
         return Rules()

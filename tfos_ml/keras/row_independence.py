@@ -25,8 +25,9 @@ def is_row_by_row(model: keras.Model) -> bool:
 
 
 def refuse_float8(model: keras.Model) -> None:
-    """Raise ``ModelError`` if layers scale values by the largest of each batch, which each worker would find alone."""
-    names = [a.name for a in keras_privates.all_layers(model) if getattr(a, "quantization_mode", None) == "float8"]
+    """Raise ``ModelError`` if a layer computes in float8: each worker would scale by the largest of its own values."""
+    layers = keras_privates.all_layers(model)
+    names = [layer.name for layer in layers if getattr(layer, "quantization_mode", None) == "float8"]
     if names:
         raise ModelError(
             f"The layers {names[:3]} compute in float8, with scales by the largest values of the worker's own rows, so "
