@@ -378,7 +378,10 @@ def main(arguments):
                 has_local_statistics=data.get("has_local_statistics", False),
             )
             model = fit_model(task, ctx, group)
-        weights = {f"w{i}": w for i, w in enumerate(model.get_weights())}
+        # NumPy's files cannot hold bfloat16.
+        weights = {
+            f"w{i}": w if w.dtype.isbuiltin == 1 else w.astype(np.float32) for i, w in enumerate(model.get_weights())
+        }
         np.savez(f"{out}/{case}-{size}-{rank}.npz", **weights)
         if rank == 0:
             Path(f"{out}/{case}-{size}.json").write_text(json.dumps(ctx.logs))

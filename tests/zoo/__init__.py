@@ -33,7 +33,7 @@ def groups() -> dict[str, Group]:
 
 def others() -> dict[str, Group]:
     """A small model for each class that several workers tell of, or refuse, by name."""
-    found = [*layers.others(), *metrics.others(), *parts.others()]
+    found = [*layers.others(), *parts.others()]
     return {group.name: group for group in found}
 
 

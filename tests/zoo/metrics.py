@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zoo import branches
-from zoo.places import Exact, Group, NotTrained, Place, Told, exact, present
+from zoo.places import Exact, Group, NotTrained, Place, exact, present
 
 LOSSES = {
     "number": "mse",
@@ -59,15 +59,11 @@ EXACT: dict[str, Exact] = {  # `of` is the output whose metric it is
     "sparse_top_k_categorical_accuracy": Exact(of="index"),
     "IoU": Exact(with_options(num_classes=3, target_class_ids=[0, 2], sparse_y_pred=False), "index"),
     "MeanIoU": Exact(with_options(num_classes=3, sparse_y_pred=False), "index"),
-    "CosineSimilarity": Exact(of="several"),
+    **exact("CosineSimilarity ConcordanceCorrelation PearsonCorrelation", of="several"),
+    **exact("concordance_correlation pearson_correlation", of="several"),
     "MeanMetricWrapper": Exact(mean_of, "number"),
 }
-OF_BATCHES = Told("the mean of a value for each batch", "cannot be combined exactly", of="several")
 OTHERS: dict[str, Place] = {
-    "ConcordanceCorrelation": OF_BATCHES,
-    "PearsonCorrelation": OF_BATCHES,
-    "concordance_correlation": OF_BATCHES,
-    "pearson_correlation": OF_BATCHES,
     "Metric": NotTrained("base class"),
     "Mean": NotTrained("of values that a train_step of one's own computes"),
     "Sum": NotTrained("of values that a train_step of one's own computes"),
@@ -90,12 +86,6 @@ def made(name: str, place: Any) -> Any:
 def groups() -> list[Group]:
     """One model with an output for each kind of label."""
     return [group("all", present(EXACT, "metrics"))]
-
-
-def others() -> list[Group]:
-    """A model for each metric that workers tell of."""
-    told = {name: place for name, place in present(OTHERS, "metrics").items() if isinstance(place, Told)}
-    return [group(name, {name: place}) for name, place in told.items()]
 
 
 def group(name: str, parts: dict[str, Any]) -> Group:

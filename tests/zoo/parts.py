@@ -105,7 +105,9 @@ OTHERS: dict[str, dict[str, Place]] = {
         "GPTQDTypePolicy": OF_QUANTIZED,
         "Int4DTypePolicy": OF_QUANTIZED,
         "QuantizedFloat8DTypePolicy": Refused(
-            "its scales follow the largest value of a batch, which several workers do not combine", "compute in float8"
+            "its scales follow the largest value of a batch, which several workers do not combine",
+            "compute in float8",
+            policy("float8_from_float32"),
         ),
     },
 }

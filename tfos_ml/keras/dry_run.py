@@ -22,7 +22,7 @@ from tfos_ml.errors import ModelError
 from tfos_ml.keras.batch_statistics import is_batch_normalization
 from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, metric_variables
 from tfos_ml.keras.loss_terms import OUTPUT_LOSS
-from tfos_ml.keras.row_independence import is_row_by_row, refuse_float8
+from tfos_ml.keras.row_independence import draws_by_batch, is_row_by_row, refuse_float8
 from tfos_ml.keras.sync import leaf_metrics, numbers
 from tfos_ml.keras.tried_step import (
     ALL,
@@ -49,6 +49,12 @@ _DRAWS = (
 )
 
 
+_LAYER_DRAWS = (
+    "The layers {} draw random numbers for a batch as a whole: several workers draw other numbers than one. Use layers "
+    "that draw for each row, such as RandomRotation, or clusterSize=1."
+)
+
+
 def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Rules:
     """The rules of a training, found with rows of the first worker, and the same on all workers.
 
@@ -58,8 +64,10 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Ru
     if group.size == 1:
         return Rules()
     refuse_float8(model)
+    drawing = draws_by_batch(model)
+    notices = (_LAYER_DRAWS.format(drawing),) if drawing else ()
     if is_row_by_row(model):
-        return Rules()
+        return Rules(notices=notices)
     rules = Rules()
     if group.rank == 0:
         rules = _try(model, data)
@@ -69,6 +77,7 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Ru
             "The loss computes over the rows of a batch together. KerasEstimator supports that only on CPUs with "
             "communication='auto'. Use that, or clusterSize=1."
         )
+    fields["notices"] = (*notices, *fields["notices"])
     return Rules(**{**fields, "train": PassRules(**fields["train"]), "test": PassRules(**fields["test"])})
 
 

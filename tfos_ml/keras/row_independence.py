@@ -35,6 +35,13 @@ def refuse_float8(model: keras.Model) -> None:
         )
 
 
+def draws_by_batch(model: keras.Model) -> list[str]:
+    """Names of layers of Keras that draw numbers for a batch as a whole, or choose by Python's own random numbers."""
+    names = ("AugMix", "RandAugment", "RandomElasticTransform")
+    classes = tuple(getattr(keras.layers, name) for name in names if hasattr(keras.layers, name))
+    return [layer.name for layer in keras_privates.all_layers(model) if isinstance(layer, classes)]
+
+
 def _losses(model: keras.Model) -> list[Any]:
     compiled = keras_privates.compiled_loss(model)
     return [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []

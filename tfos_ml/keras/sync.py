@@ -33,7 +33,6 @@ _EXACT = (
     "TrueNegatives",
     "TruePositives",
 )
-_INEXACT = ("PearsonCorrelation", "ConcordanceCorrelation")  # means of one value per batch
 
 
 def is_exact(metric: Any, rules: PassRules) -> bool:
@@ -43,7 +42,7 @@ def is_exact(metric: Any, rules: PassRules) -> bool:
     """
     if rules.inexact is not None:
         return metric.name not in rules.inexact
-    return isinstance(metric, _classes(_EXACT)) and not isinstance(metric, _classes(_INEXACT))
+    return isinstance(metric, _classes(_EXACT))
 
 
 def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
