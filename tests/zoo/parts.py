@@ -107,7 +107,7 @@ OTHERS: dict[str, dict[str, Place]] = {
         "QuantizedFloat8DTypePolicy": Refused(
             "its scales follow the largest value of a batch, which several workers do not combine",
             "compute in float8",
-            policy("float8_from_float32"),
+            lambda part, x: dense(dtype=part("float8", "float32"))(x),
         ),
     },
 }
