@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import runpy
 from importlib import metadata
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tfos_ml.keras.inspection import describe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 GROUPS, OTHERS = zoo.groups(), zoo.others()
+DOCS = Path(__file__).parents[2] / "docs"
 NEWEST = (3, 15)  # whose classes the tables name
 VERSION = tuple(map(int, metadata.version("keras").split(".")[:2]))
 APPLICATIONS = [name for name in GROUPS if name.startswith("applications-")]
@@ -46,6 +48,12 @@ def test_every_public_class_is_placed(namespace):
 def test_every_place_is_of_a_public_class(namespace):
     places = zoo.NAMESPACES[namespace]
     assert present(dict(places), namespace).keys() == places.keys()
+
+
+@pytest.mark.skipif(VERSION < NEWEST, reason="older versions of Keras lack some classes")
+def test_the_page_says_what_the_tables_say():
+    page = runpy.run_path(str(DOCS / "keras_classes.py"))
+    assert page["PAGE"].read_text() == page["text"]()
 
 
 def test_every_exact_class_is_in_a_small_model():
