@@ -179,7 +179,7 @@ GROUPS: dict[str, dict[str, Exact]] = {
                     made("Flatten")(hidden)
                 )
             ),
-            tolerance=1e-4,
+            tolerance=1e-3,
             reason="divides by the standard deviation of three logarithms",
         ),
         "STFTSpectrogram": Exact(
