@@ -1,4 +1,6 @@
-"""Rows of 784 floats that nodes read from a snapshot, beside the feed by Spark and beside pyarrow on one thread.
+"""Rows of 784 floats that nodes read from a snapshot, beside Spark's feed and beside pyarrow on one thread.
+
+pyarrow decodes the DataFrame's own Parquet files, which is what a program without tfos_ml would do.
 
 Nodes on ``local[2]``, whose train function waits for all rows and takes no step. Seconds of a fit are those that it
 takes longer than one of a few rows, so that the start of processes is left out. The files lie in memory, so no disk
@@ -61,10 +63,10 @@ def fit(df: DataFrame, nodes: int, cache_dir: str | None) -> float:
 
 
 def by_pyarrow(directory: str) -> float:
-    """Seconds in which one thread decodes all rows of a snapshot."""
+    """Seconds in which one thread decodes all rows of Parquet files."""
     began = time.perf_counter()
     rows = 0
-    for path in Path(directory).glob("rows-*/*.parquet"):
+    for path in Path(directory).glob("*.parquet"):
         for batch in pq.ParquetFile(path).iter_batches(4096, use_threads=False):
             rows += batch.num_rows
     assert rows
@@ -113,7 +115,7 @@ def main() -> None:
         seconds: dict[str, list[float]] = {"pyarrow, one thread": [], "snapshot": [], "feed": []}
         starts: dict[str, list[float]] = {"snapshot": [], "feed": []}
         for _ in range(args.repeats):
-            seconds["pyarrow, one thread"].append(by_pyarrow(f"{directory}/many-snapshot"))
+            seconds["pyarrow, one thread"].append(by_pyarrow(f"{directory}/many"))
             for way in starts:
                 caches = {name: f"{directory}/{name}-snapshot" if way == "snapshot" else None for name in frames}
                 starts[way].append(fit(frames["few"], args.nodes, caches["few"]))

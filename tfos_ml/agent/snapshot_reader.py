@@ -17,6 +17,7 @@ from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.order import PARTITION_SHIFT
+from tfos_ml.data.packed_lists import unpack
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.errors import FileReadError
@@ -112,8 +113,12 @@ class SnapshotReader:
                 self._row_bytes = max(self._row_bytes, batch.nbytes / max(1, batch.num_rows))
                 yield batch
 
+    def _stored(self, batch: pa.RecordBatch, position: int) -> pa.Array:
+        column, stored = batch.column(f"c{position}"), self._snapshot.columns[position]
+        return unpack(column, stored.dtype) if stored.is_packed else column
+
     def _fed(self, batch: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
-        columns = [_cast(batch.column(f"c{i}"), kind) for i, kind in zip(self._rows.columns, self._types, strict=True)]
+        columns = [_cast(self._stored(batch, i), kind) for i, kind in zip(self._rows.columns, self._types, strict=True)]
         columns.append(batch.column(ROW_COLUMN))
         names = [*(f"c{i}" for i in range(len(self._types))), ROW_COLUMN]
         validation = self._rows.validation

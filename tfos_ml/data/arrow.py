@@ -54,7 +54,7 @@ def _plain_type(arrow_type: pa.DataType) -> pa.DataType:
 def _vector_lists(array: pa.Array) -> pa.Array:
     """Vectors, as ``VectorUDT`` has them in a struct, as lists of float64."""
     _, sizes, indices, values = array.flatten()
-    lengths = _lengths(values)
+    lengths = list_lengths(values)
     is_sparse = indices.is_valid().to_numpy(zero_copy_only=False)
     widths = np.where(is_sparse, sizes.fill_null(0).to_numpy(zero_copy_only=False), lengths)
     ends = np.cumsum(widths)
@@ -84,7 +84,8 @@ def _image_lists(array: pa.Array) -> pa.Array:
     return list_array(heights, by_row, array.is_null())
 
 
-def _lengths(lists: pa.Array) -> Array:
+def list_lengths(lists: pa.Array) -> Array:
+    """The length of each list, 0 for nulls; shape ``(n,)``, int64."""
     return pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
@@ -128,7 +129,7 @@ def rows_with_nulls(array: pa.Array, ndim: int) -> Array:
     places = [np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))]
     ends: list[Array] = []
     for _ in range(ndim):
-        ends.append(np.cumsum(_lengths(array)))
+        ends.append(np.cumsum(list_lengths(array)))
         array = array.flatten()
         rows = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
         for end in reversed(ends):
@@ -217,10 +218,10 @@ def longest_by_row(array: pa.Array, ndim: int) -> Array:
     """Length of each row's longest array at each level of nesting, shape ``(rows, ndim)``, int64; 0 for nulls."""
     longest = np.zeros((len(array), ndim), dtype=np.int64)
     rows = np.arange(len(array))
-    lengths = longest[:, 0] = _lengths(array)
+    lengths = longest[:, 0] = list_lengths(array)
     for level in range(1, ndim):
         rows, array = np.repeat(rows, lengths), array.flatten()
-        lengths = _lengths(array)
+        lengths = list_lengths(array)
         np.maximum.at(longest[:, level], rows, lengths)
     return longest
 

@@ -3,6 +3,8 @@
 The row at position *p* of source partition *s* is in bucket ``(s + p) mod buckets``. Spark would feed it to node
 ``(s + p) mod nodes``. So if the number of nodes divides the number of buckets, each node reads whole buckets, and gets
 the rows that it would be fed.
+
+Lists of numbers are stored as binary values (:mod:`tfos_ml.data.packed_lists`), so other programs cannot use the files.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tfos_ml.data.order import Int64s, unpack_counts
-from tfos_ml.data.schema import ColumnSpec
+from tfos_ml.data.schema import IMAGE, ColumnSpec
 from tfos_ml.data.validation_draw import ValidationDraw
 
 
@@ -30,6 +32,11 @@ class StoredColumn:
     def of(cls, spec: ColumnSpec) -> StoredColumn:
         """The stored column for a spec."""
         return cls(spec.column, "float64" if spec.is_vector else spec.dtype, spec.ndim, spec.kind)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it holds lists of numbers, which are stored as :mod:`tfos_ml.data.packed_lists` packs them."""
+        return self.ndim > 0 and self.kind != IMAGE and self.dtype not in ("bool", "string", "binary")
 
     def __str__(self) -> str:
         return f"{self.column} ({'vector' if self.kind == 'vector' else self.dtype + '[]' * self.ndim})"

@@ -25,7 +25,7 @@ from tfos_ml.data.order import pack_counts
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.data.snapshot_layout import Snapshot, StoredColumn
 from tfos_ml.driver.input_files import InputFiles, changes, input_files
-from tfos_ml.driver.snapshot_writer import digest, write_rows
+from tfos_ml.driver.snapshot_writer import digest, pack_lists, write_rows
 from tfos_ml.errors import SnapshotError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class SnapshotDirectory:
         with _writing, self._errors():
             written = self._read()
             if written is None:
-                written = self._write(df, numbered(), tuple(columns), nodes)
+                written = self._write(df, pack_lists(numbered(), columns), tuple(columns), nodes)
             else:
                 self._check(written, columns)
                 self._check_rows(written.snapshot, df, numbered, columns)
@@ -166,8 +166,9 @@ class SnapshotDirectory:
             return
         stored = self._spark.read.parquet(f"{self._sparks}/{_name(snapshot.directory)}")
         names = [f"c{i}" for i in range(len(columns))]
+        rows = pack_lists(numbered(), columns)
         same = [f"c{snapshot.position(column)}" for column in columns]
-        if digest(stored, [*same, ROW_COLUMN]) != digest(numbered(), [*names, ROW_COLUMN]):
+        if digest(stored, [*same, ROW_COLUMN]) != digest(rows, [*names, ROW_COLUMN]):
             raise SnapshotError(
                 f"{self._shown} has the rows of another DataFrame, on which this program has trained before. Name "
                 "another directory. In a search, give the estimator itself to CrossValidator, and put the search into "
