@@ -57,6 +57,7 @@ VALUES = {  # one that differs from the default, by Param
     "maxRestarts": 2,
     "communication": "ring",
     "batchStatistics": "local",
+    "checkpointSteps": 50,
     "nodeCpus": 2,
     "nodeGpus": 1,
     "nodeEnv": {"A": "b"},

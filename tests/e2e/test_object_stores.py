@@ -121,7 +121,7 @@ def test_a_fit_keeps_everything_in_the_store(spark, store):
     np.testing.assert_array_equal(predictions(loaded, df), predictions(fitted, df))
     assert store.names("all/export").count("saved_model.pb") == 1
     state = store.names("all/state/tfos_ml")
-    assert sum(name.endswith("COMPLETE.json") for name in state) == 2
+    assert sum(name.endswith("state.json") for name in state) == 2
     assert not [name for name in [*state, *store.names("all/export")] if "partial" in name or "preflight" in name]
     assert epochs_logged(store, "all/logs") == [0, 1]
     assert store.keys == {ACCESS_KEY}
@@ -235,7 +235,7 @@ def test_a_checkpoint_that_is_refused_does_not_count(spark, store):
     assert time.monotonic() - began < TIME_LIMIT
     assert_no_secret(caught.value, caught.value.__dict__)
     store.heal()
-    assert sum(name.endswith("COMPLETE.json") for name in store.names(f"{place}/tfos_ml")) == 1
+    assert sum(name.endswith("state.json") for name in store.names(f"{place}/tfos_ml")) == 1
     resumed, whole = estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df), estimator(epochs=3).fit(df)
     assert resumed.summary.history == whole.summary.history
     assert resumed.summary.steps == 2 * ROWS // 50
@@ -244,7 +244,7 @@ def test_a_checkpoint_that_is_refused_does_not_count(spark, store):
 def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(spark, store):
     df = rows(spark)
     estimator(modelDir="s3a://bucket/unread", epochs=1, clusterSize=1).fit(df)
-    store.fail(lambda method, path: method == "GET" and path.endswith("/COMPLETE.json"), 403)
+    store.fail(lambda method, path: method == "GET" and path.endswith("/state.json"), 403)
     with pytest.raises(errors.ModelDirError, match="cannot be taken over") as caught:
         estimator(modelDir="s3a://bucket/unread", clusterSize=1).fit(df)
     assert_no_secret(caught.value)

@@ -1,6 +1,10 @@
+import contextlib
 import itertools
+import json
 import subprocess
+import tempfile
 import threading
+from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,46 +24,56 @@ def keras():
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    """Those of a run, by default of the only worker."""
+    """Those of a run."""
     from tfos_ml.keras.checkpoint import Checkpoints
-    from tfos_ml.keras.collectives import WorkerGroup
 
-    def checkpoints(run_id="run", uri=None, is_chief=True, rank=0):
-        return Checkpoints(str(tmp_path) if uri is None else uri, run_id, WorkerGroup(rank, 1, 60.0), is_chief)
-
-    return checkpoints
+    with contextlib.ExitStack() as stack:
+        yield lambda run_id="run": stack.enter_context(Checkpoints(str(tmp_path), run_id))
 
 
 @pytest.fixture
 def state_of():
     from tfos_ml.keras.checkpoint import TrainingState
 
-    def state_of(epoch, **changes):
+    def state_of(epoch, step=0, **changes):
         state = TrainingState(
             epoch=epoch,
+            step=step,
             stopped=False,
-            history=[{"loss": 1 / (e + 3), "val_loss": float(e)} for e in range(epoch)],
+            history=[{"loss": 1 / (e + 3), "val_loss": float("nan")} for e in range(epoch)],
+            elapsed=0.25,
             identity="model",
             fingerprint="rows",
-            shared=[np.full((2, 3), epoch, np.float32), np.array(epoch)],
-            own={"random": [epoch], "callbacks": [b"x", None]},
+            seeds=[np.array([epoch, 7], np.uint32)],
+            random={"python": (3, (1, 2), None), "numpy": ("MT19937", np.arange(4, dtype=np.uint32), 624, 0, 0.0)},
+            digest=11,
+            callbacks={"0": {"wait": 2, "best": np.float32(0.5), "names": {"a", "b"}}},
+            pickled=b"x",
         )
         return replace(state, **changes)
 
     return state_of
 
 
+def save(checkpoints, state, weights=b"weights"):
+    """Write a checkpoint and wait until it is there."""
+    checkpoints.weights_file().write_bytes(weights)
+    checkpoints.save(state)
+    checkpoints.wait()
+
+
 def folders(directory):
     return sorted(path.name for path in (directory / FOLDER).iterdir() if path.is_dir())
 
 
-def epoch_folder(directory, epoch, run_id="run"):
-    return directory / FOLDER / f"epoch-{epoch:05d}-{run_id}"
+def folder(directory, epoch, run_id="run", step=0):
+    return directory / FOLDER / f"epoch-{epoch:05d}-step-{step:06d}-{run_id}"
 
 
+FILES = ("state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5")
 DAMAGES = [
-    *itertools.product(["COMPLETE.json", "shared.npz", "worker-0.pkl"], ["missing", "truncated", "empty"]),
-    *itertools.product(["shared.npz", "worker-0.pkl"], ["changed"]),
+    *itertools.product(FILES, ["missing", "truncated", "empty"]),
+    *itertools.product(FILES[1:], ["changed"]),
 ]
 
 
@@ -77,75 +91,95 @@ def damage(folder, file, how):
         path.write_bytes(data)
 
 
-def assert_same(found, state):
-    assert {**vars(found), "shared": None} == {**vars(state), "shared": None}
-    assert len(found.shared) == len(state.shared)
-    for one, other in zip(found.shared, state.shared, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+def assert_same(found, state, weights=b"weights"):
+    assert found.weights.read_bytes() == weights
+    assert repr(found.state) == repr(state)  # as NaN is not equal to itself
 
 
 class TestCheckpoints:
     def test_come_back_as_they_were_saved(self, checkpoints, state_of):
-        checkpoints().save(state_of(3, stopped=True))
-        assert_same(checkpoints("next").load(), state_of(3, stopped=True))
+        state = state_of(3, 140, stopped=True)
+        save(checkpoints(), state, b"1234" * 500_000)
+        assert_same(checkpoints("next").load(), state, b"1234" * 500_000)
+
+    def test_the_furthest_one_is_taken_and_two_are_kept(self, checkpoints, state_of, tmp_path):
+        for epoch, step in ((0, 50), (0, 100), (1, 0), (1, 50)):
+            save(checkpoints(), state_of(epoch, step))
+        assert folders(tmp_path) == ["epoch-00001-step-000000-run", "epoch-00001-step-000050-run"]
+        assert_same(checkpoints().load(), state_of(1, 50))
 
     def test_of_two_attempts_the_later_one_writes_and_goes_on_from_what_counted(self, checkpoints, state_of, tmp_path):
         cut_off = checkpoints("first")
-        cut_off.save(state_of(1))
+        save(cut_off, state_of(1))
         restarted = checkpoints("second")
-        assert restarted.load().epoch == 1
+        assert restarted.load().state.epoch == 1
         with pytest.raises(SupersededError, match="taken over by a later attempt"):
-            cut_off.save(state_of(2))
-        restarted.save(state_of(2))
-        assert folders(tmp_path) == ["epoch-00001-first", "epoch-00002-second"]
+            save(cut_off, state_of(2))
+        save(restarted, state_of(2))
+        assert folders(tmp_path) == ["epoch-00001-step-000000-first", "epoch-00002-step-000000-second"]
 
     def test_what_a_cut_off_attempt_completes_late_is_passed_over(self, checkpoints, state_of, tmp_path):
         cut_off = checkpoints("first")
-        cut_off.save(state_of(1))
-        cut_off.save(state_of(5))
+        save(cut_off, state_of(1))
+        save(cut_off, state_of(5))
         late = tmp_path / "late"
-        epoch_folder(tmp_path, 5, "first").rename(late)
+        folder(tmp_path, 5, "first").rename(late)
         restarted = checkpoints("second")
-        assert restarted.load().epoch == 1
-        late.rename(epoch_folder(tmp_path, 5, "first"))
-        assert checkpoints("third").load().epoch == 1
+        assert restarted.load().state.epoch == 1
+        late.rename(folder(tmp_path, 5, "first"))
+        assert checkpoints("third").load().state.epoch == 1
 
-    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "uint32", "bool"])
+    def test_of_another_format_are_refused_by_name(self, checkpoints, state_of, tmp_path):
+        save(checkpoints(), state_of(1))
+        path = folder(tmp_path, 1) / "state.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 9}))
+        with pytest.raises(ModelDirError, match="checkpoint of format 9, written by another version"):
+            checkpoints().load()
+
+    def test_nothing_is_left_beside_the_directory(self, state_of, tmp_path, monkeypatch):
+        from tfos_ml.keras.checkpoint import Checkpoints
+
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+        (tmp_path / "scratch").mkdir()
+        with Checkpoints(str(tmp_path / "model"), "run") as checkpoints:
+            save(checkpoints, state_of(1))
+            assert checkpoints.load()
+        assert not list((tmp_path / "scratch").iterdir())
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "uint32", "bool"])
     def test_keep_every_dtype_and_shape(self, checkpoints, state_of, dtype):
-        arrays = [np.ones(shape, dtype) for shape in [(), (0,), (3,), (2, 1, 2)]]
-        checkpoints().save(state_of(1, shared=arrays))
-        assert_same(checkpoints().load(), state_of(1, shared=arrays))
+        import ml_dtypes
+
+        arrays = [np.ones(shape, getattr(ml_dtypes, dtype, dtype)) for shape in [(), (0,), (3,), (2, 1, 2)]]
+        save(checkpoints(), state_of(1, metrics=arrays))
+        found = checkpoints().load().state.metrics
+        assert [(a.dtype, a.shape, a.tobytes()) for a in found] == [(a.dtype, a.shape, a.tobytes()) for a in arrays]
 
     def test_that_a_full_directory_has_no_room_for_are_a_typed_error(self, checkpoints, state_of, tmp_path):
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], capture_output=True)
         if done.returncode:
             pytest.skip(f"nothing can be mounted here: {done.stderr}")
         try:
-            checkpoints().save(state_of(1))
+            save(checkpoints(), state_of(1))
             with pytest.raises(ModelDirError, match=rf"modelDir='{tmp_path}' cannot be written: .*No space left"):
-                checkpoints().save(state_of(2, shared=[np.zeros(1 << 18)]))
-            assert not list(epoch_folder(tmp_path, 2).glob("COMPLETE*"))
+                save(checkpoints(), state_of(2), bytes(1 << 21))
+            assert not list(folder(tmp_path, 2).glob("state*"))
         finally:
             subprocess.run(["umount", str(tmp_path)], check=True)
 
     @pytest.mark.parametrize(("file", "how"), DAMAGES)
     def test_that_are_damaged_give_way_to_the_one_before(self, checkpoints, state_of, tmp_path, file, how):
         for epoch in (1, 2):
-            checkpoints().save(state_of(epoch))
-        damage(epoch_folder(tmp_path, 2), file, how)
-        with pytest.warns(UserWarning, match="Checkpoint epoch-00002-run .* is incomplete and is skipped"):
+            save(checkpoints(), state_of(epoch))
+        damage(folder(tmp_path, 2), file, how)
+        with pytest.warns(UserWarning, match="Checkpoint epoch-00002-step-000000-run .* is incomplete and is skipped"):
             found = checkpoints().load()
         assert_same(found, state_of(1))
-
-    def test_of_fewer_workers_give_a_new_worker_the_random_states_of_another(self, checkpoints, state_of):
-        checkpoints().save(state_of(1))
-        assert_same(checkpoints(rank=1).load(), state_of(1))
 
 
 class TestModelDir:
     def test_directory_of_an_earlier_fit_is_taken(self, checkpoints, state_of, tmp_path):
-        checkpoints().save(state_of(1))
+        save(checkpoints(), state_of(1))
         (tmp_path / "notes.txt").touch()
         check_model_dir(str(tmp_path))
 
@@ -163,12 +197,12 @@ class TestModelDir:
 @pytest.fixture
 def passed_on(keras):
     """A callback made anew by `make`, with the state of another."""
-    from tfos_ml.keras.checkpoint import callback_state, set_callback_state
+    from tfos_ml.keras.callback_state import callback_states, set_callback_states
 
     def passed_on(callback, make):
-        states = callback_state([callback])
+        plain, pickled, _ = callback_states([callback])
         fresh = make()
-        set_callback_state([fresh], states)
+        set_callback_states({0: fresh}, plain, pickled)
         return fresh
 
     return passed_on
@@ -198,18 +232,39 @@ class TestCallbacks:
         assert second.model.stop_training
         assert not first.model.stop_training
 
-    def test_callback_that_cannot_be_pickled_begins_anew(self, keras, passed_on):
-        from tfos_ml.keras.checkpoint import callback_state
+    def test_what_is_not_plain_is_pickled_or_left_out_and_said(self, keras, passed_on):
+        from tfos_ml.keras.callback_state import callback_states
 
-        class Locked(keras.callbacks.Callback):
+        class Counting(keras.callbacks.Callback):
             def __init__(self):
                 super().__init__()
-                self.lock, self.count = threading.Lock(), 0
+                self.lock, self.count, self.seen = threading.Lock(), 0, deque()
 
-        first = Locked()
+        first = Counting()
         first.count = 5
-        assert callback_state([first]) == [None]
-        assert passed_on(first, Locked).count == 0
+        first.seen.append("a")
+        plain, _, notices = callback_states([first])
+        assert plain["0"]["count"] == 5
+        assert notices == [
+            "Counting: checkpoints have its ['seen'] pickled.",
+            "Counting: checkpoints are without its ['lock'], which cannot be pickled.",
+        ]
+        second = passed_on(first, Counting)
+        assert (second.count, list(second.seen)) == (5, ["a"])
+        assert second.lock is not first.lock
+
+    def test_keras_own_callbacks_are_plain(self, keras, tmp_path):
+        from tfos_ml.keras.callback_state import callback_states
+
+        made = [
+            keras.callbacks.EarlyStopping(),
+            keras.callbacks.ReduceLROnPlateau(),
+            keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras")),
+            keras.callbacks.LearningRateScheduler(lambda epoch: 0.1),
+            keras.callbacks.TerminateOnNaN(),
+        ]
+        _, pickled, notices = callback_states(made)
+        assert (pickled, notices) == (b"", [])
 
 
 class TestVariables:
@@ -220,14 +275,42 @@ class TestVariables:
         model.optimizer.build(model.trainable_variables)
         return model
 
-    def test_states_of_seed_generators_are_a_workers_own(self, model):
-        from tfos_ml.keras.checkpoint import split_variables
+    def test_weights_come_back_with_the_optimizers_state(self, keras, model, tmp_path):
+        from tfos_ml.keras.training_state import digest_of, load_weights, save_weights, split_variables
 
-        _, own = split_variables(model)
-        assert [id(v) for v in own] == [id(model.layers[-1].seed_generator.state)]
+        model.fit(np.ones((8, 3)), np.ones((8, 2)), verbose=0)
+        path = tmp_path / "model.weights.h5"
+        assert save_weights(model, path) == []
+        before, digest = [np.asarray(v) for v in split_variables(model)[0]], digest_of(model)
+        model.fit(np.ones((8, 3)), np.ones((8, 2)), verbose=0)
+        load_weights(model, path, [], digest)
+        for variable, value in zip(split_variables(model)[0], before, strict=True):
+            np.testing.assert_array_equal(np.asarray(variable), value)
+
+    def test_variables_that_keras_does_not_save_are_saved_all_the_same(self, keras, tmp_path):
+        from tfos_ml.keras.training_state import digest_of, load_weights, save_weights
+
+        class Forgetful(keras.layers.Dense):
+            def save_own_variables(self, store):
+                store["0"] = self.kernel
+
+            def load_own_variables(self, store):
+                self.kernel.assign(store["0"])
+
+        model = keras.Sequential([keras.layers.Input((3,)), Forgetful(2)])
+        model.compile("sgd", "mse")
+        model.optimizer.build(model.trainable_variables)
+        path = tmp_path / "model.weights.h5"
+        model.layers[0].bias.assign([1.0, 2.0])
+        variables, digest = save_weights(model, path), digest_of(model)
+        model.layers[0].bias.assign([0.0, 0.0])
+        with pytest.raises(ModelError, match="does not restore all variables"):
+            load_weights(model, path, [], digest)
+        load_weights(model, path, variables, digest)
+        assert model.layers[0].bias.numpy().tolist() == [1.0, 2.0]
 
     def test_of_another_model_are_refused(self, model):
-        from tfos_ml.keras.checkpoint import assign_all
+        from tfos_ml.keras.training_state import assign_all
 
         kernel, bias = model.trainable_variables
         assign_all([kernel, bias], [np.ones((3, 2)), np.ones(2)])

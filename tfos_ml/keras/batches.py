@@ -43,7 +43,8 @@ class TrainingData:
     """Training and validation rows of one worker.
 
     ``train`` and ``validation`` know which rows are in which step. ``current_epoch``, set before each epoch, determines
-    the order of rows. `class_weight` has the weights of rows by the class of their label; empty for none.
+    the order of rows. The epoch begins with ``first_step``, 0 unless a training resumes within it. `class_weight` has
+    the weights of rows by the class of their label; empty for none.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class TrainingData:
         self._class_weight = class_weight
         self._schema = ctx.schema
         self._pad_value = ctx.settings.pad_value
-        self.current_epoch = 0
+        self.current_epoch = self.first_step = 0
         self._names_inputs = False
         self._rows = WorkerRows(ctx, group)
         self._inputs = input_specs(model, self._schema, self._rows.shapes)
@@ -137,7 +138,7 @@ class TrainingData:
         names = [self._schema.columns[i].name for i in self._schema.of("weight")]
         return names or (["weight"] if self._class_weight and train else [])
 
-    def dataset(self, stream: str) -> tf.data.Dataset:
+    def dataset(self, stream: str, has_cardinality: bool = True) -> tf.data.Dataset:
         """One pass over the rows of a stream, in the order of ``current_epoch``."""
         train = stream == "train"
         shuffled = train and self._ctx.settings.shuffle
@@ -151,6 +152,8 @@ class TrainingData:
             lambda: self.current_epoch,
             functools.partial(self._gather, train=train),
             _padded_spec(spec),
+            lambda: self.first_step if train else 0,
+            has_cardinality,
         )
         if not any(tensor.ragged for tensor in self._inputs.values()):
             return dataset

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -12,8 +13,8 @@ import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteTrainingError
 from tfos_ml.keras.batches import TrainingData
-from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter
+from tfos_ml.keras.collectives import Array, WorkerGroup
+from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter, metric_variables
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.sync import LayerState, MetricSums, numbers
 from tfos_ml.worker.global_batches import GlobalBatches
@@ -31,12 +32,12 @@ CHIEF_ONLY = (
 _QUIET = (*CHIEF_ONLY, keras.callbacks.History, keras.callbacks.ProgbarLogger, keras.callbacks.EarlyStopping)
 
 
-def of_this_worker(callbacks: Sequence[Any], is_chief: bool) -> list[Any]:
-    """The user's callbacks for this worker: those that write files run only on the chief.
+def runs_here(callback: Any, is_chief: bool) -> bool:
+    """Whether a callback of the user's runs on this worker: those that write files run only on the chief.
 
     Other callbacks can request this with an attribute ``chief_only = True``.
     """
-    return [c for c in callbacks if is_chief or not getattr(c, "chief_only", isinstance(c, CHIEF_ONLY))]
+    return is_chief or not getattr(callback, "chief_only", isinstance(callback, CHIEF_ONLY))
 
 
 def acts_on_batches(callbacks: Sequence[Any]) -> bool:
@@ -51,6 +52,15 @@ def acts_on_batches(callbacks: Sequence[Any]) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class Resumed:
+    """Where a training resumes within an epoch, and the states of its metrics there, on the chief."""
+
+    epoch: int
+    step: int
+    metrics: Sequence[Array]
+
+
 class EpochState:
     """The state that the first and the last callback share."""
 
@@ -61,6 +71,8 @@ class EpochState:
         self.data = data
         self.parallel = parallel
         self.train, self.test = train, test
+        self.resumed: Resumed | None = None
+        self.ends_early = False  # whether Keras would look for further batches after the last step
         self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
         self.replaced_in_test: dict[str, float] = {}
 
@@ -69,7 +81,8 @@ class EpochState:
         pass_counter, batches = (
             (self.train, self.data.train) if stream == "train" else (self.test, self.data.validation)
         )
-        pass_counter.rewind(*batches.in_steps(self.data.seed(stream), epoch))
+        first_step = self.data.first_step if stream == "train" else 0
+        pass_counter.rewind(*batches.in_steps(self.data.seed(stream), epoch), first_step)
 
 
 class EpochStartSync(keras.callbacks.Callback):
@@ -84,6 +97,11 @@ class EpochStartSync(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         state = self._state
         state.data.current_epoch = epoch
+        resumed = state.resumed if state.resumed is not None and state.resumed.epoch == epoch else None
+        state.data.first_step = resumed.step if resumed else 0
+        if resumed:
+            for variable, value in zip(metric_variables(self.model), resumed.metrics, strict=False):
+                variable.assign(value)
         state.begin_pass("train", epoch)
         state.parallel.bad_step.assign(NO_STEP)
         state.replaced, state.replaced_in_test = {}, {}
@@ -97,6 +115,8 @@ class EpochStartSync(keras.callbacks.Callback):
             logs["loss"] = float("nan")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._state.ends_early:
+            self._state.ends_early = self.model.stop_training = False
         logs.update(self._state.replaced)
         logs.update({f"val_{name}": value for name, value in self._state.replaced_in_test.items()})
 
@@ -104,8 +124,9 @@ class EpochStartSync(keras.callbacks.Callback):
 class EpochEndSync(keras.callbacks.Callback):
     """The last callback: synchronizes the workers at the end of each pass.
 
-    ``epoch_done(epoch, logs, seconds, stopped)`` is called when an epoch has ended on all workers. `agree_on_batches`
-    is whether callbacks may stop the training within an epoch; `seed` is the seed of the shuffle.
+    ``epoch_done(epoch, logs, seconds, stopped)`` is called when an epoch has ended on all workers, and
+    ``steps_done(epoch, steps, seconds)`` after every `steps_between` steps within it. `agree_on_batches` is whether
+    callbacks may stop the training within an epoch; `seed` is the seed of the shuffle.
     """
 
     def __init__(
@@ -119,6 +140,9 @@ class EpochEndSync(keras.callbacks.Callback):
         seed: int | None,
         epoch_done: Callable[[int, dict[str, float], float, bool], None],
         weights: WeightWatch,
+        steps_done: Callable[[int, int, float], None],
+        steps_between: int | None,
+        elapsed: float,
     ):
         super().__init__()
         self._state = state
@@ -129,23 +153,38 @@ class EpochEndSync(keras.callbacks.Callback):
         self._epoch_done = epoch_done
         self._weights = weights
         self._metrics, self._validation_metrics = metrics, validation_metrics
+        self._steps_done, self._steps_between = steps_done, steps_between
+        self._elapsed = elapsed  # seconds of the epoch in which the training resumes
         self._began = 0.0
-        self._epoch = 0
+        self._epoch = self._step = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch, self._began = epoch, time.monotonic()
+        self._epoch, self._step = epoch, self._state.data.first_step
+        self._began, self._elapsed = time.monotonic() - self._elapsed, 0.0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._agree_on_batches:
             self._agree_to_stop()
-        if batch >= self._state.data.train.steps - 1 or (self._agree_on_batches and self.model.stop_training):
+        first, steps = self._state.data.first_step, self._state.data.train.steps
+        before, self._step = self._step, min(first + batch + 1, steps)
+        stops = self._agree_on_batches and self.model.stop_training
+        if self._step == steps or stops:
+            self._end_pass(logs)
+            if first and not self.model.stop_training:
+                self._state.ends_early = self.model.stop_training = True
+        elif self._steps_between and _crosses(self._epoch * steps, before, self._step, self._steps_between):
             if self._raises_on_nan:
                 self._check_finite()
-            batches = self._state.data.train
-            self._state.replaced = self._bring_together(self._metrics, batches, self._seed, logs or {})
-            self._layer_state.bring_together(len(batches) / batches.total)
-            if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
-                self._weights.check(self._epoch)
+            self._steps_done(self._epoch, self._step, time.monotonic() - self._began)
+
+    def _end_pass(self, logs: Any) -> None:
+        if self._raises_on_nan:
+            self._check_finite()
+        batches = self._state.data.train
+        self._state.replaced = self._bring_together(self._metrics, batches, self._seed, logs or {})
+        self._layer_state.bring_together(len(batches) / batches.total)
+        if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
+            self._weights.check(self._epoch)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         batches = self._state.data.validation
@@ -193,3 +232,8 @@ class EpochEndSync(keras.callbacks.Callback):
         self._agree_to_stop()
         values = numbers(logs or {})
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)
+
+
+def _crosses(start: int, before: int, after: int, every: int) -> bool:
+    """Whether a multiple of a number lies among the steps from `before` to `after`, counted from `start`."""
+    return (start + after) // every > (start + before) // every

@@ -1,55 +1,85 @@
-"""The training state after each epoch, written atomically.
+"""The training state at some steps, written atomically by the chief.
 
-``modelDir/tfos_ml/epoch-00003-<run>/`` contains the variables that all workers share (written by the chief), one file
-for each worker (state of random generators and callbacks), and ``COMPLETE.json`` with the checksums of the other files,
-which is written last. A directory without it, or with files that do not match it, does not count; then the one before
-is used. The last two complete directories are kept.
+``modelDir/tfos_ml/epoch-00003-step-000000-<run>/`` contains
 
-``.keras`` files cannot serve as checkpoints, since they lack the state of seed generators.
+- ``model.weights.h5``: the variables of the model and its optimizers, as Keras itself writes and loads them;
+- ``arrays.npz``, and ``callbacks.pkl`` if a callback has state that is not plain;
+- ``state.json``: everything else, and the checksums of the other files. It is written last.
+
+A directory without it, or with files that do not match it, does not count; then the one before is used. The last two
+complete directories are kept.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import pickle
-import random
+import re
+import shutil
+import tempfile
+import threading
 import warnings
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-import cloudpickle
-import keras
-import numpy as np
 from pyarrow import fs
 
 from tfos_ml.common.filesystems import StorageError, open_uri, storage_errors
 from tfos_ml.common.redact import redact
-from tfos_ml.errors import ModelDirError, ModelError
-from tfos_ml.keras.collectives import Array, WorkerGroup
+from tfos_ml.errors import ModelDirError
+from tfos_ml.keras import state_codec
 from tfos_ml.keras.fence import Fence
 from tfos_ml.keras.model_dir import FOLDER
-from tfos_ml.worker import keras_privates
+from tfos_ml.keras.state_codec import Array
 
 KEPT = 2
-_COMPLETE = "COMPLETE.json"
-_SHARED = "shared.npz"
+STATE, ARRAYS, PICKLED, WEIGHTS = "state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5"
+FORMAT = 1  # of what the files contain
+_BLOCK = 1 << 20
+_NAME = re.compile(r"epoch-(\d+)-step-(\d+)-")
 
 
 @dataclass
 class TrainingState:
-    """Everything that the rest of a training depends on."""
+    """Everything that the rest of a training depends on, but for the variables in the file of weights."""
 
     epoch: int  # number of completed epochs
+    step: int  # number of completed steps of the next epoch
     stopped: bool  # whether a callback has ended the training
     history: list[dict[str, float]]  # logs of each epoch
+    elapsed: float  # seconds of the next epoch
     identity: str  # fingerprint of the model and its settings
     fingerprint: str  # of the input
-    shared: list[Array]  # variables that are equal on all workers
-    own: dict[str, Any] = field(default_factory=dict)  # this worker's: other variables, random generators, callbacks
+    seeds: list[Array]  # states of Keras's seed generators
+    random: dict[str, Any]  # states of the generators of Python and NumPy
+    digest: int  # of the variables
+    metrics: list[Array] = field(default_factory=list)  # states of the metrics after these steps, for all rows
+    variables: list[Array] = field(default_factory=list)  # all, if the file of weights lacks some
+    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)  # attributes by the callback's number
+    pickled: bytes = b""  # further attributes
+
+    def to_files(self) -> dict[str, bytes]:
+        """Contents of files by name."""
+        fields = {name: getattr(self, name) for name in asdict(self) if name != "pickled"}
+        text, arrays = state_codec.dumps(fields)
+        return {STATE: text.encode(), ARRAYS: arrays, **({PICKLED: self.pickled} if self.pickled else {})}
+
+    @classmethod
+    def from_files(cls, files: dict[str, bytes]) -> TrainingState:
+        """The reverse of :meth:`to_files`."""
+        fields = state_codec.loads(files[STATE].decode(), files[ARRAYS])
+        return cls(**fields, pickled=files.get(PICKLED, b""))
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that was read."""
+
+    state: TrainingState
+    weights: Path  # a copy of the file
 
 
 class DamagedError(ValueError):
@@ -57,42 +87,75 @@ class DamagedError(ValueError):
 
 
 class Checkpoints:
-    """The checkpoints of one ``modelDir``, which all workers must reach; the chief writes what all share."""
+    """The checkpoints of one ``modelDir``, as a context manager; used by the chief.
 
-    def __init__(self, uri: str, run_id: str, group: WorkerGroup, is_chief: bool):
+    They are written by a thread. What goes wrong there is raised by the next call, or by the end of the context.
+    """
+
+    def __init__(self, uri: str, run_id: str):
         self._uri = uri
         self._fs, path = open_uri(uri)
         self._root = f"{path.rstrip('/')}/{FOLDER}"
         self._run_id = run_id
-        self._group = group
-        self._is_chief = is_chief
         self._fence: Fence | None = None
+        self._writer: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._scratch = Path(tempfile.mkdtemp(prefix="tfos_ml-checkpoint-"))
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        try:
+            with contextlib.nullcontext() if error is None else contextlib.suppress(Exception):
+                self.wait()
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    # Writing
+
+    def weights_file(self) -> Path:
+        """Where to put the weights before :meth:`save`."""
+        self.wait()
+        return self._scratch / WEIGHTS
 
     def save(self, state: TrainingState) -> None:
-        """Write a checkpoint; called by all workers together.
+        """Begin to write a checkpoint of a state, which does not change any more, and of the :meth:`weights_file`.
 
-        On the chief, raises ``SupersededError`` if a later attempt has taken over the directory. Raises
-        ``ModelDirError`` if the store fails; what is written by then does not count.
+        Raises ``SupersededError`` if a later attempt has taken over the directory, and ``ModelDirError`` if the store
+        fails; what is written by then does not count.
         """
-        with _store_errors(self._uri, "written"):
-            self._save(state)
+        self.wait()
+        self._writer = threading.Thread(target=self._write_guarded, args=(state,), name="tfos_ml-checkpoint")
+        self._writer.start()
 
-    def _save(self, state: TrainingState) -> None:
-        name = f"epoch-{state.epoch:05d}-{self._run_id}"
+    def wait(self) -> None:
+        """Wait until the last checkpoint is written; raises as :meth:`save`."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _write_guarded(self, state: TrainingState) -> None:
+        try:
+            with _store_errors(self._uri, "written"):
+                self._write_all(state)
+        except BaseException as error:  # for the training's thread
+            self._failure = error
+
+    def _write_all(self, state: TrainingState) -> None:
+        name = f"epoch-{state.epoch:05d}-step-{state.step:06d}-{self._run_id}"
+        self._taken()
         self._fs.create_dir(f"{self._root}/{name}", recursive=True)
-        files = [*(_own_file(rank) for rank in range(self._group.size)), _SHARED]
-        checksums = np.zeros(len(files), np.int64)
-        mine = _own_file(self._group.rank)
-        checksums[self._group.rank] = self._write(f"{name}/{mine}", cloudpickle.dumps(state.own))
-        if self._is_chief:
-            checksums[-1] = self._write(f"{name}/{_SHARED}", _pack(state.shared))
-        (checksums,) = self._group.sum_arrays([checksums])  # all have written when this is known
-        if self._is_chief:
-            self._taken().check()
-            about = {k: getattr(state, k) for k in ("epoch", "stopped", "history", "identity", "fingerprint")}
-            about["files"] = dict(zip(files, checksums.tolist(), strict=True))
-            self._write(f"{name}/{_COMPLETE}", json.dumps(about).encode())
-            self._remove_old()
+        contents = state.to_files()
+        text = contents.pop(STATE).decode()
+        checksums = {WEIGHTS: self._copy(f"{name}/{WEIGHTS}", self._scratch / WEIGHTS)}
+        checksums |= {file: self._write(f"{name}/{file}", data) for file, data in contents.items()}
+        self._taken().check()
+        self._write(f"{name}/{STATE}", json.dumps({"format": FORMAT, "files": checksums, "state": text}).encode())
+        self._remove_old()
 
     def _write(self, path: str, data: bytes) -> int:
         """Write a file under another name first; returns a checksum of its content and length."""
@@ -101,6 +164,16 @@ class Checkpoints:
             stream.write(data)
         self._fs.move(f"{target}.partial", target)
         return _checksum(data)
+
+    def _copy(self, path: str, source: Path) -> int:
+        """Write a local file as :meth:`_write` does, block by block."""
+        target, crc = f"{self._root}/{path}", 0
+        with open(source, "rb") as file, self._fs.open_output_stream(f"{target}.partial") as stream:
+            while block := file.read(_BLOCK):
+                crc = zlib.crc32(block, crc)
+                stream.write(block)
+        self._fs.move(f"{target}.partial", target)
+        return crc << 30 ^ source.stat().st_size
 
     def _taken(self) -> Fence:
         """The claim of this attempt to the directory; it continues from the checkpoints that count now."""
@@ -115,8 +188,8 @@ class Checkpoints:
     def _names(self) -> list[str]:
         """Directories of checkpoints, newest first."""
         infos = self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
-        dirs = [i for i in infos if i.type == fs.FileType.Directory and i.base_name.startswith("epoch-")]
-        dirs.sort(key=lambda i: (i.base_name.split("-")[1], i.mtime_ns or 0), reverse=True)
+        dirs = [i for i in infos if i.type == fs.FileType.Directory and _NAME.match(i.base_name)]
+        dirs.sort(key=lambda i: (*_position(i.base_name), i.mtime_ns or 0), reverse=True)
         return [i.base_name for i in dirs]
 
     def _remove_old(self) -> None:
@@ -125,55 +198,47 @@ class Checkpoints:
         for name in self._names():
             if complete == KEPT or not self._taken().counts(name):
                 self._fs.delete_dir(f"{self._root}/{name}")
-            elif self._fs.get_file_info(f"{self._root}/{name}/{_COMPLETE}").type == fs.FileType.File:
+            elif self._fs.get_file_info(f"{self._root}/{name}/{STATE}").type == fs.FileType.File:
                 complete += 1
 
-    def load(self) -> TrainingState | None:
-        """The newest complete checkpoint, the same on all workers; None if there is none.
+    # Reading
 
-        Raises ``ModelError`` if some worker cannot read what the chief can, and on the chief ``SupersededError`` if a
-        later attempt comes meanwhile, and ``ModelDirError`` if the store fails.
+    def load(self) -> Found | None:
+        """The newest complete checkpoint; None if there is none.
+
+        Raises ``SupersededError`` if a later attempt comes meanwhile, and ``ModelDirError`` if the store fails.
         """
-        text = ""
-        if self._is_chief:
-            with _store_errors(self._uri, "taken over"):
-                self._taken()
-                text = self._newest()
-        text = self._group.broadcast_text(text, self._is_chief)
-        if not text:
-            return None
-        about = json.loads(text)
-        files, name = about.pop("files"), about.pop("name")
-        state, problem = None, ""
-        try:
-            shared = _unpack(self._read(f"{name}/{_SHARED}", files[_SHARED]))
-            last_rank = len(files) - 2  # there is one file for each worker, and the shared one
-            mine = _own_file(min(self._group.rank, last_rank))  # a new worker takes the random states of another
-            own = _unpickle(self._read(f"{name}/{mine}", files[mine]))
-            state = TrainingState(**about, shared=shared, own=own)
-        except (OSError, DamagedError) as error:
-            problem = redact(error)
-        if self._group.largest(0.0 if state is not None else 1.0):
-            raise ModelError(
-                f"modelDir={redact(self._uri)!r} holds a checkpoint of epoch {about['epoch']} that not every worker "
-                f"can read {problem}. Put modelDir on storage that all nodes reach alike."
-            )
-        return state
+        self.wait()
+        with _store_errors(self._uri, "taken over"):
+            for name in filter(self._taken().counts, self._names()):
+                try:
+                    return self._read_all(name)
+                except (FileNotFoundError, ValueError, KeyError, TypeError) as error:  # and no error of a store
+                    warnings.warn(
+                        f"Checkpoint {name} in {redact(self._uri)} is incomplete and is skipped: {redact(error)}",
+                        stacklevel=2,
+                    )
+        return None
 
-    def _newest(self) -> str:
-        for name in filter(self._taken().counts, self._names()):
-            try:
-                with self._fs.open_input_stream(f"{self._root}/{name}/{_COMPLETE}") as stream:
-                    about = json.loads(stream.read())
-                for file, checksum in about["files"].items():
-                    self._read(f"{name}/{file}", checksum)
-                return json.dumps({**about, "name": name})
-            except (FileNotFoundError, ValueError, KeyError) as error:  # and no error of a store that fails
-                warnings.warn(
-                    f"Checkpoint {name} in {redact(self._uri)} is incomplete and is skipped: {redact(error)}",
-                    stacklevel=2,
-                )
-        return ""
+    def _read_all(self, name: str) -> Found:
+        with self._fs.open_input_stream(f"{self._root}/{name}/{STATE}") as stream:
+            about = json.loads(stream.read())
+        if about["format"] != FORMAT:
+            raise ModelDirError(
+                f"modelDir={redact(self._uri)!r} has a checkpoint of format {about['format']}, written by another "
+                f"version of tfos_ml; this one reads format {FORMAT}. Choose another modelDir."
+            )
+        checksums = about["files"]
+        files = {file: self._read(f"{name}/{file}", checksums[file]) for file in checksums if file != WEIGHTS}
+        state = TrainingState.from_files({**files, STATE: about["state"].encode()})
+        copy, crc = self._scratch / f"resumed-{WEIGHTS}", 0
+        with self._fs.open_input_stream(f"{self._root}/{name}/{WEIGHTS}") as stream, open(copy, "wb") as file:
+            while block := stream.read(_BLOCK):
+                crc = zlib.crc32(block, crc)
+                file.write(block)
+        if crc << 30 ^ copy.stat().st_size != checksums[WEIGHTS]:
+            raise DamagedError(f"{name}/{WEIGHTS} is damaged")
+        return Found(state, copy)
 
     def _read(self, path: str, checksum: int) -> bytes:
         with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
@@ -195,89 +260,12 @@ def _store_errors(uri: str, what: str) -> Iterator[None]:
         ) from None
 
 
-def _own_file(rank: int) -> str:
-    return f"worker-{rank}.pkl"
+def _position(name: str) -> tuple[int, int]:
+    """The epoch and the step in the name of a checkpoint."""
+    match = _NAME.match(name)
+    assert match is not None
+    return int(match[1]), int(match[2])
 
 
 def _checksum(data: bytes) -> int:
     return zlib.crc32(data) << 30 ^ len(data)
-
-
-def _pack(arrays: list[Array]) -> bytes:
-    file = io.BytesIO()
-    named: dict[str, Any] = {f"a{i}": _plain(a) for i, a in enumerate(arrays)}
-    np.savez(file, **named)
-    return file.getvalue()
-
-
-def _plain(array: Array) -> Array:
-    """An array of a dtype that ``npz`` supports; bfloat16 is widened without loss."""
-    return array if array.dtype.kind in "fiub" else array.astype(np.float32)
-
-
-def _unpack(data: bytes) -> list[Array]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return [arrays[f"a{i}"] for i in range(len(arrays.files))]
-
-
-# The parts of a state
-
-
-def split_variables(model: keras.Model) -> tuple[list[Any], list[Any]]:
-    """Variables that are saved with a model, and the states of its seed generators."""
-    variables = [*model.variables, *(v for o in keras_privates.optimizers(model) for v in o.variables)]
-    own = keras_privates.seed_states(model)
-    return [v for v in variables if all(v is not seed for seed in own)], own
-
-
-def assign_all(variables: list[Any], arrays: list[Array]) -> None:
-    """Set variables to arrays, in order."""
-    if [tuple(v.shape) for v in variables] != [a.shape for a in arrays]:
-        raise ModelError("The checkpoint in modelDir is of another model. Choose another modelDir.")
-    for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
-
-
-def random_state() -> dict[str, Any]:
-    """State of Python's and NumPy's global random generators."""
-    return {"python": random.getstate(), "numpy": np.random.get_state()}
-
-
-def set_random_state(state: dict[str, Any]) -> None:
-    """The reverse of :func:`random_state`."""
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-
-
-def callback_state(callbacks: list[Any]) -> list[bytes | None]:
-    """Each callback's attributes, pickled; None for one that cannot be."""
-    states: list[bytes | None] = []
-    for callback in callbacks:
-        kept = {k: v for k, v in vars(callback).items() if k not in ("_model", "model", "params") and _is_state(v)}
-        try:
-            states.append(cloudpickle.dumps(kept))
-        except Exception:  # open files, threads: such a callback starts over
-            states.append(None)
-    return states
-
-
-def _is_state(value: Any) -> bool:
-    """Whether a value is data, or a function that can be found by name; not a closure with its own state."""
-    if not callable(value):
-        return True
-    try:
-        return bool(pickle.dumps(value))
-    except Exception:
-        return False
-
-
-def set_callback_state(callbacks: list[Any], states: list[bytes | None]) -> None:
-    """The reverse of :func:`callback_state`."""
-    for callback, state in zip(callbacks, states, strict=True):
-        if state is not None:
-            vars(callback).update(_unpickle(state))
-
-
-def _unpickle(data: bytes) -> Any:
-    """Unpickle what this package has written to ``modelDir``, which must be as trustworthy as the program itself."""
-    return pickle.loads(data)  # noqa: S301

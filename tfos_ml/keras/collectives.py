@@ -257,14 +257,19 @@ class WorkerGroup:
         """The arrays of the worker with `is_source`, on all workers."""
         return self.sum_arrays([a if is_source else np.zeros_like(a) for a in arrays])
 
+    def broadcast_bytes(self, data: bytes, is_source: bool) -> bytes:
+        """The bytes of the worker with `is_source`, on all workers."""
+        if self.size == 1:
+            return data
+        (length,) = self.broadcast_arrays([np.array([len(data)], np.int64)], is_source)
+        words = np.zeros(-(-int(length[0]) // 4), np.int32)
+        if is_source:
+            words.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
+        return self.broadcast_arrays([words], is_source)[0].tobytes()[: int(length[0])] if len(words) else b""
+
     def broadcast_text(self, text: str, is_source: bool) -> str:
         """The text of the worker with `is_source`, on all workers."""
-        data = np.frombuffer(text.encode() if is_source else b"", dtype=np.uint8).astype(np.int32)
-        (length,) = self.broadcast_arrays([np.array([len(data)], np.int64)], is_source)
-        if not length[0]:
-            return ""
-        (codes,) = self.broadcast_arrays([data if is_source else np.zeros(length[0], np.int32)], is_source)
-        return bytes(codes.astype(np.uint8)).decode()
+        return self.broadcast_bytes(text.encode() if is_source else b"", is_source).decode()
 
     def largest(self, value: float) -> float:
         """The maximum over workers of a number."""

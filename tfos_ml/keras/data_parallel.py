@@ -113,9 +113,9 @@ class PassCounter:
         self._places = tf.Variable(np.zeros(0, np.int32), trainable=False, shape=[None])  # within their steps
         self._ends = tf.Variable(np.zeros(-(-total // batch_size) + 1, np.int64), trainable=False)
 
-    def rewind(self, places: Int64s, sizes: Int64s) -> None:
+    def rewind(self, places: Int64s, sizes: Int64s, first_step: int = 0) -> None:
         """Begin a new pass: `places` of this worker's rows among all, ascending, and how many of them each step has."""
-        self.next_step.assign(0)
+        self.next_step.assign(first_step)
         self._places.assign((places % self.batch_size).astype(np.int32))
         self._ends.assign(np.concatenate([[0], np.cumsum(sizes)]))
 

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,24 +25,28 @@ from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import adapt
 from tfos_ml.keras.batch_statistics import is_batch_normalization
 from tfos_ml.keras.batches import TrainingData, fingerprint, padded_lengths
-from tfos_ml.keras.callbacks import EpochEndSync, EpochStartSync, EpochState, acts_on_batches, of_this_worker
-from tfos_ml.keras.checkpoint import (
-    Checkpoints,
-    TrainingState,
-    assign_all,
-    callback_state,
-    random_state,
-    set_callback_state,
-    set_random_state,
-    split_variables,
-)
-from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules
+from tfos_ml.keras.callback_state import callback_states, set_callback_states
+from tfos_ml.keras.callbacks import EpochEndSync, EpochStartSync, EpochState, Resumed, acts_on_batches, runs_here
+from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
+from tfos_ml.keras.collectives import Array, WorkerGroup
+from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules, metric_variables
 from tfos_ml.keras.dry_run import find_rules
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.first_batch import check_first_batch
 from tfos_ml.keras.model_source import WEIGHTS_FILE
 from tfos_ml.keras.sync import LayerState, MetricSums
+from tfos_ml.keras.training_state import (
+    assign_all,
+    digest_of,
+    load_weights,
+    optimizer_scalars,
+    random_state,
+    save_weights,
+    set_random_state,
+    split_variables,
+    start_alike,
+)
+from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.worker import keras_privates
 from tfos_ml.worker.global_batches import GlobalBatches
 
@@ -97,7 +101,7 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     data = TrainingData(ctx, group, model, task.description, task.class_weight)
     _build(model, data, task)
     _settle_execution(model, group, notices)
-    _start_alike(model, group, ctx)
+    start_alike(model, group, ctx.is_chief)
     notices += check_first_batch(model, data, task.description)
     notices += _prepare_export(model, data, task, ctx)
     rules = find_rules(model, data, group)
@@ -179,15 +183,6 @@ def _settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> Non
         model.run_eagerly = False
 
 
-def _start_alike(model: Any, group: WorkerGroup, ctx: NodeContext) -> None:
-    """All workers get the chief's variables, and the states of its seed generators."""
-    shared, seeds = split_variables(model)
-    variables = [*shared, *seeds, keras_privates.global_seed_state()]
-    arrays = group.broadcast_arrays([np.asarray(v) for v in variables], ctx.is_chief)
-    if not ctx.is_chief:
-        assign_all(variables, arrays)
-
-
 class _Training:
     """One run of ``Model.fit``, from the last checkpoint if there is one."""
 
@@ -205,16 +200,16 @@ class _Training:
         self._task, self._ctx, self._group, self._model, self._data = task, ctx, group, model, data
         self._notices = notices
         tensorboard = [keras.callbacks.TensorBoard(ctx.log_dir, write_graph=False)] if _wants_logs(task, ctx) else []
-        self._callbacks = of_this_worker([*task.callbacks, *tensorboard], ctx.is_chief)
+        self._callbacks = {
+            number: callback
+            for number, callback in enumerate([*task.callbacks, *tensorboard])
+            if runs_here(callback, ctx.is_chief)
+        }
         self._seed = ctx.settings.seed if ctx.settings.shuffle else None
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
-        self._checkpoints: Checkpoints | None = None
-        self._identity = ""
-        if ctx.checkpoint_dir:
-            store = ctx.settings.model_store or ctx.checkpoint_dir
-            self._checkpoints = Checkpoints(store, ctx.run_id, group, ctx.is_chief)
-            self._identity = _identity(model, ctx)
+        self._checkpoints: Checkpoints | None = None  # on the chief
+        self._identity = _identity(model, ctx) if ctx.checkpoint_dir else ""
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -223,6 +218,14 @@ class _Training:
 
     def run(self) -> None:
         """Train the remaining epochs."""
+        uri = self._ctx.settings.model_store or self._ctx.checkpoint_dir
+        if not (uri and self._ctx.is_chief):
+            self._run()
+            return
+        with Checkpoints(uri, self._ctx.run_id) as self._checkpoints:
+            self._run()
+
+    def _run(self) -> None:
         state = self._load()
         train, test = self._pass_counter("train", self._data.train), self._pass_counter("test", self._data.validation)
         parallel = DataParallel(self._model, self._group, train, test, self._rules)
@@ -242,17 +245,30 @@ class _Training:
             seed=self._seed,
             epoch_done=self._epoch_done,
             weights=WeightWatch(self._model),
+            steps_done=self._steps_done,
+            steps_between=self._ctx.settings.checkpoint_steps,
+            elapsed=0.0 if state is None else state.elapsed,
         )
-        resume = [_Resume(self._callbacks, state)] if state is not None else []
+        resume, has_cardinality = [], True
+        if state is not None:
+            resume = [_Resume(self._model, self._callbacks, state)]
+            if state.step:
+                has_cardinality = self._model.steps_per_execution == 1  # else Keras reads beyond the last step
+                epochs.resumed = Resumed(state.epoch, state.step, state.metrics if self._ctx.is_chief else [])
         first = 0 if state is None else state.epoch
         if state is not None and state.stopped:
             first = max(first, self._ctx.epochs)
         try:
             self._model.fit(
-                self._data.dataset("train"),
+                self._data.dataset("train", has_cardinality),
                 epochs=max(self._ctx.epochs, first),
                 initial_epoch=first,
-                callbacks=[EpochStartSync(epochs, layer_state, stops_on_nan), *self._callbacks, *resume, closing],
+                callbacks=[
+                    EpochStartSync(epochs, layer_state, stops_on_nan),
+                    *self._callbacks.values(),
+                    *resume,
+                    closing,
+                ],
                 validation_data=self._data.dataset("validation") if self._data.validation.total else None,
                 shuffle=False,
                 verbose=0,
@@ -284,9 +300,15 @@ class _Training:
             self._notices.append(self._data.shuffle_notice)
 
     def _load(self) -> TrainingState | None:
-        state = self._checkpoints.load() if self._checkpoints else None
-        if state is None:
+        """The state to resume from, which the chief reads; all workers get it, and its variables."""
+        if not self._ctx.checkpoint_dir:
             return None
+        found = self._checkpoints.load() if self._checkpoints else None
+        files = encode(found.state.to_files() if found else {})
+        contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
+        if not contents:
+            return None
+        state = TrainingState.from_files(contents)
         if state.identity != self._identity:
             raise ModelError(
                 f"modelDir={redact(self._ctx.checkpoint_dir)!r} holds checkpoints of another model, or of other "
@@ -297,11 +319,11 @@ class _Training:
                 f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
                 "with other rows. Choose another modelDir to start from the beginning."
             )
-        shared, own = split_variables(self._model)
-        assign_all(shared, state.shared)
-        if state.own:
-            assign_all(own, state.own["variables"])
-            set_random_state(state.own["random"])
+        if found:
+            load_weights(self._model, found.weights, state.variables, state.digest)
+            assign_all(split_variables(self._model)[1], state.seeds)
+        start_alike(self._model, self._group, self._ctx.is_chief)
+        set_random_state(state.random)
         self._history = list(state.history)
         if self._ctx.is_chief:
             for epoch, logs in enumerate(self._history):
@@ -315,24 +337,39 @@ class _Training:
             self._ctx.report(logs, epoch=epoch)
             self._ctx.log_upload.run()
             self._log_checkpoint(epoch, logs)
+        self._save(epoch + 1, 0, stopped, 0.0)
+
+    def _steps_done(self, epoch: int, step: int, seconds: float) -> None:
+        metrics = [np.asarray(variable) for variable in metric_variables(self._model)]
+        self._save(epoch, step, False, seconds, self._group.sum_arrays(metrics))
+
+    def _save(self, epoch: int, step: int, stopped: bool, elapsed: float, metrics: Sequence[Array] = ()) -> None:
+        """Save the state on the chief, if there is a ``modelDir``; all workers must call this together."""
+        if not self._ctx.checkpoint_dir:
+            return
+        fingerprint = self._fingerprint
         if self._checkpoints is None:
             return
-        shared, own = split_variables(self._model)
-        self._checkpoints.save(
-            TrainingState(
-                epoch=epoch + 1,
-                stopped=stopped,
-                history=self._history,
-                identity=self._identity,
-                fingerprint=self._fingerprint,
-                shared=[np.asarray(v) for v in shared],
-                own={
-                    "variables": [np.asarray(v) for v in own],
-                    "random": random_state(),
-                    "callbacks": callback_state(self._callbacks),
-                },
-            )
+        variables = save_weights(self._model, self._checkpoints.weights_file())
+        attributes, pickled, notices = callback_states(list(self._callbacks.values()))
+        self._notices += [notice for notice in notices if notice not in self._notices]
+        state = TrainingState(
+            epoch=epoch,
+            step=step,
+            stopped=stopped,
+            history=self._history,
+            elapsed=elapsed,
+            identity=self._identity,
+            fingerprint=fingerprint,
+            seeds=[np.asarray(v) for v in split_variables(self._model)[1]],
+            random=random_state(),
+            digest=digest_of(self._model),
+            metrics=list(metrics),
+            variables=variables,
+            callbacks=attributes,
+            pickled=pickled,
         )
+        self._checkpoints.save(state)
 
     def _log_checkpoint(self, epoch: int, logs: dict[str, float]) -> None:
         path = self._ctx.export_checkpoint(self._model, epoch)
@@ -360,16 +397,24 @@ def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
 
 
 class _Resume(keras.callbacks.Callback):
-    """Restores the state of callbacks, after they have reset themselves for the new ``fit``."""
+    """Restores what callbacks have reset for the new ``fit``, and at the beginning of an epoch that had begun."""
 
-    def __init__(self, callbacks: list[Any], state: TrainingState):
+    def __init__(self, model: Any, callbacks: Mapping[int, Any], state: TrainingState):
         super().__init__()
         self._callbacks = callbacks
-        self._states = state.own.get("callbacks")
+        self._state = state
+        self._scalars = [np.asarray(v).copy() for v in optimizer_scalars(model)]
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self._states is not None and len(self._states) == len(self._callbacks):
-            set_callback_state(self._callbacks, self._states)
+        self._restore()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._state.step and epoch == self._state.epoch:
+            self._restore()
+
+    def _restore(self) -> None:
+        assign_all(optimizer_scalars(self.model), self._scalars)
+        set_callback_states(self._callbacks, self._state.callbacks, self._state.pickled)
 
 
 def _identity(model: Any, ctx: NodeContext) -> str:

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.order import Int64s
-from tfos_ml.keras.checkpoint import random_state, set_random_state
 from tfos_ml.keras.data_parallel import PassCounter, metric_variables
 from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.keras.training_state import random_state, set_random_state
 from tfos_ml.worker import keras_privates
 
 NOISE = 0.05  # standard deviation of noise added to weights: too much agrees at zero
@@ -92,9 +92,9 @@ class TriedPassCounter(PassCounter):
         self._first_dimensions: list[int] = []
         self._places_in_step = np.zeros(0, np.int64)
 
-    def rewind(self, places: Int64s, sizes: Int64s) -> None:
+    def rewind(self, places: Int64s, sizes: Int64s, first_step: int = 0) -> None:
         """As of ``PassCounter``."""
-        super().rewind(places, sizes)
+        super().rewind(places, sizes, first_step)
         self._places_in_step = places
         if len(places) == self.total:
             self._first_dimensions.clear()

@@ -69,6 +69,10 @@ class WorkerRows:
         epoch: Callable[[], int],
         gather: Callable[[Rows, Int64s], Any],
         element_spec: Any,
+        first_step: Callable[[], int],
+        has_cardinality: bool,
     ) -> tf.data.Dataset:
         """One pass over the rows of a stream; see :func:`make_global_dataset`."""
-        return make_global_dataset(self.stores[stream], batches, seed, epoch, gather, element_spec)
+        return make_global_dataset(
+            self.stores[stream], batches, seed, epoch, gather, element_spec, first_step, has_cardinality
+        )

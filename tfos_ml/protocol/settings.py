@@ -56,6 +56,7 @@ class NodeSettings:
     signature_def_key: str = "serving_default"
     feed_timeout: float = FEED_TIMEOUT  # seconds that rows, room for rows, or other nodes are waited for
     restart_count: int = 0
+    checkpoint_steps: int | None = None  # between two checkpoints within an epoch
     validates: bool = False  # whether there are validation rows
     returns: bool = False  # whether the train function's return value goes to the driver
     instances: int | None = None  # of TFParallel, each a cluster of its own

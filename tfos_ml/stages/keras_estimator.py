@@ -383,7 +383,12 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     def _settings(self, df: DataFrame) -> NodeSettings:
         validates = bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
         model_store = self._model_store(df.sparkSession)
-        return dataclasses.replace(super()._settings(df), validates=validates, model_store=model_store)
+        return dataclasses.replace(
+            super()._settings(df),
+            validates=validates,
+            model_store=model_store,
+            checkpoint_steps=self._get("checkpointSteps"),
+        )
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = super()._make_model(result, given)
@@ -400,6 +405,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _check_directories(self, spark: SparkSession) -> None:
         super()._check_directories(spark)
+        if self._get("checkpointSteps") and not self._get("modelDir"):
+            raise errors.ParamError("checkpointSteps needs modelDir, the directory for the checkpoints. Set it.")
         if self._get("modelDir"):
             from tfos_ml.keras.model_dir import check_model_dir
 

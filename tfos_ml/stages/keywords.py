@@ -171,6 +171,7 @@ class KerasKeywords(TypedDict, total=False):
     adaptLayers: Sequence[str] | None
     adaptRows: int | None
     batchStatistics: str
+    checkpointSteps: int | None
     initialWeights: str | None
 
 
@@ -187,6 +188,8 @@ class KerasAccessors(ParamsBase):
     def getAdaptRows(self) -> int: """Value of ``adaptRows``."""; return self.getOrDefault("adaptRows")
     def setBatchStatistics(self, value: str) -> Self: """Set ``batchStatistics``: rows whose mean and variance BatchNormalization uses in training: 'global', those of the whole batch, or 'local', those of each worker, which is faster, and by which the result depends on clusterSize."""; return self._set_checked(batchStatistics=value)
     def getBatchStatistics(self) -> str: """Value of ``batchStatistics``."""; return self.getOrDefault("batchStatistics")
+    def setCheckpointSteps(self, value: int) -> Self: """Set ``checkpointSteps``: training steps between two checkpoints in modelDir, beside those after each epoch; unset: only these."""; return self._set_checked(checkpointSteps=value)
+    def getCheckpointSteps(self) -> int: """Value of ``checkpointSteps``."""; return self.getOrDefault("checkpointSteps")
     def setInitialWeights(self, value: str) -> Self: """Set ``initialWeights``: weights to start from: .keras or .weights.h5 file, or a fit's exportDir."""; return self._set_checked(initialWeights=value)
     def getInitialWeights(self) -> str: """Value of ``initialWeights``."""; return self.getOrDefault("initialWeights")
 

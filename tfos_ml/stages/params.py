@@ -169,4 +169,8 @@ class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
         choice("global", "local"),
         "global",
     )
+    checkpointSteps = Param(
+        "training steps between two checkpoints in modelDir, beside those after each epoch; unset: only these",
+        integer(1),
+    )
     initialWeights = Param("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)

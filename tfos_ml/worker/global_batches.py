@@ -111,21 +111,31 @@ def make_global_dataset(
     epoch: Callable[[], int],
     gather: Callable[[Rows, Int64s], Any],
     element_spec: Any,
+    first_step: Callable[[], int] = lambda: 0,
+    has_cardinality: bool = True,
 ) -> tf.data.Dataset:
     """A dataset of one pass: one batch per step, even if this worker has no row in the step.
 
     Rows of fixed shape within the node's budget are copied into TensorFlow's memory once, and picked there. Then no
     Python runs, whose lock the training loop needs. Other rows are gathered block by block on demand.
 
-    `epoch` is called when an iteration begins. `gather` makes one dataset element, of `element_spec` with the batch
-    dimension None, from rows and positions in them. Without a `seed`, rows keep the order of the DataFrame.
+    `epoch` and `first_step` are called when an iteration begins. Earlier steps are left out, and their rows not read,
+    but the cardinality, unless `has_cardinality` is false, is that of a whole pass: to read beyond the last step then
+    is an error. `gather` makes one dataset element, of `element_spec` with the batch dimension None, from rows and
+    positions in them. Without a `seed`, rows keep the order of the DataFrame.
     """
+    import tensorflow as tf
+
     if _may_be_copied(store):
         everything = gather(*store.first(len(store)))
-        dataset = _from_memory(everything, lambda: batches.epoch(seed, epoch()))
+        dataset = _from_memory(everything, lambda: batches.epoch(seed, epoch()), first_step)
     else:
-        dataset = _from_pieces(lambda: _stored_pieces(store, *batches.plan(seed, epoch()), gather), element_spec)
-    return _finished(dataset, batches, store.block_rows())
+        dataset = _from_pieces(
+            lambda: _stored_pieces(store, *batches.plan(seed, epoch()), first_step(), gather), element_spec
+        )
+    if has_cardinality:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
+    return without_autotuning(dataset.prefetch(prefetched(store.block_rows(), np.array([batches.batch_size]))))
 
 
 def _may_be_copied(store: RowStore) -> bool:
@@ -133,24 +143,26 @@ def _may_be_copied(store: RowStore) -> bool:
     return not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(store.nbytes)
 
 
-def _finished(dataset: tf.data.Dataset, batches: GlobalBatches, block_rows: int) -> tf.data.Dataset:
-    import tensorflow as tf
-
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
-    return without_autotuning(dataset.prefetch(prefetched(block_rows, np.array([batches.batch_size]))))
-
-
 def _stored_pieces(
-    store: RowStore, order: Int64s, sizes: Int64s, edges: Int64s, gather: Callable[[Rows, Int64s], Any]
+    store: RowStore,
+    order: Int64s,
+    sizes: Int64s,
+    edges: Int64s,
+    first_step: int,
+    gather: Callable[[Rows, Int64s], Any],
 ) -> Iterator[Piece]:
-    """The pieces of a pass over all rows; for `order` and `edges` see :meth:`RowStore.read`."""
+    """The pieces of a pass from a step on; for `order` and `edges` see :meth:`RowStore.read`."""
+    done = int(sizes[:first_step].sum())
+    order, sizes, edges = order[done:], sizes[first_step:], edges[edges > done] - done
     bounds = _piece_bounds(sizes, 1 if store.has_ragged else store.block_rows())
     ends = np.concatenate([[0], np.cumsum(sizes)])
     for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds], edges), strict=True):
         yield gather(rows, at), sizes[first:last]
 
 
-def _from_memory(everything: Any, plan: Callable[[], tuple[Int64s, Int64s]]) -> tf.data.Dataset:
+def _from_memory(
+    everything: Any, plan: Callable[[], tuple[Int64s, Int64s]], first_step: Callable[[], int]
+) -> tf.data.Dataset:
     import tensorflow as tf
 
     # Takes an array's memory as it is, if that begins where TensorFlow wants it; tf.constant makes two copies.
@@ -158,8 +170,8 @@ def _from_memory(everything: Any, plan: Callable[[], tuple[Int64s, Int64s]]) -> 
 
     def cuts() -> tuple[Int64s, Int64s, Int64s]:
         order, sizes = plan()
-        ends = np.cumsum(sizes)
-        return order, ends - sizes, ends
+        ends, first = np.cumsum(sizes), first_step()
+        return order, (ends - sizes)[first:], ends[first:]
 
     @tf.autograph.experimental.do_not_convert  # which takes as long as tracing it
     def one_pass(_: tf.Tensor) -> tf.data.Dataset:

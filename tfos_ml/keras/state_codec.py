@@ -1,0 +1,75 @@
+"""JSON for the state of a training: plain values as they are, arrays by number."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import ml_dtypes  # a dependency of TensorFlow's; NumPy then knows bfloat16 and float8
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class NotPlainError(TypeError):
+    """A value is of a type that :func:`encoded` does not know."""
+
+
+def encoded(value: Any, arrays: list[Array]) -> Any:
+    """A value as JSON has it; adds its arrays to `arrays`.
+
+    Takes None, bool, int, float, str, NumPy's arrays and numbers, and lists, tuples, sets and dictionaries of these.
+    Raises ``NotPlainError`` for all else, including subclasses.
+    """
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind is list:
+        return [encoded(item, arrays) for item in value]
+    if kind in (tuple, set):
+        return {kind.__name__: [encoded(item, arrays) for item in value]}
+    if kind is dict:
+        return {"dict": [[encoded(key, arrays), encoded(item, arrays)] for key, item in value.items()]}
+    if kind is np.ndarray or isinstance(value, (np.number, np.bool_)):
+        array = np.asarray(value)
+        if array.dtype.kind in "biufc":
+            arrays.append(array)
+        elif array.dtype.kind == "V" and hasattr(ml_dtypes, array.dtype.name):
+            arrays.append(array.view(f"u{array.itemsize}"))
+        else:
+            raise NotPlainError(f"an array of {array.dtype}")
+        return {"array": len(arrays) - 1, "dtype": array.dtype.name, "scalar": kind is not np.ndarray}
+    raise NotPlainError(f"a {kind.__name__}")
+
+
+def decoded(value: Any, arrays: list[Array]) -> Any:
+    """The reverse of :func:`encoded`."""
+    if isinstance(value, list):
+        return [decoded(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        array = arrays[value["array"]]
+        if array.dtype.name != value["dtype"]:
+            array = array.view(getattr(ml_dtypes, value["dtype"]))
+        return array[()] if value["scalar"] else array
+    if "dict" in value:
+        return {decoded(key, arrays): decoded(item, arrays) for key, item in value["dict"]}
+    ((name, items),) = value.items()
+    return {"tuple": tuple, "set": set}[name](decoded(item, arrays) for item in items)
+
+
+def dumps(value: Any) -> tuple[str, bytes]:
+    """A value as JSON, and its arrays as the content of an ``npz`` file; raises as :func:`encoded`."""
+    arrays: list[Array] = []
+    text = json.dumps(encoded(value, arrays), indent=1)
+    file = io.BytesIO()
+    np.savez(file, **{f"a{i}": array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
+    return text, file.getvalue()
+
+
+def loads(text: str, arrays: bytes) -> Any:
+    """The reverse of :func:`dumps`."""
+    with np.load(io.BytesIO(arrays), allow_pickle=False) as file:
+        return decoded(json.loads(text), [file[f"a{i}"] for i in range(len(file.files))])
