@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.protocol.template import make_template
+from tfos_ml.protocol.template import ClusterTemplate, make_template
 
 BATCH_ROWS = 1000
 CONSTANTS = {  # on the nodes
@@ -91,7 +90,10 @@ def fit(
         export_dir=None,
         control=None,
     )
-    dataframe = partial(Rows, spark, schema, source, nodes)
+
+    def dataframe(template: ClusterTemplate) -> Any:
+        return Rows(spark, schema, source, nodes)
+
     return launch(spark, dataframe, task, max_restarts=restarts, verbose=0, reported=reported)
 
 

@@ -33,7 +33,7 @@ from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
-from tfos_ml.protocol.template import make_template
+from tfos_ml.protocol.template import ClusterTemplate, make_template
 
 NODES, EPOCHS = 2, 2
 IDS = {0: range(30), 1: range(1000, 1033)}  # of the rows of each node
@@ -107,7 +107,7 @@ class Run:
 
     # The fit
 
-    def rows(self) -> Rows:
+    def rows(self, template: ClusterTemplate) -> Rows:
         """The DataFrame of an attempt."""
         attempt, self.attempts = self.attempts, self.attempts + 1
 

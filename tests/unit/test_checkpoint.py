@@ -232,6 +232,23 @@ class TestCallbacks:
         assert second.model.stop_training
         assert not first.model.stop_training
 
+    def test_a_plateau_goes_on_counting(self, keras, passed_on):
+        """Keras changes the sign of its ``min_delta`` when it chooses the function that compares, so only once."""
+
+        def make():
+            callback = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=2, min_delta=0.5)
+            callback.set_model(stand_in())
+            callback.on_train_begin()
+            return callback
+
+        first = make()
+        first.on_epoch_end(0, {"loss": 3.0})
+        second = passed_on(first, make)
+        for epoch, loss in enumerate([2.8, 2.7], 1):
+            second.on_epoch_end(epoch, {"loss": loss})
+        assert second.best == 3.0
+        assert float(second.model.optimizer.learning_rate) < 0.5
+
     def test_what_is_not_plain_is_pickled_or_left_out_and_said(self, keras, passed_on):
         from tfos_ml.keras.callback_state import callback_states
 

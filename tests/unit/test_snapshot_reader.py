@@ -11,6 +11,7 @@ from tfos_ml import errors
 from tfos_ml.agent import snapshot_reader
 from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.data.order import PARTITION_SHIFT, pack_counts
+from tfos_ml.data.packed_lists import pack
 from tfos_ml.data.schema import ColumnSpec, FeedSchema
 from tfos_ml.data.snapshot_layout import Snapshot, SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
@@ -31,7 +32,13 @@ def table(ids: list[int]) -> pa.Table:
     values = [[0.1 * (i % 97), 1e300] if i % 3 else None for i in ids]
     times = pa.array([i % 1000 * 1001 for i in ids], pa.timestamp("us"))
     held = pa.array([None if i % 5 == 0 else i % 2 == 0 for i in ids], pa.bool_())
-    return pa.table({"c0": values, "c1": times, "c2": held, "row": ids})
+    return pa.table({"c0": pa.array(values, pa.list_(pa.float64())), "c1": times, "c2": held, "row": ids})
+
+
+def stored(ids: list[int]) -> pa.Table:
+    """The table as Spark writes it."""
+    rows = table(ids)
+    return rows.set_column(0, "c0", pack(rows["c0"].combine_chunks()))
 
 
 @pytest.fixture
@@ -42,7 +49,7 @@ def snapshot(tmp_path):
         parts = [ids] if bucket else [ids[:2], ids[2:]]
         for number, part in enumerate(parts):
             path = tmp_path / f"part-{bucket:05}-c{number}.parquet"
-            pq.write_table(table(part), path, row_group_size=4, use_deprecated_int96_timestamps=True)
+            pq.write_table(stored(part), path, row_group_size=4, use_deprecated_int96_timestamps=True)
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     columns = (
         StoredColumn("x", "float64", 1, "vector"),

@@ -31,6 +31,7 @@ class NodeResult:
     facts: dict[str, Any] = field(default_factory=dict)  # for the summary
     exported: str | None = None  # directory of the SavedModel
     results: str | None = None  # file
+    saved: tuple[int, int, int] | None = None  # the last checkpoint, as in NodeProgress
 
     def rows(
         self, member: NodeIdentity, report: dict[str, Any], example: bytes | None, directory: Path, of_task: bool

@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from tfos_ml import errors
 from tfos_ml.agent.supervisor import run_node
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.spark_api import map_in_arrow
+from tfos_ml.driver.cluster_size import ClusterSize, Position
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.mailbox_poller import MailboxPoller
 from tfos_ml.driver.nodes import Nodes
@@ -22,8 +23,8 @@ from tfos_ml.driver.preflight import (
     allocates_dynamically,
     application,
     check_settings,
-    check_slots,
     fork_owner,
+    grow_seconds,
     idle_seconds,
 )
 from tfos_ml.driver.probe import check_executors
@@ -44,6 +45,8 @@ from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, WaitNotice
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tfos_ml.protocol.template import ClusterTemplate
+
 logger = logging.getLogger(__name__)
 OUT_OF_REACH = (
     "No node has reached this client at %s, so metrics and progress came at the end only, and checkpoints were not "
@@ -54,6 +57,27 @@ OUT_OF_REACH = (
 
 
 @dataclass(frozen=True)
+class AttemptFacts:
+    """One attempt of a fit."""
+
+    nodes: int
+    saved: Position | None  # the last checkpoint that the driver knows of
+    ended: str  # why, "" for the one that has trained to the end
+    seconds: float
+
+    def facts(self) -> dict[str, Any]:
+        """The entry in the summary of a fitted model."""
+        epoch, step = (None, None) if self.saved is None else (self.saved.epoch, self.saved.step)
+        return {
+            "nodes": self.nodes,
+            "epoch": epoch,
+            "step": step,
+            "ended": self.ended,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@dataclass(frozen=True)
 class RunResult:
     """What the nodes of a successful run have returned."""
 
@@ -61,16 +85,32 @@ class RunResult:
     results: list[bytes]  # of data feeds: one Arrow file for each node that has any
     model: bytes | None  # the packed SavedModel, unless none was exported or it was published elsewhere
     example: bytes | None = None  # a few rows of the features as an Arrow stream, if they were wanted
+    template: ClusterTemplate | None = None  # of the attempt that succeeded
     check_seconds: float = 0.0  # before the first attempt
     job_seconds: float = 0.0  # of the attempt that succeeded
-    restarts: int = 0
+    attempts: tuple[AttemptFacts, ...] = ()  # all, in order
+
+    @property
+    def restarts(self) -> int:
+        """Number of attempts before the one that succeeded."""
+        return len(self.attempts) - 1
+
+
+class LargerClusterError(Exception):
+    """An attempt was ended after a checkpoint, because Spark has slots for more nodes."""
+
+    def __init__(self, size: int):
+        super().__init__(f"Spark has slots for {size} nodes")
+        self.size = size
 
 
 def launch(
     spark: SparkSession,
-    rows: Callable[[], DataFrame],
+    rows: Callable[[ClusterTemplate], DataFrame],
     task: NodeTask,
     *,
+    templates: Callable[[int], ClusterTemplate] | None = None,
+    least: int | None = None,
     profile: Any = None,
     max_restarts: int = 0,
     verbose: int = 1,
@@ -79,10 +119,12 @@ def launch(
 ) -> RunResult:
     """Run a cluster to its end; repeat the run up to `max_restarts` times after failures of its nodes.
 
-    `rows` makes the DataFrame whose partition *i* goes to node *i*; it is called once for each attempt. `profile` has
-    the CPUs and GPUs of a node, by default those of Spark's tasks. `reported` is called with the nodes' reports during
-    the run, if nodes can reach the driver. `driver_program` is the payload for nodes of ranks below
-    ``task.first_rank``, which run on the driver's host.
+    `rows` makes the DataFrame whose partition *i* goes to node *i* of a template, and `templates` the template of so
+    many nodes (default: that of the task); both are called for each attempt. An attempt has as many nodes as the
+    template of the task. If Spark has too few slots, or lost nodes are not replaced, it has fewer, but at least `least`
+    (default: not fewer). `profile` has the CPUs and GPUs of a node, by default those of Spark's tasks. `reported` is
+    called with the nodes' reports during the run, if nodes can reach the driver. `driver_program` is the payload for
+    nodes of ranks below ``task.first_rank``, which run on the driver's host.
 
     Raises ``NotEnoughSlotsError`` before an attempt that has too few slots, ``ClusterConfigError`` before any job
     starts, ``NodeError`` for the first failure, and ``EmptyDataError`` if no row reached any node.
@@ -95,34 +137,62 @@ def launch(
     task = replace(task, barrier=barrier, node_ports=ports, shares_console=shares_console, verbose=verbose)
     task = replace(task, idle_seconds=idle_seconds(spark), fork_owner=fork_owner(spark), application=application(spark))
     task = replace(task, is_driver_far=is_connect(spark))
-    have_slots = partial(check_slots, spark, task.template.size - task.first_rank, task.reservation_timeout, profile)
-    have_slots()
-    check_executors(spark, task.template.size)
-    policy = RestartPolicy(max_restarts, task.reservation_timeout)
+    tasks = task.template.size - task.first_rank
+    least = tasks if least is None else least - task.first_rank
+    size = ClusterSize(spark, tasks, least, task.reservation_timeout, profile)
+    policy = RestartPolicy(max_restarts, task.reservation_timeout, is_elastic=size.is_elastic)
+    tasks = size.next(None)
+    check_executors(spark, tasks)
     checked = time.monotonic() - began
+    attempts: list[AttemptFacts] = []
     lost: errors.TfosMlError | None = None  # how the previous attempt has ended
     while True:
-        settings = replace(task.settings, restart_count=policy.restarts)
-        once = replace(task, run_id=uuid.uuid4().hex[:12], settings=settings)
+        attempt, began = None, time.monotonic()
         try:
             if lost is not None:
-                have_slots(after_loss=True)
-            result = _Attempt(spark, once, profile, reported).run(rows(), driver_program)
-            return replace(result, restarts=policy.restarts, check_seconds=checked)
+                tasks = size.next(lost)
+                _tell_lost(size, tasks, lost, attempts[-1].saved)
+            settings = replace(task.settings, restart_count=len(attempts))
+            template = templates(tasks + task.first_rank) if templates else task.template
+            once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
+            attempt = _Attempt(spark, once, profile, reported, size)
+            result = attempt.run(rows(template), driver_program)
+            facts = AttemptFacts(template.size, attempt.saved, "", time.monotonic() - began)
+            return replace(result, template=template, attempts=(*attempts, facts), check_seconds=checked)
+        except LargerClusterError as larger:
+            nodes, why, lost = tasks, str(larger), None
+            tasks = size.grow(larger.size)
+            where = attempt.saved if attempt is not None else ""
+            logger.warning("Going on with %d of %d nodes from %s, because %s", tasks, size.most, where, larger)
         except errors.TfosMlError as error:
-            decision = policy.decide(error)
+            has_progressed = attempt is not None and attempt.has_progressed
+            decision = policy.decide(error, has_progressed, size.can_start_smaller(error))
             if not decision.restart:
                 raise _told_with_cause(error, lost) from error.__cause__ or lost
-            logger.warning("%s", decision.notice)
-            lost = error
+            if decision.notice:
+                logger.warning("%s", decision.notice)
+            nodes, why, lost = tasks, f"{type(error).__name__}: {_first_line(error)}", error
+        before = attempts[-1].saved if attempts else None
+        saved = (attempt.saved if attempt is not None else None) or before
+        attempts.append(AttemptFacts(nodes + task.first_rank, saved, why, time.monotonic() - began))
+
+
+def _tell_lost(size: ClusterSize, tasks: int, lost: errors.TfosMlError, saved: Position | None) -> None:
+    """Log why an elastic fit goes on, and with how many nodes."""
+    if size.is_elastic:
+        where = "the beginning" if saved is None else str(saved)
+        logger.warning("%s; going on with %d of %d nodes from %s", _first_line(lost), tasks, size.most, where)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _told_with_cause(error: errors.TfosMlError, lost: errors.TfosMlError | None) -> errors.TfosMlError:
     """An error that kept nodes from starting also says how the previous attempt ended."""
     if lost is None or not isinstance(error, errors.NotEnoughSlotsError | errors.ReservationTimeoutError):
         return error
-    why = str(lost).partition("\n")[0]
-    return type(error)(f"The fit cannot be repeated after {type(lost).__name__} ({why}): {error}")
+    return type(error)(f"The fit cannot be repeated after {type(lost).__name__} ({_first_line(lost)}): {error}")
 
 
 class _Attempt:
@@ -134,7 +204,12 @@ class _Attempt:
         task: NodeTask,
         profile: Any,
         reported: Callable[[list[dict[str, Any]]], None],
+        size: ClusterSize,
     ):
+        self._size = size
+        self._grow_seconds, self._asked = grow_seconds(spark), time.monotonic()
+        self._start: tuple[Position, float] | None = None  # where the training begins, and when
+        self.saved: Position | None = None  # the last one
         self._spark = spark
         self._task = task
         self._profile = profile
@@ -162,6 +237,7 @@ class _Attempt:
         finally:
             self._progress.close(succeeded)
             if not succeeded:
+                self._note_saved()
                 self._discard()
 
     @contextlib.contextmanager
@@ -210,10 +286,36 @@ class _Attempt:
                 run.gather(job, lambda: self._waits_for_slots(job))
         for _ in run.polls(job):
             self._waits_for_slots(job)
+            self._grow()
         self._show()
         if self._task.is_driver_far and job.error is None and not self._nodes():
             logger.warning(OUT_OF_REACH, run.task.control["location"] if run.task.control else "")
         return job
+
+    @property
+    def has_progressed(self) -> bool:
+        """Whether the attempt has written a checkpoint."""
+        return self._start is not None and self.saved != self._start[0]
+
+    def _note_saved(self) -> bool:
+        """Take the position of the chief's last checkpoint, first that of its start; returns whether it is new."""
+        chief = self._nodes().get(self._task.template.chief_rank)
+        if chief is None or chief.saved is None or (self.saved is not None and chief.saved == astuple(self.saved)):
+            return False
+        self.saved = Position(*chief.saved)
+        self._start = self._start or (self.saved, time.monotonic())
+        return True
+
+    def _grow(self) -> None:
+        """Raise ``LargerClusterError`` after a new checkpoint, if a larger cluster would end the training sooner."""
+        if not self._note_saved() or not self._size.is_elastic or time.monotonic() - self._asked < self._grow_seconds:
+            return
+        assert self._start is not None
+        assert self.saved is not None
+        self._asked = time.monotonic()
+        size, seconds = self._size.larger(), self._asked - self._start[1]
+        if size and self._size.is_worth_it(size, self._start[0], self.saved, seconds, self._task.settings.epochs):
+            raise LargerClusterError(size)
 
     def _waits_for_slots(self, job: SparkJob) -> bool:
         nodes = self._nodes()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
+GROW_SETTING = "spark.tfos_ml.growSeconds"
+GROW_SECONDS = 60.0
 _FILES = "spark.io.encryption.enabled"
 _REGISTRATION = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
@@ -114,6 +116,11 @@ def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     if choice not in CHOICES:
         raise ClusterConfigError(f"{SCORING_SETTING}={choice} must be one of {', '.join(CHOICES)}.")
     return ScoringProcess(choice, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
+
+
+def grow_seconds(spark: SparkSession) -> float:
+    """Seconds between two checks whether an elastic fit could have more nodes; raises as :func:`idle_seconds`."""
+    return _seconds(spark, GROW_SETTING, GROW_SECONDS)
 
 
 def shutdown_timeouts(spark: SparkSession) -> ShutdownTimeouts:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from tfos_ml import errors
 
 PORT_RETRIES = 2
+LOSSES_WITHOUT_PROGRESS = 3  # of an elastic fit, whatever maxRestarts
+LOSSES = (errors.NodeLostError, errors.NodeExitError, errors.InputLostError)
 NOT_RETRYABLE = (
     errors.CollectiveCallError,
     errors.NonFiniteTrainingError,
@@ -27,7 +29,10 @@ class Decision:
 
 @dataclass
 class RestartPolicy:
-    """Counts the restarts of one fit.
+    """Counts the restarts of one fit since its last progress, a new checkpoint.
+
+    An elastic fit (`is_elastic`) also goes on after each loss of a node, ``LOSSES_WITHOUT_PROGRESS`` times without
+    progress.
 
     In addition to the restarts that the user allows, there are ``PORT_RETRIES`` for ports that another process took,
     and any number within `start_seconds` while Spark hands out Python workers that have died with their daemon: each of
@@ -37,11 +42,16 @@ class RestartPolicy:
     max_restarts: int
     start_seconds: float = 0.0
     restarts: int = 0
+    is_elastic: bool = False
     _ports_taken: int = field(default=0, repr=False)
     _unstarted_since: float | None = field(default=None, repr=False)
 
-    def decide(self, error: BaseException) -> Decision:
-        """What to do after an attempt has failed with `error`."""
+    def decide(self, error: BaseException, has_progressed: bool = False, may_shrink: bool = False) -> Decision:
+        """What to do after an attempt has failed with `error`; `may_shrink` if it only had too many nodes."""
+        if may_shrink:
+            return Decision(True)
+        if has_progressed:
+            self.restarts = 0
         if isinstance(error, errors.PortTakenError) and self._ports_taken < PORT_RETRIES:
             self._ports_taken += 1
             return Decision(True, f"Starting again, because a reserved port was taken: {error.message}")
@@ -51,6 +61,9 @@ class RestartPolicy:
             return Decision(True, "Starting again, because Spark's Python daemon on an executor had ended")
         if not isinstance(error, errors.NodeError) or isinstance(error, NOT_RETRYABLE):
             return Decision(False)
+        if self.is_elastic and isinstance(error, LOSSES):
+            self.restarts += not has_progressed
+            return Decision(self.restarts <= max(self.max_restarts, LOSSES_WITHOUT_PROGRESS))
         if self.restarts == self.max_restarts:
             return Decision(False)
         self.restarts += 1

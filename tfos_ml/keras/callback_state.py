@@ -16,7 +16,7 @@ _OF_KERAS = ("_model", "model", "params")
 def callback_states(callbacks: list[Any]) -> tuple[dict[str, dict[str, Any]], bytes, list[str]]:
     """The attributes of callbacks by their number: plain ones, others pickled, and notices about these.
 
-    Functions are settings, and are left out. So are attributes that cannot be pickled, such as open files.
+    Functions without a name are settings, and are left out. So are attributes that cannot be pickled, as open files.
     """
     plain: dict[str, dict[str, Any]] = {}
     pickled: dict[str, dict[str, bytes]] = {}
@@ -39,12 +39,14 @@ def _attributes(callback: Any) -> tuple[dict[str, Any], dict[str, bytes], list[s
     pickled: dict[str, bytes] = {}
     lost = []
     for name, value in vars(callback).items():
-        if name in _OF_KERAS or callable(value):
+        if name in _OF_KERAS:
             continue
         try:
             encoded(value, [])
             plain[name] = value
         except NotPlainError:
+            if callable(value):
+                continue
             try:
                 pickled[name] = cloudpickle.dumps(value)
             except Exception:  # open files, threads

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,11 +89,13 @@ class DamagedError(ValueError):
 class Checkpoints:
     """The checkpoints of one ``modelDir``, as a context manager; used by the chief.
 
-    They are written by a thread. What goes wrong there is raised by the next call, or by the end of the context.
+    A thread writes them, and calls `written` after each. What goes wrong there is raised by the next call, or by the
+    end of the context.
     """
 
-    def __init__(self, uri: str, run_id: str):
+    def __init__(self, uri: str, run_id: str, written: Callable[[TrainingState], None] = lambda state: None):
         self._uri = uri
+        self._written = written
         self._fs, path = open_uri(uri)
         self._root = f"{path.rstrip('/')}/{FOLDER}"
         self._run_id = run_id
@@ -142,6 +144,7 @@ class Checkpoints:
         try:
             with _store_errors(self._uri, "written"):
                 self._write_all(state)
+            self._written(state)
         except BaseException as error:  # for the training's thread
             self._failure = error
 

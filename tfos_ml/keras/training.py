@@ -222,7 +222,7 @@ class _Training:
         if not (uri and self._ctx.is_chief):
             self._run()
             return
-        with Checkpoints(uri, self._ctx.run_id) as self._checkpoints:
+        with Checkpoints(uri, self._ctx.run_id, self._tell_saved) as self._checkpoints:
             self._run()
 
     def _run(self) -> None:
@@ -307,6 +307,8 @@ class _Training:
         files = encode(found.state.to_files() if found else {})
         contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
         if not contents:
+            if self._ctx.is_chief:
+                self._ctx.note_saved(0, 0, self._data.train.steps)
             return None
         state = TrainingState.from_files(contents)
         if state.identity != self._identity:
@@ -320,6 +322,7 @@ class _Training:
                 "with other rows. Choose another modelDir to start from the beginning."
             )
         if found:
+            self._tell_saved(state)
             load_weights(self._model, found.weights, state.variables, state.digest)
             assign_all(split_variables(self._model)[1], state.seeds)
         start_alike(self._model, self._group, self._ctx.is_chief)
@@ -342,6 +345,9 @@ class _Training:
     def _steps_done(self, epoch: int, step: int, seconds: float) -> None:
         metrics = [np.asarray(variable) for variable in metric_variables(self._model)]
         self._save(epoch, step, False, seconds, self._group.sum_arrays(metrics))
+
+    def _tell_saved(self, state: TrainingState) -> None:
+        self._ctx.note_saved(state.epoch, state.step, self._data.train.steps)
 
     def _save(self, epoch: int, step: int, stopped: bool, elapsed: float, metrics: Sequence[Array] = ()) -> None:
         """Save the state on the chief, if there is a ``modelDir``; all workers must call this together."""

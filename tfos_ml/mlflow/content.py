@@ -82,7 +82,7 @@ def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
 def _shape(estimator: ClusterEstimator) -> str:
     """How many nodes there are of each role, as far as the Params make sense."""
     try:
-        roles = Counter(node.job_name for node in estimator._template().nodes)
+        roles = Counter(node.job_name for node in estimator._template(estimator.getClusterSize()).nodes)
     except InvalidInputError:
         return ""
     return ", ".join(f"{role}: {count}" for role, count in roles.items())

@@ -59,6 +59,7 @@ class NodeProgress(Struct, frozen=True):
     works_on: WorksOn | None = None  # set on a worker that still works after the chief
     # seconds since its process ended in a way that may be the consequence of another node's end
     broken_for: float | None = None
+    saved: tuple[int, int, int] | None = None  # completed epochs, steps of the next, and steps of an epoch
 
 
 class FeedSegment(Struct, frozen=True):

@@ -194,6 +194,14 @@ class Checkpoint(Struct, frozen=True):
     time: float
 
 
+class Saved(Struct, frozen=True):
+    """A checkpoint of KerasEstimator is complete."""
+
+    epoch: int  # number of completed epochs
+    step: int  # completed steps of the next one
+    steps: int  # of an epoch
+
+
 class Exported(Struct, frozen=True):
     """The directory of the SavedModel that the run returns."""
 
@@ -212,6 +220,6 @@ class Returned(Struct, frozen=True):
 
 FromWorker: TypeAlias = (
     Heartbeat | Reading | ChunkReleased | ChunkRead | SegmentRead | RowsTaken | Answers | ReleasePort | BarrierReached
-    | Report | LogLine | Summary | Checkpoint | Exported | Results | Returned | Failure
+    | Report | LogLine | Summary | Checkpoint | Saved | Exported | Results | Returned | Failure
 )  # fmt: skip
 Message: TypeAlias = ToWorker | FromWorker

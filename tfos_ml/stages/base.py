@@ -73,7 +73,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         timeline = Timeline()
         self._check_params()
         spark = dataset.sparkSession
-        template, first = self._template(), self._first_rank()
+        template, first = self._template(self._get("clusterSize")), self._first_rank()
+        self._check_smallest()
         if first and is_connect(spark):
             raise errors.ClusterConfigError(
                 "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
@@ -92,8 +93,10 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             timeline.end("snapshot")
         result = launch(
             spark,
-            lambda: rows.by_node(template, first, is_fed=written is None),
+            lambda template: rows.by_node(template, first, is_fed=written is None),
             self._task(spark, template, columns, payload, settings, None if written is None else written[1]),
+            templates=self._template,
+            least=self._get("minClusterSize"),
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
@@ -102,7 +105,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         )
 
         timeline.end("run")
-        warn_of_outcome(result, template)
+        assert result.template is not None
+        warn_of_outcome(result, result.template)
         listener.trained(result)
         model = self._make_model(result, dataset.schema)
         timeline.end("model")
@@ -157,10 +161,16 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     def _environment(self) -> dict[str, str]:
         return dict(self._get("nodeEnv"))
 
-    def _template(self) -> ClusterTemplate:
-        return make_template(
-            self._get("clusterSize"), self._get("numPS") or 0, self._get("masterNode"), bool(self._get("evalNode"))
-        )
+    def _template(self, size: int) -> ClusterTemplate:
+        """The roles of so many nodes; raises ``ParamError`` if they are too few."""
+        return make_template(size, self._get("numPS") or 0, self._get("masterNode"), bool(self._get("evalNode")))
+
+    def _check_smallest(self) -> None:
+        least, most = self._get("minClusterSize"), self._get("clusterSize")
+        if least and least > most:
+            raise errors.ParamError(f"minClusterSize={least} is more than clusterSize={most}. Lower it.")
+        if least:
+            self._template(least)
 
     def _first_rank(self) -> int:
         """Rank of the first node that is a Spark task; parameter servers on the driver have lower ranks."""

@@ -244,7 +244,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             "fork_owner": fork_owner(spark),
             "application": application(spark),
         }
-        return prepared_executors(spark, self._template().size - self._first_rank(), preparation)
+        return prepared_executors(spark, self._get("clusterSize") - self._first_rank(), preparation)
 
     def _describe(self, spark: SparkSession | None) -> ModelDescription:
         """What the driver knows of the model; found out once."""

@@ -79,6 +79,7 @@ class TrainingKeywords(TypedDict, total=False):
     labelMapping: Mapping[str, str] | None
     weightMapping: Mapping[str, str] | None
     clusterSize: int
+    minClusterSize: int | None
     masterNode: str | None
     batchSize: int
     epochs: int
@@ -112,6 +113,8 @@ class TrainingAccessors(ParamsBase):
     def getWeightMapping(self) -> Mapping[str, str]: """Value of ``weightMapping``."""; return self.getOrDefault("weightMapping")
     def setClusterSize(self, value: int) -> Self: """Set ``clusterSize``: number of nodes; each uses one task slot."""; return self._set_checked(clusterSize=value)
     def getClusterSize(self) -> int: """Value of ``clusterSize``."""; return self.getOrDefault("clusterSize")
+    def setMinClusterSize(self, value: int) -> Self: """Set ``minClusterSize``: number of nodes with which the fit also begins, or goes on after a loss, if Spark has no slots for more; unset: clusterSize."""; return self._set_checked(minClusterSize=value)
+    def getMinClusterSize(self) -> int: """Value of ``minClusterSize``."""; return self.getOrDefault("minClusterSize")
     def setMasterNode(self, value: str) -> Self: """Set ``masterNode``: job name of the chief, 'chief' or 'master'; if unset, worker 0 is the chief."""; return self._set_checked(masterNode=value)
     def getMasterNode(self) -> str: """Value of ``masterNode``."""; return self.getOrDefault("masterNode")
     def setBatchSize(self, value: int) -> Self: """Set ``batchSize``: global batch: rows of one training step, over all workers."""; return self._set_checked(batchSize=value)

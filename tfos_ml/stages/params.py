@@ -93,6 +93,11 @@ class TrainingParams(
     labelMapping = Param("{column: output name} for several labels; replaces labelCol", MAPPING)
     weightMapping = Param("{column: output name} for weights by output; replaces weightCol", MAPPING)
     clusterSize = Param("number of nodes; each uses one task slot", integer(1), 1)
+    minClusterSize = Param(
+        "number of nodes with which the fit also begins, or goes on after a loss, if Spark has no slots for more; "
+        "unset: clusterSize",
+        integer(1),
+    )
     masterNode = Param(
         "job name of the chief, 'chief' or 'master'; if unset, worker 0 is the chief", choice("chief", "master")
     )

@@ -40,6 +40,9 @@ class TrainingSummary:
         Seconds of each phase of ``fit``, in order: "checks" (before the job), "job" (Spark's scheduling), "process"
         (the chief's starts), "meeting" (of the nodes), "rows" (until the last has arrived), "tracing" (of a Keras
         model's step by TensorFlow), "training" (the rest), "export" and "return". Their sum is the time of ``fit``.
+    attempts : list of dict
+        The attempts of the fit, in order: how many ``nodes`` it had; its last checkpoint known to the driver, ``epoch``
+        (completed) and ``step`` of the next one, or None; why it ``ended``, empty for the last; and its ``seconds``.
     snapshot : dict or None
         With ``cacheDir``: how many rows the snapshot has, when and by which application it was written, and whether by
         this fit (``is_new``).
@@ -61,6 +64,7 @@ class TrainingSummary:
     epochSeconds: list[float] = dataclasses.field(default_factory=list)
     warnings: list[str] = dataclasses.field(default_factory=list)
     timeline: dict[str, float] = dataclasses.field(default_factory=dict)
+    attempts: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     snapshot: dict[str, Any] | None = None
 
     @classmethod
@@ -77,6 +81,7 @@ class TrainingSummary:
             steps=chief.get("steps"),
             epochSeconds=chief.get("epoch_seconds", []),
             warnings=chief.get("warnings", []),
+            attempts=[attempt.facts() for attempt in result.attempts],
         )
 
     @classmethod

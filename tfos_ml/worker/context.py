@@ -486,6 +486,10 @@ class NodeContext:
         values = {str(name): float(value) for name, value in metrics.items()}
         self._channel.send(messages.Checkpoint(path, int(epoch), values, time.time()))
 
+    def note_saved(self, epoch: int, step: int, steps: int) -> None:
+        """Tell the driver of a complete checkpoint; for tfos_ml itself, from any thread."""
+        self._channel.send(messages.Saved(epoch, step, steps))
+
     def close(self, value: Any = None) -> None:
         """Send the results of feeds and, if wanted, the return value of the train function; called by tfos_ml."""
         for feed in self._feeds.values():

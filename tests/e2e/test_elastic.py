@@ -1,0 +1,100 @@
+"""A fit with minClusterSize goes on with the nodes that there are, and ends like plain Keras."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from resumed_model import BATCH, EPOCHS, Expected, network, stateful_callbacks
+
+from tfos_ml import KerasEstimator, errors
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:Training on several workers", "ignore:Skipping variable loading"),
+]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return Expected()
+
+
+def killer(directory: Path, victims):
+    """A callback that kills processes of a node: {update: (worker, its own process, or its executor)}."""
+    import keras
+
+    class Kills(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            import json
+
+            import psutil
+
+            rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+            done = int(self.model.optimizer.iterations)
+            for update, (worker, victim) in victims.items():
+                mark = Path(directory, f"killed-{update}")
+                if done < update or rank != worker or mark.exists():
+                    continue
+                mark.touch()
+                if victim == "process":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                for process in psutil.process_iter(["cmdline"]):
+                    here = f"--executor-id {os.environ.get('TFOS_TEST_EXECUTOR', '')}"
+                    if here in " ".join(process.info["cmdline"] or []):
+                        process.kill()
+
+    return Kills()
+
+
+def estimator(tmp_path, victims=None, **params):
+    killing = [killer(tmp_path, victims)] if victims else []
+    common = {
+        "model": network,
+        "callbacks": [*stateful_callbacks(), *killing],
+        "modelDir": str(tmp_path / "model"),
+        "exportDir": str(tmp_path / "export"),
+        "validationIndicatorCol": "held",
+        "epochs": EPOCHS,
+        "batchSize": BATCH,
+        "shuffle": False,
+        "verbose": 0,
+    }
+    return KerasEstimator(**{**common, **params})
+
+
+def weights_file(tmp_path):
+    return tmp_path / "export" / "assets.extra" / "model.weights.h5"
+
+
+def test_it_begins_with_the_slots_that_there_are(spark, tmp_path, expected):
+    fitted = estimator(tmp_path, clusterSize=7, minClusterSize=2).fit(expected.frame(spark))
+    (attempt,) = fitted.summary.attempts
+    assert (attempt["nodes"], attempt["ended"]) == (4, "")
+    expected.check(fitted.summary, weights_file(tmp_path))
+
+
+def test_too_few_slots_for_the_smallest_cluster_are_an_error_before_the_job(spark, tmp_path, expected):
+    with pytest.raises(errors.NotEnoughSlotsError, match="clusterSize=7 needs 7 task slots at once, but Spark has 4"):
+        estimator(tmp_path, clusterSize=7, minClusterSize=5).fit(expected.frame(spark))
+
+
+def test_more_nodes_at_least_than_at_most_are_an_error(spark, expected):
+    with pytest.raises(errors.ParamError, match="minClusterSize=3 is more than clusterSize=2"):
+        KerasEstimator(model=network, clusterSize=2, minClusterSize=3).fit(expected.frame(spark))
+
+
+def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_path, expected, caplog):
+    victims = {4: (1, "process"), 12: (0, "process"), 20: (1, "process")}
+    fitted = estimator(tmp_path, victims, clusterSize=3, minClusterSize=2, checkpointSteps=3).fit(expected.frame(spark))
+    expected.check(fitted.summary, weights_file(tmp_path))
+    attempts = fitted.summary.attempts
+    assert len(attempts) == 4
+    assert [attempt["nodes"] for attempt in attempts] == [3, 3, 3, 3]
+    places = [(attempt["epoch"], attempt["step"]) for attempt in attempts]
+    assert places == sorted(places)
+    assert all("NodeExitError" in attempt["ended"] for attempt in attempts[:-1])
+    assert "was killed by signal SIGKILL" in caplog.text or "SIGKILL" in caplog.text
+    assert "going on with 3 of 3 nodes from epoch" in caplog.text

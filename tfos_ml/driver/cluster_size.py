@@ -1,0 +1,123 @@
+"""Chooses how many nodes the next attempt of a fit has: between ``minClusterSize`` and ``clusterSize``."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml.common.sessions import is_connect
+from tfos_ml.driver.preflight import allocates_dynamically, check_slots, registered_slots
+from tfos_ml.errors import NotEnoughSlotsError, ReservationTimeoutError, TfosMlError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTLE_SECONDS = 3.0  # after a loss, for Spark to replace an executor
+WORTH_SECONDS = 10.0  # a larger cluster must save as many: a later fit on two executors begins in less
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Position:
+    """The place of a checkpoint in a training."""
+
+    epoch: int  # number of completed epochs
+    step: int  # completed steps of the next one
+    steps: int  # of an epoch
+
+    @property
+    def epochs(self) -> float:
+        """Completed epochs, with the part of the next one."""
+        return self.epoch + self.step / max(1, self.steps)
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch + 1}, step {self.step}"
+
+
+class ClusterSize:
+    """Sizes of the attempts of one fit.
+
+    ``most`` and `least` count the nodes that are Spark tasks. On Spark Connect nobody can count slots: an attempt that
+    could not start is repeated with one node less.
+    """
+
+    def __init__(self, spark: SparkSession, most: int, least: int, timeout: float, profile: Any):
+        self._spark, self.most, self._least = spark, most, least
+        self._timeout, self._profile = timeout, profile
+        self._size = most
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the size may change."""
+        return self._least < self.most
+
+    def next(self, lost: TfosMlError | None) -> int:
+        """The size of the next attempt; `lost` is how the one before has ended, None for the first.
+
+        Raises ``NotEnoughSlotsError`` if Spark has too few slots.
+        """
+        if not self.is_elastic:
+            check_slots(self._spark, self.most, self._timeout, self._profile, after_loss=lost is not None)
+        elif is_connect(self._spark):
+            self._size = self._size if lost is None else max(self._least, self._size - _is_too_large(lost))
+        elif lost is None:
+            self._size = self._first()
+        else:
+            self._size = self._after_loss()
+        return self._size
+
+    def _first(self) -> int:
+        try:
+            check_slots(self._spark, self.most, self._timeout, self._profile)
+        except NotEnoughSlotsError:
+            if registered_slots(self._spark, self._profile) < self._least:
+                raise
+            return min(self.most, registered_slots(self._spark, self._profile))
+        return self.most
+
+    def _after_loss(self) -> int:
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self._free() < self.most and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        if self._free() < self._least:
+            check_slots(self._spark, self._least, self._timeout, self._profile, name="minClusterSize", after_loss=True)
+        return max(self._least, min(self.most, self._free()))
+
+    def grow(self, size: int) -> int:
+        """Make the next attempt larger; returns its size."""
+        self._size = size
+        return size
+
+    def can_start_smaller(self, error: TfosMlError) -> bool:
+        """Whether an attempt that has found too few slots may be repeated with fewer nodes."""
+        return self.is_elastic and _is_too_large(error) and self._size > self._least
+
+    def _free(self, ours: int = 0) -> int:
+        """Slots that no task holds, but for `ours`."""
+        infos = self._spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+        running = sum(info.numRunningTasks() for info in infos)
+        return registered_slots(self._spark, self._profile) - max(0, running - ours)
+
+    def larger(self) -> int | None:
+        """The size that an attempt could have now, if it is larger than that of the running one."""
+        if not self.is_elastic or self._size == self.most or is_connect(self._spark):
+            return None
+        size = min(self.most, self._free(ours=self._size))
+        if size <= self._size and allocates_dynamically(self._spark):
+            with contextlib.suppress(Exception):  # Spark adds executors for waiting tasks only
+                self._spark.sparkContext._jsc.sc().requestExecutors(self.most - self._size)
+        return size if size > self._size else None
+
+    def is_worth_it(self, size: int, start: Position, now: Position, seconds: float, epochs: int) -> bool:
+        """Whether a larger size would end the training sooner; `seconds` have passed since `start`."""
+        done = now.epochs - start.epochs
+        if done <= 0:
+            return False
+        left = seconds * (epochs - now.epochs) / done
+        return left * (1 - self._size / size) > WORTH_SECONDS
+
+
+def _is_too_large(error: TfosMlError) -> bool:
+    return isinstance(error, (NotEnoughSlotsError, ReservationTimeoutError))
