@@ -112,7 +112,7 @@ def test_more_classes_end_like_plain_keras(trained, reference, group):
 def test_the_export_computes_what_plain_keras_does(trained, reference, group):
     model, _ = reference(group)
     x = make(group)[0]["x"]
-    served = load(trained("first" if group in FIRST else "more") / f"{group}-2-served", "exported", "serve")(x=x)
+    served = load(trained("first" if group in FIRST else "more") / f"{group}-2-served", "exported", "serve")(features=x)
     expected = model.predict(tf.constant(x), verbose=0)
     parts = GROUPS[group].parts
     if len(served) == 1:

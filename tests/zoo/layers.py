@@ -87,6 +87,12 @@ def stacked(hidden: Any) -> Any:
     return made("RNN", made("StackedRNNCells", [made("GRUCell", 2), made("LSTMCell", 3)]))(hidden)
 
 
+def renormalized(hidden: Any) -> Any:
+    """Batch renormalization, which older versions of Keras do not have."""
+    parameters = inspect.signature(made("BatchNormalization").__init__).parameters
+    return made("BatchNormalization", **({"renorm": True, "momentum": 0.6} if "renorm" in parameters else {}))(hidden)
+
+
 def masked(x: Any) -> Any:
     steps = made("Rescaling", 0.1)(made("Reshape", (6, 1))(x))
     return made("GRU", 3)(made("Masking", 0.0)(steps))
@@ -129,9 +135,9 @@ def mixing(name: str) -> Refused:
     )
 
 
-def drawing(name: str) -> Told:
+def drawing(name: str, reason: str = "draws numbers for a batch as a whole") -> Told:
     return Told(
-        "draws numbers for a batch as a whole",
+        reason,
         "draw random numbers for a batch as a whole",
         lambda hidden: made(name)(hidden),
         "augmentation",
@@ -157,6 +163,7 @@ GROUPS: dict[str, dict[str, Exact]] = {
         "ActivityRegularization": layer("ActivityRegularization", l1=0.01, l2=0.1),
         "RepeatVector": layer("RepeatVector", 2),
         "Reshape": layer("Reshape", (3, 2)),
+        "BatchNormalization_renorm": Exact(renormalized),
         "BatchNormalization_renewed": layer("BatchNormalization", momentum=0.5, center=False),
         "Dropout_shaped": layer("Dropout", 0.4, noise_shape=(None, 1)),
     },
@@ -252,7 +259,10 @@ GROUPS: dict[str, dict[str, Exact]] = {
     },
 }
 OTHERS: dict[str, Place] = {
-    **{name: drawing(name) for name in ("AugMix", "RandAugment", "RandomElasticTransform")},
+    **{name: drawing(name) for name in ("AugMix", "RandAugment")},
+    "RandomElasticTransform": drawing(
+        "RandomElasticTransform", "puts the first image of a batch, distorted, in the place of others (Keras 3.15)"
+    ),
     "MixUp": mixing("MixUp"),
     "CutMix": mixing("CutMix"),
     "Equalization": NotTrained("gives its own input while Keras builds a model, which Keras refuses; for tf.data"),
