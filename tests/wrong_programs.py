@@ -88,6 +88,27 @@ def assigning(update):
     return model
 
 
+def counting(of_rows, kind="int64"):
+    """A layer that counts rows, or calls, in Keras's variable or (`kind` is None) in one of TensorFlow."""
+    import keras
+    import tensorflow as tf
+
+    class Counts(keras.layers.Layer):
+        def build(self, shape):
+            self.count = tf.Variable(0.0) if kind is None else self.add_weight((), "zeros", kind, trainable=False)
+
+        def call(self, x, training=False):
+            if training:
+                more = tf.shape(x)[0] if of_rows else 1
+                self.count.assign_add(tf.cast(more, self.count.dtype))
+            return x
+
+    x = keras.layers.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(1)(Counts()(x)))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
 def shuffled_partners(ops, x):
     return 0.5 * x + 0.5 * ops.roll(x, 1, axis=0)
 
@@ -154,6 +175,13 @@ WRONG = {  # the program, and what is said
         functools.partial(assigning, lambda ops, memory, x: 0.9 * memory + 0.1 * ops.mean(x, axis=0)),
         EXACT,
     ),
+    "state: number of rows": (functools.partial(counting, True), "each keeps those of its own rows"),
+    "state: number of steps": (functools.partial(counting, False), EXACT),
+    "state: number of rows, in TensorFlow's variable": (
+        functools.partial(counting, True, None),
+        "each keeps those of its own rows",
+    ),
+    "state: number of steps, in TensorFlow's variable": (functools.partial(counting, False, None), EXACT),
     "draws of TensorFlow": (lambda: sampling(), DRAWS),
 }
 ROWS = {

@@ -11,7 +11,7 @@ import pytest
 from keras_layers import own_sampling
 from keras_programs import added_sum, batch_normalized, numbers, own_call_loss
 from keras_worker import worker_context
-from wrong_programs import ERROR, ROWS, WRONG
+from wrong_programs import ERROR, ROWS, WRONG, counting
 
 from tfos_ml.data import spool
 from tfos_ml.errors import ModelError
@@ -53,6 +53,12 @@ def test_what_is_not_exact_is_told(program, tmp_path: Path):
         assert said in text
     else:
         assert text == ""
+
+
+def test_a_tried_step_changes_no_variable_of_tensorflow(tmp_path):
+    model = counting(True, None)
+    assert "each keeps those of its own rows" in told(lambda: model, numbers(), tmp_path)
+    assert model.layers[1].count.numpy() == 0
 
 
 def test_layers_in_float8_are_refused():

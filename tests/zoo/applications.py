@@ -57,16 +57,16 @@ def built(name: str) -> Any:
 
 
 def model(name: str) -> Any:
-    """Compiled, in 64 bits: rounding to 32 grows through many normalized layers, in plain Keras as well."""
+    """Compiled, all in 64 bits: rounding to 32 grows through many normalized layers, in plain Keras as well."""
     import keras
 
-    before = keras.config.floatx()
-    keras.config.set_floatx("float64")
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("float64")
     try:
         network = built(name)
     finally:
-        keras.config.set_floatx(before)
+        keras.config.set_dtype_policy(before)
     x = keras.Input((side(name), side(name), 3), name="x")
     model = keras.Model(x, network(x))
-    model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy")
+    model.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(dtype="float64"))
     return model

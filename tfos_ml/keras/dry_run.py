@@ -33,6 +33,7 @@ from tfos_ml.keras.tried_step import (
     TriedPassCounter,
     instead_of_updates,
     kept,
+    unknown_to_keras,
 )
 from tfos_ml.worker import keras_privates
 
@@ -50,8 +51,8 @@ _DRAWS = (
 
 
 _LAYER_DRAWS = (
-    "The layers {} draw random numbers for a batch as a whole: several workers draw other numbers than one. Use layers "
-    "that draw for each row, such as RandomRotation, or clusterSize=1."
+    "The layers {} draw random numbers for a batch as a whole, or take its first row for others: several workers train "
+    "with other rows than one. Use layers that draw for each row, such as RandomRotation, or clusterSize=1."
 )
 
 
@@ -115,7 +116,8 @@ class _DryRun:
         self._weights = (first / rows, 1 - first / rows)
         is_half = any("16" in layer.compute_dtype for layer in keras_privates.all_layers(model))
         self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
-        self._variables = [*model.variables, keras_privates.global_seed_state()]
+        self._unknown = unknown_to_keras(model)
+        self._variables = [*model.variables, *self._unknown, keras_privates.global_seed_state()]
         self._start = [np.asarray(v) for v in self._variables]
 
     def rules(self, validates: bool) -> Rules:
@@ -202,7 +204,7 @@ class _DryRun:
             {name: np.asarray(value, np.float64) for name, value in parallel.terms.values.items()},
             shares.gradients,
             [np.asarray(v, np.float64) for v in metric_variables(self._model)],
-            [np.asarray(v) for v in self._model.variables],
+            [np.asarray(v) for v in [*self._model.variables, *self._unknown]],
             numbers(logs or {}),
             numbers(self._model.get_metrics_result()),
         )
@@ -282,23 +284,24 @@ class _DryRun:
         return self._kind(whole, first, second)
 
     def _assigned(self, outcomes: Sequence[Outcome]) -> tuple[list[int], list[str]]:
-        """Which variables the step assigns, without BatchNormalization's; a notice if their mean is not exact."""
+        """Which variables the step assigns, without BatchNormalization's; notices of those that are not exact."""
         known = {id(v) for layer in keras_privates.all_layers(self._model) for v in _statistics(layer)}
         known |= {id(v) for v in metric_variables(self._model)}
-        assigned, wrong = [], []
-        for i, variable in enumerate(self._model.variables):
+        variables = self._model.variables
+        assigned, means, own = [], [], []
+        for i, variable in enumerate([*variables, *self._unknown]):
             whole, first, second = (o.state[i] for o in outcomes)
-            if id(variable) in known or "float" not in variable.dtype or np.array_equal(whole, self._start[i]):
+            if id(variable) in known or np.array_equal(whole, self._start[i]):
                 continue
-            assigned.append(i)
-            if self._kind(whole, first, second) != "mean":
-                wrong.append(variable.path)
-        if not wrong or self._is_uncertain:
-            return assigned, []
-        what = (
-            "several workers do not assign the same as one would: the mean of their values, weighted by rows, is used."
-        )
-        return assigned, [f"A training step assigns {wrong}, and {what}"]
+            if i < len(variables) and "float" in variable.dtype:
+                assigned.append(i)
+                if self._kind(whole, first, second) != "mean":
+                    means.append(variable.path)
+            elif not (np.array_equal(whole, first) and np.array_equal(whole, second)):
+                own.append(getattr(variable, "path", variable.name))
+        wrong = {"the mean of their values, weighted by rows, is used": means, "each keeps those of its own rows": own}
+        what = "A training step assigns {}, and several workers do not assign the same as one would: {}."
+        return assigned, [what.format(n, how) for how, n in wrong.items() if n and not self._is_uncertain]
 
 
 def _statistics(layer: Any) -> list[Any]:

@@ -36,7 +36,10 @@ def refuse_float8(model: keras.Model) -> None:
 
 
 def draws_by_batch(model: keras.Model) -> list[str]:
-    """Names of layers of Keras that draw numbers for a batch as a whole, or choose by Python's own random numbers."""
+    """Names of layers of Keras that draw numbers for a batch as a whole, or choose by Python's own random numbers.
+
+    RandomElasticTransform puts the first row of a batch, distorted, in the place of others.
+    """
     names = ("AugMix", "RandAugment", "RandomElasticTransform")
     classes = tuple(getattr(keras.layers, name) for name in names if hasattr(keras.layers, name))
     return [layer.name for layer in keras_privates.all_layers(model) if isinstance(layer, classes)]

@@ -25,7 +25,7 @@ ALL, FIRST, SECOND = range(3)
 def kept(model: keras.Model) -> Iterator[None]:
     """Change the weights within the context, and restore the model afterwards."""
     optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
-    everything = [*model.variables, *optimizers, *metric_variables(model)]
+    everything = [*model.variables, *optimizers, *metric_variables(model), *unknown_to_keras(model)]
     everything.append(keras_privates.global_seed_state())
     before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
     random, drawn = np.random.default_rng(0), random_state()
@@ -38,6 +38,14 @@ def kept(model: keras.Model) -> Iterator[None]:
         set_random_state(drawn)
         for variable, value in before:
             variable.assign(value)
+
+
+def unknown_to_keras(model: keras.Model) -> list[tf.Variable]:
+    """TensorFlow's variables that layers keep by themselves: Keras neither trains nor saves them."""
+    optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
+    known = {id(v.value) for v in [*model.variables, *optimizers, *metric_variables(model)]}
+    parts = tf.train.TrackableView(model).descendants()
+    return [part for part in parts if isinstance(part, tf.Variable) and id(part) not in known]
 
 
 @contextlib.contextmanager
@@ -126,6 +134,6 @@ class Outcome:
     terms: dict[str, Any]
     gradients: list[Any]
     metrics: list[Any]
-    state: list[Any]
+    state: list[Any]  # of the model's variables, then of those of TensorFlow
     logs: dict[str, float]
     results: dict[str, float]  # of metrics
