@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
+from tfos_ml.common.packed import found_in
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.protocol.failure import Failure, find_failure
 
@@ -70,6 +71,9 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
             "Spark waited for enough task slots for all nodes at once, and gave up. Lower clusterSize or nodeCpus, or "
             f"add executors. Spark says: {_line(_TOO_FEW_SLOTS, text)}"
         )
+    packed = found_in(text)
+    if packed is not None:
+        return packed
     if _DAEMON_ENDED.search(text):
         return errors.PythonDaemonError(_NO_WORKER)
     return error
