@@ -21,7 +21,7 @@ PROGRAM = """
 import json, sys, time
 import keras
 import mlflow
-from pyspark.sql import SparkSession, functions as F
+from pyspark.sql import SparkSession
 import tfos_ml.mlflow
 from tfos_ml import KerasEstimator
 
@@ -56,7 +56,7 @@ mlflow.set_tracking_uri(store)
 tfos_ml.mlflow.autolog()
 where = spark.range(0, 2, 1, 2).mapInArrow(packages, "where string", barrier=True)
 found = timed("first job", where.collect)
-df = spark.range(0, rows, 1, 4).select(F.array(F.col("id") / rows).alias("features"), (F.col("id") / 200).alias("label"))
+df = spark.range(0, rows, 1, 4).selectExpr("array(id / 400) AS features", "id / 200 AS label")
 estimator = KerasEstimator(model=model, clusterSize=2, epochs=epochs, seed=7, verbose=0)
 fitted = timed("fit", lambda: estimator.fit(df))
 timed("second fit", lambda: estimator.fit(df))
@@ -84,7 +84,9 @@ def bare(tmp_path_factory):
     """Environment variables of a host whose Python has what pyspark needs and nothing of ours."""
     python = interpreter_with(tmp_path_factory.mktemp("bare") / "venv", "numpy", "pandas", "pyarrow", "py4j")
     variables = {"PYTHONPATH": "", "PATH": f"{Path(python).parent}:{os.environ['PATH']}"}
-    look = "import importlib.util as u; print([n for n in ('tensorflow', 'keras', 'tfos_ml', 'psutil') if u.find_spec(n)])"
+    look = (
+        "import importlib.util as u; print([n for n in ('tensorflow', 'keras', 'tfos_ml', 'psutil') if u.find_spec(n)])"
+    )
     seen = subprocess.run(
         [python, "-c", look], env={**os.environ, **variables}, capture_output=True, text=True, check=True, cwd="/"
     )

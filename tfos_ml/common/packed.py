@@ -1,7 +1,7 @@
-"""What the archives of ``python -m tfos_ml pack`` say of themselves, and how they end where they do not fit.
+"""What the archives of ``python -m tfos_ml pack`` say of themselves, and where they do not fit.
 
 The first file in an archive names the Python and the machine that it is for. The driver reads it before a job starts.
-On executors ``bin/python``, a shell script, compares; Spark passes on its exit code, and not what it prints.
+On executors ``bin/python``, a shell script, compares, and Spark passes on what it prints.
 """
 
 from __future__ import annotations
@@ -18,14 +18,7 @@ from urllib.parse import urlsplit
 from tfos_ml.errors import PackedEnvironmentError
 
 MANIFEST = "tfos_ml-pack.json"
-OTHER_MACHINE, OTHER_LIBC, NO_PYTHON = 221, 222, 223
-_REASONS = {
-    OTHER_MACHINE: "the executor's processor is of another kind (uname -m) than the one it was packed for",
-    OTHER_LIBC: "the executor's glibc is older than its packages need, or there is none",
-    NO_PYTHON: "there is no Python of its version on the executor's PATH",
-}
-# "pyspark.daemon's stdout and terminated with code: 221", "Python worker exited with code 221"
-_EXIT_CODE = re.compile(rf"(?:terminated|exited) with code:? ({OTHER_MACHINE}|{OTHER_LIBC}|{NO_PYTHON})\b")
+_DOES_NOT_FIT = re.compile(r"bin/python: (packed for [^\n]+)")  # as pack/python.sh says it
 
 
 def read_manifest(archive: str) -> dict[str, Any] | None:
@@ -62,11 +55,11 @@ def check_archives(archives: str) -> None:
 
 
 def found_in(text: str) -> PackedEnvironmentError | None:
-    """The error for what Spark says of an executor's Python that an archive's ``bin/python`` could not start."""
-    code = _EXIT_CODE.search(text)
-    if code is None:
+    """The error for what Spark says of a job, if ``bin/python`` of an archive has refused to start on an executor."""
+    told = _DOES_NOT_FIT.search(text)
+    if told is None:
         return None
     return PackedEnvironmentError(
-        f"The packed environment does not run on an executor: {_REASONS[int(code[1])]}. The executor's stderr names "
-        "what there is and what is needed. Pack on a host that is like the executors: python -m tfos_ml pack."
+        f"The packed environment does not run on an executor: {told[1].strip()}. Pack on a host, and with a "
+        "Python, like the executors': python -m tfos_ml pack."
     )

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 import tfos_ml
-from tfos_ml.common.packed import MANIFEST, NO_PYTHON, OTHER_LIBC, OTHER_MACHINE
+from tfos_ml.common.packed import MANIFEST
 from tfos_ml.errors import DestinationError, PackedEnvironmentError
 from tfos_ml.pack.environment import files_of
 
@@ -72,9 +72,8 @@ def write(archive: Path, distributions: Sequence[metadata.Distribution], python:
     versions = {one.name: one.version for one in distributions}
     manifest = {"python": python, "machine": machine, "glibc": glibc, "packages": versions}
     script = Path(__file__).with_name("python.sh").read_text()
-    places = {"OTHER_MACHINE": OTHER_MACHINE, "OTHER_LIBC": OTHER_LIBC, "NO_PYTHON": NO_PYTHON}
-    for name, value in {"PYTHON": python, "MACHINE": machine, "GLIBC": glibc, **places}.items():
-        script = script.replace(f"@{name}@", str(value))
+    for name, value in {"PYTHON": python, "MACHINE": machine, "GLIBC": glibc}.items():
+        script = script.replace(f"@{name}@", value)
     partial = archive.with_name(f".{archive.name}.{os.getpid()}")
     try:
         with tarfile.open(partial, "w:gz", compresslevel=GZIP_LEVEL) as tar:

@@ -66,9 +66,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="extras of tfos_ml, separated by commas (default tensorflow)",
     )
     pack.add_argument(
-        "--fresh", action="store_true", help="have pip install the packages anew, instead of taking those installed here"
+        "--fresh",
+        action="store_true",
+        help="have pip install the packages anew, instead of taking those installed here",
     )
-    pack.add_argument("--python", help="interpreter that the executors' Python is like (default this one); with --fresh")
+    pack.add_argument("--python", help="with --fresh: an interpreter like the executors' (default this one)")
     pack.add_argument("--everything", action="store_true", help="leave out neither headers nor tests of the packages")
     pack.set_defaults(run=run)
 

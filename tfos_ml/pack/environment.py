@@ -22,7 +22,7 @@ OURS = "tfos_ml"
 SPARKS = {"pyspark", "pyspark-client", "pyspark-connect", "py4j"}  # of the version of the executors' jars
 SAME_AS_DRIVER = ("tensorflow", "keras")
 INSTEAD = {"tensorflow": ("tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")}
-_EXTRAS_TOLD = "--fresh has pip install it anew into the archive"
+_ANEW = "--fresh has pip install it anew into the archive"
 
 
 def installed(lines: Iterable[str], extras: Iterable[str]) -> list[metadata.Distribution]:
@@ -46,8 +46,8 @@ def installed(lines: Iterable[str], extras: Iterable[str]) -> list[metadata.Dist
         if one is None or not wanted.specifier.contains(one.version, prereleases=True):
             has = "is not installed" if one is None else f"is installed as {one.version}"
             raise PackedEnvironmentError(
-                f"{wanted} is to be packed, and {wanted.name} {has} here. Install it, or have it installed anew with "
-                "--fresh."
+                f"{wanted.name}{wanted.specifier} is to be packed, and {wanted.name} {has} here. Install it, or have "
+                "it installed anew with --fresh."
             )
         found[canonicalize_name(one.name)] = one
         left += [need for need in map(Requirement, one.requires or []) if _applies(need, wanted.extras)]
@@ -87,7 +87,7 @@ def _check_files(one: metadata.Distribution) -> None:
     origin = json.loads(one.read_text("direct_url.json") or "{}")
     if installer == "conda" or not one.files:
         by = f"by {installer or 'another program than pip'}"
-        raise PackedEnvironmentError(f"{one.name} was installed {by}, and cannot be packed as it is; {_EXTRAS_TOLD}.")
+        raise PackedEnvironmentError(f"{one.name} was installed {by}, and cannot be packed as it is; {_ANEW}.")
     if origin.get("dir_info", {}).get("editable"):
         raise PackedEnvironmentError(
             f"{one.name} is installed in editable mode. Install it without -e, or leave it out and send it with "
@@ -113,13 +113,15 @@ def fresh(lines: Iterable[str], extras: Iterable[str], python: str, directory: P
     for one in wanted:
         here = _distribution(one.name) if one.name in SAME_AS_DRIVER else None
         if here is not None:
-            one.specifier &= f"=={here.version}"  # type: ignore[operator]
+            one.specifier &= f"=={here.version}"
         one.marker = None
     arguments = ["install", "--quiet", "--disable-pip-version-check", "--no-compile", "--target", str(directory)]
     command = [sys.executable, "-m", "pip", "--python", python, *arguments, *map(str, [*named, *wanted])]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        raise PackedEnvironmentError(f"pip could not install what is to be packed, for {python}:\n{done.stdout[-2000:]}")
+        raise PackedEnvironmentError(
+            f"pip could not install what is to be packed, for {python}:\n{done.stdout[-2000:]}"
+        )
     found = metadata.distributions(path=[str(directory)])
     return [one for one in found if canonicalize_name(one.name) not in {*SPARKS, canonicalize_name(OURS)}]
 
@@ -127,14 +129,14 @@ def fresh(lines: Iterable[str], extras: Iterable[str], python: str, directory: P
 def files_of(distributions: Iterable[metadata.Distribution]) -> Iterator[tuple[str, Path, str]]:
     """Files by their names in site-packages, and the distribution of each; tfos_ml as it is imported here."""
     package = Path(tfos_ml.__file__).parent
-    for path in sorted(package.rglob("*")):
-        if path.is_file():
-            yield f"{OURS}/{path.relative_to(package).as_posix()}", path, OURS
+    for file in sorted(package.rglob("*")):
+        if file.is_file():
+            yield f"{OURS}/{file.relative_to(package).as_posix()}", file, OURS
     ours = metadata.distribution(OURS)
-    for name in ("METADATA", "entry_points.txt"):
-        text = [path for path in ours.files or [] if path.name == name and ".dist-info" in str(path)]
-        yield from ((f"{OURS}-{ours.version}.dist-info/{name}", Path(str(path.locate())), OURS) for path in text)
+    for listed in ours.files or []:
+        if listed.name in ("METADATA", "entry_points.txt") and ".dist-info" in str(listed):
+            yield f"{OURS}-{ours.version}.dist-info/{listed.name}", Path(str(listed.locate())), OURS
     for one in distributions:
-        for path in one.files or []:
-            if path.parts[0] != ".." and not path.is_absolute():
-                yield path.as_posix(), Path(str(path.locate())), one.name
+        for listed in one.files or []:
+            if listed.parts[0] != ".." and not listed.is_absolute():
+                yield listed.as_posix(), Path(str(listed.locate())), one.name

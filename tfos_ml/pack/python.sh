@@ -1,14 +1,14 @@
 #!/bin/sh
 # Runs the Python @PYTHON@ of this host with the packages of this archive. Written by python -m tfos_ml pack.
-fail() { echo "$0: $2" >&2; exit "$1"; }
+fail() { echo "$0: packed for $1" >&2; exit 1; }
 root=$(cd "$(dirname "$0")/.." && pwd -P) || exit 1
 if [ -n "@MACHINE@" ] && [ "$(uname -m)" != "@MACHINE@" ]; then
-  fail @OTHER_MACHINE@ "packed for @MACHINE@, and $(hostname) is $(uname -m)"
+  fail "@MACHINE@, and $(hostname) is $(uname -m)"
 fi
-glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
-minor=${glibc#glibc 2.}
-if [ -n "@GLIBC@" ] && ! [ "${minor%%.*}" -ge "@GLIBC@" ] 2>/dev/null; then
-  fail @OTHER_LIBC@ "packed for glibc 2.@GLIBC@ or newer, and $(hostname) has ${glibc:-none}"
+if [ -n "@GLIBC@" ]; then
+  libc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
+  minor=${libc#glibc 2.}
+  [ "${minor%%.*}" -ge "@GLIBC@" ] 2>/dev/null || fail "glibc 2.@GLIBC@ or newer, and $(hostname) has ${libc:-none}"
 fi
 # What Spark and the user name comes first, and what is installed on this host last.
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$root/site-packages" PYTHONNOUSERSITE=1
@@ -19,4 +19,4 @@ for python in python@PYTHON@ python3 python; do
     exec "$found" "$@"
   fi
 done
-fail @NO_PYTHON@ "packed for Python @PYTHON@, and $(hostname) has none on PATH=$PATH"
+fail "Python @PYTHON@, and $(hostname) has none on PATH=$PATH"
