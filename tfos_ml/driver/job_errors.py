@@ -28,6 +28,7 @@ _TOO_FEW_SLOTS = re.compile(r"SPARK-24819")
 _MISSING_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '((?:tfos_ml|pyarrow|cloudpickle|msgspec|psutil)[\w.]*)'"
 )
+_OTHER_PYTHON = re.compile(r"Python in worker has different version")
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _REDUCER = re.compile(r"reduceId=(\d+)")
 _SILENT = re.compile(r"Executor heartbeat timed out")
@@ -65,6 +66,12 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
             f"The Python of the executors has no module {missing[1]!r}. Install what the driver has on every host, in "
             "the Python that spark.pyspark.python or PYSPARK_PYTHON names, or send it with spark.archives or "
             "spark.submit.pyFiles."
+        )
+    if _OTHER_PYTHON.search(text):
+        return errors.ClusterConfigError(
+            "The executors' Python is not the driver's; Spark needs the same minor version. Have PYSPARK_PYTHON, or on "
+            "Spark Connect spark.sql.execution.pyspark.python, name another, or pack with the driver's: python -m "
+            f"tfos_ml pack. Spark says: {_line(_OTHER_PYTHON, text)}"
         )
     if _TOO_FEW_SLOTS.search(text):
         return errors.NotEnoughSlotsError(

@@ -107,9 +107,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["pack", "environment.tar.gz"])                        # doctest: +SKIP
     0
     """
-    parser = argparse.ArgumentParser(prog="python -m tfos_ml")
-    add_command(parser.add_subparsers(dest="command", required=True))
-    return run(parser.parse_args(argv))
+    return run(parser().parse_args(argv))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of this command alone."""
+    alone = argparse.ArgumentParser(prog="python -m tfos_ml")
+    add_command(alone.add_subparsers(dest="command", required=True))
+    return alone
 
 
 def run(arguments: argparse.Namespace) -> int:
