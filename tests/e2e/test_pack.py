@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ class Site:
     def __init__(self, directory: Path):
         self.directory = directory
         needs = 'Requires-Dist: tiny\nRequires-Dist: absent; extra == "more"\nProvides-Extra: more\n'
+        needs += 'Requires-Dist: tfos_ml[more]; extra == "all"\nProvides-Extra: all\n'
         self.install("tfos_ml", metadata=needs)
         self.install("tiny")
 
@@ -111,6 +113,23 @@ def test_what_no_run_needs_is_left_out(site, pack, capsys):
     assert not [name for name in found if name.endswith("script")]
 
 
+def test_packages_that_pip_installs_anew(site, pack, tmp_path, monkeypatch, capsys):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    assert main(["pack", str(tmp_path / "none.tar.gz"), "--extras", "", "--fresh"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("PackedEnvironmentError: pip could not install the packages for")
+    assert "No matching distribution found for tiny" in error
+    with zipfile.ZipFile(wheels / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        for path in [*site.directory.glob("tiny/*.py"), *site.directory.glob("tiny-1.0.dist-info/*")]:
+            wheel.write(path, path.relative_to(site.directory))
+    found = names(pack("--fresh", "--add", "tiny==1.0", "--python", sys.executable))
+    assert {"site-packages/tiny/__init__.py", "site-packages/tfos_ml/__init__.py"} <= set(found)
+    assert {path.name for path in tmp_path.iterdir()} == {"environment.tar.gz", "site", "wheels"}
+
+
 @pytest.mark.parametrize(
     ("tag", "path", "message"),
     [
@@ -135,7 +154,8 @@ def test_a_host_that_it_is_not_for(site, pack, tmp_path, tag, path, message):
     ("name", "given", "arguments", "message"),
     [
         ("other", {}, ["--extras", "more"], "absent is to be packed, and absent is not installed here"),
-        ("other", {}, ["--extras", "none"], "tfos_ml has no extra none; expected some of more"),
+        ("other", {}, ["--extras", "all"], "absent is to be packed, and absent is not installed here"),
+        ("other", {}, ["--extras", "none"], "tfos_ml has no extra none; expected some of all, more"),
         ("other", {"INSTALLER": "conda\n"}, ["--add", "other"], "other was installed by conda.* --fresh"),
         ("other", {"direct_url.json": '{"dir_info": {"editable": true}}'}, ["--add", "other"], "editable mode"),
         ("other", {}, ["--add", "other>=2"], "other>=2 is to be packed, and other is installed as 1.0"),

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import tfos_ml
@@ -21,7 +22,7 @@ from tfos_ml.errors import PackedEnvironmentError
 OURS = "tfos_ml"
 SPARKS = {"pyspark", "pyspark-client", "pyspark-connect", "py4j"}  # of the version of the executors' jars
 SAME_AS_DRIVER = ("tensorflow", "keras")
-INSTEAD = {"tensorflow": ("tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")}
+INSTEAD = {"tensorflow-cpu": "tensorflow"}
 _ANEW = "--fresh has pip install it anew into the archive"
 
 
@@ -64,7 +65,9 @@ def _of_ours(extras: Iterable[str]) -> list[Requirement]:
         raise PackedEnvironmentError(
             f"tfos_ml has no extra {', '.join(sorted(unknown))}; expected some of {', '.join(sorted(known))}."
         )
-    return [need for need in map(Requirement, metadata.requires(OURS) or []) if _applies(need, extras)]
+    needs = [need for need in map(Requirement, metadata.requires(OURS) or []) if _applies(need, extras)]
+    nested = {extra for need in needs if need.name == OURS for extra in need.extras} - set(extras)
+    return _of_ours({*extras, *nested}) if nested else [need for need in needs if need.name != OURS]
 
 
 def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
@@ -73,7 +76,7 @@ def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
 
 
 def _distribution(name: str) -> metadata.Distribution | None:
-    for candidate in (name, *INSTEAD.get(name, ())):
+    for candidate in (name, *(other for other, replaced in INSTEAD.items() if replaced == name)):
         try:
             return metadata.distribution(candidate)
         except metadata.PackageNotFoundError:
@@ -108,20 +111,20 @@ def fresh(lines: Iterable[str], extras: Iterable[str], python: str, directory: P
     """
     named = list(map(Requirement, lines))
     names = {canonicalize_name(one.name) for one in named}
-    taken = {name for name, others in INSTEAD.items() if names & set(others)} | names | SPARKS
+    taken = {*names, *(INSTEAD.get(name, "") for name in names), *SPARKS}
     wanted = [one for one in _of_ours(extras) if canonicalize_name(one.name) not in taken]
+    for one in [*named, *wanted]:
+        package = INSTEAD.get(one.name, one.name)
+        here = _distribution(package) if package in SAME_AS_DRIVER else None
+        if here is not None and not (one in named and one.specifier):
+            one.specifier = SpecifierSet(f"=={here.version}")
     for one in wanted:
-        here = _distribution(one.name) if one.name in SAME_AS_DRIVER else None
-        if here is not None:
-            one.specifier &= f"=={here.version}"
         one.marker = None
     arguments = ["install", "--quiet", "--disable-pip-version-check", "--no-compile", "--target", str(directory)]
     command = [sys.executable, "-m", "pip", "--python", python, *arguments, *map(str, [*named, *wanted])]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        raise PackedEnvironmentError(
-            f"pip could not install what is to be packed, for {python}:\n{done.stdout[-2000:]}"
-        )
+        raise PackedEnvironmentError(f"pip could not install the packages for {python}:\n{done.stdout[-2000:]}")
     found = metadata.distributions(path=[str(directory)])
     return [one for one in found if canonicalize_name(one.name) not in {*SPARKS, canonicalize_name(OURS)}]
 
