@@ -13,9 +13,9 @@ import pytest
 from elsewhere import interpreter_with
 from standalone import Standalone
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]  # packing takes a minute, and so does each first start
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]  # 30 s of computing to pack, and 40 s for each first start
 ROOT = Path(__file__).parents[2]
-SECONDS = 500
+SECONDS = 550
 ROWS, EPOCHS = 400, 4
 PROGRAM = """
 import json, sys, time

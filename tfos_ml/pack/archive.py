@@ -22,9 +22,9 @@ from tfos_ml.pack.environment import files_of
 
 GZIP_LEVEL = 4
 SUFFIXES = (".tar.gz", ".tgz")  # of what Spark unpacks on executors and takes from clients of Connect
-# What compilers, type checkers and tests of the packages read.
+# What compilers, type checkers and tests of the packages read; TensorFlow requires libclang, and does not import it.
 _LEFT_OUT = re.compile(
-    r"(^|/)(__pycache__|tests)/|^(tensorflow|pyarrow|numpy/_core)/include/|^pyarrow/src/|\.(pyi|pyx|pxd|h|hpp|cc|cpp|a)$"
+    r"(^|/)(__pycache__|tests)/|^(tensorflow|pyarrow|numpy/_core)/include/|^(pyarrow/src|clang)/|\.(pyi|pyx|pxd|h|hpp|cc|cpp|a)$"
     r"|\.dist-info/(RECORD|direct_url\.json)$"
 )
 _TAG = re.compile(r"^Tag: \S+-\S+-(?:manylinux(?:_2_(\d+)|(\d+))|linux)_(\w+)$", re.MULTILINE)

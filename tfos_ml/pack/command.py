@@ -71,7 +71,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="have pip install the packages anew, instead of taking those installed here",
     )
     pack.add_argument("--python", help="with --fresh: an interpreter like the executors' (default this one)")
-    pack.add_argument("--everything", action="store_true", help="leave out neither headers nor tests of the packages")
+    pack.add_argument(
+        "--everything", action="store_true", help="leave out nothing: neither headers nor tests nor libclang"
+    )
     pack.set_defaults(run=run)
 
 
@@ -163,7 +165,9 @@ def _summary(archive: Path, packed: Packed, seconds: float) -> str:
         f"Largest: {largest}",
     ]
     if packed.left_out:
-        lines.append(f"Left out: headers, tests and compiled files, {_mb(packed.left_out)} (--everything packs them)")
+        lines.append(
+            f"Left out: headers, tests, libclang and compiled files, {_mb(packed.left_out)} (--everything packs them)"
+        )
     if "tensorflow" in packed.by_package:
         lines.append("Without GPUs, tensorflow-cpu is smaller: --fresh --add tensorflow-cpu")
     return "\n".join(lines)
