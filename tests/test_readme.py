@@ -112,6 +112,15 @@ def test_options_of_the_doctor_are_those_that_it_has():
         assert _parser().parse_args(arguments).command == "doctor"
 
 
+def test_options_of_pack_are_those_that_it_has():
+    from tfos_ml.pack.command import parser
+
+    asked = [line for line in commands() if line.startswith("python -m tfos_ml pack")]
+    assert len(asked) >= 2
+    for line in asked:
+        assert parser().parse_args(line.split()[3:]).command == "pack"
+
+
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`[^`]+<([\w./-]+)>`_", PAGES["README.rst"]))))
 def test_files_that_it_links_to_are_there(path):
     assert (ROOT / path).exists()

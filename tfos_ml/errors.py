@@ -10,6 +10,7 @@
     │   ├── ColumnTypeError          a column whose type no tensor can hold
     │   ├── TrainFnPickleError       a train function that cannot be sent to the nodes
     │   ├── ClusterConfigError       a Spark setting that would break the run
+    │   ├── PackedEnvironmentError   an environment that cannot be packed, or an archive of another one
     │   ├── RemovedError             a function of TensorFlowOnSpark that tfos_ml does not have
     │   ├── NotEnoughSlotsError      more nodes than Spark has task slots
     │   ├── SnapshotError            a cacheDir that cannot be used, or has other rows
@@ -117,6 +118,10 @@ class TrainFnPickleError(InvalidInputError):
 
 class ClusterConfigError(InvalidInputError):
     """A Spark setting would break the run."""
+
+
+class PackedEnvironmentError(InvalidInputError):
+    """An environment cannot be packed, or an archive of ``python -m tfos_ml pack`` does not fit driver or executors."""
 
 
 class RemovedError(InvalidInputError, NotImplementedError):

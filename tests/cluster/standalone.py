@@ -48,7 +48,7 @@ class Worker:
         self.log = cluster.directory / f"worker-{address}.log"
         command = [WORKER, "--host", address, "--port", "0", "--webui-port", "0", "--cores", "8", "--memory", memory]
         command += ["--work-dir", str(cluster.directory / f"work-{address}"), cluster.url]
-        local = {"SPARK_LOCAL_IP": address, "SPARK_LOCAL_DIRS": str(self.local)}
+        local = {"SPARK_LOCAL_IP": address, "SPARK_LOCAL_DIRS": str(self.local), **cluster.of_workers}
         self.process = cluster.spawn(command, self.log, local, prefix)
 
     def has_registered(self) -> bool:
@@ -82,10 +82,20 @@ class Standalone:
         Of the master and of drivers.
     prefix : sequence of str, optional
         What their commands are prefixed with.
+    of_workers : dict of str to str, optional
+        Environment variables of workers, and so of executors, that the master and drivers do not have.
     """
 
-    def __init__(self, directory: Path, workers: int = 2, address: str = DRIVER_ADDRESS, prefix: Sequence[str] = ()):
+    def __init__(
+        self,
+        directory: Path,
+        workers: int = 2,
+        address: str = DRIVER_ADDRESS,
+        prefix: Sequence[str] = (),
+        of_workers: dict[str, str] | None = None,
+    ):
         self.directory = directory
+        self.of_workers = of_workers or {}
         self._prefix = prefix
         self.address = address
         self._marker = f"{os.getpid()}-{directory.name}"

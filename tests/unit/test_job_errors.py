@@ -56,6 +56,19 @@ CASES = {
         errors.ClusterConfigError,
         "executors has no module 'tfos_ml'.*PYSPARK_PYTHON",
     ),
+    "archive of another machine": (
+        BARRIER
+        + "reason: ...\nError from python worker:\n  ./environment/bin/python: packed for aarch64, and vm is x86_64\n"
+        "PYTHONPATH was:\n  ...\norg.apache.spark.SparkException: EOFException occurred while reading the port number",
+        errors.PackedEnvironmentError,
+        r"packed for aarch64, and vm is x86_64\. Pack on a host",
+    ),
+    "another Python": (
+        "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in "
+        "driver: 3.11, PySpark cannot run with different minor versions.",
+        errors.ClusterConfigError,
+        "PYSPARK_PYTHON.*worker has different version: 3.12 than that in driver: 3.11",
+    ),
     "cancelled": ("[SPARK_JOB_CANCELLED] Job 3 cancelled", errors.FitCancelledError, "Job 3 cancelled"),
 }
 

@@ -55,7 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["doctor", "--master", "local[2]"])                    # doctest: +SKIP
     0
     """
-    arguments = _parser().parse_args(argv)
+    return run(_parser().parse_args(argv))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, and print what was found."""
     began = time.monotonic()
     findings: list[Finding] = []
     for finding in examine(arguments):
@@ -81,7 +85,12 @@ def _line(finding: Finding) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tfos_ml", description="Command line of tfos_ml.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    add_command(parser.add_subparsers(dest="command", required=True))
+    return parser
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``doctor`` to the command line."""
     doctor = commands.add_parser("doctor", description=DESCRIPTION, epilog=EPILOG, help=DESCRIPTION)
     where = doctor.add_mutually_exclusive_group()
     where.add_argument("--master", help="Spark master, as local[2] or yarn; by default as Spark is configured")
@@ -92,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--nodes", type=_positive, default=2, help="nodes that are to run at once (default 2)")
     doctor.add_argument("--seconds", type=float, default=SECONDS, help=f"for all checks (default {SECONDS:.0f})")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    return parser
+    doctor.set_defaults(run=run)
 
 
 def _setting(text: str) -> tuple[str, str]:

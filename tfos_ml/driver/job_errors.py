@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
+from tfos_ml.common.packed import found_in
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.protocol.failure import Failure, find_failure
 
@@ -27,6 +28,7 @@ _TOO_FEW_SLOTS = re.compile(r"SPARK-24819")
 _MISSING_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '((?:tfos_ml|pyarrow|cloudpickle|msgspec|psutil)[\w.]*)'"
 )
+_OTHER_PYTHON = re.compile(r"Python in worker has different version")
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _REDUCER = re.compile(r"reduceId=(\d+)")
 _SILENT = re.compile(r"Executor heartbeat timed out")
@@ -65,11 +67,20 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
             "the Python that spark.pyspark.python or PYSPARK_PYTHON names, or send it with spark.archives or "
             "spark.submit.pyFiles."
         )
+    if _OTHER_PYTHON.search(text):
+        return errors.ClusterConfigError(
+            "The executors' Python is not the driver's; Spark needs the same minor version. Have PYSPARK_PYTHON, or on "
+            "Spark Connect spark.sql.execution.pyspark.python, name another, or pack with the driver's: python -m "
+            f"tfos_ml pack. Spark says: {_line(_OTHER_PYTHON, text)}"
+        )
     if _TOO_FEW_SLOTS.search(text):
         return errors.NotEnoughSlotsError(
             "Spark waited for enough task slots for all nodes at once, and gave up. Lower clusterSize or nodeCpus, or "
             f"add executors. Spark says: {_line(_TOO_FEW_SLOTS, text)}"
         )
+    packed = found_in(text)
+    if packed is not None:
+        return packed
     if _DAEMON_ENDED.search(text):
         return errors.PythonDaemonError(_NO_WORKER)
     return error

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.agent.scoring_client import ScoringProcess
+from tfos_ml.common.packed import check_archives
 from tfos_ml.common.pids import start_mark
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.data.memory_budget import SPOOL_SETTING
@@ -54,6 +55,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
                 "spark.speculation=true would start slow nodes a second time. Set it to false, or "
                 "spark.dynamicAllocation.enabled=false: Spark does not speculate with barrier jobs."
             )
+    check_archives(_conf(spark, "spark.archives", ""))
     _check_encryption(spark)
     memory = _conf(spark, "spark.executor.pyspark.memory", "")
     if memory and _bytes(memory, default_unit="m") < MIN_PYSPARK_MEMORY:

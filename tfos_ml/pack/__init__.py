@@ -1,0 +1,1 @@
+"""``python -m tfos_ml pack``: an archive of packages, with which executors run that have a Python alone."""

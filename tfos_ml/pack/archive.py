@@ -1,0 +1,136 @@
+"""Writes an archive: its manifest, ``bin/python``, and the files of distributions that a run needs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import tarfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import tfos_ml
+from tfos_ml.common.packed import MANIFEST
+from tfos_ml.errors import DestinationError, PackedEnvironmentError
+from tfos_ml.pack.environment import files_of
+
+GZIP_LEVEL = 4
+SUFFIXES = (".tar.gz", ".tgz")  # of what Spark unpacks on executors and takes from clients of Connect
+# What compilers, type checkers and tests of the packages read; TensorFlow requires libclang, and does not import it.
+_LEFT_OUT = re.compile(
+    r"(^|/)(__pycache__|tests)/|^(tensorflow|pyarrow|numpy/_core)/include/|^(pyarrow/src|clang)/|\.(pyi|pyx|pxd|h|hpp|cc|cpp|a)$"
+    r"|\.dist-info/(RECORD|direct_url\.json)$"
+)
+_TAG = re.compile(r"^Tag: \S+-\S+-(?:manylinux(?:_2_(\d+)|(\d+))|linux)_(\w+)$", re.MULTILINE)
+_OLD_TAGS = {"1": 5, "2010": 12, "2014": 17}
+
+
+@dataclass
+class Packed:
+    """What an archive holds.
+
+    Attributes
+    ----------
+    python : str
+        Minor version of Python that it is for.
+    machine, glibc : str
+        Of the hosts that it runs on, as ``x86_64``, and the second number of the oldest glibc; empty: any.
+    size, files, unpacked, left_out : int
+        Bytes of the archive, number and bytes of its files, and bytes that were left out.
+    by_package : Counter
+        Bytes of each distribution.
+    """
+
+    python: str
+    machine: str = ""
+    glibc: str = ""
+    size: int = 0
+    files: int = 0
+    unpacked: int = 0
+    left_out: int = 0
+    by_package: Counter[str] = field(default_factory=Counter)
+
+
+def write(archive: Path, distributions: Sequence[metadata.Distribution], python: str, everything: bool) -> Packed:
+    """Write the archive, which is there as a whole or not at all.
+
+    Raises
+    ------
+    DestinationError
+        If it cannot be written.
+    PackedEnvironmentError
+        If its packages are for machines of several kinds.
+    """
+    machine, glibc = _platform(distributions)
+    packed = Packed(python, machine, glibc)
+    versions = {one.name: one.version for one in distributions}
+    manifest = {"python": python, "machine": machine, "glibc": glibc, "packages": versions}
+    script = Path(__file__).with_name("python.sh").read_text()
+    for name, value in {"PYTHON": python, "MACHINE": machine, "GLIBC": glibc}.items():
+        script = script.replace(f"@{name}@", value)
+    partial = archive.with_name(f".{archive.name}.{os.getpid()}")
+    try:
+        with tarfile.open(partial, "w:gz", compresslevel=GZIP_LEVEL) as tar:
+            _add_text(tar, MANIFEST, json.dumps({**manifest, "tfos_ml": tfos_ml.__version__}, indent=1), 0o644)
+            _add_text(tar, "bin/python", script, 0o755)
+            for name, path, package in files_of(distributions):
+                _add(tar, packed, name, path, package, everything)
+        packed.size = partial.stat().st_size
+        os.replace(partial, archive)
+    except OSError as error:
+        raise DestinationError(f"{archive} cannot be written: {error}. Name another file.") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+    return packed
+
+
+def _add(tar: tarfile.TarFile, packed: Packed, name: str, path: Path, package: str, everything: bool) -> None:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:  # listed, and not there: what pip has compiled for another Python
+        return
+    if _LEFT_OUT.search(name) and not everything:
+        packed.left_out += size
+        return
+    member = tar.gettarinfo(str(path), f"site-packages/{name}")
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mode |= 0o444  # of other users, as Spark's executors may be
+    if member.isreg():
+        with path.open("rb") as content:
+            tar.addfile(member, content)
+    else:
+        tar.addfile(member)
+    packed.files += 1
+    packed.unpacked += size
+    packed.by_package[package] += size
+
+
+def _add_text(tar: tarfile.TarFile, name: str, text: str, mode: int) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode, member.mtime = len(text.encode()), mode, int(time.time())
+    tar.addfile(member, io.BytesIO(text.encode()))
+
+
+def _platform(distributions: Iterable[metadata.Distribution]) -> tuple[str, str]:
+    """Kind of machine and least glibc, as the distributions' own tags tell; empty if all are pure Python."""
+    machines: dict[str, str] = {}
+    minors = []
+    for one in distributions:
+        tags = _TAG.findall(one.read_text("WHEEL") or "")
+        machines |= {machine: one.name for _, _, machine in tags}
+        needs = [int(minor) if minor else _OLD_TAGS.get(old, 0) for minor, old, _ in tags]
+        minors += [min(needs)] if needs else []
+    if len(machines) > 1:
+        raise PackedEnvironmentError(
+            "The packages are for machines of several kinds: "
+            f"{', '.join(f'{name} for {machine}' for machine, name in machines.items())}. Pack with --fresh."
+        )
+    return next(iter(machines), ""), str(max(minors)) if minors else ""
