@@ -12,7 +12,8 @@ from tfos_ml.data.order import PARTITION_SHIFT, batch_sizes
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
 from tfos_ml.worker import dataset as dataset_module
-from tfos_ml.worker.dataset import RowStore, make_dataset
+from tfos_ml.worker.dataset import make_dataset
+from tfos_ml.worker.row_store import RowStore
 
 SEED = 11
 TOTALS = [13, 0, 20, 4]

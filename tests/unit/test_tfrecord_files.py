@@ -16,8 +16,8 @@ from tfos_ml.tfrecord import files, reading
 from tfos_ml.tfrecord.commit import abandon, commit, prepare
 from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, SEQUENCE, columns_of
 from tfos_ml.tfrecord.framing import framed
-from tfos_ml.tfrecord.inference import infer
 from tfos_ml.tfrecord.options import DROPMALFORMED, FAILFAST, PERMISSIVE, Options
+from tfos_ml.tfrecord.schema_inference import infer
 from tfos_ml.tfrecord.writing import Destination, write_rows
 
 NUMBERS = pa.schema([("n", pa.int64())])

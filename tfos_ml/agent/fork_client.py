@@ -1,6 +1,6 @@
 """Starts processes that use TensorFlow: forks of a server that has already imported it, or fresh interpreters.
 
-A host has one fork server (:mod:`tfos_ml.worker.forkserver`) for each application (or executor), user, Python, and
+A host has one fork server (:mod:`tfos_ml.worker.fork_server`) for each application (or executor), user, Python, and
 everything else that a process inherits from its parent, such as control groups and namespaces. Clients find the server
 by its socket, whose directory is named after all of these; the first client starts it. Where a fork server is not
 possible, or does not fork, a fresh process is started.
@@ -34,10 +34,10 @@ from tfos_ml.common.pids import ProcessHandle, activity, start_mark, start_ticks
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS, has_gpu_device
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.frames import receive_frame, send_frame
-from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Exited, Forked, Refused, Request
+from tfos_ml.worker.fork_server import MARKER, NO_MARKER, Exited, Forked, ForkRequest, Refused
 
 logger = logging.getLogger(__name__)
-SERVER_MODULE = "tfos_ml.worker.forkserver"
+SERVER_MODULE = "tfos_ml.worker.fork_server"
 ANSWER_SECONDS = 120.0  # for a server to import TensorFlow on a busy machine, and to fork
 STILL_SECONDS = 6.0  # a server that owes an answer is ended after so long without any activity
 _SLICE_SECONDS = 0.25
@@ -143,7 +143,9 @@ def start_process(
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
     if forking is not None and forking.is_possible():
         owner = (forking.owner, start_ticks(forking.owner) or 0)
-        request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), owner, name, outlives_requester)
+        request = ForkRequest(
+            module, ["0", *arguments], dict(environment), os.getcwd(), owner, name, outlives_requester
+        )
         # The second time another one, if the first has ended.
         servers = [forking, forking, *([forking.alone()] if forking.application else [])]
         while servers:
@@ -213,7 +215,7 @@ class ForkedProcess:
             self._handle.send_signal(SIGKILL)
 
 
-def _fork(request: Request, descriptors: Sequence[int], forking: Forking) -> ForkedProcess:
+def _fork(request: ForkRequest, descriptors: Sequence[int], forking: Forking) -> ForkedProcess:
     """Ask the fork server for a process; start the server first if there is none.
 
     Raises

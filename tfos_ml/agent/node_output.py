@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.agent.process import LimitedLines
+from tfos_ml.agent.child_process import LimitedLines
 
 if TYPE_CHECKING:
     from tfos_ml.agent.progress_link import ProgressLink

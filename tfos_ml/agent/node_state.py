@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from tfos_ml import errors
-from tfos_ml.agent.identity import NodeIdentity
+from tfos_ml.agent.child_process import describe_exit
 from tfos_ml.agent.node_events import (
     DriverSeen,
     Effect,
@@ -44,7 +44,7 @@ from tfos_ml.agent.node_events import (
     SendToProcess,
     Tick,
 )
-from tfos_ml.agent.process import describe_exit
+from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.failure import Failure

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+from tfos_ml.agent.child_process import ChildProcess
 from tfos_ml.agent.node_events import ProcessExited
-from tfos_ml.agent.process import ChildProcess
 from tfos_ml.errors import VersionMismatchError
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.messages import Message

@@ -25,10 +25,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tfos_ml.agent.child_process import child_environment, kill_tree
 from tfos_ml.agent.fork_client import Forking, start_process
-from tfos_ml.agent.process import child_environment, kill_tree
 from tfos_ml.common.pids import ProcessHandle, start_ticks
-from tfos_ml.worker.forkserver import MARKER, NO_MARKER
+from tfos_ml.worker.fork_server import MARKER, NO_MARKER
 
 MODULE = "tfos_ml.agent.reaper"
 NAME = "tfos reaper"

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tfos_ml import errors
+from tfos_ml.agent.child_process import base_environment
 from tfos_ml.agent.fork_client import (
     Forking,
     executor,
@@ -28,7 +29,6 @@ from tfos_ml.agent.fork_client import (
     start_process,
     sweep,
 )
-from tfos_ml.agent.process import base_environment
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference import archive, udf
@@ -36,7 +36,7 @@ from tfos_ml.inference.shared_batches import BatchSent, Message, Ready, ScoringF
 from tfos_ml.inference.tensorflow_import import PRELOADS, limit_threads
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, SCORING_SETTING, WORKER
-from tfos_ml.worker.forkserver import MARKER, NO_MARKER
+from tfos_ml.worker.fork_server import MARKER, NO_MARKER
 
 logger = logging.getLogger(__name__)
 MODULE = "tfos_ml.worker.scoring_server"

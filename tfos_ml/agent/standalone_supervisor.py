@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.agent import result_upload
+from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.fork_client import Forking, Process, executor, read_at_start_only, start_process
 from tfos_ml.agent.node_run import StandaloneMode
-from tfos_ml.agent.process import child_environment
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.agent.row_source import RowSource, Send
@@ -38,7 +38,7 @@ from tfos_ml.protocol.failure import NodeFailure
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
-from tfos_ml.worker.forkserver import NO_MARKER
+from tfos_ml.worker.fork_server import NO_MARKER
 
 MODULE = "tfos_ml.agent.standalone_supervisor"
 NAME = "tfos supervisor"

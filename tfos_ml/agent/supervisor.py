@@ -19,7 +19,7 @@ import pyarrow.flight as flight
 from msgspec import structs
 
 from tfos_ml import errors
-from tfos_ml.agent.identity import identity_of
+from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import ResourceClaim
 from tfos_ml.agent.node_run import NodeFailed, NodeRun, StandaloneMode

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfos_ml.agent.identity import NodeIdentity
+from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.inference.archive import pack
 from tfos_ml.protocol.control_client import ControlClient

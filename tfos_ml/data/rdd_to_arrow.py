@@ -18,7 +18,7 @@ namedtuple                             a column of a struct per field    namedtu
 tuple of > ``MAX_FIELDS`` numbers      lists                             ndarray, or tuple
 vector of Spark ML, matrix             lists; if some are sparse, a      ndarray of float64
                                        struct as ``VectorUDT`` has it
-what :mod:`tfos_ml.data.codecs` names  text, bytes or lists              the same
+what :mod:`tfos_ml.data.value_codecs` names  text, bytes or lists              the same
 values of several types in one field   a struct with a column per type   the same
 =====================================  ================================  ===========================
 
@@ -46,8 +46,8 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml.data.arrow import list_array
-from tfos_ml.data.codecs import CODECS, cast_for, codec_for
 from tfos_ml.data.schema import VECTOR_FIELDS, Array
+from tfos_ml.data.value_codecs import CODECS, cast_for, codec_for
 from tfos_ml.errors import ColumnTypeError
 
 FORM_KEY = b"tfos_ml.form"

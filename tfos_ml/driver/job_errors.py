@@ -14,7 +14,7 @@ from tfos_ml.protocol.failure import Failure, find_failure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tfos_ml.protocol.template import NodeRole
+    from tfos_ml.protocol.cluster_template import NodeRole
 
 SHOWN_CHARACTERS = 500
 MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OutputColumns:
+class AppendedColumns:
     """Which field of the UDF's result becomes which column."""
 
     types: dict[str, pa.DataType]  # the fields, in order

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tfos_ml import errors
-from tfos_ml.mlflow import server
-from tfos_ml.mlflow.fit_run import FitRun, Options
+from tfos_ml.mlflow import tracking_server
+from tfos_ml.mlflow.fit_run import AutologOptions, FitRun
 from tfos_ml.mlflow.runs import NOBODY, Run, Runs
 from tfos_ml.stages import fit_listener
 from tfos_ml.stages.fit_listener import FitListener, Listening
@@ -15,7 +15,7 @@ from tfos_ml.stages.fit_listener import FitListener, Listening
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tfos_ml.stages.base import ClusterEstimator
+    from tfos_ml.stages.cluster_estimator import ClusterEstimator
 
 
 def autolog(
@@ -109,7 +109,7 @@ def autolog(
         leave_searches()
         leave_pipelines()
         return
-    options = Options(
+    options = AutologOptions(
         log_models=log_models,
         log_input_examples=log_input_examples,
         log_datasets=log_datasets,
@@ -129,7 +129,7 @@ def autolog(
 class _Tracking(Listening):
     """Gives each fit its run."""
 
-    def __init__(self, options: Options, runs: Runs):
+    def __init__(self, options: AutologOptions, runs: Runs):
         self._options = options
         self._runs = runs
 
@@ -137,7 +137,7 @@ class _Tracking(Listening):
         if estimator._parent_run is NOBODY:
             return FitListener()
         runs: list[Run | None] = []
-        server.attempt(
+        tracking_server.attempt(
             lambda: runs.append(self._runs.open(estimator._parent_run)),
             "gives this fit no run: %s. Training goes on; its metrics are in the model's history.",
         )

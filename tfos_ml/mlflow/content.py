@@ -23,7 +23,7 @@ from tfos_ml.mlflow.packages import version_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tfos_ml.stages.base import ClusterEstimator
+    from tfos_ml.stages.cluster_estimator import ClusterEstimator
 
 PARAM_CHARACTERS = 6000  # MLflow takes no more
 NOT_LOGGED = "(not logged)"

@@ -18,13 +18,13 @@ from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 from tfos_ml import errors
 from tfos_ml.data.arrow import plain
 from tfos_ml.mlflow import content, flavor, pipelines
-from tfos_ml.mlflow.checkpoints import Checkpoints
+from tfos_ml.mlflow.logged_checkpoints import LoggedCheckpoints
 from tfos_ml.mlflow.runs import Run
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
 from tfos_ml.protocol.settings import Telemetry
 from tfos_ml.stages.fit_listener import FitListener
-from tfos_ml.stages.model import scoring_at
+from tfos_ml.stages.tf_model import scoring_at
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tfos_ml.data.schema import ColumnSpec
     from tfos_ml.driver.fit_job import RunResult
     from tfos_ml.keras.overview import ModelOverview
-    from tfos_ml.stages.base import ClusterEstimator
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.cluster_estimator import ClusterEstimator
+    from tfos_ml.stages.tf_model import TFModel
 
 logger = logging.getLogger("tfos_ml.mlflow")
 EXAMPLE_ROWS = 5
@@ -47,7 +47,7 @@ SYSTEM_PREFIX = "system/"
 
 
 @dataclass(frozen=True)
-class Options:
+class AutologOptions:
     """Arguments of :func:`tfos_ml.mlflow.autolog`, by the same names."""
 
     log_models: bool = True
@@ -77,7 +77,7 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
 class FitRun(FitListener):
     """Follows a fit and logs it."""
 
-    def __init__(self, options: Options, run: Run, estimator: ClusterEstimator, dataset: DataFrame):
+    def __init__(self, options: AutologOptions, run: Run, estimator: ClusterEstimator, dataset: DataFrame):
         self._options = options
         self._run = run
         self._client = MlflowClient(run.tracking_uri)
@@ -86,7 +86,7 @@ class FitRun(FitListener):
         self._writer = Writer(self._client, run.run_id)
         self._logged: dict[tuple[str, int], str] = {}
         self._counts: dict[str, int] = {}
-        self._checkpoints = Checkpoints(self._writer, self._log_checkpoint, options.monitor)
+        self._checkpoints = LoggedCheckpoints(self._writer, self._log_checkpoint, options.monitor)
         self._result: RunResult | None = None
         self._has_overview = False
         self.telemetry = self._telemetry()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
     from mlflow.models.signature import ModelSignature
 
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.tf_model import TFModel
 
 FLAVOR_NAME = "tfos_ml"
 MODULE = "tfos_ml.mlflow"
@@ -78,7 +78,7 @@ def save_model(
     >>> tfos_ml.mlflow.save_model(model, "/tmp/digits")                     # doctest: +SKIP
     >>> mlflow.pyfunc.load_model("/tmp/digits").predict(pandas_df)
     """
-    from tfos_ml.stages.model import scoring_at
+    from tfos_ml.stages.tf_model import scoring_at
 
     _check(model)
     if not {"conda_env", "pip_requirements"} & {k for k, v in options.items() if v is not None}:
@@ -176,8 +176,8 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
         If it is of another flavor.
     """
     from tfos_ml.inference.archive import Archive
-    from tfos_ml.stages.model import MODEL_FILE, TFModel
     from tfos_ml.stages.persistence import restore
+    from tfos_ml.stages.tf_model import MODEL_FILE, TFModel
 
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         path = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=dst_path or directory))
@@ -196,7 +196,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
 
 
 def _check(model: Any) -> None:
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.tf_model import TFModel
 
     if not isinstance(model, TFModel):
         stages = [type(stage).__name__ for stage in getattr(model, "stages", [])]
@@ -209,8 +209,8 @@ def _check(model: Any) -> None:
 
 def _write(model: TFModel, scoring: Any, data: Path) -> None:
     """The content of an MLflow model's data directory."""
-    from tfos_ml.stages.model import archive_of
     from tfos_ml.stages.persistence import describe
+    from tfos_ml.stages.tf_model import archive_of
 
     archive_of(model).unpack(data / pyfunc.SAVED_MODEL)
     pyfunc.write_scoring(scoring, data)

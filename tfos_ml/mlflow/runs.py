@@ -10,7 +10,7 @@ from typing import Any
 import mlflow
 from mlflow import MlflowClient
 
-from tfos_ml.mlflow import server
+from tfos_ml.mlflow import tracking_server
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Run:
         """End it, if it is the fit's own; with a single request to a server that is down."""
         if not self.is_own:
             return
-        with server.impatient() if is_down else contextlib.nullcontext():
+        with tracking_server.impatient() if is_down else contextlib.nullcontext():
             active = mlflow.active_run()
             if active is not None and active.info.run_id == self.run_id:
                 mlflow.end_run(status)

@@ -19,7 +19,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import content, patching, server
+from tfos_ml.mlflow import content, patching, tracking_server
 from tfos_ml.mlflow.runs import NOBODY, Parent, Runs, parent_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _spark_logs_it() -> bool:
 
 def _ours(estimator: Estimator[Any]) -> Iterator[Any]:
     """The estimators of tfos_ml within one, pipelines and searches opened."""
-    from tfos_ml.stages.base import ClusterEstimator
+    from tfos_ml.stages.cluster_estimator import ClusterEstimator
 
     if isinstance(estimator, ClusterEstimator):
         yield estimator
@@ -111,13 +111,13 @@ def _search_run(runs: Runs) -> Iterator[Parent]:
         raise
     finally:
         if not _attempt("does not take the end of the search", lambda: mlflow.end_run(status)):
-            with server.impatient(), suppress(Exception):
+            with tracking_server.impatient(), suppress(Exception):
                 mlflow.end_run(status)
 
 
 def _attempt(what: str, action: Callable[[], Any]) -> bool:
     """Whether something worked; if MLflow does not take it, the search goes on."""
-    return server.attempt(action, f"{what}: %s. The search goes on.")
+    return tracking_server.attempt(action, f"{what}: %s. The search goes on.")
 
 
 def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import server
+from tfos_ml.mlflow import tracking_server
 
 logger = logging.getLogger("tfos_ml.mlflow")
 BATCH = 1000  # MLflow takes no more at once
@@ -74,7 +74,7 @@ class Writer:
         """Do something now, in the caller's thread; whether it worked. The first failure is a warning."""
         error = None
         try:
-            if server.answers(self._client.tracking_uri):
+            if tracking_server.answers(self._client.tracking_uri):
                 job()
                 self._done += 1
                 self.is_down = False

@@ -41,7 +41,7 @@ from tfos_ml.keras.output_checks import check_activations, check_reductions
 from tfos_ml.keras.train_function import train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.stages.base import ClusterEstimator
+from tfos_ml.stages.cluster_estimator import ClusterEstimator
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.keywords import KerasEstimatorConstructor
 from tfos_ml.stages.output_columns import output_columns
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from tfos_ml.driver.fit_job import RunResult
     from tfos_ml.keras.inspection import ModelDescription
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.tf_model import TFModel
 
 _MODEL_FILE = "model.keras"
 _NO_SERVERS: tuple[type[errors.TfosMlError], str] = (

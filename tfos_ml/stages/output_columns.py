@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
-from tfos_ml.inference.appended_columns import OutputColumns
+from tfos_ml.inference.appended_columns import AppendedColumns
 from tfos_ml.inference.prediction import PredictionSpec
 from tfos_ml.inference.saved_model import shown_tensors
 from tfos_ml.stages.params import ScoringParams
@@ -28,7 +28,7 @@ def output_columns(
     given: StructType,
     labels: Sequence[str] = (),
     spark: SparkSession | None = None,
-) -> OutputColumns:
+) -> AppendedColumns:
     """The columns that a stage appends to those `given`.
 
     `outputs` are all outputs of its model, `prediction_spec` is the meaning of the only one if that is known, `labels`
@@ -70,4 +70,4 @@ def output_columns(
             f"Output columns {new} must be new and different; {taken or 'some'} exist already.{more} "
             f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"
         )
-    return OutputColumns({field: types[field] for field in mapping}, mapping, prediction_spec, tuple(labels))
+    return AppendedColumns({field: types[field] for field in mapping}, mapping, prediction_spec, tuple(labels))

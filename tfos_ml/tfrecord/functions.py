@@ -55,7 +55,7 @@ def register(spark: SparkSession) -> None:
     """
 
     def source() -> Any:
-        from tfos_ml.tfrecord.source import with_stores
+        from tfos_ml.tfrecord.data_source import with_stores
 
         return with_stores({} if is_connect(spark) else store_settings())
 

@@ -13,9 +13,9 @@ from tfos_ml.common.spark_api import arrow_schema_of
 from tfos_ml.errors import ColumnTypeError, ParamError
 from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, Column, columns_of
 from tfos_ml.tfrecord.files import DataFile, DataSet, find, located, partition_type
-from tfos_ml.tfrecord.inference import infer
 from tfos_ml.tfrecord.options import PERMISSIVE, Options
 from tfos_ml.tfrecord.reading import Reader
+from tfos_ml.tfrecord.schema_inference import infer
 from tfos_ml.tfrecord.writing import Destination, check_columns
 
 if TYPE_CHECKING:

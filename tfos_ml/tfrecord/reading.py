@@ -28,7 +28,7 @@ _log = logging.getLogger("tfos_ml.tfrecord")
 
 
 @dataclass(frozen=True)
-class Chunk:
+class FileChunk:
     """Some bytes of a file, and the whole records at their beginning."""
 
     data: Array  # uint8, ``PADDING`` bytes longer than `size`
@@ -39,7 +39,7 @@ class Chunk:
     torn: str = ""  # why what follows the records is none, and nothing after it can be found; empty if it is not so
 
 
-def chunks(file: DataFile, codec: str | None, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
+def chunks(file: DataFile, codec: str | None, size: int = CHUNK_BYTES) -> Iterator[FileChunk]:
     """A file in parts of whole records, each of which overwrites the one before; raises ``DataError`` if reading fails.
 
     The file ends after a chunk that is torn.
@@ -51,7 +51,7 @@ def chunks(file: DataFile, codec: str | None, size: int = CHUNK_BYTES) -> Iterat
             yield from _chunks(stream, size)
 
 
-def _chunks(stream: pa.NativeFile | _Inflated, size: int) -> Iterator[Chunk]:
+def _chunks(stream: pa.NativeFile | _Inflated, size: int) -> Iterator[FileChunk]:
     data = np.zeros(size + PADDING, np.uint8)
     filled = offset = number = 0
     at_end = False
@@ -64,7 +64,7 @@ def _chunks(stream: pa.NativeFile | _Inflated, size: int) -> Iterator[Chunk]:
         is_last = frames.broken or at_end
         if len(frames.start) or is_last:
             torn = _torn(frames, filled - frames.consumed, stream) if is_last else ""
-            yield Chunk(data, filled, offset, number, frames, torn)
+            yield FileChunk(data, filled, offset, number, frames, torn)
         if is_last:
             return
         offset += frames.consumed
@@ -171,7 +171,7 @@ class Reader:
                 "Give a schema in which it is a string."
             ) from error
 
-    def _columns(self, chunk: Chunk) -> tuple[dict[str, pa.Array], int, int]:
+    def _columns(self, chunk: FileChunk) -> tuple[dict[str, pa.Array], int, int]:
         """The columns of a chunk by name, their rows, and how many records could not be read."""
         start, end = chunk.frames.start, chunk.frames.end
         is_bad = damaged(chunk.data, chunk.frames)
@@ -202,7 +202,7 @@ class Reader:
             by_name[name] = _corrupt(chunk, is_bad) if lost else pa.nulls(rows, pa.binary())
         return by_name, rows, lost
 
-    def _check(self, chunk: Chunk, is_bad: Array, problems: dict[int, str]) -> None:
+    def _check(self, chunk: FileChunk, is_bad: Array, problems: dict[int, str]) -> None:
         """Raise ``CorruptRecordError`` for the first record that cannot be read."""
         frames = chunk.frames
         reasons = dict.fromkeys(np.flatnonzero(is_bad).tolist(), "the checksum of its data is wrong") | problems
@@ -221,7 +221,7 @@ class Reader:
         )
 
 
-def _corrupt(chunk: Chunk, is_bad: Array) -> pa.BinaryArray:
+def _corrupt(chunk: FileChunk, is_bad: Array) -> pa.BinaryArray:
     """The bytes of the records that cannot be read, null for the others."""
     spans = zip(chunk.frames.start.tolist(), chunk.frames.end.tolist(), is_bad.tolist(), strict=True)
     records = [chunk.data[start:end].tobytes() if bad else None for start, end, bad in spans]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tfos_ml.data.order import Int64s, shuffled, window_edges
-from tfos_ml.worker.dataset import RowStore, prefetched, without_autotuning
+from tfos_ml.worker.dataset import prefetched, without_autotuning
+from tfos_ml.worker.row_store import RowStore
 from tfos_ml.worker.rows import Rows
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 RETURNED = "returned"
 _AROUND = ("tfos_ml/worker/main.py", "tfos_ml/compat/map_functions.py", "_sitebuiltins.py", "<frozen _sitebuiltins>")

@@ -24,7 +24,7 @@ _BYTES, _FLOATS, _INTEGERS = LISTS
 
 
 @dataclass
-class Seen:
+class SeenFeature:
     """What a feature is in the records of the sample."""
 
     kinds: dict[str, str] = field(default_factory=dict)  # its lists, and a file with each
@@ -57,7 +57,7 @@ def infer(files: Sequence[DataFile], options: Options) -> pa.Schema:
 
     A feature of integers in some records and of floats in others is double.
     """
-    columns: dict[str, Seen] = {}
+    columns: dict[str, SeenFeature] = {}
     lock = threading.Lock()
 
     def look_into(file: DataFile) -> bool:
@@ -93,23 +93,23 @@ def _sample(file: DataFile, options: Options) -> list[bytes]:
     return []
 
 
-def add_records(columns: dict[str, Seen], records: Iterable[bytes], record_type: str, file: str) -> None:
+def add_records(columns: dict[str, SeenFeature], records: Iterable[bytes], record_type: str, file: str) -> None:
     """Add what the features of serialized messages are to `columns`; skip records that are no messages."""
     for message in (parsed(record, record_type) for record in records):
         if message is None:
             continue
         context = message.features if record_type == EXAMPLE else message.context
         for name, feature in context.feature.items():
-            columns.setdefault(name, Seen()).add(feature, file)
+            columns.setdefault(name, SeenFeature()).add(feature, file)
         lists = () if record_type == EXAMPLE else message.feature_lists.feature_list.items()
         for name, items in lists:
-            seen = columns.setdefault(name, Seen())
+            seen = columns.setdefault(name, SeenFeature())
             seen.in_lists = True
             for feature in items.feature:
                 seen.add(feature, file)
 
 
-def schema_of(columns: dict[str, Seen], binary_features: Collection[str]) -> pa.Schema:
+def schema_of(columns: dict[str, SeenFeature], binary_features: Collection[str]) -> pa.Schema:
     """Arrow types of features; raises ``ColumnTypeError`` if one is bytes in some records and numbers in others."""
     fields = []
     for name, seen in sorted(columns.items()):
@@ -119,7 +119,7 @@ def schema_of(columns: dict[str, Seen], binary_features: Collection[str]) -> pa.
     return pa.schema(fields)
 
 
-def _type(name: str, seen: Seen, is_binary: bool) -> pa.DataType:
+def _type(name: str, seen: SeenFeature, is_binary: bool) -> pa.DataType:
     kinds = set(seen.kinds)
     if _BYTES in kinds and len(kinds) > 1:
         where = " and ".join(f"a {LISTS[kind]} in {file}" for kind, file in seen.kinds.items())

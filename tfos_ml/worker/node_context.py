@@ -14,17 +14,17 @@ from tfos_ml.data.spool import room_for
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.pickling import pickle_value
-from tfos_ml.worker.datafeed import DataFeed
+from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.dataset import make_dataset
 from tfos_ml.worker.inbox import Inbox
 from tfos_ml.worker.log_upload import LogUpload
-from tfos_ml.worker.row_store import NodeRows
+from tfos_ml.worker.node_rows import NodeRows
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfos_ml.worker.dataset import RowStore
-    from tfos_ml.worker.resolver import SparkClusterResolver
+    from tfos_ml.worker.cluster_resolver import SparkClusterResolver
+    from tfos_ml.worker.row_store import RowStore
 
 
 class NodeContext:
@@ -292,7 +292,7 @@ class NodeContext:
 
     def cluster_resolver(self) -> SparkClusterResolver:
         """A ``tf.distribute`` cluster resolver of this cluster."""
-        from tfos_ml.worker.resolver import SparkClusterResolver
+        from tfos_ml.worker.cluster_resolver import SparkClusterResolver
 
         return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index)
 

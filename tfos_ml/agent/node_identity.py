@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfos_ml.protocol.cluster_template import ClusterTemplate, NodeRole, make_template
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.template import ClusterTemplate, NodeRole, make_template
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tfos_ml.mlflow.writer import Writer
 BEST_TAG = "tfos_ml.best"
 
 
-class Checkpoints:
+class LoggedCheckpoints:
     """The checkpoints of one fit, logged in the writer's thread.
 
     ``log(archive, name, step)`` logs a packed SavedModel and returns the id of the logged model; `monitor` is as of

@@ -1,4 +1,4 @@
-"""``python -m tfos_ml.worker.forkserver``: imports TensorFlow and Keras once, and forks processes that need both.
+"""``python -m tfos_ml.worker.fork_server``: imports TensorFlow and Keras once, and forks processes that need both.
 
 Importing them takes seconds of processor time and half a gigabyte; a fork takes 0.05 s and shares the memory. The
 server creates no TensorFlow state (a runtime has threads, which do not survive a fork), and verifies that before each
@@ -48,7 +48,7 @@ MARKER = "TFOS_ML_NODE"
 NO_MARKER = "0" * 32  # as long as a marker: a fork writes its own in this place, where others find it in /proc
 MODULES = (
     *("cloudpickle", "pandas", "pyarrow.flight"),
-    *("tfos_ml.worker.main", "tfos_ml.worker.context", "tfos_ml.worker.outcome", "tfos_ml.worker.train_args"),
+    *("tfos_ml.worker.main", "tfos_ml.worker.node_context", "tfos_ml.worker.outcome", "tfos_ml.worker.train_args"),
     *("tfos_ml.agent.standalone_supervisor", "tfos_ml.agent.reaper"),
 )
 PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator", "tfos_ml.tfcluster.tfcluster")
@@ -62,7 +62,7 @@ _NAME_SECONDS = 3.0  # for the memory allocator's thread to get its name, on a b
 _PR_SET_NAME = 15
 
 
-class Request(Struct, frozen=True):
+class ForkRequest(Struct, frozen=True):
     """The agent's request for a forked process."""
 
     module: str  # whose ``main`` is called
@@ -185,7 +185,7 @@ class ForkServer:
                 owner.close()
                 del self._owners[name]
 
-    def _refusal_reason(self, request: Request) -> str | None:
+    def _refusal_reason(self, request: ForkRequest) -> str | None:
         """Why a fork would differ from a fresh process; None if it would not."""
         if self._has_new_threads():
             return "the server has unknown threads"
@@ -208,7 +208,7 @@ class ForkServer:
             time.sleep(0.02)
         return False
 
-    def _fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> None:
+    def _fork(self, request: ForkRequest, connection: socket.socket, descriptors: Sequence[int]) -> None:
         pid = os.fork()
         if not pid:
             self._run_fork(request, connection, descriptors)
@@ -239,7 +239,7 @@ class ForkServer:
             handle.kill_group()
             handle.send_signal(signal.SIGKILL)  # it may not lead a group yet
 
-    def _run_fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> NoReturn:
+    def _run_fork(self, request: ForkRequest, connection: socket.socket, descriptors: Sequence[int]) -> NoReturn:
         """Become the requested process; called in the fork."""
         code = 1
         try:
@@ -272,7 +272,7 @@ class ForkServer:
             os._exit(code)
 
 
-def _apply(request: Request) -> None:
+def _apply(request: ForkRequest) -> None:
     """Set the environment, directory, search path and random state of a fresh process."""
     _write_marker(request.environment.get(MARKER, NO_MARKER))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, request.name.encode()[:15], 0, 0, 0)
@@ -297,12 +297,12 @@ def _write_marker(marker: str) -> None:
         raise OSError("the environment that /proc shows cannot be written")
 
 
-def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
+def _receive(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
     """A request, and the two descriptors that came with it."""
     content, descriptors = receive_frame(connection, max_descriptors=2) or (b"", [])
     try:
         if len(descriptors) == 2:
-            return decode(Request, content), descriptors
+            return decode(ForkRequest, content), descriptors
         raise ValueError("no request")
     except ValueError:
         for descriptor in descriptors:

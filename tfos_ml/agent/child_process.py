@@ -25,7 +25,7 @@ import psutil
 from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.common.interpreter import search_path
 from tfos_ml.common.pids import ProcessHandle
-from tfos_ml.worker.forkserver import MARKER
+from tfos_ml.worker.fork_server import MARKER
 
 TAIL_LINES = 40
 LINES_A_SECOND = 100  # of a process that are passed on

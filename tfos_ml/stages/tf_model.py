@@ -23,7 +23,7 @@ from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
 from tfos_ml.driver.preflight import scoring_process
 from tfos_ml.inference import arrow_udf, saved_model, udf
-from tfos_ml.inference.appended_columns import OutputColumns
+from tfos_ml.inference.appended_columns import AppendedColumns
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.local_inputs import local_inputs
@@ -38,7 +38,7 @@ from tfos_ml.stages.output_columns import output_columns
 from tfos_ml.stages.params import ClassifierParams
 from tfos_ml.stages.persistence import Saveable
 from tfos_ml.stages.summary import TrainingSummary
-from tfos_ml.worker.datafeed import RESULT_COLUMN
+from tfos_ml.worker.data_feed import RESULT_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -141,7 +141,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         model: Artifact | Path,
         signature: Signature,
         inputs: Sequence[InputBinding],
-        outputs: OutputColumns,
+        outputs: AppendedColumns,
     ) -> udf.ScoringSpec:
         wanted = self._get("outputMapping") or signature.outputs
         return udf.ScoringSpec(
@@ -201,7 +201,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
 
     def _bind_outputs(
         self, signature: Signature, archive: Archive, columns: StructType, spark: SparkSession | None = None
-    ) -> OutputColumns:
+    ) -> AppendedColumns:
         content = archive.member(PREDICTION_SPEC_FILE)
         prediction_spec = None if content is None else PredictionSpec(**json.loads(content))
         return output_columns(self, signature.outputs, prediction_spec, columns, self._labels, spark)
@@ -331,7 +331,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         integers = ["int" in binding.tensor.dtype for binding in bindings]
         return arrow_udf.register(spark, name, function, outputs.result_type(), integers)
 
-    def _unbound(self) -> tuple[Archive, Signature, list[InputBinding], OutputColumns]:
+    def _unbound(self) -> tuple[Archive, Signature, list[InputBinding], AppendedColumns]:
         """The packed SavedModel, its signature, and the columns that the Params name."""
         from pyspark.sql.types import StructType
 
