@@ -145,10 +145,10 @@ def test_columns_are_told_from_all_files(tmp_path):
         "x": pa.float64(),
     }
     assert infer(found, Options(EXAMPLE, binary_features=("t",))).field("t").type == pa.binary()
-    with pytest.raises(errors.EmptyDataError, match="no TFRecords in 1 files"):
+    with pytest.raises(errors.EmptyDataError, match="no record in 1 files"):
         infer(found[1:2], Options(EXAMPLE))
     found.append(file_of(tmp_path / "4", [example(n=b"text")]))
-    with pytest.raises(errors.ColumnTypeError, match=r"'n' is .*(Int64List|BytesList) in .*give a schema"):
+    with pytest.raises(errors.ColumnTypeError, match=r"'n' is .*(Int64List|BytesList) in .*pass a schema"):
         infer(found, Options(EXAMPLE))
 
 
