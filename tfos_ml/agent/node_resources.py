@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfos_ml.agent.child_process import ChildProcess, LimitedLines, child_environment, new_marker
-from tfos_ml.agent.fork_client import Forking, executor
+from tfos_ml.agent.executor_process import executor
+from tfos_ml.agent.fork_client import Forking
 from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
 from tfos_ml.agent.rendezvous import ReservedPort

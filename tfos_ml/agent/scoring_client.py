@@ -20,15 +20,9 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.agent.child_process import base_environment
-from tfos_ml.agent.fork_client import (
-    Forking,
-    executor,
-    executor_cores,
-    read_at_start,
-    socket_path,
-    start_process,
-    sweep,
-)
+from tfos_ml.agent.executor_process import executor, executor_cores
+from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.agent.shared_sockets import read_at_start, socket_path, sweep
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference import archive, udf

@@ -25,9 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NoReturn
 
@@ -42,6 +40,7 @@ from tfos_ml.inference.tensorflow_import import (
 )
 from tfos_ml.protocol.codec import Struct, decode, encode
 from tfos_ml.protocol.frames import receive_frame, send_frame
+from tfos_ml.worker.imported_state import ImportedState
 
 MARKER = "TFOS_ML_NODE"
 """Environment variable that identifies the processes of one attempt of one node."""
@@ -58,7 +57,6 @@ _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of
 _REQUEST_SECONDS = 3.0  # less than clients wait before they take a server for hung
 _TICK_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
-_NAME_SECONDS = 3.0  # for the memory allocator's thread to get its name, on a busy machine
 _PR_SET_NAME = 15
 
 
@@ -118,9 +116,7 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, socket.socket] = {}  # by pid, the connection of the requester
         self._awaited: set[int] = set()  # those that somebody waits for
-        self._path = _search_order(sys.path)
-        self._modified = _modification_times()
-        self._threads = _threads()
+        self._imported = ImportedState()
 
     def serve(self) -> None:
         """Answer requests until all owners have ended, or there has been nothing to do for long enough."""
@@ -146,7 +142,7 @@ class ForkServer:
         """Import modules that many programs need, and for which nobody should wait."""
         with contextlib.suppress(ImportError):  # a program that needs it will say so
             _import_all(self._when_idle)
-        self._modified = {**_modification_times(), **self._modified}
+        self._imported.imported_more()
         gc.freeze()
 
     def _accept(self) -> None:
@@ -156,7 +152,7 @@ class ForkServer:
         try:
             unix_sockets.check_peer(connection)
             request, descriptors = _receive(connection)
-            reason = self._refusal_reason(request)
+            reason = self._imported.refusal_reason(request.environment["PYTHONPATH"].split(os.pathsep))
             if reason is None:
                 self._remember_owner(*request.owner)
                 self._fork(request, connection, descriptors)
@@ -184,29 +180,6 @@ class ForkServer:
                 self._selector.unregister(owner)
                 owner.close()
                 del self._owners[name]
-
-    def _refusal_reason(self, request: ForkRequest) -> str | None:
-        """Why a fork would differ from a fresh process; None if it would not."""
-        if self._has_new_threads():
-            return "the server has unknown threads"
-        if _has_runtime():
-            return "the server has a TensorFlow runtime"
-        if _modification_times() != self._modified:
-            return "packages have been changed since the server imported them"
-        path = _search_order(request.environment["PYTHONPATH"].split(os.pathsep))
-        if path != self._path:
-            for name in _top_modules():
-                if _places(name, path) != _places(name, self._path):
-                    return f"module {name!r} is found elsewhere"
-        return None
-
-    def _has_new_threads(self) -> bool:
-        deadline = time.monotonic() + _NAME_SECONDS
-        while _threads() - self._threads:
-            if time.monotonic() > deadline:
-                return True
-            time.sleep(0.02)
-        return False
 
     def _fork(self, request: ForkRequest, connection: socket.socket, descriptors: Sequence[int]) -> None:
         pid = os.fork()
@@ -313,50 +286,6 @@ def _receive(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
 def _send(connection: socket.socket, answer: Forked | Refused | Exited) -> None:
     with contextlib.suppress(OSError):
         send_frame(connection, encode(answer))
-
-
-def _threads() -> Counter[str]:
-    """Names of the threads, without that of pyarrow's memory allocator, which restarts it after a fork."""
-    names: Counter[str] = Counter()
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # it has ended
-            names[Path("/proc/self/task", task, "comm").read_text()] += 1
-    return Counter({name: number for name, number in names.items() if not name.startswith("jemalloc")})
-
-
-def _has_runtime() -> bool:
-    """Whether TensorFlow has created devices and threads. Its public functions would create them; this one is private.
-
-    Tested with TensorFlow 2.21. If another version renames it, no process is forked.
-    """
-    context = sys.modules.get("tensorflow.python.eager.context")
-    return context is not None and bool(context.context()._initialized)
-
-
-def _top_modules() -> list[str]:
-    return [name for name in sys.modules if "." not in name and name != "__main__"]
-
-
-def _search_order(path: Sequence[str]) -> list[str]:
-    """A search path without repeated entries."""
-    return list(dict.fromkeys(path))
-
-
-def _places(name: str, path: Sequence[str]) -> object:
-    """Where a search path has a module: its file, or the directories of a namespace."""
-    spec = PathFinder.find_spec(name, path)
-    return spec and (spec.origin or list(spec.submodule_search_locations or ()))
-
-
-def _modification_times() -> dict[str, int]:
-    """When the files of the imported packages were last changed."""
-    times = {}
-    for name in _top_modules():
-        file = getattr(sys.modules[name], "__file__", None)
-        with contextlib.suppress(OSError):
-            if file:
-                times[file] = os.stat(file).st_mtime_ns
-    return times
 
 
 def _import(with_keras: bool) -> None:
