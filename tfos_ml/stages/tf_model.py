@@ -33,8 +33,8 @@ from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
+from tfos_ml.stages.model_columns import input_mapping, output_columns
 from tfos_ml.stages.model_repr import model_repr
-from tfos_ml.stages.output_columns import output_columns
 from tfos_ml.stages.params import ClassifierParams
 from tfos_ml.stages.persistence import Saveable
 from tfos_ml.stages.summary import TrainingSummary
@@ -169,35 +169,12 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return StructType([*schema.fields, *self._bind_outputs(signature, archive, schema).schema_fields()])
 
     def _bind_inputs(self, signature: Signature, columns: StructType) -> list[schema.ColumnSpec]:
-        mapping = self._input_mapping(signature, columns.names)
+        mapping = input_mapping(self, signature, columns.names)
         specs = [schema.column_spec(columns, column, tensor, "feature") for column, tensor in mapping.items()]
         for spec in specs:
             udf.check_binding(spec, signature.inputs[spec.name])
             check_vector_width(columns, spec, signature.inputs[spec.name])
         return specs
-
-    def _input_mapping(self, signature: Signature, columns: Sequence[str] = ()) -> dict[str, str]:
-        """``{column: tensor name}``, each input once."""
-        mapping: dict[str, str] | None = self._get("inputMapping")
-        if mapping is None:
-            if len(signature.inputs) != 1:
-                raise errors.SignatureError(
-                    f"The model has {len(signature.inputs)} inputs; bind each with inputMapping. "
-                    f"Its signature: {signature}"
-                )
-            mapping = {self._get("featuresCol"): next(iter(signature.inputs))}
-        if sorted(mapping.values()) != sorted(signature.inputs):
-            raise errors.SignatureError(
-                f"inputMapping={mapping} must name each input of the model once. Its signature: {signature}. "
-                f"Columns: {list(columns)}"
-            )
-        single = {name: str(tensor) for name, tensor in signature.inputs.items() if tensor.shape == ()}
-        if single:
-            raise errors.SignatureError(
-                f"Inputs {single} are single values without a batch, but the model is given many rows at once. Save it "
-                "with a signature that takes a batch, for instance of tf.map_fn over its function."
-            )
-        return mapping
 
     def _bind_outputs(
         self, signature: Signature, archive: Archive, columns: StructType, spark: SparkSession | None = None
@@ -274,7 +251,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         """
         archive = self._packed()
         signature = self._signature_of(archive)
-        mapping = self._input_mapping(signature)
+        mapping = input_mapping(self, signature)
         tensors = local_inputs(rows, mapping, signature, self._get("padValue"), self._get("handleInvalid"))
         function = saved_model.load(archive.directory, self._get("signatureDefKey"), self._tag_set)
         bindings = [InputBinding(column, name, signature.inputs[name]) for column, name in mapping.items()]
@@ -340,7 +317,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         signature = self._signature_of(archive)
         bindings = [
             InputBinding(column, tensor, signature.inputs[tensor])
-            for column, tensor in self._input_mapping(signature).items()
+            for column, tensor in input_mapping(self, signature).items()
         ]
         return archive, signature, bindings, self._bind_outputs(signature, archive, StructType())
 

@@ -1,4 +1,4 @@
-"""The columns that a transform appends, from its Params."""
+"""The columns that a transform reads and appends, from its Params."""
 
 from __future__ import annotations
 
@@ -12,13 +12,36 @@ from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
 from tfos_ml.inference.appended_columns import AppendedColumns
 from tfos_ml.inference.prediction import PredictionSpec
-from tfos_ml.inference.saved_model import shown_tensors
+from tfos_ml.inference.saved_model import Signature, shown_tensors
 from tfos_ml.stages.params import ScoringParams
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _CASE = "spark.sql.caseSensitive"
+
+
+def input_mapping(stage: ScoringParams, signature: Signature, columns: Sequence[str] = ()) -> dict[str, str]:
+    """The tensor name of each input by column. Raises ``SignatureError`` if the Params do not fit the model."""
+    mapping: dict[str, str] | None = stage._get("inputMapping")
+    if mapping is None:
+        if len(signature.inputs) != 1:
+            raise SignatureError(
+                f"The model has {len(signature.inputs)} inputs; bind each with inputMapping. Its signature: {signature}"
+            )
+        mapping = {stage._get("featuresCol"): next(iter(signature.inputs))}
+    if sorted(mapping.values()) != sorted(signature.inputs):
+        raise SignatureError(
+            f"inputMapping={mapping} must name each input of the model once. Its signature: {signature}. "
+            f"Columns: {list(columns)}"
+        )
+    scalars = {name: str(tensor) for name, tensor in signature.inputs.items() if tensor.shape == ()}
+    if scalars:
+        raise SignatureError(
+            f"Inputs {scalars} are scalars without a batch dimension, but the model gets many rows at once. Save it "
+            "with a signature that takes a batch, for instance of tf.map_fn over its function."
+        )
+    return mapping
 
 
 def output_columns(
