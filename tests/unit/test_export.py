@@ -413,7 +413,7 @@ class TestPublish:
         commit(str(target), "restarted")
         stage(str(source), str(target), "late")
         assert contents(target) == contents(source)
-        with pytest.raises(DestinationError, match="filled by somebody else"):
+        with pytest.raises(DestinationError, match="is not empty any more"):
             commit(str(target), "late")
         assert contents(target) == contents(source)
 

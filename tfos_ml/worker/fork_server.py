@@ -115,11 +115,11 @@ class ForkServer:
         self._when_idle = when_idle
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, socket.socket] = {}  # by pid, the connection of the requester
-        self._awaited: set[int] = set()  # those that somebody waits for
+        self._awaited: set[int] = set()  # pids of forks whose requester waits for their end
         self._imported = ImportedState()
 
     def serve(self) -> None:
-        """Answer requests until all owners have ended, or there has been nothing to do for long enough."""
+        """Answer requests until all owners have ended, or the server has been idle for `idle_seconds`."""
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for owner in self._owners.values():
             self._selector.register(owner, selectors.EVENT_READ, self._forget_ended_owners)
@@ -139,8 +139,8 @@ class ForkServer:
                 return
 
     def _import_more(self) -> None:
-        """Import modules that many programs need, and for which nobody should wait."""
-        with contextlib.suppress(ImportError):  # a program that needs it will say so
+        """Import modules that many programs need, while no request is waiting."""
+        with contextlib.suppress(ImportError):  # the program that needs the module will raise it
             _import_all(self._when_idle)
         self._imported.imported_more()
         gc.freeze()
@@ -160,7 +160,7 @@ class ForkServer:
                 _send(connection, Refused(reason))
                 connection.close()
         except (OSError, ValueError, LookupError):
-            connection.close()  # the client is gone, of another user, or has sent something else
+            connection.close()  # the client has ended, belongs to another user, or has sent something else
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -221,7 +221,7 @@ class ForkServer:
             for number in known | {other.fileno() for other in self._children.values()}:
                 os.close(number)  # of the server and of other processes
             self._selector.close()
-            # Not the server: before the code. And not earlier: the server's socket has to end with the server.
+            # Sent by the fork, so that it precedes the exit code; and after closing the server's sockets.
             _send(connection, Forked(os.getpid(), start_ticks(os.getpid()) or 0))
             standard_input, output = descriptors
             for number, descriptor in enumerate((standard_input, output, output)):
@@ -313,8 +313,8 @@ def main(arguments: Sequence[str]) -> None:
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)
-        os.read(reading, 1)  # until it is known by its own pid
-        os._exit(0)  # whoever has started it need not wait for its end
+        os.read(reading, 1)  # until the server is connected to the socket by its own pid
+        os._exit(0)  # so that the client need not wait for the server's end
     listener = socket.socket(fileno=int(descriptor))
     unix_sockets.serve_as_this_process(listener)
     os.close(writing)
@@ -323,10 +323,10 @@ def main(arguments: Sequence[str]) -> None:
     owner = ProcessHandle.open(int(pid), int(started))
     try:
         if owner is not None:
-            _write_marker(NO_MARKER)  # that it can
+            _write_marker(NO_MARKER)  # fails now if forks could not write theirs
             _import(keras == "keras")
             gc.collect()
-            gc.freeze()  # what is shared is not written to
+            gc.freeze()  # so that collections in forks do not write to shared memory
             later = PROGRAM_MODULES if keras else ()
             ForkServer(listener, owner, float(idle_seconds), later).serve()
     finally:

@@ -27,7 +27,7 @@ class ModelExports:
         self._inbox = inbox
         self._channel = channel
         self._checkpoints = 0  # sent
-        self._prepared: tuple[Any, Any] = (None, None)  # a model, and the serving functions or the reason against them
+        self._prepared: tuple[Any, Any] = (None, None)  # a model, and a Serving or Unserved
 
     def prepare(self, model: Any, inputs: Mapping[str, Any]) -> str:
         """The reason why the chief cannot export a model with these inputs; empty if it can."""

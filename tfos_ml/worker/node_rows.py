@@ -1,4 +1,4 @@
-"""The rows of one node, as datasets need them: all spooled, counted, and agreed on with the other nodes."""
+"""The rows of one node for datasets, and the row counts on which all nodes agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfos_ml.worker.row_store import RowStore
 
 
 class NodeRows:
-    """The rows of one node, and how many the others have."""
+    """The rows of one node, and the row counts of the other nodes."""
 
     def __init__(self, start: Start, schema: FeedSchema, inbox: Inbox, channel: Channel):
         self._schema = schema
@@ -33,15 +33,15 @@ class NodeRows:
         self._settings = start.settings
         self._labels = {"train": start.feed_labels, "validation": start.validation_labels}
         self._stores: dict[str, RowStore] | None = None
-        self.streamed = False  # whether they are being read with ``get_data_feed``, and not held for datasets
+        self.streamed = False  # whether ``get_data_feed`` reads them, so that they are not held for datasets
 
     @property
     def are_held(self) -> bool:
-        """Whether all rows are here."""
+        """Whether this node has all its rows for datasets."""
         return self._stores is not None
 
     def keep(self) -> None:
-        """Ask for all rows to be spooled."""
+        """Request that all rows are spooled."""
         self._channel.send(Reading("dataset", keeps_rows=True))
 
     def _agreement(self) -> dict[str, RowCounts]:
@@ -59,8 +59,8 @@ class NodeRows:
         for label in labels:
             if agreement[label].counts is None:
                 raise errors.CollectiveCallError(
-                    f"rows cannot be counted and steps not agreed on, because {label} {agreement[label].why}. "
-                    "Let every chief and worker call ctx.dataset()"
+                    f"the nodes cannot agree on row counts and steps, because {label} {agreement[label].why}. "
+                    "Call ctx.dataset() on every chief and worker"
                 )
         return {label: agreement[label].rows[stream] for label in labels}
 
@@ -75,7 +75,7 @@ class NodeRows:
         return sum(counted.size for counted in self._agreement().values())
 
     def shuffle_notice(self) -> str:
-        """What to say of a shuffle of the training rows: that it is one of blocks, or that it is slow; else empty."""
+        """A warning if a shuffle of the training rows permutes only blocks, or is slow; else empty."""
         store, size, limit = self.store("train"), self.size, self._settings.shuffle_memory
         sizes = f"{SHUFFLE_SETTING}={_shown(limit)}; the rows of all nodes are {_shown(size)}"
         if store.shuffle_block is not None:
@@ -133,7 +133,7 @@ def _shown(size: int) -> str:
 
 
 def no_rows(skipped: int) -> str:
-    """What to say of rows that are not there."""
+    """The message of an error if there are no rows to train on."""
     if skipped:
-        return f"no row is left to train on: all {skipped} hold a null, NaN or infinity, and were skipped"
+        return f"no row is left to train on: all {skipped} have a null, NaN or infinity, and were skipped"
     return "the DataFrame has no rows to train on"

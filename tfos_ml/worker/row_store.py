@@ -73,7 +73,7 @@ class RowStore(RowFormat):
         return [self.view(batch, column) for column in range(len(self.schema.columns))]
 
     def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
-        """Positions of this node's rows in training order, shape ``(rows,)``, and the edges for :meth:`read`."""
+        """Positions of this node's rows in the order of a pass, shape ``(rows,)``, and the edges for :meth:`read`."""
         if seed is None:
             return np.argsort(self.indices, kind="stable"), window_edges(self.indices, None)
         places = shuffled(self.indices, self.total, seed, epoch, self.shuffle_block)
@@ -110,10 +110,10 @@ class RowStore(RowFormat):
         return rows_of_block(self._row_bytes())
 
     def read(self, order: Int64s, cuts: Int64s, edges: Int64s) -> Generator[tuple[Rows, Int64s]]:
-        """The pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
+        """Read the pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
 
-        `order` holds positions of this node's rows; `edges` are the places in it where other blocks begin. At most the
-        budget is in memory at a time, unless a single piece is larger.
+        `order` has positions of this node's rows; `edges` are the indices in it at which other blocks begin. Rows in
+        memory stay within the budget, unless a single piece is larger.
         """
         if self._rows is not None:
             for start, end in pairwise(cuts):
@@ -154,7 +154,7 @@ class RowStore(RowFormat):
 
 
 def rows_of_block(row_bytes: int) -> int:
-    """The number of rows of this size to gather at a time."""
+    """The number of rows to gather at a time, given the size of a row."""
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
 
 
