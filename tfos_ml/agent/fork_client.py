@@ -2,8 +2,8 @@
 
 A host has one fork server (:mod:`tfos_ml.worker.fork_server`) for each application (or executor), user, Python, and
 everything else that a process inherits from its parent, such as control groups and namespaces. Clients find the server
-by its socket, whose directory is named after all of these; the first client starts it. Where a fork server is not
-possible, or does not fork, a fresh process is started.
+by its socket, whose directory is named after all of these (:mod:`tfos_ml.agent.shared_sockets`). The first client
+starts the server. If a fork server is not possible, or refuses to fork, a fresh process is started.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tfos_ml.worker.fork_server import MARKER, NO_MARKER, Exited, Forked, ForkRe
 logger = logging.getLogger(__name__)
 SERVER_MODULE = "tfos_ml.worker.fork_server"
 ANSWER_SECONDS = 120.0  # for a server to import TensorFlow on a busy machine, and to fork
-STILL_SECONDS = 6.0  # a server that owes an answer is ended after so long without any activity
+STILL_SECONDS = 6.0  # after this time without activity, a server that owes an answer is killed
 _SLICE_SECONDS = 0.25
 EXIT_SECONDS = 2.0  # between the end of a process and the report of its exit code
 _KIND = "forkserver"
 
 
 class Process(Protocol):
-    """A process under way, as :class:`subprocess.Popen` is."""
+    """A running process, like :class:`subprocess.Popen`."""
 
     pid: int
 
@@ -63,11 +63,11 @@ class Forking:
     application: str = ""  # its processes on this host share a server; "": only the owner uses it
 
     def is_possible(self) -> bool:
-        """Whether a server is used. With GPUs there is none: forks cannot use a GPU that their parent has opened."""
+        """Whether a server is used; not with GPUs, because forks cannot use a GPU that their parent has opened."""
         return self.idle_seconds > 0 and not has_gpu_device()
 
     def alone(self) -> Forking:
-        """The same with a server for the owner alone: a shared one may find other packages."""
+        """The same, but with a server for the owner only. A shared server may find other packages."""
         return replace(self, application="")
 
 
@@ -86,7 +86,8 @@ def start_process(
     Parameters
     ----------
     module, arguments
-        What it calls. The first argument is the pid of this process if it is the parent, else "0"; then `arguments`.
+        The module, and arguments of its ``main`` after the first. The first is the pid of this process if it is the
+        parent, else "0".
     environment : mapping of str to str
         Its whole environment, with its complete search path in PYTHONPATH.
     standard_input, output : int or file
@@ -104,7 +105,7 @@ def start_process(
         request = ForkRequest(
             module, ["0", *arguments], dict(environment), os.getcwd(), owner, name, outlives_requester
         )
-        # The second time another one, if the first has ended.
+        # The second attempt reaches a new server, if the first server has ended.
         servers = [forking, forking, *([forking.alone()] if forking.application else [])]
         while servers:
             server = servers.pop(0)
@@ -129,7 +130,7 @@ def start_process(
 def start_server(environment: Mapping[str, str], forking: Forking) -> None:
     """Start the fork server for an environment, unless it runs; do not wait until it has imported TensorFlow."""
     if forking.is_possible():
-        with contextlib.suppress(OSError):  # whoever needs it will tell
+        with contextlib.suppress(OSError):  # the first node that needs the server reports it
             _connect(environment, forking)[0].close()
 
 
@@ -160,7 +161,7 @@ class ForkedProcess:
         return self._returncode
 
     def _read_code(self) -> int:
-        """The exit code that the process or else the server has reported; if neither has, both were killed."""
+        """The exit code that the process or the server has reported. If neither has reported one, both were killed."""
         self._connection.settimeout(EXIT_SECONDS)
         try:
             return decode(Exited, _read(self._connection)).code
@@ -179,16 +180,16 @@ def _fork(request: ForkRequest, descriptors: Sequence[int], forking: Forking) ->
     Raises
     ------
     OSError, ValueError, LookupError
-        If it does not fork; ``ConnectionError`` if it has ended: a new server may take its place.
+        If the server does not fork; ``ConnectionError`` if it has ended, so that a new server can be started.
     """
     connection, path = _connect(request.environment, forking)
     try:
         connection.settimeout(ANSWER_SECONDS)
         send_frame(connection, encode(request), descriptors)
         server = unix_sockets.peer(connection)
-        if _stands_still(connection, server):
-            _leave_for_good(path, server)
-            raise ConnectionError(f"the fork server stood still for {STILL_SECONDS:g} s, and was ended")
+        if _is_inactive(connection, server):
+            _end_inactive(path, server)
+            raise ConnectionError(f"the fork server was inactive for {STILL_SECONDS:g} s, and was killed")
         answer: Forked | Refused = decode(Forked | Refused, _read(connection))  # type: ignore[arg-type]
         if isinstance(answer, Refused):
             raise OSError(answer.reason)
@@ -198,11 +199,11 @@ def _fork(request: ForkRequest, descriptors: Sequence[int], forking: Forking) ->
         raise
 
 
-def _stands_still(connection: socket.socket, server: int) -> bool:
-    """Wait until a server answers or shows no activity; returns whether it is inactive. It may be importing first.
+def _is_inactive(connection: socket.socket, server: int) -> bool:
+    """Wait until a server, which may still be importing, answers or shows no activity; returns whether it is inactive.
 
-    Slices of time are counted, not seconds: if the whole machine was suspended, so was this process, and that counts
-    as one slice. Raises ``TimeoutError`` after ``ANSWER_SECONDS``.
+    This counts slices of time rather than seconds: if the whole machine is suspended, this process is suspended, too,
+    and that counts as one slice. Raises ``TimeoutError`` after ``ANSWER_SECONDS``.
     """
     poller = select.poll()
     poller.register(connection, select.POLLIN)
@@ -217,7 +218,7 @@ def _stands_still(connection: socket.socket, server: int) -> bool:
     return False
 
 
-def _leave_for_good(path: Path, server: int) -> None:
+def _end_inactive(path: Path, server: int) -> None:
     """End an inactive server, so that it cannot fork later. Processes that it has forked continue without it."""
     with contextlib.suppress(OSError):  # it has ended
         if SERVER_MODULE.encode() in Path(f"/proc/{server}/cmdline").read_bytes().split(b"\0"):

@@ -30,7 +30,7 @@ class NodeOutput:
         self._link: ProgressLink | None = None
         self._kept: deque[str] = deque(maxlen=KEPT_LINES)
         self._limited = LimitedLines(self._send, max(1, LINES_A_SECOND // size))
-        self.printed = self._limited if verbose >= ALL else None  # takes the lines that the node's process prints
+        self.printed = self._limited if verbose >= ALL else None  # for lines that the node's process prints
 
     def connect(self, link: ProgressLink) -> None:
         """Send all lines so far, and later ones, over a link to the driver."""

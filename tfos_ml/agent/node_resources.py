@@ -24,7 +24,7 @@ from tfos_ml.protocol.paths import LOG_DIR
 
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.worker.main"
-HEARTBEATS = 24  # of a process within the time after which it counts as stuck
+HEARTBEATS = 24  # number of heartbeats of a process within its heartbeat timeout
 END_SECONDS = 10.0
 
 
@@ -139,7 +139,7 @@ class ResourceClaim:
         return self.child.log_tail() if self.child is not None else ""
 
     def release(self, report: bool) -> bool:
-        """Release all resources. If this process is killed first, the reaper does so.
+        """Release all resources. If this process is killed first, the reaper releases them.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class ResourceClaim:
                 self._resources.channel.close()
                 if self._resources.tensorboard is not None:
                     self._resources.tensorboard.wait(END_SECONDS)
-        except Exception:  # what ended the node matters more, and is on its way to the driver
+        except Exception:  # the error that ended the node matters more, and is being reported
             logger.exception("%s could not be cleaned up in time", self._member.node.label)
         spool.remove(self._directories)  # again, for a node that never started its reaper
         return reported

@@ -1,4 +1,4 @@
-"""What a node sends to the driver when it ends: its report, its results, its SavedModel."""
+"""Makes the result rows of a node: its report, its results and its SavedModel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node while its process runs: it joins the others, gets its rows, and ends with its cluster."""
+"""Leads a node while its process runs: it joins the other nodes, gets its rows, and ends with its cluster."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.mailbox import PERIOD_SECONDS, MailboxWriter, mailbox_of
 from tfos_ml.protocol.transport import node_secret
 
-GATHER_GRACE_SECONDS = 10.0  # the driver gives up so much earlier: it knows who is missing
+GATHER_GRACE_SECONDS = 10.0  # the driver gives up this much earlier, because it knows which nodes are missing
 STANDALONE_PING_FACTOR = 5  # standalone nodes ping more often: the driver's announcements come with its answers
 
 
@@ -219,7 +219,7 @@ class NodeRun:
         for idle in self._source.feed(batches):
             self._pump(idle)
             if self._is_returned and (self._source.rows["train"] or not self._task.schema.columns):
-                break  # not before a first row: an input without any is an error
+                break  # but not before the first row, because an input without rows is an error
         if self._is_returned:
             self._source.close()
         else:

@@ -52,7 +52,7 @@ class Reaper:
     forking : Forking, optional
         The fork server to use.
     watch : float, optional
-        The reaper takes this process for frozen, and kills it, after so many seconds without a sign of life.
+        Seconds without a sign of life after which the reaper kills this process as frozen.
     frozen : str, optional
         The failure that the reaper then reports to the driver.
     """
@@ -71,7 +71,7 @@ class Reaper:
         reading, self._pipe = os.pipe()
         with open(reading, "rb") as lines, open(os.devnull, "wb") as nothing:
             self._process = start_process(MODULE, (), variables, lines, nothing, forking, NAME, outlives_requester=True)
-        os.set_blocking(self._pipe, False)  # it may be frozen, too
+        os.set_blocking(self._pipe, False)  # because the reaper may be frozen, too
         self._lock = threading.Lock()
         self._lost = False  # killed, or frozen for too long
         self._closed = threading.Event()
@@ -119,7 +119,7 @@ class Reaper:
         while not self._closed.wait(period) and not self._lost:
             with self._lock, contextlib.suppress(BlockingIOError, BrokenPipeError):
                 if not self._lost:
-                    os.write(self._pipe, b"{}\n")  # as short as it is, whole or not at all
+                    os.write(self._pipe, b"{}\n")  # short enough to be written completely or not at all
 
     def finish(self, *, report: bool) -> bool:
         """Make the reaper clean up now, and wait for it; with `report` it also tells the driver.
@@ -214,7 +214,7 @@ def _tell(guarded: dict[str, Any], request: str, **content: Any) -> None:
     from tfos_ml.protocol import control_messages
     from tfos_ml.protocol.control_client import ControlClient
 
-    with contextlib.suppress(Exception):  # the driver may be gone too; there is nobody left to tell
+    with contextlib.suppress(Exception):  # the driver may have ended, too
         ControlClient(**guarded["control"]).call(getattr(control_messages, request)(guarded["rank"], **content))
 
 

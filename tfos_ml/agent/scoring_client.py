@@ -1,4 +1,4 @@
-"""Scores the rows of a transform: in the Python worker itself, or in the one scoring process of the executor.
+"""Scores the rows of a transform, in the Python worker itself or in the scoring process of the executor.
 
 The scoring process (:mod:`tfos_ml.worker.scoring_server`) is found by its socket. The socket's directory is named after
 the executor and after everything that the process inherits from its starter. The first Python worker that needs the
@@ -39,14 +39,14 @@ _KIND = "scoring"
 _INTRA_OP = "TF_NUM_INTRAOP_THREADS"
 STDERR = 2
 START_SECONDS = 120.0  # for the process to start on a busy machine
-ANSWER_SECONDS = 60.0  # for the process to greet a client, however busy it is
+ANSWER_SECONDS = 60.0  # for the process to accept a client, even if it is busy
 LARGE_MODEL_BYTES = 64 << 20
-MANY_CORES = 8  # one process cannot keep as many busy with small models, whose batches are mostly Python's work
+MANY_CORES = 8  # with small models, most work is Python's, so one process cannot keep this many cores busy
 
 
 @dataclass(frozen=True)
 class ScoringProcess:
-    """Which process scores, as the driver has decided; part of the UDF's closure."""
+    """The driver's decision on which process scores; part of the UDF's closure."""
 
     kind: str  # AUTO, EXECUTOR or WORKER
     model_bytes: int
@@ -91,8 +91,8 @@ def _score_here(scoring: udf.ScoringSpec, columns: list[pa.Array], threads: int 
 def _threads(owner: int) -> int | None:
     """The number of threads for one TensorFlow operation: the cores of the executor, not those of the host.
 
-    With a thread for each core of the host, its executors would only wait for each other. None if the user has set a
-    number, or if the cores of the executor are unknown.
+    With a thread for each core of the host, its executors would slow each other down. None if the user has set the
+    number of threads, or if the cores of the executor are unknown.
     """
     return None if _INTRA_OP in os.environ else executor_cores(owner)
 
@@ -129,7 +129,7 @@ class Scorer:
         Raises
         ------
         TfosMlError
-            The same as of that function; ``ModelError`` if the model fails, or ends the process twice.
+            As that function; ``ModelError`` if the model fails, or ends the process twice.
         """
         if self._scores_here:
             return _score_here(self._scoring, columns, self._server.threads)
@@ -162,7 +162,7 @@ class Scorer:
             ) from None
 
     def _connected(self) -> ScoringConnection:
-        """A connection to the server, which has loaded the model."""
+        """A connection to the server, after the server has loaded the model."""
         if self._connection is None:
             model = self._scoring.model
             try:
@@ -218,7 +218,7 @@ class ScoringProcessClient:
         while True:
             try:
                 connected, is_new = self._connected_or_started()
-            except FileNotFoundError as error:  # a server that was idle has just deleted its directory
+            except FileNotFoundError as error:  # an idle server has just deleted its directory
                 if time.monotonic() > deadline:
                     raise ServerNotStartedError(error) from None
                 continue
@@ -236,7 +236,7 @@ class ScoringProcessClient:
                     self._abandon()
 
     def answers(self) -> bool:
-        """Whether it accepts connections."""
+        """Whether the server accepts connections."""
         try:
             with unix_sockets.locked(self._path.parent):
                 connected = unix_sockets.connect(self._path)
@@ -255,7 +255,7 @@ class ScoringProcessClient:
                 return connected, False
             sweep(_KIND)
             listener = unix_sockets.listen(self._path)
-        with listener:  # others connect meanwhile, and wait
+        with listener:  # other clients can already connect, and wait
             started = str(start_ticks(self._forking.owner))
             arguments = [str(self._path), str(self._forking.owner), started, str(self._forking.idle_seconds)]
             start_process(
@@ -274,7 +274,7 @@ class ScoringProcessClient:
         return connected, True
 
     def _abandon(self) -> None:
-        """Make the next connection start a new server, since this one does not answer. It ends by itself when idle."""
+        """Make the next connection start a new server, because this one does not answer. It ends when it is idle."""
         with contextlib.suppress(OSError), unix_sockets.locked(self._path.parent):
             self._path.unlink(missing_ok=True)
 
@@ -334,7 +334,7 @@ class ScoringConnection:
             except TimeoutError:
                 if not self._server.answers():
                     if self._process is not None:
-                        self._process.send_signal(signal.SIGKILL)  # it hangs, and so do all its clients
+                        self._process.send_signal(signal.SIGKILL)  # the server hangs, and with it all its clients
                     raise
         if isinstance(message, ScoringFailed):
             raise _error_of(message)

@@ -82,7 +82,7 @@ class SupervisorProcess:
         return said == _JOINED
 
     def _receive(self, size: int) -> bytes:
-        with contextlib.suppress(ConnectionResetError):  # it ended before it had read what it is to lead
+        with contextlib.suppress(ConnectionResetError):  # it ended before it had read its node
             return self._channel.recv(size)
         return b""
 
@@ -140,7 +140,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
     try:
         if not (process.has_joined() and fed):
             code = process.wait()
-            if code:  # else the driver knows how it ended
+            if code:  # else the driver has the outcome
                 raise RuntimeError(f"the supervisor of the node ended with code {code}; see its output above")
     finally:
         process.close()
@@ -169,7 +169,7 @@ def lead(node: StandaloneNode, output: IO[bytes]) -> None:
         return RowReceiver(directories, send, serve) if node.is_fed else Feeder(task, directories, send)
 
     def joined() -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody reads it once the task has ended
+        with contextlib.suppress(BrokenPipeError):  # the task may have ended
             output.write(_JOINED)
             output.flush()
 
@@ -181,7 +181,7 @@ def lead(node: StandaloneNode, output: IO[bytes]) -> None:
         for _ in supervise(supervisor, ()):
             pass
     except NodeFailure:
-        pass  # the driver knows
+        pass  # the driver has the failure
     except Exception as error:
         supervisor.report_failure(supervisor.failure(errors.NodeLostError, f"the supervisor failed: {error!r}"))
         raise
