@@ -163,14 +163,15 @@ class TestServer:
             executor.kill()
             assert ends(server.pid, DEADLINE)
 
-    def test_that_stands_still_is_left_for_good_within_seconds(self, start, owner, monkeypatch):
+    def test_that_does_not_answer_is_killed_and_replaced_by_a_fresh_process(self, start, owner, monkeypatch):
         running = start("wait")
         server = servers(owner.pid)[0]
         server.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(fork_client, "STILL_SECONDS", 1.0)
-        assert is_forked(start("end", "0"))  # of another server
+        monkeypatch.setattr(fork_client, "ANSWER_SECONDS", 1.0)
+        process = start("end", "0")
+        assert not is_forked(process)
+        assert process.wait(DEADLINE) == 0
         assert ends(server.pid, DEADLINE)
-        assert len([process for process in servers(owner.pid) if process.pid != running.pid]) == 1
         assert running.poll() is None
 
     def test_ends_processes_of_a_requester_that_died(self, start, owner, tmp_path):
@@ -226,7 +227,6 @@ class TestTensorFlow:
     KERAS = ((USES_KERAS, "1"),)
 
     def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start, monkeypatch):
-        monkeypatch.setattr(fork_client, "STILL_SECONDS", 1.0)  # its import takes longer, and is waited for
         assert told(start, "tensorflow", environment=self.KERAS)["tensorflow"]
         for _ in range(2):
             process = start("compute", environment=self.KERAS)

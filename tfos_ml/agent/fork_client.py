@@ -11,10 +11,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import IO, Protocol
 from tfos_ml.agent.shared_sockets import read_at_start, read_at_start_only, socket_path, sweep
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.interpreter import module_command
-from tfos_ml.common.pids import ProcessHandle, activity, start_ticks
+from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS, has_gpu_device
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.frames import receive_frame, send_frame
@@ -32,9 +30,7 @@ from tfos_ml.worker.fork_server import MARKER, NO_MARKER, Exited, Forked, ForkRe
 
 logger = logging.getLogger(__name__)
 SERVER_MODULE = "tfos_ml.worker.fork_server"
-ANSWER_SECONDS = 120.0  # for a server to import TensorFlow on a busy machine, and to fork
-STILL_SECONDS = 6.0  # after this time without activity, a server that owes an answer is killed
-_SLICE_SECONDS = 0.25
+ANSWER_SECONDS = 120.0  # for a server to import TensorFlow on a busy machine, and to fork; then it is killed
 EXIT_SECONDS = 2.0  # between the end of a process and the report of its exit code
 _KIND = "forkserver"
 
@@ -186,11 +182,11 @@ def _fork(request: ForkRequest, descriptors: Sequence[int], forking: Forking) ->
     try:
         connection.settimeout(ANSWER_SECONDS)
         send_frame(connection, encode(request), descriptors)
-        server = unix_sockets.peer(connection)
-        if _is_inactive(connection, server):
-            _end_inactive(path, server)
-            raise ConnectionError(f"the fork server was inactive for {STILL_SECONDS:g} s, and was killed")
-        answer: Forked | Refused = decode(Forked | Refused, _read(connection))  # type: ignore[arg-type]
+        try:
+            answer: Forked | Refused = decode(Forked | Refused, _read(connection))  # type: ignore[arg-type]
+        except TimeoutError:
+            _kill_server(path, unix_sockets.peer(connection))
+            raise TimeoutError(f"the fork server has not answered for {ANSWER_SECONDS:g} s, and was killed") from None
         if isinstance(answer, Refused):
             raise OSError(answer.reason)
         return ForkedProcess(connection, answer.pid, answer.started)
@@ -199,27 +195,8 @@ def _fork(request: ForkRequest, descriptors: Sequence[int], forking: Forking) ->
         raise
 
 
-def _is_inactive(connection: socket.socket, server: int) -> bool:
-    """Wait until a server, which may still be importing, answers or shows no activity; returns whether it is inactive.
-
-    This counts slices of time rather than seconds: if the whole machine is suspended, this process is suspended, too,
-    and that counts as one slice. Raises ``TimeoutError`` after ``ANSWER_SECONDS``.
-    """
-    poller = select.poll()
-    poller.register(connection, select.POLLIN)
-    known, still, deadline = activity(server), 0.0, time.monotonic() + ANSWER_SECONDS
-    while not poller.poll(_SLICE_SECONDS * 1000):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the fork server has not answered for {ANSWER_SECONDS:g} s")
-        known, before = activity(server), known
-        still = still + _SLICE_SECONDS if known == before else 0.0
-        if still >= STILL_SECONDS:
-            return True
-    return False
-
-
-def _end_inactive(path: Path, server: int) -> None:
-    """End an inactive server, so that it cannot fork later. Processes that it has forked continue without it."""
+def _kill_server(path: Path, server: int) -> None:
+    """Kill a server, so that it cannot fork later. Processes that it has forked continue without it."""
     with contextlib.suppress(OSError):  # it has ended
         if SERVER_MODULE.encode() in Path(f"/proc/{server}/cmdline").read_bytes().split(b"\0"):
             os.kill(server, SIGKILL)
