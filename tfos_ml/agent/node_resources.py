@@ -131,8 +131,8 @@ class ResourceClaim:
 
     def _tensorboard_port(self) -> int:
         settings = self._member.task.settings
-        given = ports_of_variable(TENSORBOARD_VARIABLE) if settings.takes_port_variables else None
-        return settings.tensorboard_port or (given or ANY_PORT)[0]
+        ports = ports_of_variable(TENSORBOARD_VARIABLE) if settings.takes_port_variables else None
+        return settings.tensorboard_port or (ports or ANY_PORT)[0]
 
     def log_tail(self) -> str:
         """The last lines that the process has printed."""

@@ -355,8 +355,8 @@ class NodeState:
 def _barrier_error(name: str, elsewhere: Mapping[str, NodeStatus]) -> str | None:
     if not elsewhere:
         return None
-    what = {
+    where = {
         label: f"is at barrier {status.barrier!r}" if status.rows is None else "has ended"
         for label, status in elsewhere.items()
     }
-    return f"ctx.barrier({name!r}) must be reached by the chief and all workers, but: {what}"
+    return f"ctx.barrier({name!r}) must be reached by the chief and all workers, but: {where}"

@@ -91,16 +91,16 @@ class Reaper:
         self._beats = threading.Thread(target=self._beat, args=(period,), name="reaper", daemon=True)
         self._beats.start()
 
-    def guard(self, **what: Any) -> None:
+    def guard(self, **facts: Any) -> None:
         """Tell the reaper more: ``pid`` of the node's process, ``control`` and ``rank`` for its report.
 
         Call this before the process has been waited for. If the reaper is gone, this does nothing: :meth:`finish`
         does its work.
         """
-        if "pid" in what:
-            self._child = ProcessHandle.open(what["pid"])
-            what["started"] = self._child and self._child.started
-        self._write(json.dumps(what).encode() + b"\n")
+        if "pid" in facts:
+            self._child = ProcessHandle.open(facts["pid"])
+            facts["started"] = self._child and self._child.started
+        self._write(json.dumps(facts).encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
         deadline = time.monotonic() + CLEANUP_TIMEOUT
@@ -174,12 +174,12 @@ class _Watch:
     def hear(self, line: bytes) -> None:
         """Handle a line, while the processes that it names still exist."""
         self._silent = 0.0
-        what = json.loads(line)
-        self.guarded.update(what)
-        if what.get("started"):
-            self.child = ProcessHandle.open(what["pid"], what["started"])
-        if what.get("supervisor"):
-            self.supervisor = ProcessHandle.open(what["supervisor"], what["supervisor_started"])
+        facts = json.loads(line)
+        self.guarded.update(facts)
+        if facts.get("started"):
+            self.child = ProcessHandle.open(facts["pid"], facts["started"])
+        if facts.get("supervisor"):
+            self.supervisor = ProcessHandle.open(facts["supervisor"], facts["supervisor_started"])
 
     def hear_nothing(self) -> bool:
         """Record a slice of time without a line; returns whether the supervisor was killed for its silence.

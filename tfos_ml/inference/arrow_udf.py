@@ -46,7 +46,7 @@ def apply(df: DataFrame, function: Function, result: DataType, inputs: Sequence[
         column: Column = F.arrow_udf(function, result)(*inputs)
         return column
     types = [field.dataType for field in df.select(*inputs).schema.fields]
-    sent = [_sent(column, kind) for column, kind in zip(inputs, types, strict=True)]
+    sent = [_sent(column, data_type) for column, data_type in zip(inputs, types, strict=True)]
     arrived = tuple(arrival for _, arrival in sent)
     return _pandas_udf(_Converted(function, arrived), result)(*(column for columns, _ in sent for column in columns))
 
@@ -154,34 +154,34 @@ def _integers(values: np.ndarray[Any, Any], column: str) -> pa.Array:
 class _Values:
     """Numbers or booleans, and a mask of values that are not null."""
 
-    kind: pa.DataType
+    arrow_type: pa.DataType
     width: int = 2
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
         values, valid = (one.to_numpy() for one in series)
-        return pa.array(values, self.kind, mask=~valid.astype(bool))
+        return pa.array(values, self.arrow_type, mask=~valid.astype(bool))
 
 
 @dataclass(frozen=True)
 class _Texts:
     """Strings or bytes."""
 
-    kind: pa.DataType
+    arrow_type: pa.DataType
     width: int = 1
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
-        return pa.array(series[0].to_numpy(), self.kind, from_pandas=True)
+        return pa.array(series[0].to_numpy(), self.arrow_type, from_pandas=True)
 
 
 @dataclass(frozen=True)
 class _Arrays:
     """Arrays of one level; if `width` is 2, also whether an array has a null element."""
 
-    kind: pa.DataType
+    arrow_type: pa.DataType
     width: int
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
-        rows, is_text = series[0].to_numpy(), not pa.types.is_primitive(self.kind.value_type)
+        rows, is_text = series[0].to_numpy(), not pa.types.is_primitive(self.arrow_type.value_type)
         missing = np.fromiter((row is None for row in rows), bool, len(rows))
         lengths = np.fromiter((0 if row is None else len(row) for row in rows), np.int64, len(rows))
         present = [row for row in rows if row is not None]
@@ -192,7 +192,7 @@ class _Arrays:
             holes[(np.cumsum(lengths) - lengths)[has_null]] = (
                 True  # one is enough, because a null element makes the row invalid
             )
-        elements = pa.array(values, self.kind.value_type, mask=holes, from_pandas=is_text)
+        elements = pa.array(values, self.arrow_type.value_type, mask=holes, from_pandas=is_text)
         return list_array(lengths, elements, pa.array(missing) if missing.any() else None)
 
 
@@ -200,16 +200,18 @@ class _Arrays:
 class _Nested:
     """Arrays of several levels, and whether an array has a null at any level."""
 
-    kind: pa.DataType
+    arrow_type: pa.DataType
     width: int = 2
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
         a_null: Any = None
-        arrow_type = self.kind
+        arrow_type = self.arrow_type
         while pa.types.is_list(arrow_type):
             a_null, arrow_type = [a_null], arrow_type.value_type
         rows = zip(series[0].to_numpy(), series[1].to_numpy(), strict=True)
-        return pa.array([a_null if flag else None if row is None else _listed(row) for row, flag in rows], self.kind)
+        return pa.array(
+            [a_null if flag else None if row is None else _listed(row) for row, flag in rows], self.arrow_type
+        )
 
 
 @dataclass(frozen=True)

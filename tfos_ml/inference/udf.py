@@ -75,7 +75,7 @@ class ScoringSpec:
 
 _SCORING, _DIRECTORY = b"tfos_ml.scoring", b"tfos_ml.directory"
 _DESCRIBED = msgspec.defstruct(  # the fields of ScoringSpec that are encoded; model and fields are separate
-    "Described", [(name, kind) for name, kind in get_type_hints(ScoringSpec).items() if name not in ("model", "fields")]
+    "Described", [(name, hint) for name, hint in get_type_hints(ScoringSpec).items() if name not in ("model", "fields")]
 )
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
@@ -184,7 +184,7 @@ def score_block(scoring: ScoringSpec, function: saved_model.Scorer, columns: lis
         return _column(scoring, _run(scoring, function, columns))
     kept = valid.to_numpy(zero_copy_only=False)
     if not kept.any():
-        return _column(scoring, {name: pa.nulls(len(kept), kind) for name, kind in scoring.fields.items()})
+        return _column(scoring, {name: pa.nulls(len(kept), arrow_type) for name, arrow_type in scoring.fields.items()})
     places = pa.array(np.cumsum(kept) - 1, mask=~kept)
     scored = _run(scoring, function, [c.filter(valid) for c in columns])
     return _column(scoring, {name: array.take(places) for name, array in scored.items()})
@@ -192,7 +192,7 @@ def score_block(scoring: ScoringSpec, function: saved_model.Scorer, columns: lis
 
 def _column(scoring: ScoringSpec, outputs: Mapping[str, pa.Array]) -> pa.Array:
     """The result column of outputs by field name; an empty column if there are no outputs."""
-    arrays = [outputs[name] if outputs else pa.array([], kind) for name, kind in scoring.fields.items()]
+    arrays = [outputs[name] if outputs else pa.array([], arrow_type) for name, arrow_type in scoring.fields.items()]
     if len(arrays) == 1:
         return arrays[0]
     return pa.StructArray.from_arrays(arrays, [scoring.names[name] for name in scoring.fields])
@@ -241,15 +241,15 @@ def _run(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Ar
         for name, tensor in scoring.outputs.items():
             results[name].append(checked_output(name, tensor, returned, stop - start))
     if scoring.prediction_spec is None:
-        return {name: output_array(name, results[name], kind) for name, kind in types.items()}
+        return {name: output_array(name, results[name], arrow_type) for name, arrow_type in types.items()}
     (parts,) = results.values()
     values = np.concatenate(parts)
     if not scoring.prediction_spec.is_classifier:
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
     predictions = classify(values, scoring.prediction_spec, scoring.threshold)
     return {
-        name: nested(pa.array(predictions[name].reshape(-1)), predictions[name].shape, kind)
-        for name, kind in types.items()
+        name: nested(pa.array(predictions[name].reshape(-1)), predictions[name].shape, arrow_type)
+        for name, arrow_type in types.items()
     }
 
 

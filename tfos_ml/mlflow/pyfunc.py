@@ -34,7 +34,7 @@ def write_scoring(scoring: udf.ScoringSpec, directory: Path) -> None:
         "inputs": [asdict(binding) for binding in scoring.inputs],
         "outputs": {name: asdict(tensor) for name, tensor in scoring.outputs.items()},
         "columns": scoring.names,
-        "binary": [name for name, kind in scoring.fields.items() if udf.element_type(kind) == pa.binary()],
+        "binary": [name for name, arrow_type in scoring.fields.items() if udf.element_type(arrow_type) == pa.binary()],
         "batch_size": scoring.batch_size,
         "handle_invalid": scoring.handle_invalid,
         "pad_value": scoring.pad_value,
