@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.ml import Model
 
 from tfos_ml import errors
-from tfos_ml.agent.scoring_client import make_udf_function
+from tfos_ml.agent.scorer import make_udf_function
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
