@@ -206,6 +206,8 @@ def _kill_server(path: Path, server: int) -> None:
             with connection:
                 if unix_sockets.peer(connection) == server:
                     path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another server already listens there
+            path.parent.rmdir()
 
 
 def _read(connection: socket.socket) -> bytes:
